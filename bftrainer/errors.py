@@ -14,6 +14,7 @@ simulator, 42xx profiler.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 
 class ExitCode(enum.IntEnum):
@@ -47,6 +48,10 @@ class BftError(Exception):
         self.cause = cause
         self.next_step = next_step
         self.exit_code = exit_code
+
+    def cause_lines(self) -> Sequence[str]:
+        """Return the cause as it is printed: one line, unless an error lists several problems."""
+        return (self.cause,)
 
 
 class UsageError(BftError):

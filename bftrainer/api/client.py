@@ -7,6 +7,7 @@ library only, so that a verb starts fast.
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import json
 import math
@@ -245,13 +246,16 @@ class Client:
     def _read(self, response: http.client.HTTPResponse) -> bytes:
         # The time limit is for the whole answer, not for each piece.
         deadline = time.monotonic() + self._timeout_s
-        answer = bytearray()
+        answer, expected = bytearray(), response.length
         while chunk := response.read1(_CHUNK_BYTES):
             answer += chunk
             if len(answer) > MAX_ANSWER_BYTES:
                 raise _not_understood(CodecError("", "is longer than any answer of a daemon"))
             if time.monotonic() > deadline:
                 raise self._too_slow()
+        # ``read1`` does not say that the daemon died in the middle of an answer.
+        if expected is not None and len(answer) < expected:
+            raise self._unreachable(ConnectionResetError(errno.ECONNRESET, "it ended meanwhile"))
         return bytes(answer)
 
     def _too_slow(self) -> BftError:

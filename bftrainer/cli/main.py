@@ -93,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def print_error(error: BftError) -> None:
     """Print code, cause and next step to standard error."""
-    lines = (f"error {error.code}: {error.cause}", f"next: {error.next_step}")
+    first, *more = error.cause_lines()
+    lines = (f"error {error.code}: {first}", *more, f"next: {error.next_step}")
     for line in lines:
         # Names chosen by other users must not contain terminal control sequences.
         click.echo("".join(c if c.isprintable() else repr(c)[1:-1] for c in line), err=True)

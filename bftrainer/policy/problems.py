@@ -63,6 +63,10 @@ class PolicyErrors(BftError):  # noqa: N818 - it carries several
             next_step = f"Correct them, then: {self.CHECK.format(path=path)}"
         super().__init__(code, cause, next_step, exit_code=ExitCode.VALIDATION_FAILED)
 
+    def cause_lines(self) -> Sequence[str]:
+        """Return a line for each problem, if there are several."""
+        return self.cause.rstrip().split("\n")
+
 
 def nearest(name: str, known: Sequence[str], otherwise: str) -> str:
     """Return a question for the known name that may be meant, ``otherwise`` if none is near."""

@@ -11,10 +11,10 @@ import fcntl
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bftrainer.api.codec import CodecError, decode, encode, parse
 from bftrainer.elastic.fence import write_whole
@@ -148,8 +148,7 @@ def no_study(path: Path) -> UsageError:
 
 def check_same(found: StudyDirectory, wanted: StudyDirectory) -> None:
     """Refuse to go on with a study that began as another one (BFT-1632)."""
-    ours, theirs = found.document.model_dump(), wanted.document.model_dump()
-    changed = [name for name in ours if ours[name] != theirs[name]]
+    changed = _changes(found.document.model_dump(), wanted.document.model_dump())
     changed += [
         each.name
         for each in fields(TrainerSpec)
@@ -162,6 +161,22 @@ def check_same(found: StudyDirectory, wanted: StudyDirectory) -> None:
             f"Go on as it began with 'bftrainer study run {found.path}', or begin another one"
             " with --dir.",
         )
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:
+    """Return the keys that differ, with what they were: ``rule.trials (9, now 12)``."""
+    found: list[str] = []
+    for name in dict.fromkeys((*before, *now)):
+        was, is_now, full = before.get(name), now.get(name), f"{above}{name}"
+        if isinstance(was, dict) and isinstance(is_now, dict):
+            found += _changes(was, is_now, f"{full}.")
+        elif was != is_now:
+            found.append(f"{full} ({_short(was)}, now {_short(is_now)})")
+    return found
+
+
+def _short(value: object) -> str:
+    return "not given" if value is None else str(value)[:60]
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ _PARAMETER = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
 
 _TAGS = ("float", "int", "categorical", "bool", "str", "[key]")
 _ALTERNATIVES = ("literal[", "constrained-", "tuple[", "dict[")
+_EXAMPLES = {"rule": "for example rule: {name: asha, trials: 9, least: 1, most: 9, eta: 3}"}
 _MESSAGES = {
     "model_attributes_type": "a mapping with a type, or a list of values, is required",
     "union_tag_invalid": "type must be float, int or categorical",
@@ -135,6 +136,8 @@ def read_study(path: Path) -> StudyDocument:
 def parse_study(text: str, path: Path) -> StudyDocument:
     """Return the study in a text; ``path`` is said in problems, and where CSV files are sought."""
     document = read_document(text, "A study")
+    if any(each.code == "BFT-2106" for each in document.problems):
+        raise _ours(path, document.problems)  # what else is wrong would be a consequence
     nodes = {str(key.value): (key, node) for key, node in document.entries}
     found: StudyDocument | None = None
     try:
@@ -207,7 +210,7 @@ def _explain(
         _complain(document, place, CODE, f"There is no key {name[:80]!r}.", near)
         return
     if kind == "missing":
-        cause, step = f"{name} is missing.", f"Add {where[-1]}."
+        cause, step = f"{name} is missing.", f"Add {_EXAMPLES.get(name, where[-1])}."
         _complain(document, _node(nodes, where[:-1]), CODE, cause, step)
         return
     place = _node(nodes, where)

@@ -16,6 +16,7 @@ from bftrainer.study.stored import End, StoredTrial
 from bftrainer.study.trials import Stage, Trial, Value
 
 _STAGES = {End.COMPLETE: Stage.COMPLETE, End.PRUNED: Stage.STOPPED, End.FAIL: Stage.FAILED}
+SILENT = "Its script reported no value: it is to call run.report(value)."
 _FINISHED, _FAILED, _CANCELLED = (
     str(state) for state in (TrainerState.FINISHED, TrainerState.FAILED, TrainerState.CANCELLED)
 )
@@ -57,6 +58,14 @@ class KnownTrial:
     def value(self) -> float | None:
         """What it reported last."""
         return self.values.get(self.units)
+
+    @property
+    def reason(self) -> str:
+        """Why it has ended or failed; "": nothing is said."""
+        if self.stored.reason or self.view is None:
+            return self.stored.reason
+        is_silent = self.stage is Stage.FAILED and not self.values and self.view.state != _FAILED
+        return SILENT if is_silent else self.view.reason
 
     @property
     def is_alive(self) -> bool:

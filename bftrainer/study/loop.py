@@ -22,7 +22,7 @@ from bftrainer.study.cleaning import drop_checkpoints, keep_newest
 from bftrainer.study.directory import StudyDirectory
 from bftrainer.study.events import Events
 from bftrainer.study.known import KnownTrial, know
-from bftrainer.study.outcome import LEFT, RUNNING, StudySummary, best_of, with_trials
+from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, StudySummary, best_of, with_trials
 from bftrainer.study.plan.carrying import Carried
 from bftrainer.study.storage import StudyStorage
 from bftrainer.study.stored import End
@@ -158,7 +158,7 @@ class StudyLoop:
             self._write_values(one)
             now = self._judged(one)
             if now.stage.is_over and now.stored.end is None:
-                self._finish(now, now.view.reason if now.view else "")
+                self._finish(now, now.reason)
             if now.stage.is_over and now.is_alive:
                 self._actor.cancel(now)
             found.append(now)
@@ -185,8 +185,6 @@ class StudyLoop:
 
     def _finish(self, one: KnownTrial, reason: str) -> None:
         """Write its end."""
-        if one.stage is Stage.FAILED and not one.values and one.view and one.view.waits_at_rung:
-            reason = "Its script reported no value: it is to call run.report(value)."
         if one.stage is Stage.COMPLETE:
             reason = ""
         self._storage.finish(
@@ -207,10 +205,11 @@ class StudyLoop:
         failed = [one for one in ended if one.stage is Stage.FAILED]
         if len(failed) < HOPELESS or len(failed) < len(ended) or any(o.values for o in known):
             return
+        self._write_summary(FAILED, known)
         raise BftError(
             "BFT-1629",
             f"All {len(failed)} trials that have ended failed, the last one: "
-            f"{failed[-1].stored.reason or (failed[-1].view.reason if failed[-1].view else '')}",
+            f"{failed[-1].reason}",
             f"Read {self._study.of_trial(failed[-1].number) / 'logs'}, correct the script, and"
             " begin another study.",
         )
@@ -300,7 +299,7 @@ class StudyLoop:
         known = self._known(view)
         if not is_over and not any(one.stage is Stage.ACTIVE for one in known):
             is_over = self._asked(self._rule(), known, view).is_over
-        return self._write_summary("over" if is_over else LEFT, known)
+        return self._write_summary(OVER if is_over else LEFT, known)
 
     def _rule(self) -> Rule:
         return self._with_rule(self._study.document.rule_with(self._wishes.more))

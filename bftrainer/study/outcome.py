@@ -15,7 +15,8 @@ from bftrainer.study.known import KnownTrial, know
 from bftrainer.study.stored import End, StoredTrial
 from bftrainer.study.trials import Stage
 
-RUNNING, LEFT = "running", "left"  # left: no loop runs it, and it is not over
+# left: no loop runs it, and it is not over; failed: all its trials do, see BFT-1629
+RUNNING, LEFT, FAILED, OVER, STOPPED = "running", "left", "failed", "over", "stopped"
 _ENDS = {Stage.COMPLETE: End.COMPLETE, Stage.STOPPED: End.PRUNED, Stage.FAILED: End.FAIL}
 
 
@@ -59,7 +60,7 @@ class StudySummary:
     study: str  # its id
     name: str
     directory: str
-    state: str  # running, left (no loop runs it), paused, stopped or over
+    state: str  # running, left, failed, paused, stopped or over
     metric: str
     direction: str
     unit: str
@@ -122,7 +123,7 @@ def row_of(one: KnownTrial, checkpoint_dir: str) -> TrialRow:
         attempt=one.attempt,
         trainer_id=view.trainer_id if view else "",
         checkpoint_dir=checkpoint_dir,
-        reason=stored.reason or (view.reason if view and one.stage.is_over else ""),
+        reason=one.reason if one.stage.is_over else "",
         began_s=stored.began_s,
         ended_s=stored.ended_s,
     )

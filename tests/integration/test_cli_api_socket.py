@@ -10,7 +10,7 @@ import pwd
 import socket
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -130,25 +130,41 @@ def test_a_daemon_that_does_not_answer_is_a_time_out(home: Path) -> None:
     assert caught.value.exit_code == ExitCode.TIMEOUT
 
 
-@pytest.mark.parametrize("answer", [b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n{}"])
-def test_a_stranger_on_the_socket_is_not_believed(
-    home: Path, output: Output, answer: bytes
-) -> None:
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.bind(str(socket_of()))
-        stranger.listen()
+@contextlib.contextmanager
+def stranger(answer: bytes) -> Iterator[None]:
+    """Answer one request on the daemon's socket with these bytes."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(socket_of()))
+        listener.listen()
 
         def serve() -> None:
-            connection, _ = stranger.accept()
+            connection, _ = listener.accept()
             with connection:
                 connection.recv(65536)
                 connection.sendall(answer)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert main(["status"]) == ExitCode.INTERNAL
+        yield
         thread.join()
+
+
+@pytest.mark.parametrize("answer", [b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n{}"])
+def test_a_stranger_on_the_socket_is_not_believed(
+    home: Path, output: Output, answer: bytes
+) -> None:
+    with stranger(answer):
+        assert main(["status"]) == ExitCode.INTERNAL
     assert error_code(output) == "BFT-1106"
+
+
+@pytest.mark.parametrize("said", [b"", b'{"schema": '])
+def test_a_daemon_that_is_killed_while_it_answers_is_gone(
+    home: Path, output: Output, said: bytes
+) -> None:
+    with stranger(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + said):
+        assert main(["status"]) == ExitCode.DAEMON_UNREACHABLE
+    assert error_code(output) == "BFT-1101"
 
 
 # ---- bad requests -----------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import click
 
+from bftrainer.cli.common import socket_option
 from bftrainer.cli.study.finding import find_study, study_argument
 from bftrainer.errors import UsageError
 from bftrainer.study.directory import is_running
@@ -15,9 +16,10 @@ from bftrainer.study.wishes import change_wishes
 @click.command()
 @study_argument
 @click.argument("count", metavar="N", type=click.IntRange(1, 100_000))
-def add(study_name: str, count: int) -> None:
+@socket_option
+def add(study_name: str, count: int, socket_name: str | None) -> None:
     """Add N trials to STUDY, which may be over already."""
-    study = find_study(study_name)
+    study = find_study(study_name, socket_name)
     document = study.document
     if "trials" not in document.rule_settings() or isinstance(document.configurations, tuple):
         raise UsageError(

@@ -7,6 +7,7 @@ count, too, but not for what the study decides.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,8 @@ from bftrainer.study.document import StudyDocument
 
 # What the study decides for each trial.
 _NOT_OURS = ("sizes", "epochs", "samples", "name", "checkpoint_dir", "hold", "array")
+_OPTION = re.compile(r"--([a-z][a-z-]*)")
+_KEYS = {"--checkpoint-dir": "--dir"}
 
 
 def base_spec(document: StudyDocument, script: str, args: Sequence[str]) -> TrainerSpec:
@@ -38,6 +41,8 @@ def base_spec(document: StudyDocument, script: str, args: Sequence[str]) -> Trai
     for name, value in section.items():
         merge(written, name, value)
     values = {**defaults, "interpreter": None, "venv": None, **written}
+    if values["interpreter"]:
+        values["interpreter"] = find_command(values["interpreter"], os.environ)
     values["sizes"] = parse_sizes(str(document.nodes))
     values["name"] = document.name
     check_places(args, list(document.parameters))
@@ -54,7 +59,14 @@ def base_spec(document: StudyDocument, script: str, args: Sequence[str]) -> Trai
 def check_trial(spec: TrainerSpec) -> tuple[str, ...]:
     """Check a trial's trainer on this machine; return a sentence for each check."""
     check_spec(spec)
-    return check_here(spec)
+    try:
+        return check_here(spec)
+    except UsageError as error:
+        # What 'submit' says of an option is in a study said of a key.
+        step = _OPTION.sub(
+            lambda found: _KEYS.get(found[0], f"{found[1]}: in submit:"), error.next_step
+        )
+        raise UsageError(error.code, error.cause, step, exit_code=error.exit_code) from error
 
 
 def _section(document: StudyDocument) -> dict[str, Any]:
@@ -77,6 +89,6 @@ def _section(document: StudyDocument) -> dict[str, Any]:
 def _refusal(problem: str) -> UsageError:
     return UsageError(
         "BFT-1628",
-        f"submit: {problem}{'' if problem.endswith(('.', ')')) else '.'}",
+        f"submit: {problem}{'' if problem.endswith(('.', '?', ')')) else '.'}",
         "Correct this section; 'bftrainer submit -h' lists the options.",
     )

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-
 import click
 
 from bftrainer.api.documents import document
 from bftrainer.cli.common import json_option, print_json, socket_option
 from bftrainer.cli.study.finding import find_path, study_argument, summary_of
+from bftrainer.cli.study.retraining import command_of
 from bftrainer.columns import shown
 from bftrainer.errors import BftError, ExitCode
-from bftrainer.model.study import PARAMETERS
-from bftrainer.study.arguments import filled
-from bftrainer.study.directory import StudyDirectory, read_directory
-from bftrainer.study.outcome import TrialRow
+from bftrainer.study.directory import read_directory
 
 
 @click.command()
@@ -25,7 +20,7 @@ from bftrainer.study.outcome import TrialRow
 @socket_option
 def best(study_name: str, socket_name: str | None, *, as_script: bool, as_json: bool) -> None:
     """Print the best trial of STUDY."""
-    path = find_path(study_name)
+    path = find_path(study_name, socket_name)
     summary = summary_of(path, socket_name)
     row = summary.best_row
     if row is None:
@@ -48,22 +43,3 @@ def best(study_name: str, socket_name: str | None, *, as_script: bool, as_json: 
         ]
         for name, value in lines:
             click.echo(f"{shown(name):<14} {shown(value)}")
-
-
-def command_of(study: StudyDirectory, row: TrialRow) -> str:
-    """Return the command line that trains these parameters to the full budget."""
-    base, document_, unit = study.base, study.document, study.document.unit
-    words = ["bftrainer", "submit", "-J", f"{document_.name}-best"]
-    words += ["--nodes", f"{base.n_min}:{base.n_max}", f"--{unit}", str(document_.rule_with().most)]
-    words += ["--runtime", base.runtime, "--workers-per-node", str(base.workers_per_node)]
-    words += ["--chdir", base.cwd]
-    for option, value in (
-        ("--interpreter", base.interpreter),
-        ("--gres", base.gres),
-        ("--constraint", base.constraint),
-        ("--account", base.account),
-    ):
-        words += [option, value] if value else []
-    for name, value in (*base.environment, (PARAMETERS, json.dumps(dict(row.parameters)))):
-        words += ["--export", f"{name}={value}"]
-    return shlex.join([*words, base.script, *filled(base.args, row.parameters)])

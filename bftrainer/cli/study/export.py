@@ -23,7 +23,7 @@ _COLUMNS = (
 @socket_option
 def export(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Print every trial of STUDY with its parameters; --json has all its values, too."""
-    summary = summary_of(find_path(study_name), socket_name)
+    summary = summary_of(find_path(study_name, socket_name), socket_name)
     if as_json:
         print_json(document("study", summary))
         return

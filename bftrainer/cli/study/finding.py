@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +17,7 @@ from bftrainer.api.client import Client
 from bftrainer.api.codec import CodecError, parse
 from bftrainer.api.documents import view_of
 from bftrainer.cli.common import connect
+from bftrainer.columns import shown
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.study.directory import (
     SUFFIX,
@@ -26,14 +29,15 @@ from bftrainer.study.directory import (
     only_loop,
     read_directory,
 )
-from bftrainer.study.outcome import LEFT, RUNNING, StudySummary, refreshed
-from bftrainer.study.wishes import Wishes, change_wishes
+from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, STOPPED, StudySummary, refreshed
+from bftrainer.study.wishes import Wishes, change_wishes, read_wishes
 
 if TYPE_CHECKING:
     from bftrainer.study.loop import StudyLoop
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_YAML = (".yaml", ".yml")
+YAML = (".yaml", ".yml")
+_ID = re.compile(r"-[0-9a-f]{6}\Z")  # what an id has after the name
 
 
 def study_argument(command: Command) -> Command:
@@ -41,21 +45,42 @@ def study_argument(command: Command) -> Command:
     return click.argument("study_name", metavar="STUDY")(command)
 
 
-def find_study(text: str) -> StudyDirectory:
-    """Return the study of a name, a directory or a YAML file (BFT-1633)."""
-    return read_directory(find_path(text))
+def find_study(text: str, socket_name: str | None = None) -> StudyDirectory:
+    """Return the study of a name, an id, a directory or a YAML file (BFT-1633)."""
+    return read_directory(find_path(text, socket_name))
 
 
-def find_path(text: str) -> Path:
-    """Return the directory of a study, which may not exist."""
+def find_path(text: str, socket_name: str | None = None) -> Path:
+    """Return the directory of a study, which may not exist; the daemon may know where it is."""
     path = Path(text)
     if is_study(path) or path.is_dir():
         return path
-    if path.suffix in _YAML and path.is_file():
+    name = text
+    if path.suffix in YAML and path.is_file():
         from bftrainer.study.document import read_study  # noqa: PLC0415 - slow to import
 
-        return default_path(str(read_study(path).name))
-    return default_path(text)
+        name = str(read_study(path).name)
+    here = default_path(name)
+    if is_study(here):
+        return here
+    of_id = default_path(_ID.sub("", name))
+    if is_study(of_id) and read_directory(of_id).study_id == name:
+        return of_id
+    return _known_path(name, socket_name) or here
+
+
+def _known_path(name: str, socket_name: str | None) -> Path | None:
+    """Return where the trials of a study are that the daemon knows by its id or name."""
+    with contextlib.suppress(BftError):  # the daemon is away
+        client = connect(socket_name)
+        ids = [one.study for one in client.studies()]
+        found = [one for one in ids if one == name] or [
+            one for one in ids if _ID.sub("", one) == name
+        ]
+        for view in client.study(found[0]).trials if len(found) == 1 else ():
+            directory = Path(view.checkpoint_dir).parent.parent  # DIR/trials/0000
+            return directory if is_study(directory) else None
+    return None
 
 
 def default_path(name: str) -> Path:
@@ -128,6 +153,19 @@ def read_summary(path: Path) -> StudySummary:
             f"{path / SUMMARY} cannot be read: {problem}.",
             "Remove it; the study's loop writes it again.",
         ) from problem
+
+
+def says_over(study: StudyDirectory) -> bool:
+    """Say that a study is over, if it is: trials may have been added since."""
+    if not study.summary.exists():
+        return False  # it has not begun
+    summary = read_summary(study.path)
+    rule = study.document.rule_with(read_wishes(study.path).more).describe()
+    is_enlarged = dict(summary.rule) != json.loads(json.dumps(dict(rule)))
+    if summary.state not in (OVER, FAILED, STOPPED) or (summary.state == OVER and is_enlarged):
+        return False
+    click.echo(f"{shown(summary.name)} is {summary.state}; nothing is changed")
+    return True
 
 
 def wish(

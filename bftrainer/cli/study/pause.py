@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from bftrainer.cli.common import socket_option
-from bftrainer.cli.study.finding import find_study, study_argument, wish
+from bftrainer.cli.study.finding import find_study, says_over, study_argument, wish
 from bftrainer.study.wishes import paused
 
 
@@ -14,4 +14,6 @@ from bftrainer.study.wishes import paused
 @socket_option
 def pause(study_name: str, socket_name: str | None) -> None:
     """Take all nodes from the trials of STUDY, after checkpoints; 'resume' is the way back."""
-    wish(find_study(study_name), socket_name, paused)
+    study = find_study(study_name, socket_name)
+    if not says_over(study):
+        wish(study, socket_name, paused)

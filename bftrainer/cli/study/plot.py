@@ -8,7 +8,9 @@ import click
 
 from bftrainer.cli.common import json_option, print_json, socket_option
 from bftrainer.cli.study.finding import find_study, study_argument, summary_of
+from bftrainer.errors import UsageError
 
+ENDINGS = (".png", ".svg", ".pdf")
 KINDS = ("history", "parallel", "importance", "rungs")
 
 
@@ -27,7 +29,13 @@ def plot(
     from bftrainer.study.plots.material import material  # noqa: PLC0415
     from bftrainer.study.plots.picture import draw  # noqa: PLC0415
 
-    study = find_study(study_name)
+    if out is not None and out.suffix.lower() not in ENDINGS:
+        raise UsageError(
+            "BFT-1662",
+            f"The picture {out} cannot be written: its name says no format that is known here.",
+            f"Let it end in one of {', '.join(ENDINGS)}.",
+        )
+    study = find_study(study_name, socket_name)
     summary = summary_of(study.path, socket_name)
     file = out or Path(f"{summary.name}{f'-{kind}' if kind else ''}.png")
     draw(material(summary, study.document.parameters, read_events(study.events)), kind, file)

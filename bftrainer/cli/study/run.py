@@ -18,7 +18,7 @@ from bftrainer import process
 from bftrainer.api.codec import encode
 from bftrainer.api.documents import document, schema
 from bftrainer.cli.common import connect, json_option, print_json, socket_option
-from bftrainer.cli.study.finding import default_path, find_study, open_loop
+from bftrainer.cli.study.finding import YAML, default_path, find_study, open_loop
 from bftrainer.cli.study.screen import Screen
 from bftrainer.cli.study.status import best_line
 from bftrainer.columns import shown
@@ -32,6 +32,7 @@ from bftrainer.study.directory import (
     read_directory,
     write_directory,
 )
+from bftrainer.study.outcome import OVER
 
 if TYPE_CHECKING:
     from bftrainer.study.plan.document import StudyPlan
@@ -81,7 +82,8 @@ def run(
     """
     if script is not None and script.startswith("-"):
         raise click.UsageError(f"{script[:40]} follows {study_name}: options come before STUDY.")
-    study, is_new = _study_of(study_name, script, args, directory)
+    args = _of_script(args)
+    study, is_new = _study_of(study_name, script, args, directory, socket_name)
     plan = None if plan_path is None else _plan_of(study, plan_path)
     if dry_run:
         _print_dry_run(study, plan, is_new=is_new, as_json=as_json)
@@ -99,17 +101,41 @@ def run(
     return _run(study, socket_name, as_json=as_json)
 
 
+def _of_script(args: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what the script gets; options of ours there are meant for us, but after ``--``."""
+    if args[:1] == ("--",):
+        return args[1:]
+    context = click.get_current_context()
+    ours = {name for each in context.command.get_params(context) for name in each.opts}
+    for one in args[: args.index("--") if "--" in args else None]:
+        if one.partition("=")[0] in ours and one.startswith("-"):
+            raise click.UsageError(
+                f"{one[:40]} follows SCRIPT: options come before STUDY, or after '--' if they are"
+                " the script's."
+            )
+    return args
+
+
 def _study_of(
-    name: str, script: str | None, args: tuple[str, ...], directory: Path | None
+    name: str,
+    script: str | None,
+    args: tuple[str, ...],
+    directory: Path | None,
+    socket_name: str | None,
 ) -> tuple[StudyDirectory, bool]:
     """Return the study, and whether it is new."""
-    if script is None:
-        return find_study(str(directory or name)), False
+    if script is None and (directory or not (Path(name).suffix in YAML and Path(name).is_file())):
+        return find_study(str(directory or name), socket_name), False
     # Imported here to keep other verbs fast.
     from bftrainer.cli.study.base import base_spec  # noqa: PLC0415
     from bftrainer.study.document import read_study  # noqa: PLC0415
 
     text = read_study(Path(name))
+    if script is None:
+        path = default_path(str(text.name))
+        if not is_study(path):
+            raise click.UsageError(f"SCRIPT is missing: no study {path} is here to go on with.")
+        return read_directory(path), False
     wanted = new_directory(
         (directory or default_path(str(text.name))).absolute(), text, base_spec(text, script, args)
     )
@@ -177,6 +203,14 @@ def _run(study: StudyDirectory, socket_name: str | None, *, as_json: bool) -> in
         print_json(document("study", summary))
     else:
         click.echo(f"{summary.state}: {best_line(summary)}")
+    if summary.state == OVER and summary.best is None:
+        last = max(summary.trials, key=lambda row: row.ended_s or 0.0, default=None)
+        raise BftError(
+            "BFT-1629",
+            f"The study is over without a value. {last.reason if last else 'It has no trials.'}",
+            f"Read {last.checkpoint_dir if last else study.path}/logs, correct the script, and"
+            " begin another study.",
+        )
     return ExitCode.OK
 
 

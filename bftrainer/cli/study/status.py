@@ -20,7 +20,7 @@ MOST_SHOWN = 20  # of the trials that are over
 @socket_option
 def status(study_name: str, socket_name: str | None, *, show_all: bool, as_json: bool) -> None:
     """Show STUDY (its name, directory or YAML file), whether or not its loop runs."""
-    summary = summary_of(find_path(study_name), socket_name)
+    summary = summary_of(find_path(study_name, socket_name), socket_name)
     if as_json:
         print_json(document("study", summary))
         return

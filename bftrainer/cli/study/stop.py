@@ -14,4 +14,4 @@ from bftrainer.study.wishes import stopped
 @socket_option
 def stop(study_name: str, socket_name: str | None) -> None:
     """End all trials of STUDY for good; results and the best checkpoint stay."""
-    wish(find_study(study_name), socket_name, stopped)
+    wish(find_study(study_name, socket_name), socket_name, stopped)

@@ -1,4 +1,4 @@
-"""An Optuna objective as a trial of a study: ``objective(trial())``.
+"""An Optuna objective as a trial of a study: ``run(objective)``.
 
 The object has what objectives use of ``optuna.trial.Trial`` (Optuna 5.0). The study has chosen
 the parameters and decides who goes on, so nothing is drawn or pruned here. Optuna itself is not
@@ -8,7 +8,7 @@ imported. See docs/howto/train-pytorch.md.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bftrainer.elastic import reporting
@@ -19,10 +19,18 @@ from bftrainer.elastic.parameters import params
 class Trial:
     """The trial that this process trains."""
 
+    def __init__(self) -> None:
+        self._step: int | None = None  # of the last report
+
     @property
     def number(self) -> int:
         """Its number in the study; 0 outside of one."""
         return int(os.environ.get("BFT_TRIAL", "0"))
+
+    @property
+    def last_step(self) -> int | None:
+        """The step of its last report; None: there was none."""
+        return self._step
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -59,6 +67,7 @@ class Trial:
 
     def report(self, value: float, step: int) -> None:
         """Report a metric; ``step`` counts only where no elastic run knows its position."""
+        self._step = step
         reporting.report(value, epoch=step)
 
     def should_prune(self) -> bool:
@@ -69,6 +78,21 @@ class Trial:
 def trial() -> Trial:
     """Return this process's trial."""
     return Trial()
+
+
+def run(objective: Callable[[Trial], Any]) -> None:
+    """Call an objective and report what it returns, in place of what it reported last.
+
+    If it reported nothing, the value counts at the trial's budget.
+
+    Raises:
+        ElasticError: BFT-1611 when it returns no finite number.
+    """
+    one = trial()
+    value = objective(one)
+    epochs = os.environ.get("BFT_EPOCHS")  # the budget of a program of runtime command
+    step = int(epochs) if one.last_step is None and epochs else one.last_step
+    reporting.report(value, epoch=step)
 
 
 def _chosen(name: str) -> Any:
