@@ -15,7 +15,7 @@ from bftrainer.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.study.arguments import spec_of
 from bftrainer.study.cleaning import drop_checkpoints
-from bftrainer.study.directory import StudyDirectory
+from bftrainer.study.directory import StudyDirectory, unwritable
 from bftrainer.study.events import Events
 from bftrainer.study.known import KnownTrial
 from bftrainer.study.outcome import parameters_line
@@ -25,7 +25,8 @@ from bftrainer.study.stored import NewTrial, Scalar
 from bftrainer.study.trials import Start
 
 AT_ONCE = 250  # trials of one request
-_LIMITS = ("BFT-1030", "BFT-1031")  # trainers of a user at once, and per minute
+# Trainers in all, of a user at once, and per minute.
+_LIMITS = ("BFT-1009", "BFT-1030", "BFT-1031")
 # Codes of a daemon: ended; does not exist; trains; its budget is greater already.
 _CHANGED_MEANWHILE = ("BFT-1043", "BFT-1004", "BFT-1602", "BFT-1601")
 
@@ -42,9 +43,9 @@ class Actor:
 
     def create(self, starts: Sequence[Start], known: Sequence[KnownTrial]) -> None:
         """Create trials in the storage; ``submit`` hands them to the daemon in the next turn."""
-        number = max((one.number for one in known), default=-1) + 1
         fresh = sum(one.stored.parent is None for one in known)
         for start in starts:
+            number = self._storage.next_number()
             parameters = self._parameters(start, number, fresh, known)
             self._prepare(number, start.parent)
             new = NewTrial(
@@ -54,8 +55,9 @@ class Actor:
                 nodes=start.nodes,
                 parameters=parameters,
             )
-            self._storage.create(new)
-            number, fresh = number + 1, fresh + (start.parent is None)
+            if (made := self._storage.create(new)) != number:  # another script was faster
+                self._prepare(made, start.parent)
+            fresh += start.parent is None
 
     def _parameters(
         self, start: Start, number: int, fresh: int, known: Sequence[KnownTrial]
@@ -122,7 +124,10 @@ class Actor:
         drop_checkpoints(directory)  # of a loop that was killed here
         make_checkpoint_dir(directory)
         if parent is not None:
-            bring(self._study.of_trial(parent), directory)
+            try:
+                bring(self._study.of_trial(parent), directory)
+            except OSError as problem:
+                raise unwritable(directory, problem) from problem
 
     def _tell_submitted(self, one: KnownTrial) -> None:
         unit, number = self._study.document.unit, one.number

@@ -16,6 +16,7 @@ from bftrainer.study.parameters import (
     FloatParameter,
     IntParameter,
     Parameter,
+    is_plain,
 )
 from bftrainer.study.stored import Scalar
 
@@ -72,6 +73,12 @@ def settled(
                 f"Configuration {index} has {', '.join(one) or 'nothing'}.",
                 f"Give each of: {', '.join(names)}.",
             )
+        if bad := next((name for name in names if not is_plain(one[name])), None):
+            raise ConfigurationError(
+                ("configurations", index, bad),
+                f"Configuration {index} has {bad} = {one[bad]!r}, with a control character.",
+                "Remove it.",
+            )
     declared = parameters or {name: _declared([one[name] for one in found]) for name in names}
     _check(found, declared)
     return tuple(found), declared
@@ -79,28 +86,35 @@ def settled(
 
 def grid(parameters: Mapping[str, Parameter]) -> tuple[Configuration, ...]:
     """Return every combination, the last parameter changing fastest."""
-    axes = [_axis(name, one) for name, one in parameters.items()]
     size = 1
-    for axis in axes:
-        size *= len(axis)
-    if size > MOST:
-        raise ConfigurationError(
-            ("sampler",), f"The grid has {size} configurations.", f"Keep it below {MOST}."
-        )
+    for name, one in parameters.items():
+        size *= _count(name, one)
+        if size > MOST:
+            raise ConfigurationError(
+                ("sampler",), f"The grid has more than {MOST} configurations.", "Make it coarser."
+            )
+    axes = [_axis(one) for one in parameters.values()]
     return tuple(dict(zip(parameters, values, strict=True)) for values in itertools.product(*axes))
 
 
-def _axis(name: str, one: Parameter) -> list[Scalar]:
+def _count(name: str, one: Parameter) -> int:
+    """Return how many values a parameter has in a grid; more than ``MOST`` are not counted."""
     if isinstance(one, CategoricalParameter):
-        return list(one.choices)
-    if isinstance(one, IntParameter):
-        return list(range(one.low, one.high + 1, one.step))
+        return len(one.choices)
     if one.step is None:
         raise ConfigurationError(
             ("parameters", name), f"A grid needs a step of {name}.", "Add step, or list values."
         )
-    count = int((one.high - one.low) / one.step + 1e-9) + 1
-    return [one.low + index * one.step for index in range(count)]
+    return int(min((one.high - one.low) / one.step + 1e-9, MOST)) + 1
+
+
+def _axis(one: Parameter) -> list[Scalar]:
+    if isinstance(one, CategoricalParameter):
+        return list(one.choices)
+    count = _count("", one)
+    if isinstance(one, IntParameter):
+        return [one.low + index * one.step for index in range(count)]
+    return [one.low + index * (one.step or 0.0) for index in range(count)]
 
 
 def _declared(values: Sequence[Scalar]) -> Parameter:

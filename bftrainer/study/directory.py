@@ -81,8 +81,26 @@ def new_directory(path: Path, document: StudyDocument, base: TrainerSpec) -> Stu
     )
 
 
+def check_unused(path: Path) -> None:
+    """Refuse a directory that holds anything (BFT-1639): a study writes and removes files there."""
+    try:
+        left_over = f".{FILE}."  # by a process that was killed as it began this study
+        used = next((one for one in path.iterdir() if not one.name.startswith(left_over)), None)
+    except FileNotFoundError:
+        return
+    except OSError as problem:
+        raise _unusable(path, problem) from problem
+    if used is not None:
+        raise UsageError(
+            "BFT-1639",
+            f"The directory {path} is no study, but is not empty: it holds {used.name!r}.",
+            "Name another one with --dir, or empty it.",
+        )
+
+
 def write_directory(study: StudyDirectory) -> None:
-    """Create the directory; BFT-1636 if that fails."""
+    """Create the directory; BFT-1636 if that fails, BFT-1639 if it is used for something else."""
+    check_unused(study.path)
     said = {
         "study_id": study.study_id,
         "document": study.document.model_dump(mode="json"),
@@ -93,11 +111,24 @@ def write_directory(study: StudyDirectory) -> None:
         study.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(study.path / FILE, [json.dumps(said, indent=1).encode()])
     except OSError as problem:
-        raise BftError(
-            "BFT-1636",
-            f"The study's directory {study.path} cannot be written: {problem.strerror}.",
-            "Name another one with --dir, on a file system all nodes see.",
-        ) from problem
+        raise _unusable(study.path, problem) from problem
+
+
+def _unusable(path: Path, problem: OSError) -> BftError:
+    return BftError(
+        "BFT-1636",
+        f"The study's directory {path} cannot be used: {problem.strerror}.",
+        "Name another one with --dir, on a file system all nodes see.",
+    )
+
+
+def unwritable(path: Path, problem: OSError) -> BftError:
+    """Return that a file of a study cannot be read or written: its disk is full, perhaps."""
+    return BftError(
+        "BFT-1636",
+        f"{path} cannot be read or written: {problem.strerror or problem}.",
+        "Free space there or mend the file system, then run the study again; it goes on.",
+    )
 
 
 def is_study(path: Path) -> bool:

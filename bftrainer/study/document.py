@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -29,6 +29,10 @@ from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.stored import Scalar
 from bftrainer.study.trials import Rule
 
+if TYPE_CHECKING:
+    from bftrainer.study.rungs.hyperband import Hyperband
+
+MOST_TRIALS = 1_000_000  # a daemon takes no greater number
 CODE, RULE_CODE = "BFT-1621", "BFT-1622"
 SCHEMA_ID = "bftrainer/study/1"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,40}$"
@@ -102,6 +106,9 @@ class StudyDocument(Strict):
         if isinstance(self.configurations, tuple) and settings.get("name") != "pbt":
             settings.setdefault("trials", len(self.configurations))
         if more and "trials" in settings:
+            if not settings["trials"]:  # one pass
+                rule = cast("Hyperband", rule_of(settings))
+                settings["trials"] = sum(rungs[0].trials for rungs in rule.brackets())
             settings["trials"] += more
         if settings.get("name") == "pbt":
             settings.setdefault("seed", self.seed)
@@ -184,6 +191,7 @@ def _check_rule(
     document: Document, nodes: Mapping[str, tuple[YamlNode, YamlNode]], found: StudyDocument
 ) -> None:
     try:
+        _check_counts(found)
         found.rule_with()
     except ValueError as problem:
         words = str(problem)
@@ -191,6 +199,17 @@ def _check_rule(
         place = _node(nodes, ("rule", named) if named else ("rule",))
         cause = f"rule: {words}{'' if words.endswith(('.', '?')) else '.'}"
         _complain(document, place, RULE_CODE, cause, "docs/howto/studies.md lists the rules.")
+
+
+def _check_counts(found: StudyDocument) -> None:
+    for key in ("trials", "population"):
+        if isinstance(count := found.rule.get(key), int) and count > MOST_TRIALS:
+            raise ValueError(f"{key} is too great; at most {MOST_TRIALS} are possible")
+    if found.failed == "ignore" and found.configurations is not None:
+        raise ValueError(
+            "failed: ignore needs a sampler: no other configuration of a list or grid can take"
+            " the place of one that failed"
+        )
 
 
 def _explain(

@@ -17,14 +17,24 @@ class Events:
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self._path, self.say = path, say
+        self._is_told = False  # that the file cannot be written
 
     def happened(self, event: str, line: str = "", **more: Any) -> None:
         """Tell one event; ``line`` is for people, "" if they need not know."""
         if line:
             self.say(line)
         said = {"at_s": round(time.time(), 3), "event": event, **more}
-        with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(said) + "\n")
+        try:
+            with self._path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(said) + "\n")
+        except OSError as problem:
+            self.unwritten(self._path, problem)
+
+    def unwritten(self, path: Path, problem: OSError) -> None:
+        """Say once that a file on which nothing depends cannot be written."""
+        if not self._is_told:
+            self.say(f"{path} cannot be written, the study goes on: {problem.strerror}")
+        self._is_told = True
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:

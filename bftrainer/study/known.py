@@ -6,10 +6,12 @@ storage is over, whether or not the daemon still knows it.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bftrainer.errors import BftError
 from bftrainer.model.study import Report, TrialView
 from bftrainer.model.trainer import TrainerState, happens_anywhere
 from bftrainer.study.stored import End, StoredTrial
@@ -108,6 +110,9 @@ def know(
         views: all that the daemon knows; several attempts of one trial are several trainers.
         unit: epochs or samples.
         retry: how often a failed trial is tried again.
+
+    Raises:
+        BftError: BFT-1636, they are of different studies.
     """
     attempts: dict[int, list[TrialView]] = {}
     for view in views:
@@ -117,6 +122,8 @@ def know(
 
 def _known(stored: StoredTrial, attempts: list[TrialView], unit: str, retry: int) -> KnownTrial:
     view = max(attempts, key=lambda one: one.tag.attempt, default=None)
+    if stored.end is None and view is not None:
+        _check_parameters(stored, view)
     values, orders = dict(stored.values), dict(stored.orders)
     if stored.end is None:
         for report in (report for one in attempts for report in one.reports):
@@ -134,6 +141,17 @@ def _known(stored: StoredTrial, attempts: list[TrialView], unit: str, retry: int
         values={units: values[units] for units in sorted(values)},
         orders=orders,
         node_s=max(stored.node_s, sum(one.node_s for one in attempts)),
+    )
+
+
+def _check_parameters(stored: StoredTrial, view: TrialView) -> None:
+    if json.loads(view.tag.parameters) == stored.parameters:
+        return
+    raise BftError(
+        "BFT-1636",
+        f"Trial {stored.number} trains with other parameters ({view.tag.parameters[:80]}) than"
+        " the study's directory has: it is a copy, or was restored from a backup.",
+        "Go on in the original directory, or begin another study.",
     )
 
 

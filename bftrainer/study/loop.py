@@ -38,6 +38,7 @@ SILENT_S = 5.0  # a trial at its rung whose report has not come by then has repo
 STARTS_AT_ONCE = 50
 HOPELESS = 5  # trials in a row that failed without a report
 PAUSED = "paused"  # note in the storage: trials are held by us
+_JOURNAL = "BFT-22"  # codes of a daemon that cannot write for now: its disk is full
 _ENDS = {Stage.COMPLETE: End.COMPLETE, Stage.STOPPED: End.PRUNED, Stage.FAILED: End.FAIL}
 
 
@@ -61,6 +62,7 @@ class StudyLoop:
         self._silent_since: dict[int, float] = {}
         self._cleaned: set[int] = set()
         self._summary_s = -math.inf
+        self._failed = self._failed_in_row = 0  # trials, since this process began
         self._is_away = False
         self._is_hasty = False  # the next turn is not to wait for news
         self._has_news = True
@@ -76,7 +78,8 @@ class StudyLoop:
                 if self.turn():
                     return self.summarize(is_over=True)
             except BftError as error:
-                if error.exit_code not in (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT):
+                is_away = error.exit_code in (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT)
+                if not is_away and not error.code.startswith(_JOURNAL):
                     raise
                 self._await_daemon(error)
 
@@ -99,7 +102,7 @@ class StudyLoop:
             return self._end(known, "Its study was stopped.")
         if self._obey_pause(known):
             return False
-        self._refuse_hopeless(known)
+        self._refuse_hopeless(known, int(rule.describe().get("trials", 0)))
         missing = [one for one in known if self._is_unsubmitted(one)]
         if missing and self._actor.submit(missing, rule.most, _sizes(rule)):
             self._is_hasty = True
@@ -168,6 +171,7 @@ class StudyLoop:
         if one.stored.end is not None or not (values := one.unwritten()):
             return
         self._storage.report(one.number, values)
+        self._failed_in_row = 0
         document = self._study.document
         for units, value in values.items():
             line = f"trial {one.number}: {document.metric} {value:g} at {units} {document.unit}"
@@ -187,6 +191,8 @@ class StudyLoop:
         """Write its end."""
         if one.stage is Stage.COMPLETE:
             reason = ""
+        if one.stage is Stage.FAILED:
+            self._failed, self._failed_in_row = self._failed + 1, self._failed_in_row + 1
         self._storage.finish(
             one.number,
             _ENDS[one.stage],
@@ -199,19 +205,26 @@ class StudyLoop:
         line = f"trial {one.number} is {one.stage}{value}{f': {reason}' if reason else ''}"
         self._events.happened(str(one.stage), line, trial=one.number, reason=reason)
 
-    def _refuse_hopeless(self, known: Sequence[KnownTrial]) -> None:
-        """Stop asking for trials when the newest all failed and nobody ever reported."""
-        ended = [one for one in known if one.stage.is_over]
-        failed = [one for one in ended if one.stage is Stage.FAILED]
-        if len(failed) < HOPELESS or len(failed) < len(ended) or any(o.values for o in known):
+    def _refuse_hopeless(self, known: Sequence[KnownTrial], wanted: int) -> None:
+        """Stop asking for trials when the newest that ended all failed and nobody ever reported.
+
+        Where others take the place of failed ones there would be no end: there it is enough that
+        the last ones failed, or as many as are wanted, since this process began.
+        """
+        over = sorted((one for one in known if one.stage.is_over), key=_ended)
+        newest = over[-HOPELESS:]
+        is_script = len(newest) == HOPELESS and not any(one.values for one in known)
+        is_script = is_script and all(one.stage is Stage.FAILED for one in newest)
+        is_endless = self._failed_in_row >= HOPELESS or self._failed >= max(HOPELESS, wanted)
+        if not (is_script or (is_endless and self._study.document.failed == "ignore")):
             return
         self._write_summary(FAILED, known)
+        last = [one for one in over if one.stage is Stage.FAILED][-1]
+        again = "begin another study" if is_script else f"run {self._study.path} again"
         raise BftError(
             "BFT-1629",
-            f"All {len(failed)} trials that have ended failed, the last one: "
-            f"{failed[-1].reason}",
-            f"Read {self._study.of_trial(failed[-1].number) / 'logs'}, correct the script, and"
-            " begin another study.",
+            f"{HOPELESS if is_script else self._failed} trials failed, the last one: {last.reason}",
+            f"Read {self._study.of_trial(last.number) / 'logs'}, correct the script, and {again}.",
         )
 
     # ---- wishes ------------------------------------------------------------------------
@@ -308,8 +321,15 @@ class StudyLoop:
         if self._wishes.is_stopped or self._wishes.is_paused:
             state = "stopped" if self._wishes.is_stopped else "paused"
         summary = summary_of(self._study, self._wishes, state, known, self._view)
-        write_whole(self._study.summary, [json.dumps(document_of("study", summary)).encode()])
+        try:
+            write_whole(self._study.summary, [json.dumps(document_of("study", summary)).encode()])
+        except OSError as problem:
+            self._events.unwritten(self._study.summary, problem)
         return summary
+
+
+def _ended(one: KnownTrial) -> tuple[float, int]:
+    return one.stored.ended_s or math.inf, one.number
 
 
 def _sizes(rule: Rule) -> Callable[[KnownTrial], int | None]:

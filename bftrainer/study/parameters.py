@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import unicodedata
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from bftrainer.study.stored import Scalar
+
+MOST_INTEGER = 1 << 53  # beyond it floats, which Optuna keeps, are not exact
+Integer = Annotated[int, Field(ge=-MOST_INTEGER, le=MOST_INTEGER)]
 
 _RANGE = "low must not be above high"
 
@@ -32,6 +37,8 @@ class FloatParameter(Strict):
             raise ValueError(_RANGE)
         if self.log and (self.low <= 0 or self.step is not None):
             raise ValueError("log needs low > 0 and no step")
+        if not math.isfinite(self.high - self.low):
+            raise ValueError("low and high are too far apart")
         return self
 
 
@@ -39,10 +46,10 @@ class IntParameter(Strict):
     """A whole number between two bounds."""
 
     type: Literal["int"]
-    low: int
-    high: int
+    low: Integer
+    high: Integer
     log: bool = False
-    step: int = Field(default=1, ge=1)
+    step: int = Field(default=1, ge=1, le=MOST_INTEGER)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -58,6 +65,20 @@ class CategoricalParameter(Strict):
 
     type: Literal["categorical"]
     choices: tuple[Scalar, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _are_printable(self) -> Self:
+        # A daemon refuses trainers with such arguments.
+        if bad := next((c for c in self.choices if not is_plain(c)), None):
+            raise ValueError(f"{bad!r} has a control character")
+        return self
+
+
+def is_plain(value: Scalar) -> bool:
+    """Whether a value has no control characters and is valid text."""
+    return not isinstance(value, str) or not any(
+        unicodedata.category(char) in ("Cc", "Cs") for char in value
+    )
 
 
 def _long(value: Any) -> Any:

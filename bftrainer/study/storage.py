@@ -8,23 +8,23 @@ RUNNING there. Imported by the loop and by verbs that need it, never by the daem
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from bftrainer.errors import BftError
+from bftrainer.study.directory import unwritable
 from bftrainer.study.document import StudyDocument
 from bftrainer.study.space import distributions_of, sampler_of
 from bftrainer.study.stored import End, NewTrial, Scalar, StoredTrial
 
-LOCK_PATIENCE_S = 1.0
+LOCK_PATIENCE_S = 3
 _ENDS = {TrialState[end]: end for end in End}
 
 
@@ -38,7 +38,7 @@ class StudyStorage:
             BftError: BFT-1636, it cannot be read.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._document = document
+        self._path, self._document = path, document
         self._distributions = distributions_of(document.parameters)
         self._known: dict[int, StoredTrial] = {}  # that have ended
         is_maximized = document.direction == "maximize"
@@ -59,12 +59,16 @@ class StudyStorage:
     # ---- reading ---------------------------------------------------------------------
 
     def trials(self) -> tuple[StoredTrial, ...]:
-        """Return all trials in the order of their numbers; those that wait are queued by others."""
-        found = self._storage.get_all_trials(self._study_id, deepcopy=False)
+        """Return all trials of ours in the order of their numbers.
+
+        Scripts of the user may add others, which have no budget.
+        """
+        with self._file():
+            found = self._storage.get_all_trials(self._study_id, deepcopy=False)
         return tuple(
             self._known.get(one.number) or self._read(one)
             for one in found
-            if one.state is not TrialState.WAITING
+            if one.state is not TrialState.WAITING and "budget" in one.user_attrs
         )
 
     def _read(self, one: FrozenTrial) -> StoredTrial:
@@ -88,16 +92,31 @@ class StudyStorage:
             self._known[one.number] = stored
         return stored
 
+    def next_number(self) -> int:
+        """Return the number of the next trial, unless somebody else creates one before."""
+        with self._file():
+            return self._storage.get_n_trials(self._study_id)
+
+    @contextlib.contextmanager
+    def _file(self) -> Iterator[None]:
+        """Say what is wrong with the file (BFT-1636)."""
+        try:
+            yield
+        except OSError as problem:
+            raise unwritable(self._path, problem) from problem
+
     def note(self, name: str) -> Any:
         """Return what was noted of the study; None: nothing."""
-        return self._storage.get_study_user_attrs(self._study_id).get(name)
+        with self._file():
+            return self._storage.get_study_user_attrs(self._study_id).get(name)
 
     # ---- writing ---------------------------------------------------------------------
 
     def set_note(self, name: str, value: Any) -> None:
         """Note something of the study."""
         if self.note(name) != value:
-            self._storage.set_study_user_attr(self._study_id, name, value)
+            with self._file():
+                self._storage.set_study_user_attr(self._study_id, name, value)
 
     def draw(self, number: int) -> dict[str, Scalar]:
         """Return parameters for a trial that is about to be created.
@@ -117,8 +136,8 @@ class StudyStorage:
             for name, one in self._distributions.items()
         }
 
-    def create(self, new: NewTrial) -> None:
-        """Create a trial, with all that belongs to it in one line of the journal."""
+    def create(self, new: NewTrial) -> int:
+        """Create a trial, with all that belongs to it in one line of the journal; its number."""
         said = {"budget": new.budget, "bracket": new.bracket, "parent": new.parent}
         if new.nodes is not None:
             said["nodes"] = new.nodes
@@ -128,12 +147,15 @@ class StudyStorage:
             distributions=self._distributions,
             user_attrs=said,
         )
-        self._storage.create_new_trial(self._study_id, template_trial=template)
+        with self._file():
+            trial_id = self._storage.create_new_trial(self._study_id, template_trial=template)
+            return self._storage.get_trial_number_from_id(trial_id)
 
     def report(self, number: int, values: Mapping[int, float]) -> None:
         """Write values that it lacks, by units."""
         for units, value in values.items():
-            self._storage.set_trial_intermediate_value(self._id(number), units, value)
+            with self._file():
+                self._storage.set_trial_intermediate_value(self._id(number), units, value)
 
     def finish(
         self,
@@ -146,35 +168,42 @@ class StudyStorage:
         node_s: float,
     ) -> None:
         """End a trial; what is said of it is written before."""
-        trial_id = self._id(number)
         said = {"orders": {str(k): v for k, v in orders.items()}, "node_s": round(node_s, 3)}
-        for name, what in {**said, **({"reason": reason} if reason else {})}.items():
-            if what:
-                self._storage.set_trial_user_attr(trial_id, name, what)
         values = None if value is None or end is End.FAIL else [value]
-        self._storage.set_trial_state_values(trial_id, TrialState[end], values)
+        with self._file():
+            trial_id = self._id(number)
+            for name, what in {**said, **({"reason": reason} if reason else {})}.items():
+                if what:
+                    self._storage.set_trial_user_attr(trial_id, name, what)
+            self._storage.set_trial_state_values(trial_id, TrialState[end], values)
 
     def _id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
 
 
-def clear_stale_lock(path: Path) -> None:
-    """Remove what a killed writer left of its lock on the storage.
+def repair(path: Path) -> None:
+    """Mend what a crash has left in a storage: a stale lock, and a last line that is cut.
 
-    Called with the study's lock held: whoever else writes, a script of the user, does so for
-    moments only. Optuna itself would wait for 30 s.
+    Called with the study's lock held. Scripts of the user may write at that moment: Optuna's own
+    lock is taken, which is stale if the file has not grown for ``LOCK_PATIENCE_S`` (by default
+    Optuna waits for 30 s). Nothing could be added after a cut line.
     """
-    lock = Path(f"{path}.lock")
-    deadline = time.monotonic() + LOCK_PATIENCE_S
-    while lock.is_symlink() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    if lock.is_symlink():
-        lock.unlink(missing_ok=True)
+    if not path.exists():
+        return
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # a stale lock is nothing to warn of
+    lock = JournalFileSymlinkLock(str(path), grace_period=LOCK_PATIENCE_S)
+    try:
+        lock.acquire()
+        try:
+            _drop_cut_line(path)
+        finally:
+            lock.release()
+    except OSError as problem:
+        raise unwritable(path, problem) from problem
 
 
-def drop_torn_line(path: Path) -> None:
-    """Take off a last line that a crash of the host has cut: nothing could be added after it."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
+def _drop_cut_line(path: Path) -> None:
+    with path.open("rb+") as file:
         data = file.read()
         end = data.rfind(b"\n") + 1
         if end != len(data):

@@ -14,6 +14,7 @@ from pathlib import Path
 from bftrainer.api.codec import CodecError, decode, encode, parse
 from bftrainer.elastic.fence import write_whole
 from bftrainer.errors import BftError
+from bftrainer.study.directory import unwritable
 
 _FILE, _LOCK = "wishes.json", "wishes.lock"
 
@@ -43,10 +44,13 @@ def read_wishes(directory: Path) -> Wishes:
 
 def change_wishes(directory: Path, change: Callable[[Wishes], Wishes]) -> Wishes:
     """Change the wishes durably, one verb at a time; return the new ones."""
-    with (directory / _LOCK).open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        wishes = change(read_wishes(directory))
-        write_whole(directory / _FILE, [json.dumps(encode(wishes)).encode()])
+    try:
+        with (directory / _LOCK).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            wishes = change(read_wishes(directory))
+            write_whole(directory / _FILE, [json.dumps(encode(wishes)).encode()])
+    except OSError as problem:
+        raise unwritable(directory / _FILE, problem) from problem
     return wishes
 
 

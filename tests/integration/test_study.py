@@ -85,8 +85,10 @@ def test_verbs_show_what_came_out(halved: StudyUser) -> None:
 def test_optuna_reads_the_same(halved: StudyUser) -> None:
     optuna = pytest.importorskip("optuna")
     backend = optuna.storages.journal.JournalFileBackend(str(halved.home / "half.study/optuna.log"))
-    study = optuna.load_study(study_name="half", storage=optuna.storages.JournalStorage(backend))
     summary = halved.summary("half")
+    study = optuna.load_study(
+        study_name=summary["study"], storage=optuna.storages.JournalStorage(backend)
+    )
     assert study.best_trial.number == summary["best"]
     assert [t.params for t in study.trials] == [t["parameters"] for t in summary["trials"]]
     assert [t.state.name for t in study.trials].count("PRUNED") == 5

@@ -57,7 +57,10 @@ def view(number: int = 0, attempt: int = 0, **more: Any) -> TrialView:
         "waits_at_rung": False, "nodes": 1, "samples": 0, "epoch": 0, "node_s": 2.0, "reports": (),
         "checkpoint_dir": "/c", **more,
     }  # fmt: skip
-    return TrialView(tag=TrialTag(study="s", number=number, attempt=attempt), **given)
+    tag = TrialTag(
+        study="s", number=number, attempt=attempt, parameters=json.dumps(dict(PARAMETERS))
+    )
+    return TrialView(tag=tag, **given)
 
 
 def known(one: StoredTrial, *views: TrialView, retry: int = 1) -> KnownTrial:
@@ -170,7 +173,7 @@ def test_a_directory_is_read_as_it_was_written_and_refuses_another_study(tmp_pat
     assert again == made
     check_same(again, made)
     other = made.document.model_copy(update={"seed": 6})
-    with pytest.raises(BftError, match=r"BFT-1632.*another seed, script"):
+    with pytest.raises(BftError, match=r"BFT-1632.*another seed .5, now 6., script"):
         check_same(again, replace(made, document=other, base=replace(made.base, script="/t.py")))
     with pytest.raises(BftError, match="BFT-1633"):
         read_directory(tmp_path)
@@ -221,15 +224,23 @@ def test_checkpoints_go_and_logs_stay(tmp_path: Path) -> None:
     (tmp_path / "generation-1").mkdir()
     keep_newest(tmp_path)
     assert [path.name for path in tmp_path.glob("*.bft")] == ["step-000000000002-g.bft"]
+    (tmp_path / ".step-3.bft.7.tmp").touch()
+    (tmp_path / "mine.bft").touch()
     drop_checkpoints(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+    left = {"logs", "x", "generation-1", "mine.bft"}
+    assert {path.name for path in tmp_path.iterdir()} == left, "what is not ours stays"
+    link = tmp_path / "link"
+    (tmp_path / "logs" / "step-000000000001-g.bft").touch()
+    link.symlink_to(tmp_path / "logs")
+    drop_checkpoints(link)
+    assert (tmp_path / "logs" / "step-000000000001-g.bft").exists(), "a link is not followed"
     drop_checkpoints(tmp_path / "none")
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "qmc"])
 def test_the_storage_gives_back_what_was_written(tmp_path: Path, sampler: str) -> None:
     pytest.importorskip("optuna")
-    from bftrainer.study.storage import StudyStorage, clear_stale_lock, drop_torn_line
+    from bftrainer.study.storage import StudyStorage, repair
 
     path = tmp_path / "optuna.log"
     document = DOCUMENT.model_copy(update={"sampler": sampler, "direction": "maximize"})
@@ -245,8 +256,7 @@ def test_the_storage_gives_back_what_was_written(tmp_path: Path, sampler: str) -
     Path(f"{path}.lock").symlink_to(path)  # of a killed writer
     with path.open("a") as stream:
         stream.write('{"op_code": 1')  # of a crash
-    clear_stale_lock(path)
-    drop_torn_line(path)
+    repair(path)
     again = StudyStorage(path, "own", document)
     found = again.trials()
     assert found == one.trials()

@@ -63,10 +63,12 @@ def check_trial(spec: TrainerSpec) -> tuple[str, ...]:
         return check_here(spec)
     except UsageError as error:
         # What 'submit' says of an option is in a study said of a key.
-        step = _OPTION.sub(
-            lambda found: _KEYS.get(found[0], f"{found[1]}: in submit:"), error.next_step
-        )
+        step = _OPTION.sub(_as_key, error.next_step)
         raise UsageError(error.code, error.cause, step, exit_code=error.exit_code) from error
+
+
+def _as_key(found: re.Match[str]) -> str:
+    return _KEYS.get(found[0], f"'{found[1]}' (under submit in the study)")
 
 
 def _section(document: StudyDocument) -> dict[str, Any]:

@@ -102,11 +102,7 @@ def loop_of(study: StudyDirectory, client: Client, say: Callable[[str], None]) -
     try:
         from bftrainer.cli.study.planned import with_plan  # noqa: PLC0415
         from bftrainer.study.loop import StudyLoop  # noqa: PLC0415 - Optuna takes 0.2 s
-        from bftrainer.study.storage import (  # noqa: PLC0415
-            StudyStorage,
-            clear_stale_lock,
-            drop_torn_line,
-        )
+        from bftrainer.study.storage import StudyStorage, repair  # noqa: PLC0415
     except ModuleNotFoundError as problem:
         if (problem.name or "").partition(".")[0] != "optuna":
             raise
@@ -116,9 +112,8 @@ def loop_of(study: StudyDirectory, client: Client, say: Callable[[str], None]) -
             "Run: pip install 'bftrainer[study]'",
             exit_code=ExitCode.USAGE,
         ) from problem
-    clear_stale_lock(study.storage)
-    drop_torn_line(study.storage)
-    storage = StudyStorage(study.storage, str(study.document.name), study.document)
+    repair(study.storage)
+    storage = StudyStorage(study.storage, study.study_id, study.document)
     return StudyLoop(study, client, storage, say, with_plan(study))
 
 

@@ -24,8 +24,9 @@ def command_of(study: StudyDirectory, row: TrialRow) -> str:
     words += ["--nodes", f"{base.n_min}:{base.n_max}", f"--{unit}", str(document.rule_with().most)]
     words += ["--runtime", base.runtime, "--workers-per-node", str(base.workers_per_node)]
     words += ["--chdir", base.cwd]
-    curve = document.submit.get("curve")  # the trainers have what the file said
-    for option, value in [("--curve", curve), *_options(base)]:
+    # Trainers have what those files said.
+    files = [(f"--{name}", document.submit.get(name)) for name in ("curve", "preamble")]
+    for option, value in [*files, *_options(base)]:
         words += [option, str(value)] if value not in (None, "") else []
     for name, value in (*base.environment, (PARAMETERS, json.dumps(dict(row.parameters)))):
         words += ["--export", f"{name}={value}"]
@@ -40,7 +41,6 @@ def _options(base: TrainerSpec) -> Iterator[tuple[str, object]]:
         ("--gres", "gres"),
         ("--constraint", "constraint"),
         ("--account", "account"),
-        ("--preamble", "preamble"),
         ("--checkpoint-interval", "checkpoint_interval_s"),
         ("--weight", "weight"),
         ("--max-failures", "max_failures"),

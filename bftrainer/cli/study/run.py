@@ -26,6 +26,7 @@ from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.study.directory import (
     StudyDirectory,
     check_same,
+    check_unused,
     is_running,
     is_study,
     new_directory,
@@ -140,6 +141,7 @@ def _study_of(
         (directory or default_path(str(text.name))).absolute(), text, base_spec(text, script, args)
     )
     if not is_study(wanted.path):
+        check_unused(wanted.path)
         return wanted, True
     found = read_directory(wanted.path)
     check_same(found, wanted)

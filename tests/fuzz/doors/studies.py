@@ -1,0 +1,81 @@
+"""A study's document and the files of its directory: anybody may have edited them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bftrainer.cli.study.finding import read_summary
+from bftrainer.errors import BftError
+from bftrainer.study.directory import read_directory
+from bftrainer.study.document import StudyErrors, read_study
+from bftrainer.study.wishes import read_wishes
+from tests.fuzz.door import Door
+from tests.fuzz.hostile import as_json, bytestrings, documents
+
+_STUDY = {
+    "parameters": {
+        "lr": {"type": "float", "low": 0.1, "high": 1.0, "step": 0.1},
+        "width": {"type": "int", "low": 1, "high": 64},
+        "act": ["relu", "tanh"],
+    },
+    "sampler": "grid",
+    "rule": {"name": "asha", "trials": 8, "least": 1, "most": 9, "eta": 3},
+}
+_WISHES = {"is_paused": False, "is_stopped": False, "more": 3}
+_BEGUN = {"study_id": "s-1", "document": _STUDY, "base": {"name": "s"}, "created_s": 1.0}
+_SUMMARY: dict[str, Any] = {
+    "schema": "bftrainer/study/1",
+    "study": "s-1",
+    "trials": [],
+    "rungs": [],
+    "best": None,
+}
+
+
+def _reads(
+    name: str, read: Callable[[Path], object], *, is_file: bool = False
+) -> Callable[[bytes], None]:
+    """Return a call that reads a directory with this file in it, or the file."""
+
+    def call(raw: bytes) -> None:
+        with tempfile.TemporaryDirectory(prefix="bft-fuzz-") as folder:
+            path = Path(folder) / name
+            path.write_bytes(raw)
+            read(path if is_file else Path(folder))
+
+    return call
+
+
+DOORS = (
+    Door(
+        name="study-document",
+        call=_reads("study.yaml", read_study, is_file=True),
+        refuses_with=(StudyErrors,),
+        inputs=documents(_STUDY).map(as_json),
+        from_bytes=bytes,
+    ),
+    Door(
+        name="study-begun",
+        call=_reads("study.json", read_directory),
+        refuses_with=(BftError,),
+        inputs=bytestrings(as_json(_BEGUN)) | documents(_BEGUN).map(as_json),
+        from_bytes=bytes,
+    ),
+    Door(
+        name="study-summary",
+        call=_reads("summary.json", read_summary),
+        refuses_with=(BftError,),
+        inputs=bytestrings(as_json(_SUMMARY)) | documents(_SUMMARY).map(as_json),
+        from_bytes=bytes,
+    ),
+    Door(
+        name="study-wishes",
+        call=_reads("wishes.json", read_wishes),
+        refuses_with=(BftError,),
+        inputs=bytestrings(as_json(_WISHES)) | documents(_WISHES).map(as_json),
+        from_bytes=bytes,
+    ),
+)

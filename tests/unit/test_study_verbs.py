@@ -1,0 +1,177 @@
+"""Verbs on studies without a daemon: what ``study run`` refuses, what it hands to a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftrainer.cli.main import main
+from bftrainer.cli.study.retraining import command_of
+from bftrainer.elastic.fence import write_whole
+from bftrainer.study.directory import StudyDirectory, read_directory, write_directory
+from bftrainer.study.loop import summary_of
+from bftrainer.study.outcome import TrialRow, row_of
+from bftrainer.study.wishes import Wishes, change_wishes, read_wishes
+from tests.unit.test_study_parts import known, stored
+
+Output = pytest.CaptureFixture[str]
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "studies.md").read_text()
+STUDY: dict[str, Any] = {
+    "parameters": {"lr": {"type": "float", "low": 0.001, "high": 1.0}},
+    "rule": {"name": "none", "trials": 2, "most": 4},
+    "submit": {"runtime": "command", "interpreter": "python3"},
+}
+HERE = Path(sys.executable).parent
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{HERE}:{os.environ['PATH']}")
+    monkeypatch.setenv("BFTRAINER_SOCKET", str(tmp_path / "no-daemon"))
+    (tmp_path / "train.py").write_text("print()\n")
+    write()
+    return tmp_path
+
+
+def write(**keys: Any) -> None:
+    Path("digits.yaml").write_text(json.dumps({**STUDY, **keys}))
+
+
+def planned(capsys: Output, *words: str) -> dict[str, Any]:
+    """Return the trainer that ``study run --dry-run`` would make."""
+    assert main(["study", "run", "--dry-run", "--json", *words]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)["spec"]
+    return found
+
+
+def refused(capsys: Output, *words: str) -> str:
+    assert main(["study", *words]) != 0
+    return capsys.readouterr().err
+
+
+def begun(**changes: Any) -> StudyDirectory:
+    """Return a study that has begun."""
+    from bftrainer.cli.study.run import _study_of  # noqa: PLC0415
+
+    study, is_new = _study_of("digits.yaml", "train.py", ("--lr", "{lr}"), None, None)
+    assert is_new
+    write_directory(replace(study, **changes))
+    return read_directory(study.path)
+
+
+def summarize(study: StudyDirectory, state: str) -> None:
+    from bftrainer.api.documents import document  # noqa: PLC0415
+
+    summary = summary_of(study, Wishes(), state, (), None)
+    write_whole(study.summary, [json.dumps(document("study", summary)).encode()])
+
+
+def test_the_page_s_line_gives_a_program_its_arguments(capsys: Output) -> None:
+    found = re.search(r"`study run (digits\.yaml train\.py --\s[^`]+)`", PAGE)
+    assert found, "the page shows how parameters become arguments"
+    words = shlex.split(found[1])
+    assert planned(capsys, *words)["args"][1:] == ["--lr", "0.001"]
+    assert planned(capsys, *words, "--", "--json")["args"][-2:] == ["--", "--json"]
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--detach", "--dir=x", "--json", "-h"])
+def test_options_of_ours_after_the_script_are_refused(option: str, capsys: Output) -> None:
+    said = refused(capsys, "run", "digits.yaml", "train.py", "a", option)
+    assert "BFT-1000" in said
+    assert "before STUDY, or after '--'" in said
+    assert planned(capsys, "digits.yaml", "train.py", "--", option)["args"][1:] == [option]
+    assert not Path("digits.study").exists()
+
+
+def test_the_script_is_missing(capsys: Output) -> None:
+    assert "SCRIPT is missing" in refused(capsys, "run", "digits.yaml")
+    begun()
+    assert "BFT-1101" in refused(capsys, "run", "digits.yaml"), "it would go on"
+
+
+def test_an_interpreter_is_found_on_path_and_its_key_is_named(capsys: Output) -> None:
+    args = planned(capsys, "digits.yaml", "train.py")
+    assert args["script"] == str(HERE / "python3")
+    write(submit={"runtime": "command"})
+    said = refused(capsys, "run", "digits.yaml", "train.py")
+    assert "'interpreter' (under submit in the study)" in said
+    assert "--interpreter" not in said
+
+
+def test_several_problems_have_a_line_each(capsys: Output) -> None:
+    write(metrik="loss", retry=-1)
+    lines = refused(capsys, "run", "digits.yaml", "train.py").splitlines()
+    assert lines[0] == "error BFT-1623: The study digits.yaml has 2 problems."
+    assert [line.split(": ")[1] for line in lines[1:3]] == ["BFT-1621", "BFT-1621"]
+    assert lines[3].startswith("next: ")
+    Path("digits.yaml").write_text("rule: {name: asha\nmetrik: loss\n")
+    assert "error BFT-1621: digits.yaml:2:7: This is not YAML" in refused(
+        capsys, "run", "digits.yaml", "train.py"
+    )
+
+
+def test_words_of_refusals(capsys: Output) -> None:
+    write(submit={"gre": "gpu:1"})
+    assert "?." not in refused(capsys, "run", "digits.yaml", "train.py")
+    keys = {name: value for name, value in STUDY.items() if name != "rule"}
+    Path("digits.yaml").write_text(json.dumps(keys))
+    assert "rule: {name: asha, " in refused(capsys, "run", "digits.yaml", "train.py")
+    write()
+    begun()
+    assert "BFT-1662" in refused(capsys, "plot", "digits", "--out", "x.gif")
+    write(rule={**STUDY["rule"], "trials": 3}, seed=1)
+    said = refused(capsys, "run", "digits.yaml", "train.py", "--lr", "{lr}")
+    assert "BFT-1632" in said
+    assert "another seed (0, now 1), rule.trials (2, now 3)." in said
+
+
+def test_what_is_over_is_neither_paused_nor_resumed(capsys: Output) -> None:
+    study = begun()
+    summarize(study, "over")
+    for verb in ("pause", "resume"):
+        assert main(["study", verb, "digits"]) == 0
+        assert capsys.readouterr().out == "digits is over; nothing is changed\n"
+    assert read_wishes(study.path) == Wishes()
+    change_wishes(study.path, lambda before: replace(before, more=1))
+    assert "BFT-1101" in refused(capsys, "pause", "digits"), "it has trials again"
+    assert read_wishes(study.path).is_paused
+
+
+def test_its_id_names_a_study(capsys: Output) -> None:
+    study = begun()
+    summarize(study, "over")
+    assert main(["study", "status", study.study_id]) == 0
+    assert study.study_id in capsys.readouterr().out
+    assert "BFT-1633" in refused(capsys, "status", "digits-000000"), "it is another study's"
+
+
+def test_the_best_is_trained_again_with_all_its_options(capsys: Output) -> None:
+    options = {
+        "launch": "first", "checkpoint-signal": "TERM", "save-signal": "USR2", "weight": 2.5,
+        "checkpoint-status": 7, "checkpoint-grace": 9.5, "checkpoint-interval": 11,
+        "max-failures": 3, "account": "lab", "gres": "gpu:2", "export": ["A=1", "B=2 3"],
+    }  # fmt: skip
+    write(submit={**STUDY["submit"], **options}, nodes="1:3")
+    study = begun()
+    line = shlex.split(command_of(study, _row()))
+    assert line[:2] == ["bftrainer", "submit"]
+    assert main(["submit", "--dry-run", "--json", *line[2:]]) == 0
+    made = json.loads(capsys.readouterr().out)["spec"]
+    (study.path / "spec.json").write_text(json.dumps(made))
+    was = json.loads((study.path / "study.json").read_text())["base"]
+    differs = {name for name in was if was[name] != made.get(name)}
+    assert differs == {"name", "args", "epochs", "checkpoint_dir", "environment"}
+    assert made["args"][1:] == ["--lr", "0.1"]
+
+
+def _row() -> TrialRow:
+    return replace(row_of(known(stored()), "/c"), parameters={"lr": 0.1})
