@@ -8,31 +8,21 @@ is none, a new trial starts. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from bftrainer.study.ladder import ladder
-from bftrainer.study.rungs.standing import best_first, require, rung_of
+from bftrainer.study.rungs.halving import Halving
+from bftrainer.study.rungs.standing import best_first, rung_of
 from bftrainer.study.trials import Stage, Start, Trial, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asha:
+class Asha(Halving):
     """Promotion whenever there is room."""
 
-    trials: int
-    least: int = 1
-    most: int
-    eta: int = 3
-
-    def __post_init__(self) -> None:
-        require(
-            trials=(self.trials, 1),
-            least=(self.least, 1),
-            most=(self.most, self.least),
-            eta=(self.eta, 2),
-        )
+    name: ClassVar[str] = "asha"
 
     def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
         """Promote, then start; at the end stop whoever nobody can promote any more."""
@@ -52,10 +42,6 @@ class Asha:
             start=(Start(budget=budgets[0]),) * starts,
             is_over=is_over,
         )
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return name and settings."""
-        return {"name": "asha", **asdict(self)}
 
     def promotable(self, trials: Sequence[Trial], budgets: list[int]) -> Iterator[tuple[int, int]]:
         """Yield who may go on and to which budget, highest rung first, best first."""

@@ -8,40 +8,26 @@ those without a value count among the n, but never go on. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from bftrainer.study.ladder import Rung, ladder
-from bftrainer.study.rungs.standing import best_first, require, rung_of
+from bftrainer.study.rungs.halving import Halving
+from bftrainer.study.rungs.standing import best_first, rung_of
 from bftrainer.study.trials import Stage, Start, Trial, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sha:
+class Sha(Halving):
     """One bracket of successive halving."""
 
-    trials: int
-    least: int = 1
-    most: int
-    eta: int = 3
-
-    def __post_init__(self) -> None:
-        require(
-            trials=(self.trials, 1),
-            least=(self.least, 1),
-            most=(self.most, self.least),
-            eta=(self.eta, 2),
-        )
+    name: ClassVar[str] = "sha"
 
     def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
         """Compare the lowest rung that is not settled."""
         rungs = ladder(self.trials, self.least, self.most, self.eta)
         return halve(trials, rungs, self.eta, room)
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return name and settings."""
-        return {"name": "sha", **asdict(self)}
 
 
 def halve(

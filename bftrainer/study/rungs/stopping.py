@@ -10,31 +10,21 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
+from bftrainer.study.rungs.halving import Halving
 from bftrainer.study.rungs.none import train_fully
-from bftrainer.study.rungs.standing import first_beyond, require
+from bftrainer.study.rungs.standing import first_beyond
 from bftrainer.study.trials import Trial, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopping:
+class Stopping(Halving):
     """Stops at rungs, never parks."""
 
-    trials: int
-    least: int = 1
-    most: int
-    eta: int = 3
-
-    def __post_init__(self) -> None:
-        require(
-            trials=(self.trials, 1),
-            least=(self.least, 1),
-            most=(self.most, self.least),
-            eta=(self.eta, 2),
-        )
+    name: ClassVar[str] = "stopping"
 
     def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
         """Stop the active trials that have fallen behind, and start new ones."""
@@ -45,10 +35,6 @@ class Stopping:
             if not trial.stage.is_over and trial.number in behind
         }
         return train_fully(trials, room, self.trials, self.most, stop)
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return name and settings."""
-        return {"name": "stopping", **asdict(self)}
 
     def _behind(self, trials: Sequence[Trial]) -> dict[int, str]:
         """Return who fell behind and where, from all reports anew."""
