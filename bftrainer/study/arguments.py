@@ -1,7 +1,6 @@
 """What a trial's trainer is: the study's, with the trial's parameters, budget and directory. Pure.
 
-An argument ``--lr={lr}`` of the script gets the parameter's value: a script that reads its
-command line needs no change.
+An argument ``--lr={lr}`` of the script gets the parameter's value.
 """
 
 from __future__ import annotations

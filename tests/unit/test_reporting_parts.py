@@ -150,6 +150,26 @@ def test_a_program_s_report_is_a_line_that_its_keeper_reads(
         trial.report(float("nan"), 5)
 
 
+@pytest.mark.usefixtures("trial")
+def test_what_an_objective_returns_is_its_last_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BFT_CONTROL_FILE", "/dev/null")
+    monkeypatch.setenv("BFT_EPOCHS", "9")
+
+    def reporting_too(one: optuna.Trial) -> float:
+        one.report(0.5, 3)
+        return 0.25
+
+    optuna.run(reporting_too)
+    optuna.run(lambda one: one.suggest_float("lr", 0.0, 1.0))
+    assert capsys.readouterr().out.splitlines() == [
+        *("BFT epoch=3 value=0.5", "BFT epoch=3 value=0.25", "BFT epoch=9 value=0.1"),
+    ]
+    with pytest.raises(ElasticError, match="BFT-1611"):
+        optuna.run(lambda _: None)
+
+
 @pytest.mark.parametrize(
     ("line", "value"),
     [

@@ -17,10 +17,12 @@ from bftrainer.cli.main import main
 from bftrainer.cli.study.retraining import command_of
 from bftrainer.elastic.fence import write_whole
 from bftrainer.study.directory import StudyDirectory, read_directory, write_directory
+from bftrainer.study.known import SILENT
 from bftrainer.study.loop import summary_of
 from bftrainer.study.outcome import TrialRow, row_of
+from bftrainer.study.trials import Stage
 from bftrainer.study.wishes import Wishes, change_wishes, read_wishes
-from tests.unit.test_study_parts import known, stored
+from tests.unit.test_study_parts import known, stored, view
 
 Output = pytest.CaptureFixture[str]
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "studies.md").read_text()
@@ -60,7 +62,7 @@ def refused(capsys: Output, *words: str) -> str:
 
 def begun(**changes: Any) -> StudyDirectory:
     """Return a study that has begun."""
-    from bftrainer.cli.study.run import _study_of  # noqa: PLC0415
+    from bftrainer.cli.study.run import _study_of
 
     study, is_new = _study_of("digits.yaml", "train.py", ("--lr", "{lr}"), None, None)
     assert is_new
@@ -69,7 +71,7 @@ def begun(**changes: Any) -> StudyDirectory:
 
 
 def summarize(study: StudyDirectory, state: str) -> None:
-    from bftrainer.api.documents import document  # noqa: PLC0415
+    from bftrainer.api.documents import document
 
     summary = summary_of(study, Wishes(), state, (), None)
     write_whole(study.summary, [json.dumps(document("study", summary)).encode()])
@@ -95,7 +97,7 @@ def test_options_of_ours_after_the_script_are_refused(option: str, capsys: Outpu
 def test_the_script_is_missing(capsys: Output) -> None:
     assert "SCRIPT is missing" in refused(capsys, "run", "digits.yaml")
     begun()
-    assert "BFT-1101" in refused(capsys, "run", "digits.yaml"), "it would go on"
+    assert main(["study", "run", "--dry-run", "digits.yaml"]) == 0
 
 
 def test_an_interpreter_is_found_on_path_and_its_key_is_named(capsys: Output) -> None:
@@ -175,3 +177,12 @@ def test_the_best_is_trained_again_with_all_its_options(capsys: Output) -> None:
 
 def _row() -> TrialRow:
     return replace(row_of(known(stored()), "/c"), parameters={"lr": 0.1})
+
+
+def test_who_reported_nothing_is_told_what_is_missing() -> None:
+    said = "It has trained its budget of 1."
+    one = known(stored(), view(state="finished", reason=said))
+    assert replace(one, stage=Stage.FAILED).reason == SILENT
+    assert (
+        known(stored(), view(attempt=1, state="failed", reason="It broke.")).reason == "It broke."
+    )
