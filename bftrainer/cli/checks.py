@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 import bftrainer
+from bftrainer import checkpoint_files
 from bftrainer.cli.preamble import TIMEOUT_S, run_under
 from bftrainer.cli.spec import COMMAND
 from bftrainer.errors import UsageError
@@ -161,36 +161,11 @@ def _check_checkpoint_dir(path: Path) -> str:
     while not os.path.lexists(above):
         above = above.parent
     if not above.is_dir():
-        raise _checkpoint_refusal(path, f"{above} is not a directory")
+        raise checkpoint_files.refusal(path, f"{above} is not a directory")
     _refuse_unwritable(path, above)
     return f"checkpoint directory {path} can be created"
 
 
 def _refuse_unwritable(path: Path, existing: Path) -> None:
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise _checkpoint_refusal(path, f"{existing} is not writable")
-
-
-def _checkpoint_refusal(path: Path, reason: str) -> UsageError:
-    return UsageError(
-        "BFT-1014",
-        f"The checkpoint directory {path} cannot be used: {reason}.",
-        "Name a directory that you can write to, seen by all nodes, with --checkpoint-dir.",
-    )
-
-
-def make_checkpoint_dir(path: Path) -> bool:
-    """Create the directory if necessary and test writing; return whether it is new."""
-    try:
-        is_new = not path.exists()
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            return is_new
-    except OSError as problem:
-        raise _checkpoint_refusal(path, problem.strerror or str(problem)) from problem
-
-
-def remove_if_empty(path: Path) -> None:
-    """Remove a directory that was created for a failed submission."""
-    if not any(path.iterdir()):
-        path.rmdir()
+        raise checkpoint_files.refusal(path, f"{existing} is not writable")

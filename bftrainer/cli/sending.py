@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from bftrainer.api.client import Client
-from bftrainer.cli.checks import make_checkpoint_dir, remove_if_empty
+from bftrainer.checkpoint_files import make_checkpoint_dir, remove_if_empty
 from bftrainer.cli.start_state import StartState
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerChange, TrainerSpec

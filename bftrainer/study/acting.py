@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bftrainer.api.client import Client
-from bftrainer.cli.checks import make_checkpoint_dir
-from bftrainer.cli.start_state import bring
+from bftrainer.checkpoint_files import bring, make_checkpoint_dir
 from bftrainer.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.study.arguments import spec_of
