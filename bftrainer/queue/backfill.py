@@ -51,12 +51,12 @@ class BackfillPlan:
         self._times_s = sorted(at_s for at_s in times_s if at_s <= self._until_s)
         self._free_at = [self._free_then(at_s) for at_s in self._times_s]
         self._off: dict[float, tuple[int, NodeSet]] = {}  # limit -> (plans counted, nodes)
-        self._first: list[tuple[GapEnd, NodeSet]] = []  # of each planned job
+        self.planned_starts: list[tuple[GapEnd, NodeSet]] = []  # of each planned job
 
     @cached_property
     def ends(self) -> dict[str, GapEnd]:
         """The earliest planned start on each node; read only when all jobs have been judged."""
-        return earliest(self._first, self._sets)
+        return earliest(self.planned_starts, self._sets)
 
     @property
     def is_full(self) -> bool:
@@ -98,7 +98,7 @@ class BackfillPlan:
         end_s = start_s + (math.inf if limit_s is None else limit_s)
         self._occupy(self._planned, (slot_s, end_s, nodes))
         end = GapEnd(at_s=start_s, last_end_s=slot_s, then=Then.JOB, by=job.job_id)
-        self._first.append((end, nodes))
+        self.planned_starts.append((end, nodes))
 
     def _occupy(self, spans: list[Span], span: Span) -> None:
         begin_s, end_s, nodes = span

@@ -1,8 +1,9 @@
 """Give-back held against a scheduler of its own: nobody is harmed, nothing goes in vain.
 
 Random small clusters. The scheduler here knows nothing of ``bftrainer.decide``: it takes
-jobs in order of priority, lets later ones pass a blocked head where they do not delay it
-(EASY backfill), and finds nodes by trying every choice.
+jobs in order of priority, lets later ones pass a blocked one where they do not delay it, and
+finds nodes by trying every choice. Where and when the blocked ones are planned it takes from
+``bftrainer.queue`` (tests/unit/test_backfill.py): of several choices Slurm's own counts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from bftrainer.decide.draft import Draft
 from bftrainer.model.cluster import Job, NodeState
 from bftrainer.model.decision import Memory
-from tests.support.snapshots import T0, given_back, held, node, pending, snapshot
+from bftrainer.queue.backfill import BackfillPlan
+from tests.support.snapshots import T0, given_back, held, node, pending, running, snapshot
 
 FEATURES = ("", "a", "b", "a&b", "a|b")
 PLACES = (NodeState.IDLE, NodeState.ALLOCATED, NodeState.COMPLETING)  # free, ours, a job's
@@ -81,7 +83,7 @@ def suits(cluster: Cluster, job: Job, name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Blocked:
-    """The head of the queue, and what is planned for it."""
+    """A job that cannot start yet, and what is planned for it."""
 
     job: Job
     start_s: float
@@ -89,63 +91,44 @@ class Blocked:
 
 
 def can_all_start(
-    cluster: Cluster, jobs: Sequence[Job], nodes: Collection[str], head: Blocked | None
+    cluster: Cluster, jobs: Sequence[Job], nodes: Collection[str], blocked: Sequence[Blocked]
 ) -> bool:
     """Try every choice of nodes for the first job, and so on."""
     if not jobs:
         return True
     job, *rest = jobs
-    may_use = [n for n in sorted(nodes) if suits(cluster, job, n) and spares(job, n, head)]
+    may_use = [n for n in sorted(nodes) if suits(cluster, job, n) and spares(job, n, blocked)]
     return any(
-        can_all_start(cluster, rest, set(nodes) - set(chosen), head)
+        can_all_start(cluster, rest, set(nodes) - set(chosen), blocked)
         for chosen in itertools.combinations(may_use, job.n_nodes)
     )
 
 
-def spares(job: Job, name: str, head: Blocked | None) -> bool:
-    is_before = head is None or job.priority > head.job.priority
-    if is_before or head is None or name not in head.nodes:
-        return True
-    return T0 + (job.time_limit_s or 0.0) <= head.start_s
+def spares(job: Job, name: str, blocked: Sequence[Blocked]) -> bool:
+    """Whether the job is gone when one before it is to start there."""
+    return all(
+        T0 + (job.time_limit_s or 0.0) <= one.start_s
+        for one in blocked
+        if one.job.priority > job.priority and name in one.nodes
+    )
 
 
-def schedule(cluster: Cluster, nodes: Collection[str]) -> tuple[list[Job], Blocked | None]:
-    """One pass over the queue: who starts, and who is blocked first."""
+def schedule(
+    cluster: Cluster, nodes: Collection[str], blocked: Sequence[Blocked] = ()
+) -> list[Job]:
+    """One pass over the queue: who starts."""
     started: list[Job] = []
-    head: Blocked | None = None
     for job in cluster.queue:
-        if not job.is_entitled:
-            continue
-        if can_all_start(cluster, [*started, job], nodes, head):
+        if job.is_entitled and can_all_start(cluster, [*started, job], nodes, blocked):
             started.append(job)
-        elif head is None:
-            head = plan(cluster, job, started, nodes)
-    return started, head
-
-
-def plan(
-    cluster: Cluster, job: Job, started: Sequence[Job], nodes: Collection[str]
-) -> Blocked | None:
-    """When and where the blocked job starts at the latest; ``None``: it never can."""
-    until = dict(cluster.ends_s)
-    left = sorted(nodes)
-    for other in started:  # on the first nodes that suit: any choice is a plan
-        for name in [n for n in left if suits(cluster, other, n)][: other.n_nodes]:
-            until[name] = T0 + (other.time_limit_s or 0.0)
-            left.remove(name)
-    suitable = [n for n in (*left, *until) if suits(cluster, job, n)]
-    chosen = sorted(suitable, key=lambda n: (until.get(n, T0), n))[: job.n_nodes]
-    if len(chosen) < job.n_nodes:
-        return None
-    start_s = max(until.get(n, T0) for n in chosen)
-    return Blocked(job=job, start_s=start_s, nodes=frozenset(chosen)) if start_s > T0 else None
+    return started
 
 
 # ---- what we do ------------------------------------------------------------------------
 
 
-def ours_gives(cluster: Cluster, head: Blocked | None, *, are_assigned: bool) -> Draft:
-    """Ask for releases; ``head``: as it is planned."""
+def ours_gives(cluster: Cluster, *, are_assigned: bool = True) -> Draft:
+    """Ask for releases."""
     nodes = [
         node(
             name,
@@ -154,15 +137,30 @@ def ours_gives(cluster: Cluster, head: Blocked | None, *, are_assigned: bool) ->
         )
         for name in cluster.features
     ]
-    queue = [
-        replace(job, start_s=head.start_s, planned_nodes=tuple(sorted(head.nodes)))
-        if head is not None and job is head.job
-        else job
-        for job in cluster.queue
+    elsewhere = [
+        replace(running(f"on-{name}", name), time_limit_s=end_s - T0)
+        for name, end_s in cluster.ends_s.items()
     ]
     assignment = dict.fromkeys(cluster.ours, "t1") if are_assigned else {}
     memory = Memory(assignment=assignment)
-    return given_back(snapshot(nodes, queue), held(*sorted(cluster.ours)), memory)
+    seen = snapshot(nodes, [*elsewhere, *cluster.queue])
+    return given_back(seen, held(*sorted(cluster.ours)), memory)
+
+
+def planned(cluster: Cluster, draft: Draft) -> list[Blocked]:
+    """What the queue model plans for those who cannot start."""
+    if draft.next_plan is None:
+        return []
+    assert isinstance(draft.next_plan, BackfillPlan)
+    jobs = {job.job_id: job for job in cluster.queue}
+    return [
+        Blocked(
+            job=jobs[end.by],
+            start_s=end.at_s,
+            nodes=frozenset(n.name for n in draft.queue.sets.members(nodes)),
+        )
+        for end, nodes in draft.next_plan.planned_starts
+    ]
 
 
 def starting(cluster: Cluster, draft: Draft) -> list[str]:
@@ -184,45 +182,58 @@ _patient = settings(deadline=None, max_examples=250, suppress_health_check=[Heal
 def test_who_would_start_without_us_starts_and_no_node_goes_in_vain(
     cluster: Cluster, *, are_assigned: bool
 ) -> None:
-    started, head = schedule(cluster, cluster.free | cluster.ours)
-    draft = ours_gives(cluster, head, are_assigned=are_assigned)
+    draft = ours_gives(cluster, are_assigned=are_assigned)
+    blocked = planned(cluster, draft)
+    started = schedule(cluster, cluster.free | cluster.ours, blocked)
     released = {release.node for release in draft.releases}
     assert released <= cluster.ours
+    # What is said of each job is what the other scheduler found.
+    assert starting(cluster, draft) == [job.job_id for job in started]
     # Nobody is harmed: in this very pass all of them start on what is free now.
-    assert can_all_start(cluster, started, cluster.free | released, head)
-    assert schedule(cluster, cluster.free | released)[0][: len(started)] == started
+    assert can_all_start(cluster, started, cluster.free | released, blocked)
     # And no choice of fewer nodes would have done.
     fewest = next(
         some
         for some in subsets(cluster.ours)
-        if can_all_start(cluster, started, cluster.free | some, head)
+        if can_all_start(cluster, started, cluster.free | some, blocked)
     )
     assert len(released) == len(fewest)
-    # What is said of each job is what the other scheduler found.
-    assert starting(cluster, draft) == [job.job_id for job in started]
 
 
 @_patient
 @given(cluster=clusters())
-def test_without_a_plan_jobs_are_judged_as_if_they_delayed_nobody(cluster: Cluster) -> None:
-    """Backfill has not come round yet: what it will not let start may cost us nodes.
+def test_a_job_is_planned_on_nodes_that_suit_it_and_not_before_they_are_free(
+    cluster: Cluster,
+) -> None:
+    draft = ours_gives(cluster)
+    start = starting(cluster, draft)
+    for one in planned(cluster, draft):
+        assert one.job.job_id not in start
+        assert len(one.nodes) == one.job.n_nodes
+        assert all(suits(cluster, one.job, name) for name in one.nodes)
+        assert all(cluster.ends_s.get(name, T0) <= one.start_s for name in one.nodes)
 
-    A job behind such a one may find too few left; before it nobody is harmed.
-    """
-    started, head = schedule(cluster, cluster.free | cluster.ours)
-    draft = ours_gives(cluster, None, are_assigned=True)
-    released = {r.node for r in draft.releases}
-    before = [job for job in started if head is None or job.priority > head.job.priority]
+
+@_patient
+@given(cluster=clusters())
+def test_nobody_before_the_first_blocked_job_is_harmed_whatever_is_planned(
+    cluster: Cluster,
+) -> None:
+    """Without any plan the first that cannot start is the same, and those before it start."""
+    draft = ours_gives(cluster)
+    everybody = [job for job in cluster.queue if job.is_entitled]
+    started = schedule(cluster, cluster.free | cluster.ours)
+    before = [job for job, other in zip(everybody, [*started, None], strict=False) if job is other]
     assert starting(cluster, draft)[: len(before)] == [job.job_id for job in before]
-    assert can_all_start(cluster, before, cluster.free | released, head)
+    released = {release.node for release in draft.releases}
+    assert can_all_start(cluster, before, cluster.free | released, ())
 
 
 @_patient
 @given(cluster=clusters())
 def test_jobs_get_what_they_lack_in_their_order(cluster: Cluster) -> None:
     """Every release says for whom, and with what is free it is as many as the job asks for."""
-    _, head = schedule(cluster, cluster.free | cluster.ours)
-    draft = ours_gives(cluster, head, are_assigned=True)
+    draft = ours_gives(cluster)
     sizes = {job.job_id: job.n_nodes for job in cluster.queue}
     for job_id, size in sizes.items():
         own = [r.node for r in draft.releases if r.for_job == job_id]
