@@ -57,7 +57,8 @@ def assert_best(problem: Problem, allocation: Allocation) -> None:
     check(problem, allocation)
     best, sizes = try_every_map(problem)
     assert allocation.objective == pytest.approx(best, rel=1e-9, abs=1e-9)
-    assert sizes_of(problem, allocation) == sizes
+    if len({node.eligibility for node in problem.nodes}) == 1:  # else ties are HiGHS's
+        assert sizes_of(problem, allocation) == sizes
 
 
 @QUICK

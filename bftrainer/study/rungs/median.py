@@ -102,7 +102,11 @@ def _reported(
 
 
 def _median(values: list[float]) -> float:
-    """Return the median of what is a number; NaN, which nothing is worse than, if nothing is."""
+    """Return the median of what is a number; NaN, which nothing is worse than, if nothing is.
+
+    Between infinite values, too, it is NaN, as for Optuna's pruner.
+    """
     array = np.array(values)
     array = array[~np.isnan(array)]
-    return float(np.percentile(array, 50)) if len(array) else math.nan
+    with np.errstate(invalid="ignore"):
+        return float(np.percentile(array, 50)) if len(array) else math.nan

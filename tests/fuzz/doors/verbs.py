@@ -19,6 +19,7 @@ _CHANGE = {
     "schema": schema("change"),
     "change": {"is_held": True, "n_min": 1, "n_max": 8, "weight": 2.5, "name": "train"},
 }
+_LONGEST = 128 * 1024  # characters of a word on the command line, execve(2)
 _SPEC = TrainerSpec(name="n", user="u", script="/s")
 
 
@@ -32,7 +33,7 @@ def _change(body: bytes) -> None:
 def _options(text: str) -> None:
     for parse in (parse_begin, parse_array, parse_ids, parse_columns):
         with contextlib.suppress(UsageError):
-            parse(text)
+            parse(text[:_LONGEST])
 
 
 DOORS = (
