@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from bftrainer.model.decision import Settings
-from bftrainer.model.trainer import TrainerRecord
+from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec
 from bftrainer.profile.curves import fitted
 from milp.problem import ProblemNode, ProblemTrainer
 
@@ -49,21 +49,19 @@ def problem_trainer(
     made = _make(record, current, settings, settled)
     if len(_KNOWN) >= _MOST_KNOWN:
         _KNOWN.clear()
-    _KNOWN[key] = _Known(record, settings, made)
+    _KNOWN[key] = _Known((record.spec, record.costs, settings), made)
     return made
 
 
 class _Known(NamedTuple):
     """The last result for a record: most trainers do not change between decisions."""
 
-    record: TrainerRecord
-    settings: Settings
+    keeps: tuple[TrainerSpec, MeasuredCosts, Settings]  # so no other object gets their identity
     made: ProblemTrainer
 
 
-_MOST_KNOWN = 1024
-# By identity, because hashing a whole record costs more than making the trainer. What is in
-# it is alive, so that no other object can have its identity.
+_MOST_KNOWN = 1 << 13  # more trainers than a daemon has, studies of thousands among them
+# By identity, because hashing a whole record costs more than making the trainer.
 _KNOWN: dict[tuple[int, int, int], _Known] = {}
 
 

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 INTERRUPTED = 128 + 2
 PATIENCE_S = 2.0  # a verb that looks holds the lock for a moment
 START_S = 30.0
+REACH_S = 30.0  # for a daemon that is just being started
+ANSWER_S = 5.0  # of one try
+TRY_AGAIN_S = 0.5
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -185,10 +188,10 @@ def _run(study: StudyDirectory, socket_name: str | None, *, as_json: bool) -> in
     deadline = time.monotonic() + PATIENCE_S
     while is_running(study.path) and time.monotonic() < deadline:
         time.sleep(0.05)
-    client = connect(socket_name)
-    with open_loop(study, client, screen.say) as loop:
+    with open_loop(study, connect(socket_name), screen.say) as loop:
         screen.say(f"study {study.study_id} in {study.path}")
         try:
+            _reach(socket_name)
             summary = loop.run()
         except KeyboardInterrupt:
             screen.close()
@@ -216,6 +219,23 @@ def _run(study: StudyDirectory, socket_name: str | None, *, as_json: bool) -> in
     return ExitCode.OK
 
 
+def _reach(socket_name: str | None) -> None:
+    """Wait a little for a daemon that does not answer yet; a loop that met one waits for ever."""
+    deadline, is_told = time.monotonic() + REACH_S, False
+    while True:
+        try:
+            connect(socket_name, timeout_s=ANSWER_S).status()
+            return
+        except BftError as error:
+            is_away = error.exit_code in (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT)
+            if not is_away or time.monotonic() >= deadline:
+                raise
+            if not is_told:
+                click.echo(shown(f"{error.cause} Waiting up to {REACH_S:g} s for it."), err=True)
+            is_told = True
+        time.sleep(TRY_AGAIN_S)
+
+
 def _detach(study: StudyDirectory, socket_name: str | None) -> int:
     """Start the loop as a process of its own, and wait until it holds the study's lock."""
     if is_running(study.path):
@@ -225,6 +245,7 @@ def _detach(study: StudyDirectory, socket_name: str | None) -> int:
             "See 'bftrainer study status'.",
             exit_code=ExitCode.ALREADY_RUNNING,
         )
+    _reach(socket_name)
     where = ("--socket", socket_name) if socket_name else ()
     argv = (sys.executable, "-m", "bftrainer", "study", "run", *where, str(study.path))
     with study.log.open("ab") as log:
