@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message
 from bftrainer.api.documents import error_document
 from bftrainer.api.http_protocol import PEER_KEY
 from bftrainer.api.peer import Credentials
-from bftrainer.api.routes import MAX_BODY_BYTES
+from bftrainer.api.reading import MAX_BODY_BYTES
 from bftrainer.errors import UsageError
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.router import CurveRouter, Origin

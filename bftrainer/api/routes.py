@@ -10,23 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import math
-import re
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
 from functools import partial
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from bftrainer.api.admission import check_spec
+from bftrainer.api.answering import HANDLERS, as_json
 from bftrainer.api.aside import Aside, NoAnswerError
 from bftrainer.api.checkpoint_place import (
     check_place,
@@ -35,38 +30,31 @@ from bftrainer.api.checkpoint_place import (
     check_reals,
     resolve_directory,
 )
-from bftrainer.api.codec import CodecError, decode, parse
-from bftrainer.api.documents import check_schema, document, error_document, listing
-from bftrainer.api.http_protocol import PEER_KEY
-from bftrainer.api.peer import Credentials, user_name
+from bftrainer.api.codec import CodecError, parse
+from bftrainer.api.documents import check_schema, document, listing
+from bftrainer.api.peer import user_name
 from bftrainer.api.privacy import Sight, check_own, check_submitter, for_peer, is_trusted
+from bftrainer.api.reading import (
+    asked_of,
+    body_of,
+    credentials_of,
+    read_change,
+    read_limit,
+    read_submission,
+    since_s_of,
+    trainer_id_of,
+)
 from bftrainer.api.service import Peer, Service
 from bftrainer.api.trials import read_seen, read_trials, read_wait
-from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.model.account import COLUMNS, Asked
-from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import TrainerView
 from bftrainer.policy.groups.users import Visibility
 
 T = TypeVar("T")
 
-MAX_BODY_BYTES = 768 * 1024  # size of the longest spec with every character escaped
 MOST_NAMES = 10_000
-MOST_DRAIN_S = 86_400.0
 NEWS_LIMIT_S = 10.0  # how long a request waits for news of a study
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
-_TRAINER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_STATUS_OF_EXIT_CODE = {
-    ExitCode.USAGE: 400,
-    ExitCode.VALIDATION_FAILED: 400,
-    ExitCode.NOT_PERMITTED: 403,
-    ExitCode.NOT_FOUND: 404,
-    ExitCode.REFUSED_BY_POLICY: 409,
-    ExitCode.ALREADY_RUNNING: 409,
-    ExitCode.DAEMON_UNREACHABLE: 503,
-    ExitCode.TIMEOUT: 504,
-}
-_STATUS_OF_CODE = {"BFT-1031": 429}  # may succeed a little later
 
 
 class Routes:
@@ -110,15 +98,7 @@ class Routes:
             Route("/v1/shutdown", self._shutdown, methods=["POST"]),
             Route("/metrics", self._metrics, methods=["GET"]),  # where Prometheus looks
         ]
-        # Coroutines, because Starlette runs plain functions in threads.
-        handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
-            BftError: _answer_error,
-            CodecError: _answer_malformed,
-            HTTPException: _answer_http,
-            ClientDisconnect: _answer_nobody,
-            Exception: _answer_bug,  # the traceback goes to the daemon's log
-        }
-        return Starlette(routes=routes, exception_handlers=handlers)
+        return Starlette(routes=routes, exception_handlers=HANDLERS)
 
     # ---- routes ------------------------------------------------------------------------
 
@@ -145,7 +125,7 @@ class Routes:
         )
 
     async def _trainer(self, request: Request) -> Response:
-        peer, trainer_id = await self._peer(request), _trainer_id(request)
+        peer, trainer_id = await self._peer(request), trainer_id_of(request)
 
         def seen() -> TrainerView:
             if self._is_own():
@@ -155,7 +135,7 @@ class Routes:
         return await self._answer(request, seen, _one_for(peer))
 
     async def _explain(self, request: Request) -> Response:
-        peer, trainer_id = await self._peer(request), _trainer_id(request)
+        peer, trainer_id = await self._peer(request), trainer_id_of(request)
         self._check_own(trainer_id, peer)
         explain = partial(self._service.explain, trainer_id)
         sight = self._sight(peer, self._service.trainers())
@@ -165,7 +145,7 @@ class Routes:
         )
 
     async def _logs(self, request: Request) -> Response:
-        trainer_id = _trainer_id(request)
+        trainer_id = trainer_id_of(request)
         spec = self._check_own(trainer_id, await self._peer(request)).spec
         # Counts for the owner, whose files are read, not for the requester.
         find = partial(self._service.logs, trainer_id)
@@ -175,13 +155,13 @@ class Routes:
         )
 
     async def _harm(self, request: Request) -> Response:
-        harm = partial(self._service.harm, _since_s(request))
+        harm = partial(self._service.harm, since_s_of(request))
         return await self._answer(request, harm, partial(document, "harm"))
 
     async def _account(self, request: Request) -> Response:
         peer = await self._peer(request)
         is_own = self._is_own() and not is_trusted(peer, "")
-        asked = _asked_of(request, user=peer.user if is_own else "")
+        asked = asked_of(request, user=peer.user if is_own else "")
         account = partial(self._service.account, asked)
         return await self._answer(request, account, lambda told: document("account", told()))
 
@@ -191,7 +171,7 @@ class Routes:
         return PlainTextResponse(text, headers={"Content-Type": METRICS_TYPE})
 
     async def _submit(self, request: Request) -> Response:
-        body, peer = await _body(request), await self._peer(request)
+        body, peer = await body_of(request), await self._peer(request)
         async with self._turn(request):
             spec = await self._beside(partial(read_submission, body))
         check_submitter(spec.user, peer)
@@ -204,22 +184,22 @@ class Routes:
         return await self._answer(request, submit, _one_for(peer), 201)
 
     async def _cancel(self, request: Request) -> Response:
-        peer, trainer_id = await self._peer(request), _trainer_id(request)
+        peer, trainer_id = await self._peer(request), trainer_id_of(request)
         self._check_own(trainer_id, peer)
         now = request.query_params.get("now") == "1"
         cancel = partial(self._service.cancel, trainer_id, peer, now=now)
         return await self._done(request, peer, cancel)
 
     async def _change(self, request: Request) -> Response:
-        body, peer = await _body(request), await self._peer(request)
+        body, peer = await body_of(request), await self._peer(request)
         async with self._turn(request):
             change = await self._beside(partial(read_change, body))
-        self._check_own(_trainer_id(request), peer)
-        changing = partial(self._service.change, _trainer_id(request), change, peer)
+        self._check_own(trainer_id_of(request), peer)
+        changing = partial(self._service.change, trainer_id_of(request), change, peer)
         return await self._done(request, peer, changing)
 
     async def _requeue(self, request: Request) -> Response:
-        peer, trainer_id = await self._peer(request), _trainer_id(request)
+        peer, trainer_id = await self._peer(request), trainer_id_of(request)
         record = self._check_own(trainer_id, peer)
         if record.state.is_final:  # another trainer may use its directory now
             await self._check_directory(record.spec, peer)
@@ -240,7 +220,7 @@ class Routes:
         return await self._answer(request, view, partial(document, "study"))
 
     async def _submit_trials(self, request: Request) -> Response:
-        body, peer = await _body(request), await self._peer(request)
+        body, peer = await body_of(request), await self._peer(request)
         study, trials = str(request.path_params["study"]), self._service.trials
         async with self._turn(request):
             specs = await self._beside(partial(read_trials, body, study))
@@ -254,32 +234,32 @@ class Routes:
         peer = await self._peer(request)
         async with self._turn(request):
             view = await self._service.reload(peer)
-            return await self._beside(lambda: _json(document("reload", view)))
+            return await self._beside(lambda: as_json(document("reload", view)))
 
     async def _drain(self, request: Request) -> Response:
-        body, peer = await _body(request), await self._peer(request)
+        body, peer = await body_of(request), await self._peer(request)
         async with self._turn(request):
             limit_s = await self._beside(partial(read_limit, body))
             view = self._service.drain(peer, limit_s)
             await asyncio.to_thread(self._service.flush)  # the next daemon is to know
-        return _json(document("drain", view), 202)
+        return as_json(document("drain", view), 202)
 
     async def _resume(self, request: Request) -> Response:
         peer = await self._peer(request)
         async with self._turn(request):
             self._service.resume(peer)
             await asyncio.to_thread(self._service.flush)
-        return _json(document("resume", {}))
+        return as_json(document("resume", {}))
 
     async def _shutdown(self, request: Request) -> Response:
-        body = await _body(request)
+        body = await body_of(request)
         async with self._turn(request):
             given = await self._beside(lambda: check_schema("shutdown", parse(body)))
         release = given.get("release", "")
         if release not in ("", "saved", "now"):
             raise CodecError("release", "must be 'saved' or 'now'")
         self._service.shutdown(await self._peer(request), release)
-        return _json(document("shutdown", {}), 202)
+        return as_json(document("shutdown", {}), 202)
 
     # ---- helpers -----------------------------------------------------------------------
 
@@ -292,23 +272,23 @@ class Routes:
     ) -> Response:
         async with self._turn(request):
             view = ask()
-            return await self._beside(lambda: _json(write(view), status))
+            return await self._beside(lambda: as_json(write(view), status))
 
     async def _done(self, request: Request, peer: Peer, do: Callable[[], TrainerView]) -> Response:
         """Answer when what was done is on disk."""
         async with self._turn(request):
             view = do()
             await asyncio.to_thread(self._service.flush)
-            return await self._beside(lambda: _json(_one_for(peer)(view)))
+            return await self._beside(lambda: as_json(_one_for(peer)(view)))
 
     async def _beside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._texts, work)
 
     def _turn(self, request: Request) -> asyncio.Lock:
-        return self._turns.setdefault(_credentials(request).uid, asyncio.Lock())
+        return self._turns.setdefault(credentials_of(request).uid, asyncio.Lock())
 
     async def _peer(self, request: Request) -> Peer:
-        who = _credentials(request)
+        who = credentials_of(request)
         name = self._names.get(who.uid)
         if name is None:  # a directory service may take long
             find = partial(user_name, who.uid)
@@ -354,145 +334,5 @@ class Routes:
                 await self._aside.call(peer.user, "other directories", check)
 
 
-def read_submission(body: bytes) -> TrainerSpec:
-    """Return the spec in the body of a submission.
-
-    Raises:
-        CodecError: there is none.
-        UsageError: of ``check_spec``.
-    """
-    given = check_schema("submit", parse(body))
-    if unknown := sorted(set(given) - {"schema", "spec"}):
-        raise CodecError(unknown[0][:80], "is not a known field")
-    spec = decode(TrainerSpec, given.get("spec"), where="spec")
-    check_spec(spec)
-    return spec
-
-
-def read_change(body: bytes) -> TrainerChange:
-    """Return the change in the body of a request; the service checks its result.
-
-    Raises:
-        CodecError: there is none.
-    """
-    given = check_schema("change", parse(body))
-    if unknown := sorted(set(given) - {"schema", "change"}):
-        raise CodecError(unknown[0][:80], "is not a known field")
-    return decode(TrainerChange, given.get("change"), where="change")
-
-
-def read_limit(body: bytes) -> float:
-    """Return the seconds within which all nodes are to be given back.
-
-    Raises:
-        CodecError: there are none.
-    """
-    given = check_schema("drain", parse(body)).get("limit_s")
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise CodecError("limit_s", "must be a number")
-    if not 0.0 <= given <= MOST_DRAIN_S:
-        raise CodecError("limit_s", f"must be from 0 to {MOST_DRAIN_S:g}")
-    return float(given)
-
-
 def _one_for(peer: Peer) -> Callable[[TrainerView], dict[str, Any]]:
     return lambda view: document("trainer", for_peer(view, peer))
-
-
-def _trainer_id(request: Request) -> str:
-    given = str(request.path_params["trainer_id"])
-    if not _TRAINER_ID.fullmatch(given):
-        raise UsageError(
-            "BFT-1004",
-            f"{given[:40]!r} is not the id of a trainer.",
-            "List them with: bftrainer status",
-            exit_code=ExitCode.NOT_FOUND,
-        )
-    return given
-
-
-def _since_s(request: Request) -> float | None:
-    text = request.query_params.get("since_s")
-    if text is None:
-        return None
-    try:
-        since_s = float(text)
-    except ValueError:
-        since_s = math.nan
-    if not math.isfinite(since_s):
-        raise CodecError("since_s", "must be seconds since the epoch")
-    return since_s
-
-
-def _asked_of(request: Request, *, user: str) -> Asked:
-    given = request.query_params
-    by = tuple(given.get("by", COLUMNS[0]).split(","))
-    if not set(by) <= set(COLUMNS) or len(set(by)) < len(by):
-        raise CodecError("by", f"must be some of {', '.join(COLUMNS)}, each once")
-    for name in ("since", "until"):
-        try:
-            date.fromisoformat(given.get(name, "2000-01-01"))
-        except ValueError as problem:
-            raise CodecError(name, "must be a day such as 2026-11-24") from problem
-    return Asked(by=by, since=given.get("since", ""), until=given.get("until", ""), user=user)
-
-
-def _credentials(request: Request) -> Credentials:
-    who = request.scope[PEER_KEY]
-    if not isinstance(who, Credentials):
-        raise TypeError("the connection carries no credentials")
-    return who
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise HTTPException(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
-    return bytes(body)
-
-
-async def _answer_error(_: Request, error: Exception) -> Response:
-    if not isinstance(error, BftError):
-        raise error
-    status = _STATUS_OF_CODE.get(error.code) or _STATUS_OF_EXIT_CODE.get(error.exit_code, 500)
-    return _json(error_document(error), status)
-
-
-async def _answer_malformed(_: Request, error: Exception) -> Response:
-    refusal = UsageError(
-        "BFT-1103",
-        f"The request is malformed: {error}.",
-        "Send what docs/reference/cli.md describes, or use the bftrainer command of this version.",
-    )
-    return _json(error_document(refusal), 400)
-
-
-async def _answer_http(_: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    refusal = UsageError(
-        "BFT-1103",
-        f"The request cannot be served: {error.detail}",
-        "Send what docs/reference/cli.md describes, or use the bftrainer command of this version.",
-    )
-    return _json(error_document(refusal), error.status_code, error.headers)
-
-
-async def _answer_nobody(_: Request, __: Exception) -> Response:
-    return Response()
-
-
-async def _answer_bug(_: Request, error: Exception) -> Response:
-    refusal = BftError(
-        "BFT-1100",
-        f"The daemon could not answer because of a defect ({type(error).__name__}).",
-        "Look for the traceback in the daemon's log and report it.",
-    )
-    return _json(error_document(refusal), 500)
-
-
-def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    text = json.dumps(value, allow_nan=False)  # all ASCII, so any text is safe
-    return Response(text, status, headers, "application/json")

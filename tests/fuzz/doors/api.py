@@ -21,7 +21,8 @@ from bftrainer.api.codec import CodecError, encode
 from bftrainer.api.documents import document, listing, schema, trials_document
 from bftrainer.api.http_protocol import EmbeddedServer, PeerProtocol
 from bftrainer.api.peer import Credentials
-from bftrainer.api.routes import Routes, read_submission
+from bftrainer.api.reading import read_submission
+from bftrainer.api.routes import Routes
 from bftrainer.api.trials import read_trials
 from bftrainer.errors import BftError
 from bftrainer.model.study import TrialTag

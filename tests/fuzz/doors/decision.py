@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bftrainer.api.codec import CodecError, decode, parse
-from bftrainer.api.routes import MAX_BODY_BYTES
+from bftrainer.api.reading import MAX_BODY_BYTES
 from bftrainer.errors import UsageError
 from bftrainer.model.decision import Settings
 from bftrainer.model.trainer import TrainerSpec
