@@ -37,11 +37,11 @@ test: venv system  ## all tests but the long ones, a real Slurm among them
 	$(MAKE) -j 2 --output-sync=target --no-print-directory test-site test-pure
 
 # What fails beside others is run once more, alone: a defect fails again, a stolen processor does
-# not. Both results are printed.
+# not. Both results are printed. Tests wait for two thirds of their time: four share two processors.
 SITE := -m "not long" -o cache_dir=.pytest_cache/site
 ALONE := --last-failed --last-failed-no-failures none
 test-site: test-e2e
-	$(BIN)/python -m pytest $(SITE) -n 3 $(BY_FILE) $(PURE:%=--ignore=%) --ignore=tests/e2e \
+	$(BIN)/python -m pytest $(SITE) -n 4 $(BY_FILE) $(PURE:%=--ignore=%) --ignore=tests/e2e \
 		|| $(BIN)/python -m pytest $(SITE) $(ALONE) $(PURE:%=--ignore=%) --ignore=tests/e2e
 
 test-e2e: venv system

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from bftrainer.errors import BftError, ExitCode
 from bftrainer.wire.keys import load_pair
 
 REACH_LIMIT_S = 5.0  # for a connection to the host
+LOOK_S = 1.0  # between looks whether the host still takes connections
 
 
 class FarClient(Client):
@@ -40,16 +43,23 @@ class FarClient(Client):
             dealer.set(zmq.CURVE_SECRETKEY, self._keys.secret.encode("ascii"))
             dealer.connect(self._address.endpoint)
             dealer.send(head + b"\n" + text)
-            if not dealer.poll(round(1000 * self._timeout_s)):
-                raise BftError(
-                    "BFT-1105",
-                    f"Your daemon ({self._address.where}) did not answer within "
-                    f"{self._timeout_s:g} s.",
-                    "Try again; if this persists, look at daemon.log in its state directory.",
-                    exit_code=ExitCode.TIMEOUT,
-                )
+            self._wait_answer(dealer)
             status, _, answer = dealer.recv().partition(b"\n")
         return int(status), answer
+
+    def _wait_answer(self, dealer: zmq.Socket[bytes]) -> None:
+        """Wait as long as the daemon is there, which may end with a request unanswered."""
+        deadline = time.monotonic() + self._timeout_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            if dealer.poll(math.ceil(1000 * min(left_s, LOOK_S))):
+                return
+            self._check_reached()
+        raise BftError(
+            "BFT-1105",
+            f"Your daemon ({self._address.where}) did not answer within {self._timeout_s:g} s.",
+            "Try again; if this persists, look at daemon.log in its state directory.",
+            exit_code=ExitCode.TIMEOUT,
+        )
 
     def _check_reached(self) -> None:
         """ZeroMQ would try for ever; a refused connection says that nobody is there."""

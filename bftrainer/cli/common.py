@@ -78,6 +78,17 @@ def connect(socket_name: str | None, **more: Any) -> Client:
     return FarClient(path.parent, found, **more)
 
 
+class FollowingClient(Client):
+    """Looks anew with each call where the daemon is: one's own may come back on another host."""
+
+    def __init__(self, socket_name: str | None) -> None:
+        super().__init__(socket_path(socket_name, os.environ))
+        self._name = socket_name
+
+    def _exchange(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
+        return connect(self._name)._exchange(method, path, body)  # noqa: SLF001 - its own class
+
+
 def print_json(document: dict[str, Any], *, is_compact: bool = False) -> None:
     """Write one document to standard output."""
     if is_compact:

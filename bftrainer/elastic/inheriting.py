@@ -1,35 +1,19 @@
 """A trial that goes on from another trial's state keeps its own hyper-parameters.
 
 Population based training (Jaderberg et al., "Population Based Training of Neural Networks",
-2017) copies weights and perturbs settings. Checkpoints name the trial that wrote them. Where
-that is another one, the options of the optimizers stay those that this script set, and learning
-rates are taken to where the schedule is; all else is the checkpoint's. Used by
-``state_transfer``.
+2017) copies weights and perturbs settings. Where a checkpoint is of another trial
+(``parentage``), the options of the optimizers stay those that this script set, and learning rates
+are taken to where the schedule is; all else is the checkpoint's. Used by ``state_transfer``.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
 
 from bftrainer.elastic.state import State
-
-KEY = "trial"  # in headers of checkpoints
-
-
-def mark() -> dict[str, str]:
-    """Return what a checkpoint's header says of this process's trial; empty: it is none."""
-    study, number = os.environ.get("BFT_STUDY"), os.environ.get("BFT_TRIAL")
-    return {KEY: f"{study}/{number}"} if study and number else {}
-
-
-def is_inherited(header: Mapping[str, Any]) -> bool:
-    """Whether this is a trial and the checkpoint is not its own."""
-    own = mark()
-    return bool(own) and header.get(KEY) != own[KEY]
 
 
 class OwnOptions:

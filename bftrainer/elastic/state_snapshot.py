@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import inheriting
+from bftrainer.elastic import parentage
 from bftrainer.elastic.state import Counters, State
 
 
@@ -39,7 +39,7 @@ class Snapshots:
             "layout": self._state.layout(),
             "counters": counters.as_dict(),
             "structure": structure,
-            **inheriting.mark(),
+            **parentage.mark(),
         }
         return StateSnapshot(header=header, tensors=[*self._state.model_tensors(), *rest])
 

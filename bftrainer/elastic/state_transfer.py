@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from bftrainer.elastic import inheriting, resuming, transfer
+from bftrainer.elastic import inheriting, parentage, reporting, resuming, transfer
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
@@ -143,9 +143,10 @@ class StateTransfer:
         count = len(self.state.model_tensors())
         self._copy_into_model(found.tensors[:count])
         self.counters = self.state.decode_rest(found.header["structure"], found.tensors[count:])
-        if inheriting.is_inherited(found.header):
+        if parentage.is_inherited(found.header):
             self.state.resume_epoch()  # it would bring the other trial's options later
             own.put_back()
+            self.state.extra[reporting.KEY].load_state_dict(reporting.NO_REPORTS)
         return found.source
 
     def move(self, group: Group, chain: list[int], abandoned: Callable[[], bool]) -> Broken | None:

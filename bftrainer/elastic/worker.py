@@ -121,8 +121,9 @@ def _run_script(
     except SystemExit:  # all ranks but the first end with the run
         return 0
     except BaseException as problem:  # noqa: BLE001 - whatever the user's script raises
-        traceback.print_exc()
         control.send(_failure_of(problem))
+        with suppress(OSError):  # the log's disk is full
+            traceback.print_exc()
         return 1
     return 0
 

@@ -13,6 +13,7 @@ from bftrainer.model.batch import BatchRange
 from bftrainer.model.study import Report, TrialTag
 from milp.problem import Curve
 
+_FULL = ("No space left on device", "Disk quota exceeded")  # ENOSPC and EDQUOT, as libc says
 # Scripts that trained nothing, or report or read what a study cannot use.
 _ANYWHERE = ("BFT-1423:", "BFT-1611:", "BFT-1612:", "BFT-1613:")
 
@@ -245,6 +246,11 @@ class TrainerRecord:
 def happens_anywhere(cause: str) -> bool:
     """Whether a failure is the script's: tried again, on any node, it would happen again."""
     return cause.startswith(_ANYWHERE)
+
+
+def is_of_full_disk(cause: str) -> bool:
+    """Whether a failure is nobody's fault: something could not be written for want of room."""
+    return any(what in cause for what in _FULL)
 
 
 def as_decided(record: TrainerRecord) -> TrainerRecord:

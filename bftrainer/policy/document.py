@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import (
     AliasEvent,
@@ -25,10 +24,9 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
+from bftrainer.policy.bounded import MAX_DEPTH, ExcessError, events_of, too_deep
 from bftrainer.policy.problems import MAX_PROBLEMS, PolicyProblem
 
-MAX_EVENTS = 4_000  # a policy has some 30 settings; the parser needs 25 us per event
-MAX_DEPTH = 4  # its time grows with the square of the depth
 _TAB_BEFORE_CONTENT = re.compile(r"[^#'\"]*?\t")
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -74,8 +72,15 @@ class Document:
     problems: list[PolicyProblem] = field(default_factory=list)
     indents: dict[int, int] = field(default_factory=dict)  # line -> characters taken off it
 
+    @property
+    def is_told(self) -> bool:
+        """Whether more is wrong than anybody is told: nothing else need be looked for."""
+        return len(self.problems) > MAX_PROBLEMS
+
     def complain(self, code: str, line: int, column: int, cause: str, next_step: str) -> None:
         """Add a problem at a place, counted from 1, of the text as it was parsed."""
+        if self.is_told:
+            return
         self.problems.append(
             PolicyProblem(
                 code=code,
@@ -87,17 +92,17 @@ class Document:
         )
 
 
-class _StopReading(Exception):  # noqa: N818 - not an error of its own
-    """Enough was seen; the problem is already in the document."""
-
-
 def read_document(text: str, what: str = "A policy") -> Document:
     """Return the keys and values of a policy and every problem of its form."""
     document = Document(what=what)
     text = _without_tabs(text, document)
     try:
-        root = _build(YAML(typ="safe", pure=True).parse(text), document)
-    except _StopReading:
+        root = _build(events_of(text), document)
+    except ExcessError as excess:
+        mark = excess.problem_mark
+        document.complain(
+            excess.code, mark.line + 1, mark.column + 1, str(excess.problem), excess.next_step
+        )
         return document
     except MarkedYAMLError as problem:
         if document.problems:
@@ -128,10 +133,9 @@ def _without_tabs(text: str, document: Document) -> str:
     for index, line in enumerate(lines):
         if (found := _TAB_BEFORE_CONTENT.match(line)) is None:
             continue
-        if len(document.problems) < MAX_PROBLEMS:
-            document.complain(
-                "BFT-2107", index + 1, found.end(), "YAML does not allow a tab here.", "Use spaces."
-            )
+        document.complain(
+            "BFT-2107", index + 1, found.end(), "YAML does not allow a tab here.", "Use spaces."
+        )
         stripped = line.lstrip()
         if "\t" in line[: len(line) - len(stripped)]:  # settings are not indented
             document.indents[index + 1] = len(line) - len(stripped)
@@ -144,17 +148,10 @@ def _build(events: Iterator[Event], document: Document) -> YamlNode | None:
     """Return the root of the only document, None when there is nothing in the file."""
     root: YamlNode | None = None
     open_nodes: list[YamlNode] = []
-    for count, event in enumerate(events):
-        if count > MAX_EVENTS:
-            document.complain(
-                "BFT-2104", *_place(event), "The file has too many entries.", "Shorten it."
-            )
-            raise _StopReading
+    for event in events:
         if isinstance(event, DocumentStartEvent) and root is not None:
-            document.complain(
-                "BFT-2115", *_place(event), "A second document begins here.", "Keep one only."
-            )
-            raise _StopReading
+            begins = "A second document begins here."
+            raise ExcessError("BFT-2115", begins, "Keep one only.", event.start_mark)
         if isinstance(event, (SequenceEndEvent, MappingEndEvent)):
             closed = open_nodes.pop()
             _close(closed)
@@ -170,10 +167,7 @@ def _build(events: Iterator[Event], document: Document) -> YamlNode | None:
         if isinstance(event, (SequenceStartEvent, MappingStartEvent)):
             open_nodes.append(node)
             if len(open_nodes) > MAX_DEPTH:
-                document.complain(
-                    "BFT-2106", node.line, node.column, "Too many brackets.", "Use plain values."
-                )
-                raise _StopReading
+                raise too_deep(event.start_mark)
     return root
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from bftrainer.policy.problems import PolicyErrors, PolicyProblem
+from bftrainer.policy.bounded import MAX_BYTES
+from bftrainer.policy.problems import MAX_PROBLEMS, PolicyErrors, PolicyProblem
 
-MAX_BYTES = 256 * 1024
 SUFFIXES = (".yaml", ".yml")
 
 
@@ -121,7 +122,7 @@ def _text(path: Path, data: bytes) -> str:
             ],
         ) from problem
     text = text.replace("\r\n", "\n")
-    problems = [
+    problems = (
         PolicyProblem(
             code="BFT-2105",
             line=number,
@@ -132,7 +133,7 @@ def _text(path: Path, data: bytes) -> str:
         for number, line in enumerate(text.split("\n"), 1)
         for column, char in enumerate(line, 1)
         if not (char.isprintable() or char in "\t\u00a0\u3000")
-    ]
-    if problems:
-        raise PolicyErrors(path, problems)
+    )
+    if told := list(itertools.islice(problems, MAX_PROBLEMS + 1)):
+        raise PolicyErrors(path, told)
     return text

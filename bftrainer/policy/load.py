@@ -136,6 +136,8 @@ def _known(path: Path, document: Document) -> dict[str, _Set]:
     """Return the settings that a file sets; complain of keys that are none."""
     found: dict[str, _Set] = {}
     for key, node in document.entries:
+        if document.is_told:
+            break
         name, one = str(key.value), _Set(key=key, node=node, path=path, document=document)
         if name in SitePolicy.model_fields:
             found[name] = one

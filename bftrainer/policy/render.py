@@ -28,7 +28,7 @@ _PAGE_HEAD = """\
 YAML, `bftrainer daemon --policy FILE`. Every setting has a default; a file that sets nothing is
 valid. `packaging/policy.yaml` holds all of them. With several `--policy`, or a directory of `.yaml`
 files, the last file that sets it decides over a setting. Files must be regular, UTF-8, at most
-256 KiB and not writable by everyone; anchors, aliases, tags, repeated keys and tabs are errors.
+64 KiB and not writable by everyone; anchors, aliases, tags, repeated keys and tabs are errors.
 Mistakes are reported as `file:line:column: code: cause next step`.
 
 A [reload](../howto/operate.md#change-the-policy) changes every setting but those marked *restart*.

@@ -38,6 +38,7 @@ class Runtime(Protocol):
     name: str
     resize: Resize
     forks: bool  # whether workers are forks of the warm template, which agents then start early
+    inherits: bool  # whether trials start from each other's checkpoints, with their own parameters
 
     def check(self, spec: TrainerSpec) -> None:
         """Raise ``UsageError`` BFT-1305 if such a trainer cannot run."""
@@ -80,6 +81,15 @@ def template_of(spec: TrainerSpec) -> str:
     Under a preamble the template is another one, which agents start with the first worker.
     """
     return spec.interpreter if not spec.preamble and _forks(spec.runtime) else ""
+
+
+def inherits(name: str) -> bool:
+    """Whether trials of a runtime can start from each other's checkpoints.
+
+    Raises:
+        UsageError: BFT-1304 when no such plug-in is installed.
+    """
+    return getattr(load_runtime(name), "inherits", False)  # a plug-in may be older than this
 
 
 @functools.cache

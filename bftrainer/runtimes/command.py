@@ -30,6 +30,7 @@ class CommandRuntime:
     name = "command"
     resize = Resize.RESTART
     forks = False
+    inherits = True
 
     def check(self, spec: TrainerSpec) -> None:
         """Refuse a spec that no agent could start or whose contract is invalid."""

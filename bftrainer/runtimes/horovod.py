@@ -26,6 +26,7 @@ class HorovodRuntime:
     name = "horovod"
     resize = Resize.IN_PLACE
     forks = True
+    inherits = False  # a checkpoint brings the learning rates that wrote it
 
     def check(self, spec: TrainerSpec) -> None:
         """Refuse a spec that no agent could start; the worker checks for Horovod itself."""

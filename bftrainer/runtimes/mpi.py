@@ -19,6 +19,7 @@ class MpiRuntime:
     name = "mpi"
     resize = Resize.IN_PLACE
     forks = False
+    inherits = True
 
     def check(self, spec: TrainerSpec) -> None:
         """Refuse a spec that no agent could start; the MPI library is checked on the node."""
@@ -27,7 +28,7 @@ class MpiRuntime:
         if spec.epochs is not None:
             raise unusable(
                 f"{spec.name} has a number of epochs; an MPI program counts steps.",
-                "Give --samples, or neither: then the program's own number of steps holds.",
+                "Give --samples; without a number the program's own number of steps holds.",
             )
 
     def start_message(self, record: TrainerRecord, config: WorkerConfig) -> StartWorker:

@@ -19,6 +19,7 @@ class TorchRuntime:
     name = "torch"
     resize = Resize.IN_PLACE
     forks = True
+    inherits = True
 
     def check(self, spec: TrainerSpec) -> None:
         """Refuse a spec that no agent could start; the submitter checks the paths."""

@@ -7,11 +7,13 @@ the trial has changed meanwhile is left to the next turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from bftrainer.api.client import Client
 from bftrainer.checkpoint_files import bring, make_checkpoint_dir
 from bftrainer.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
+from bftrainer.program_files import ChangingError, copy_newest, drop_copies
 from bftrainer.study.arguments import spec_of
 from bftrainer.study.cleaning import drop_checkpoints
 from bftrainer.study.directory import StudyDirectory, unwritable
@@ -40,13 +42,25 @@ class Actor:
         self._events = events
         self._is_limited, self._limit = False, ""  # by the policy, and why
 
-    def create(self, starts: Sequence[Start], known: Sequence[KnownTrial]) -> None:
-        """Create trials in the storage; ``submit`` hands them to the daemon in the next turn."""
-        fresh = sum(one.stored.parent is None for one in known)
+    def create(self, starts: Sequence[Start], known: Sequence[KnownTrial]) -> bool:
+        """Create trials in the storage; ``submit`` hands them to the daemon in the next turn.
+
+        Returns:
+            Whether any was; a parent that writes its checkpoint just now has none to give yet.
+        """
+        fresh, has_any = sum(one.stored.parent is None for one in known), False
+        by_number = {one.number: one for one in known}
         for start in starts:
+            parent = None if start.parent is None else by_number[start.parent]
+            if parent is not None and parent.is_ending:
+                continue
             number = self._storage.next_number()
-            parameters = self._parameters(start, number, fresh, known)
-            self._prepare(number, start.parent)
+            parameters = self._parameters(parent, number, fresh)
+            try:
+                self._prepare(number, start.parent)
+            except ChangingError:
+                continue
+            has_any = True
             new = NewTrial(
                 budget=start.budget,
                 bracket=start.bracket,
@@ -55,16 +69,16 @@ class Actor:
                 parameters=parameters,
             )
             if (made := self._storage.create(new)) != number:  # another script was faster
-                self._prepare(made, start.parent)
+                self._rename(number, made)
             fresh += start.parent is None
+        return has_any
 
     def _parameters(
-        self, start: Start, number: int, fresh: int, known: Sequence[KnownTrial]
+        self, parent: KnownTrial | None, number: int, fresh: int
     ) -> Mapping[str, Scalar]:
         """Return the parameters of a new trial."""
         document = self._study.document
-        if start.parent is not None:
-            parent = next(one for one in known if one.number == start.parent)
+        if parent is not None:
             return perturbed(
                 parent.stored.parameters, document.parameters, seed=document.seed, number=number
             )
@@ -119,14 +133,29 @@ class Actor:
 
         Before the trial exists: what its parent is now is gone when the parent has grown.
         """
-        directory = self._study.of_trial(number)
-        drop_checkpoints(directory)  # of a loop that was killed here
+        directory = self._cleared(number)
         make_checkpoint_dir(directory)
         if parent is not None:
+            take = copy_newest if self._study.base.runtime == "command" else bring
             try:
-                bring(self._study.of_trial(parent), directory)
+                take(self._study.of_trial(parent), directory)
             except OSError as problem:
                 raise unwritable(directory, problem) from problem
+
+    def _rename(self, number: int, made: int) -> None:
+        """Give what was prepared to the trial that it became; the number is not of ours."""
+        directory = self._cleared(made)
+        try:
+            self._study.of_trial(number).rename(directory)
+        except OSError as problem:
+            raise unwritable(directory, problem) from problem
+
+    def _cleared(self, number: int) -> Path:
+        """Return a new trial's directory, without what a loop left that was killed here."""
+        directory = self._study.of_trial(number)
+        drop_checkpoints(directory)
+        drop_copies(directory)
+        return directory
 
     def _tell_submitted(self, one: KnownTrial) -> None:
         unit, number = self._study.document.unit, one.number

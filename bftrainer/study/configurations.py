@@ -150,9 +150,8 @@ def _is_within(value: Any, parameter: Parameter) -> bool:
 
 def _read_csv(path: Path, parameters: Mapping[str, Parameter]) -> tuple[Configuration, ...]:
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
-            rows = list(csv.DictReader(stream))
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        rows = _rows(path)
+    except (OSError, ValueError, csv.Error) as problem:  # a name with NUL, too
         raise ConfigurationError(
             ("configurations",), f"{path} cannot be read: {problem}.", "Name a CSV file."
         ) from problem
@@ -165,6 +164,14 @@ def _read_csv(path: Path, parameters: Mapping[str, Parameter]) -> tuple[Configur
     return tuple(
         {name: _typed(text, parameters.get(name)) for name, text in r.items()} for r in rows
     )
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a file, at most one too many."""
+    if path.exists() and not path.is_file():  # a pipe would hold us
+        raise OSError("it is not a regular file")
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(itertools.islice(csv.DictReader(stream), MOST + 1))
 
 
 def _typed(text: str, parameter: Parameter | None) -> Scalar:

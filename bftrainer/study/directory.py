@@ -132,8 +132,10 @@ def unwritable(path: Path, problem: OSError) -> BftError:
 
 
 def is_study(path: Path) -> bool:
-    """Whether there is a study in a directory."""
-    return (path / FILE).is_file()
+    """Whether there is a study in a directory, as far as we may look there."""
+    with contextlib.suppress(OSError):
+        return (path / FILE).is_file()
+    return False
 
 
 def read_directory(path: Path) -> StudyDirectory:
@@ -218,8 +220,9 @@ def only_loop(path: Path) -> Iterator[None]:
     try:
         lock = InstanceLock.acquire(path, may_be_shared=True, name=LOCK)
     except BftError as error:
-        if error.code != "BFT-1102":
-            raise
+        if error.code != "BFT-1102":  # read-only, somebody else's, or without locks
+            why = error.cause.rpartition(": ")[2].removesuffix(".")
+            raise unwritable(path, OSError(why)) from error
         who = error.cause.rpartition(": ")[2]
         raise BftError(
             "BFT-1631",
@@ -232,7 +235,7 @@ def only_loop(path: Path) -> Iterator[None]:
 
 
 def is_running(path: Path) -> bool:
-    """Whether a loop runs the study."""
+    """Whether a loop runs the study; BFT-1636 if that cannot be seen."""
     try:
         with (path / LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -240,4 +243,6 @@ def is_running(path: Path) -> bool:
         return False
     except BlockingIOError:
         return True
+    except OSError as problem:
+        raise unwritable(path, problem) from problem
     return False

@@ -153,6 +153,8 @@ def parse_study(text: str, path: Path) -> StudyDocument:
         # Of the alternatives that one value may be, the last says most.
         details = errors.errors(include_url=False, include_context=False)
         for where, one in {_steps(each["loc"]): each for each in details}.items():
+            if document.is_told:
+                break
             _explain(document, nodes, where, one["type"], one["msg"])
     if found is not None:
         try:

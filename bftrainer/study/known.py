@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bftrainer.errors import BftError
 from bftrainer.model.study import Report, TrialView
-from bftrainer.model.trainer import TrainerState, happens_anywhere
+from bftrainer.model.trainer import TrainerState, happens_anywhere, is_of_full_disk
 from bftrainer.study.stored import End, StoredTrial
 from bftrainer.study.trials import Stage, Trial, Value
 
@@ -70,6 +70,11 @@ class KnownTrial:
         return SILENT if is_silent else self.view.reason
 
     @property
+    def is_ending(self) -> bool:
+        """Whether it has reported at its budget's end and has yet to write its checkpoint."""
+        return self.stage is Stage.ACTIVE and self.units >= self.budget
+
+    @property
     def is_alive(self) -> bool:
         """Whether the daemon has a trainer of it that has not ended."""
         return self.view is not None and self.view.state not in (_FINISHED, _FAILED, _CANCELLED)
@@ -78,6 +83,16 @@ class KnownTrial:
     def is_to_retry(self) -> bool:
         """Whether it failed and is to be tried again."""
         return self.view is not None and self.stage is Stage.ACTIVE and self.view.state == _FAILED
+
+    @property
+    def is_unjudged_failure(self) -> bool:
+        """Whether its trainer failed, and no end was written."""
+        return self.view is not None and self.stored.end is None and self.view.state == _FAILED
+
+    @property
+    def view_reason(self) -> str:
+        """What the daemon says of its newest trainer."""
+        return self.view.reason if self.view else ""
 
     def unwritten(self) -> dict[int, float]:
         """Return the values that the storage lacks."""
@@ -137,7 +152,7 @@ def _known(stored: StoredTrial, attempts: list[TrialView], unit: str, retry: int
     return KnownTrial(
         stored=stored,
         view=view,
-        stage=_stage(stored, view, retry),
+        stage=_stage(stored, view, retry + sum(map(_is_excused, attempts))),
         values={units: values[units] for units in sorted(values)},
         orders=orders,
         node_s=max(stored.node_s, sum(one.node_s for one in attempts)),
@@ -157,6 +172,10 @@ def _check_parameters(stored: StoredTrial, view: TrialView) -> None:
 
 def _units(report: Report, unit: str) -> int:
     return report.samples if unit == "samples" else report.epoch
+
+
+def _is_excused(view: TrialView) -> bool:
+    return view.state == _FAILED and is_of_full_disk(view.reason)
 
 
 def _stage(stored: StoredTrial, view: TrialView | None, retry: int) -> Stage:

@@ -21,6 +21,7 @@ from bftrainer.study.acting import Actor
 from bftrainer.study.cleaning import drop_checkpoints, keep_newest
 from bftrainer.study.directory import StudyDirectory
 from bftrainer.study.events import Events
+from bftrainer.study.full_disk import FullDisk
 from bftrainer.study.known import KnownTrial, know
 from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, StudySummary, best_of, with_trials
 from bftrainer.study.plan.carrying import Carried
@@ -52,11 +53,15 @@ class StudyLoop:
         storage: StudyStorage,
         say: Callable[[str], None],
         with_rule: Callable[[Rule], Rule] = lambda rule: rule,
+        *,
+        is_new_daemon: bool = False,
     ) -> None:
         self._study, self._client, self._storage = study, client, storage
         self._events = Events(study.events, say)
         self._actor = Actor(study, client, storage, self._events)
+        self._disk = FullDisk(study.path)
         self._with_rule = with_rule
+        self._is_new_daemon = is_new_daemon  # it is to train on what another one began
         self._view: StudyView | None = None
         self._wishes = Wishes()
         self._silent_since: dict[int, float] = {}
@@ -96,7 +101,7 @@ class StudyLoop:
         if not (self._has_news or self._silent_since or self._wishes != before):
             return False
         rule = self._rule()
-        known = self._record(self._known(view))
+        known = self._record(self._own(view))
         self._clean(known)
         if self._wishes.is_stopped:
             return self._end(known, "Its study was stopped.")
@@ -117,7 +122,7 @@ class StudyLoop:
     def obey(self) -> None:
         """Carry out what the user wants, and nothing else: for verbs while no loop runs."""
         self._wishes = read_wishes(self._study.path)
-        known = self._record(self._known(self._look()))
+        known = self._record(self._own(self._look()))
         if self._wishes.is_stopped:
             self._end(known, "Its study was stopped.")
         else:
@@ -152,10 +157,25 @@ class StudyLoop:
         document, stored = self._study.document, self._storage.trials()
         return know(stored, view.trials, unit=document.unit, retry=document.retry)
 
+    def _own(self, view: StudyView) -> tuple[KnownTrial, ...]:
+        """Return what is known; refuse a daemon in which they would be trained a second time."""
+        known = self._known(view)
+        begun = [one for one in known if one.stored.end is None and one.stored.values]
+        if begun and not view.trials and not self._is_new_daemon:
+            raise BftError(
+                "BFT-1630",
+                f"This daemon knows none of the study's trials, and trial {begun[0].number} has"
+                " trained: it began with another daemon, or its journal was lost.",
+                "Name that daemon with --socket. If it is gone for good, let this one go on from"
+                f" the checkpoints: bftrainer study run --new-daemon {self._study.path}",
+            )
+        return known
+
     # ---- what happened -----------------------------------------------------------------
 
     def _record(self, known: Sequence[KnownTrial]) -> tuple[KnownTrial, ...]:
         """Write values and ends into the storage; end what it knows as ended."""
+        self._disk.check(known)
         found = []
         for one in known:
             self._write_values(one)
@@ -275,8 +295,7 @@ class StudyLoop:
         """Carry the verdicts out; an end is written before the trainer is cancelled."""
         by_number = {one.number: one for one in known}
         # The first ones are not to wait until all are drawn.
-        self._actor.create(verdicts.start[:STARTS_AT_ONCE], known)
-        self._is_hasty = bool(verdicts.start)
+        self._is_hasty = self._actor.create(verdicts.start[:STARTS_AT_ONCE], known)
         for number, budget in verdicts.grow.items():
             self._actor.grow(by_number[number], budget, verdicts.nodes.get(number))
         for number, why in verdicts.stop.items():

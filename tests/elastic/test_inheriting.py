@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as schedules
 
-from bftrainer.elastic import inheriting, reporting
+from bftrainer.elastic import parentage, reporting
 from bftrainer.elastic.inheriting import OwnOptions
 from bftrainer.elastic.state import Counters, State
 from tests.elastic import journal
@@ -127,11 +127,11 @@ def test_a_checkpoint_is_a_trial_s_own_by_study_and_number(
 ) -> None:
     monkeypatch.setenv("BFT_STUDY", "digits-1")
     monkeypatch.setenv("BFT_TRIAL", "3")
-    mark = inheriting.mark()
-    assert not inheriting.is_inherited({"layout": 1, **mark})
-    assert inheriting.is_inherited({"layout": 1})
+    mark = parentage.mark()
+    assert not parentage.is_inherited({"layout": 1, **mark})
+    assert parentage.is_inherited({"layout": 1})
     monkeypatch.setenv("BFT_TRIAL", "4")
-    assert inheriting.is_inherited(mark)
+    assert parentage.is_inherited(mark)
     monkeypatch.delenv("BFT_STUDY")
-    assert not inheriting.is_inherited(mark)
-    assert not inheriting.mark()
+    assert not parentage.is_inherited(mark)
+    assert not parentage.mark()

@@ -117,7 +117,7 @@ def slurm_cluster() -> Iterator[SlurmTestCluster]:
         n_nodes=5,
         gpus_per_node=2,
         bf_interval_s=2,
-        message_timeout_s=5,
+        message_timeout_s=3,
         scheduler_parameters=FAST_CYCLE,
     ) as cluster:
         yield cluster

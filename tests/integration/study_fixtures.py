@@ -114,13 +114,14 @@ class StudyUser:
 
     def says(self, *words: str) -> str:
         """Return what a verb of ``bftrainer study`` prints, called in this process."""
-        with (
-            contextlib.chdir(self.home),
-            mock.patch.dict(os.environ, self.env, clear=True),
-            contextlib.redirect_stdout(io.StringIO()) as said,
-        ):
-            assert main(["study", *words]) == 0
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            assert self.calls(*words) == 0
         return said.getvalue()
+
+    def calls(self, *words: str) -> int:
+        """Call a verb of ``bftrainer study`` in this process; return its exit code."""
+        with contextlib.chdir(self.home), mock.patch.dict(os.environ, self.env, clear=True):
+            return main(["study", *words])
 
     def summary(self, name: str) -> dict[str, Any]:
         """Return what ``study status --json`` says."""

@@ -16,7 +16,8 @@ from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.accident_site import AccidentSite
 from tests.integration.daemon_scripts import light_spec
 from tests.integration.slurm_fixtures import running_cluster
-from tests.integration.test_journal_full import fill, small_disk
+from tests.integration.test_journal_full import small_disk
+from tests.support.small_disk import fill
 from tests.support.waiting import wait_for
 
 __all__ = ["small_disk"]

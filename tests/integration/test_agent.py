@@ -436,7 +436,7 @@ def test_the_lease_ends_when_no_daemon_was_ever_there(tmp_path: Path) -> None:
 def test_the_time_limit_comes(tmp_path: Path) -> None:
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon()
-        lab.start_agent(end_s=time.time() + 15.0)
+        lab.start_agent(end_s=time.time() + 8.0)
         await until(lambda: daemon.of(Leaving), "last words")
         assert daemon.of(Leaving)[0].reason == "time-limit"
         assert await lab.agent_ended() == 0

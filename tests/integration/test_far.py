@@ -21,6 +21,7 @@ from bftrainer.api.address import KEY_NAME, Address
 from bftrainer.api.client import Client
 from bftrainer.api.far_client import FarClient
 from bftrainer.api.far_server import MAX_FRAME_BYTES
+from bftrainer.cli.common import FollowingClient
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.local.running import LocalServer, start_server
@@ -115,6 +116,15 @@ def test_verbs_find_a_daemon_on_another_host(daemon: OwnDaemon) -> None:
         (daemon.state_dir / "hidden").unlink(missing_ok=True)
     wait_for(lambda: not daemon.is_running(), what="it ends")
     assert address.read(daemon.state_dir) is None
+
+
+def test_who_runs_a_study_follows_it_to_another_host(daemon: OwnDaemon) -> None:
+    client = FollowingClient(str(daemon.state_dir / "daemon.sock"))
+    assert client.study("own-000000").trials == ()
+    _elsewhere(daemon)
+    (daemon.state_dir / "daemon.sock").rename(daemon.state_dir / "hidden")
+    assert client.study("own-000000").trials == ()
+    (daemon.state_dir / "hidden").unlink()
 
 
 def test_a_daemon_that_is_gone_is_named_with_the_next_step(daemon: OwnDaemon) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bftrainer import process
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.errors import BftError
 from bftrainer.journal import Journal
@@ -17,6 +15,8 @@ from bftrainer.model.trainer import TrainerState
 from bftrainer.simulate.recorded import take_again
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.site import Site, start_warm_server
+from tests.support.small_disk import fill
+from tests.support.small_disk import small_disk as mounted
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
@@ -33,25 +33,8 @@ hold_idle_s: 20
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Yield a directory on a file system of 24 MB."""
-    place = tmp_path / "disk"
-    place.mkdir(mode=0o700)
-    argv = ("mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "bft-test", str(place))
-    mounted = process.run(argv, timeout_s=30)
-    assert mounted.is_ok, mounted.stderr
-    try:
+    with mounted(tmp_path / "disk", "24m") as place:
         yield place
-    finally:
-        gone = process.run(("umount", "--lazy", str(place)), timeout_s=30)
-        assert gone.is_ok, gone.stderr
-
-
-def fill(disk: Path) -> Path:
-    """Leave no byte free."""
-    ballast = disk / "ballast"
-    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
-    return ballast
 
 
 def test_a_full_disk_costs_nobody_a_node_and_the_daemon_recovers(

@@ -70,12 +70,14 @@ class Liar:
             on_down=lambda: None,
         )  # fmt: skip
         connection.start()
-        await asyncio.wait_for(welcomes.acquire(), 60.0)
-        for body in bodies:
-            raw(body)
-        for _ in range(3):
+        try:
             await asyncio.wait_for(welcomes.acquire(), 60.0)
-        connection.close()
+            for body in bodies:
+                raw(body)
+            for _ in range(3):
+                await asyncio.wait_for(welcomes.acquire(), 60.0)
+        finally:
+            connection.close()
 
     def goes(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

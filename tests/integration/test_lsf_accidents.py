@@ -427,7 +427,7 @@ def test_a_broken_plan_file_costs_claims_and_nothing_else() -> None:
         assert other.snapshot().unread == ("plan",)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", ["ibm", pytest.param("volclava", marks=pytest.mark.long)])
 def test_an_array_of_a_thousand_and_a_thousand_jobs(
     dialect: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

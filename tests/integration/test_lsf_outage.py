@@ -30,7 +30,10 @@ batch_options: {command_timeout_s: 0.8, rarely_s: 0}
 @pytest.mark.parametrize("outage_s", [3, pytest.param(20, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("dialect", "take_away"),
-    [("ibm", LsfTestCluster.kill_controller), ("volclava", LsfTestCluster.stop_controller)],
+    [
+        ("ibm", LsfTestCluster.kill_controller),
+        pytest.param("volclava", LsfTestCluster.stop_controller, marks=pytest.mark.long),
+    ],
 )
 def test_a_trainer_trains_on_while_mbatchd_is_away(
     tmp_path: Path, dialect: str, take_away: Callable[[LsfTestCluster], None], outage_s: float

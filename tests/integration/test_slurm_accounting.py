@@ -274,6 +274,7 @@ def harvested_node_s(entries: Sequence[JournalEntry], begin_s: float, end_s: flo
     return total - sum(r.pause_s * r.size for r in facts.rescales if begin_s <= r.at_s <= end_s)
 
 
+@pytest.mark.long
 def test_down_leaves_nothing_and_up_begins_anew() -> None:
     """The last one here: a second cluster with accounting, twice up in one directory."""
     need_slurm(with_accounting=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_plugins.hook.place import FIRST_LINE, MAX_BYTES, OLD
-from slurm_plugins.testcluster import SlurmTestCluster
+from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster
 from tests.support.waiting import wait_for
 
@@ -22,7 +22,7 @@ NOBODY = 65534
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmTestCluster]:
-    with running_cluster(n_nodes=1, has_hook=True) as running:
+    with running_cluster(n_nodes=1, has_hook=True, scheduler_parameters=FAST_CYCLE) as running:
         yield running
 
 

@@ -162,7 +162,7 @@ def test_a_trial_that_fails_is_tried_again_then_counted_or_ignored(
 @pytest.mark.timeout(240)
 def test_a_population_takes_over_the_best_states(site: Site) -> None:
     user = StudyUser(site, site.base / "evolves")
-    user.write("pbt", rule={"name": "pbt", "population": 4, "interval": 1, "most": 3}, parallel=4)
+    user.write("pbt", rule={"name": "pbt", "population": 4, "interval": 1, "most": 3}, parallel=1)
     done = user.does("run", "pbt.yaml", "train.py")
     assert done.is_ok, done.stderr
     trials = user.summary("pbt")["trials"]
@@ -174,6 +174,8 @@ def test_a_population_takes_over_the_best_states(site: Site) -> None:
         is_at_bound = heir["parameters"]["lr"] == 0.3
         assert is_at_bound or ratio in (pytest.approx(0.8), pytest.approx(1.2))
         assert (heir["number"], 0) not in trained, "its first epoch is its parent's"
+        epochs = [epoch + 1 for number, epoch in trained if number == heir["number"]]
+        assert [int(units) for units in heir["values"]] == sorted(epochs), "and so is its value"
     assert set(trained.values()) == {1}
 
 

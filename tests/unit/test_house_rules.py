@@ -179,12 +179,14 @@ def _is_silent_catch_all(handler: ast.ExceptHandler) -> bool:
 
 
 def test_no_work_is_left_in_comments() -> None:
-    found = []
+    found, unfinished = [], {"TODO", "FIXME", "XXX", "HACK"}
     for path in _everything():
-        source = io.StringIO(path.read_text(encoding="utf-8"))
-        for token in tokenize.generate_tokens(source.readline):
+        text = path.read_text(encoding="utf-8")
+        if not any(word in text for word in unfinished):
+            continue  # to read every token takes long
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
             words = set(token.string.replace(":", " ").split())
-            if token.type == tokenize.COMMENT and words & {"TODO", "FIXME", "XXX", "HACK"}:
+            if token.type == tokenize.COMMENT and words & unfinished:
                 found.append(f"{_name(path)}:{token.start[0]}")
     assert found == []
 

@@ -24,8 +24,8 @@ from bftrainer.policy import (
     load_policy_file,
     policy_hash,
 )
+from bftrainer.policy.bounded import MAX_BYTES
 from bftrainer.policy.document import read_document
-from bftrainer.policy.files import MAX_BYTES
 from bftrainer.policy.model import SiteObjective
 from bftrainer.policy.problems import MAX_PROBLEMS
 from bftrainer.policy.render import render_markdown, render_yaml, write
@@ -183,8 +183,8 @@ def test_a_single_mistake_is_the_error_itself(written: Callable[[str], Path]) ->
         ("a: 1\nb: \u200b", "BFT-2105", 2, 4, "U+200B", "Delete"),
         (b"a: 1\nb: \xff", "BFT-2105", 2, 4, "0xff", "UTF-8"),
         (b"\xfft", "BFT-2105", 1, 1, "0xff", "UTF-8"),
-        ("#" * (MAX_BYTES + 1), "BFT-2104", 0, 0, "larger than 256 KiB", "right file"),
-        ("a: 1\n" * 3000, "BFT-2104", 2000, 1, "too many entries", "Shorten"),
+        ("#" * (MAX_BYTES + 1), "BFT-2104", 0, 0, "larger than 64 KiB", "right file"),
+        ("a: 1\n" * 3000, "BFT-2104", 1667, 3, "too many entries", "Shorten"),
     ],
 )
 def test_each_mistake_has_its_code_and_place(
@@ -209,7 +209,7 @@ def test_a_bomb_of_aliases_is_never_expanded(written: Callable[[str], Path]) -> 
     ]
     errors = refused(written("\n".join(lines)))
     assert len(errors.problems) == MAX_PROBLEMS
-    assert {p.code for p in errors.problems} == {"BFT-2108", "BFT-2110"}
+    assert {p.code for p in errors.problems} == {"BFT-2108"}
     assert "more than 100 problems" in errors.cause
 
 

@@ -87,6 +87,8 @@ def test_written_as_json_and_read_it_is_the_same() -> None:
             "which is no value of it",
         ),
         ("metric: loss", "configurations: none.csv", "1:17", "cannot be read"),
+        ("metric: loss", 'configurations: "\\0"', "1:17", "cannot be read"),
+        ("metric: loss", "configurations: /dev/zero", "1:17", "not a regular file"),
         ("metric: loss", "metric: loss\nmetric: x", "2:1", "set twice"),
         ("metric: loss", "metric: &a loss", "1:9", "Anchors"),
     ],

@@ -13,7 +13,9 @@ from bftrainer.model.study import StudyView
 from bftrainer.study.directory import StudyDirectory, check_unused, write_directory
 from bftrainer.study.document import StudyErrors, parse_study
 from bftrainer.study.events import Events
+from bftrainer.study.full_disk import FullDisk
 from bftrainer.study.stored import End, NewTrial
+from bftrainer.study.trials import Stage
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, TEXT, known, stored, study, view
 
 GRID = "sampler: grid\nparameters: {n: {type: int, low: 1, high: 1000000000000}}\n"
@@ -152,3 +154,28 @@ def test_where_others_take_their_place_failures_end(tmp_path: Path) -> None:
             continue
         with pytest.raises(BftError, match="BFT-1629: 5 trials failed"):
             one.loop._refuse_hopeless([first, *failed], 8)
+
+
+FULL = "BFT-1410: The script raised OSError: [Errno 28] No space left on device. See its log."
+
+
+def test_failures_of_a_full_disk_do_not_count() -> None:
+    full = [view(0, n, state="failed", reason=FULL) for n in range(3)]
+    assert known(stored(), *full, retry=0).stage is Stage.ACTIVE
+    assert known(stored(), *full, retry=0).is_to_retry
+    again = view(0, 3, state="failed", reason="It failed.")
+    assert known(stored(), *full, again, retry=0).stage is Stage.FAILED
+    assert known(stored(), *full, again, retry=1).is_to_retry
+
+
+def test_a_new_one_stops_the_study_and_old_ones_do_not(tmp_path: Path) -> None:
+    old = known(stored(0), view(0, state="failed", reason=FULL))
+    new = known(stored(1), view(1, state="failed", reason=FULL))
+    disk = FullDisk(tmp_path)
+    disk.check([old])
+    disk.check([old])
+    with pytest.raises(BftError, match=r"BFT-1636.*trial 1 failed.*No space left"):
+        disk.check([old, new])
+    FullDisk(tmp_path).check([old, new])
+    with pytest.raises(BftError, match=r"BFT-1636.*No such file"):
+        FullDisk(tmp_path / "gone").check([old])

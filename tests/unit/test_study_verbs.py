@@ -16,7 +16,13 @@ import pytest
 from bftrainer.cli.main import main
 from bftrainer.cli.study.retraining import command_of
 from bftrainer.elastic.fence import write_whole
-from bftrainer.study.directory import StudyDirectory, read_directory, write_directory
+from bftrainer.errors import ExitCode
+from bftrainer.study.directory import (
+    StudyDirectory,
+    is_running,
+    read_directory,
+    write_directory,
+)
 from bftrainer.study.known import SILENT
 from bftrainer.study.loop import summary_of
 from bftrainer.study.outcome import TrialRow, row_of
@@ -109,6 +115,30 @@ def test_an_interpreter_is_found_on_path_and_its_key_is_named(capsys: Output) ->
     assert "--interpreter" not in said
 
 
+def test_pbt_is_refused_where_no_trial_could_start_from_another_s_state(capsys: Output) -> None:
+    write(rule={"name": "pbt", "population": 4, "interval": 1, "most": 2})
+    assert planned(capsys, "digits.yaml", "train.py")["runtime"] == "command"
+    write(
+        rule={"name": "pbt", "population": 4, "interval": 1, "most": 2},
+        submit={"runtime": "horovod"},
+    )
+    said = refused(capsys, "run", "digits.yaml", "train.py")
+    assert "error BFT-1626: " in said
+    assert "runtime horovod" in said
+    assert not Path("digits.study").exists()
+
+
+def test_a_runtime_that_counts_no_epochs_is_refused_in_the_words_of_a_study(
+    capsys: Output,
+) -> None:
+    write(submit={"runtime": "mpi"})
+    said = refused(capsys, "run", "digits.yaml", "train.py")
+    assert "error BFT-1305: " in said
+    assert "Give 'unit: samples'; " in said
+    write(submit={"runtime": "mpi"}, unit="samples")
+    assert planned(capsys, "digits.yaml", "train.py")["samples"] == 4
+
+
 def test_several_problems_have_a_line_each(capsys: Output) -> None:
     write(metrik="loss", retry=-1)
     lines = refused(capsys, "run", "digits.yaml", "train.py").splitlines()
@@ -186,3 +216,33 @@ def test_who_reported_nothing_is_told_what_is_missing() -> None:
     assert (
         known(stored(), view(attempt=1, state="failed", reason="It broke.")).reason == "It broke."
     )
+
+
+@pytest.mark.parametrize("how", [(), ("--detach",)])
+def test_where_no_daemon_ever_answers_it_ends(
+    how: tuple[str, ...], capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    monkeypatch.setattr("bftrainer.cli.study.run.REACH_S", 0.5)
+    study = begun()
+    assert main(["study", "run", *how, "digits"]) == ExitCode.DAEMON_UNREACHABLE
+    said = capsys.readouterr().err
+    assert said.count("Waiting up to 0.5 s for it.") == 1
+    assert "error BFT-1101: No daemon can be reached at " in said
+    assert not is_running(study.path)
+
+
+def test_a_directory_of_the_study_s_name_does_not_hide_it(capsys: Output) -> None:
+    summarize(begun(), "over")
+    Path("digits").mkdir()
+    assert main(["study", "status", "digits"]) == 0
+    assert "digits.study" in capsys.readouterr().out
+    Path("other").mkdir()
+    assert "no study in other." in refused(capsys, "status", "other")
+
+
+@pytest.mark.parametrize("ending", ["", ".yaml"])
+@pytest.mark.parametrize("verb", ["status", "best", "stop", "plot", "run"])
+def test_a_name_that_no_file_can_have_is_refused(verb: str, ending: str, capsys: Output) -> None:
+    said = refused(capsys, verb, "a" * 300 + ending)
+    assert re.match("error BFT-163[36]: ", said), said

@@ -21,13 +21,14 @@ from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submit_options import parse_sizes, spec_options
 from bftrainer.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
+from bftrainer.runtimes.base import inherits
 from bftrainer.study.arguments import check_places
 from bftrainer.study.document import StudyDocument
 
 # What the study decides for each trial.
 _NOT_OURS = ("sizes", "epochs", "samples", "name", "checkpoint_dir", "hold", "array")
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
-_KEYS = {"--checkpoint-dir": "--dir"}
+_KEYS = {"--checkpoint-dir": "--dir", "--samples": "'unit: samples'"}
 
 
 def base_spec(document: StudyDocument, script: str, args: Sequence[str]) -> TrainerSpec:
@@ -47,11 +48,12 @@ def base_spec(document: StudyDocument, script: str, args: Sequence[str]) -> Trai
     values["name"] = document.name
     check_places(args, list(document.parameters))
     spec = build_spec(script, args, values, os.environ)
-    if document.rule.get("name") == "pbt" and spec.runtime == COMMAND:
+    if document.rule.get("name") == "pbt" and not inherits(spec.runtime):
         raise UsageError(
             "BFT-1626",
-            "The rule pbt needs trials that start from each other's checkpoints.",
-            "Programs of runtime command keep theirs in files of their own: choose another rule.",
+            "The rule pbt needs trials that start from each other's checkpoints with parameters"
+            f" of their own; those of runtime {spec.runtime} cannot.",
+            "Choose another rule.",
         )
     return replace(spec, checkpoint_dir="")
 

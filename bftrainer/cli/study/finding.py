@@ -18,7 +18,7 @@ from bftrainer.api.codec import CodecError, parse
 from bftrainer.api.documents import view_of
 from bftrainer.cli.common import connect
 from bftrainer.columns import shown
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.study.directory import (
     SUFFIX,
     SUMMARY,
@@ -53,10 +53,10 @@ def find_study(text: str, socket_name: str | None = None) -> StudyDirectory:
 def find_path(text: str, socket_name: str | None = None) -> Path:
     """Return the directory of a study, which may not exist; the daemon may know where it is."""
     path = Path(text)
-    if is_study(path) or path.is_dir():
+    if is_study(path):
         return path
     name = text
-    if path.suffix in YAML and path.is_file():
+    if is_document(path):
         from bftrainer.study.document import read_study  # noqa: PLC0415 - slow to import
 
         name = str(read_study(path).name)
@@ -66,21 +66,54 @@ def find_path(text: str, socket_name: str | None = None) -> Path:
     of_id = default_path(_ID.sub("", name))
     if is_study(of_id) and read_directory(of_id).study_id == name:
         return of_id
-    return _known_path(name, socket_name) or here
+    return _known_path(name, socket_name) or (path if _is_directory(path) else here)
 
 
 def _known_path(name: str, socket_name: str | None) -> Path | None:
-    """Return where the trials of a study are that the daemon knows by its id or name."""
-    with contextlib.suppress(BftError):  # the daemon is away
+    """Return where the trials of a study are that the daemon knows by its id or name.
+
+    Raises:
+        UsageError: BFT-1633, nothing of it can be seen from here, or several have this name.
+    """
+    try:
         client = connect(socket_name)
         ids = [one.study for one in client.studies()]
-        found = [one for one in ids if one == name] or [
-            one for one in ids if _ID.sub("", one) == name
-        ]
-        for view in client.study(found[0]).trials if len(found) == 1 else ():
-            directory = Path(view.checkpoint_dir).parent.parent  # DIR/trials/0000
-            return directory if is_study(directory) else None
-    return None
+        known = {
+            one: Path(view.checkpoint_dir).parent.parent  # DIR/trials/0000
+            for one in ([name] if name in ids else ids)
+            if name in (one, _ID.sub("", one))
+            for view in client.study(one).trials[:1]
+        }
+    except BftError:
+        return None  # the daemon is away
+    seen = [one for one, at in known.items() if is_study(at) and read_directory(at).study_id == one]
+    if len(seen) == 1:
+        return known[seen[0]]
+    if not known:
+        return None
+    where = ", ".join(f"{one} in {known[one]}" for one in seen or known)
+    if seen:
+        cause, next_step = f"Several studies are named {name}: {where}.", "Name one by its id."
+    else:
+        cause = f"The study {name} cannot be found from here: {where}."
+        next_step = (
+            "Go where that directory is seen. If it is gone, so is the study: end its trainers"
+            " ('bftrainer status') with 'bftrainer cancel'."
+        )
+    raise UsageError("BFT-1633", cause, next_step, exit_code=ExitCode.NOT_FOUND)
+
+
+def is_document(path: Path) -> bool:
+    """Whether a name is that of a YAML file which is there."""
+    with contextlib.suppress(OSError):  # it is too long, or not ours to look at
+        return path.suffix in YAML and path.is_file()
+    return False
+
+
+def _is_directory(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.is_dir()
+    return False
 
 
 def default_path(name: str) -> Path:
@@ -90,14 +123,24 @@ def default_path(name: str) -> Path:
 
 @contextlib.contextmanager
 def open_loop(
-    study: StudyDirectory, client: Client, say: Callable[[str], None]
+    study: StudyDirectory,
+    client: Client,
+    say: Callable[[str], None],
+    *,
+    is_new_daemon: bool = False,
 ) -> Iterator[StudyLoop]:
     """Hold the study's lock and return its loop (BFT-1631, BFT-1624)."""
     with only_loop(study.path):
-        yield loop_of(study, client, say)
+        yield loop_of(study, client, say, is_new_daemon=is_new_daemon)
 
 
-def loop_of(study: StudyDirectory, client: Client, say: Callable[[str], None]) -> StudyLoop:
+def loop_of(
+    study: StudyDirectory,
+    client: Client,
+    say: Callable[[str], None],
+    *,
+    is_new_daemon: bool = False,
+) -> StudyLoop:
     """Return the study's loop; the caller holds the lock."""
     try:
         from bftrainer.cli.study.planned import with_plan  # noqa: PLC0415
@@ -114,7 +157,8 @@ def loop_of(study: StudyDirectory, client: Client, say: Callable[[str], None]) -
         ) from problem
     repair(study.storage)
     storage = StudyStorage(study.storage, study.study_id, study.document)
-    return StudyLoop(study, client, storage, say, with_plan(study))
+    rule = with_plan(study)
+    return StudyLoop(study, client, storage, say, rule, is_new_daemon=is_new_daemon)
 
 
 def summary_of(path: Path, socket_name: str | None) -> StudySummary:

@@ -11,7 +11,7 @@ from bftrainer.api.documents import document, view_of
 from bftrainer.cli.study.plan_input import stages_of
 from bftrainer.elastic.fence import write_whole
 from bftrainer.errors import ExitCode, UsageError
-from bftrainer.study.directory import StudyDirectory
+from bftrainer.study.directory import StudyDirectory, unwritable
 from bftrainer.study.plan.carrying import Carried
 from bftrainer.study.plan.document import NAME, StudyPlan, is_for
 from bftrainer.study.trials import Rule
@@ -32,7 +32,10 @@ def plan_for(study: StudyDirectory, path: Path) -> StudyPlan:
 
 def keep_plan(study: StudyDirectory, plan: StudyPlan) -> None:
     """Write the plan into the study's directory: from now on it is carried out."""
-    write_whole(study.plan, [json.dumps(document(NAME, plan), indent=1).encode()])
+    try:
+        write_whole(study.plan, [json.dumps(document(NAME, plan), indent=1).encode()])
+    except OSError as problem:
+        raise unwritable(study.plan, problem) from problem
 
 
 def with_plan(study: StudyDirectory) -> Callable[[Rule], Rule]:

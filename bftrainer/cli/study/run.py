@@ -17,12 +17,12 @@ import click
 from bftrainer import process
 from bftrainer.api.codec import encode
 from bftrainer.api.documents import document, schema
-from bftrainer.cli.common import connect, json_option, print_json, socket_option
-from bftrainer.cli.study.finding import YAML, default_path, find_study, open_loop
+from bftrainer.cli.common import FollowingClient, connect, json_option, print_json, socket_option
+from bftrainer.cli.study.finding import default_path, find_study, is_document, open_loop
 from bftrainer.cli.study.screen import Screen
 from bftrainer.cli.study.status import best_line
 from bftrainer.columns import shown
-from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.errors import BftError, ExitCode
 from bftrainer.study.directory import (
     StudyDirectory,
     check_same,
@@ -30,7 +30,9 @@ from bftrainer.study.directory import (
     is_running,
     is_study,
     new_directory,
+    only_loop,
     read_directory,
+    unwritable,
     write_directory,
 )
 from bftrainer.study.outcome import OVER
@@ -61,6 +63,11 @@ TRY_AGAIN_S = 0.5
     metavar="FILE",
     help="Carry out this plan, as 'study plan --json' prints it.",
 )
+@click.option(
+    "--new-daemon",
+    is_flag=True,
+    help="Go on in this daemon, as the one that the study began with is gone for good.",
+)
 @click.option("--dry-run", is_flag=True, help="Check everything and print what would be done.")
 @click.option("--detach", is_flag=True, help="Go on in the background; see 'study status'.")
 @json_option
@@ -76,6 +83,7 @@ def run(
     plan_path: Path | None,
     socket_name: str | None,
     *,
+    new_daemon: bool,
     dry_run: bool,
     detach: bool,
     as_json: bool,
@@ -101,8 +109,8 @@ def run(
 
         keep_plan(study, plan)
     if detach:
-        return _detach(study, socket_name)
-    return _run(study, socket_name, as_json=as_json)
+        return _detach(study, socket_name, is_new_daemon=new_daemon)
+    return _run(study, socket_name, is_new_daemon=new_daemon, as_json=as_json)
 
 
 def _of_script(args: tuple[str, ...]) -> tuple[str, ...]:
@@ -128,7 +136,7 @@ def _study_of(
     socket_name: str | None,
 ) -> tuple[StudyDirectory, bool]:
     """Return the study, and whether it is new."""
-    if script is None and (directory or not (Path(name).suffix in YAML and Path(name).is_file())):
+    if script is None and (directory or not is_document(Path(name))):
         return find_study(str(directory or name), socket_name), False
     # Imported here to keep other verbs fast.
     from bftrainer.cli.study.base import base_spec  # noqa: PLC0415
@@ -183,12 +191,15 @@ def _print_dry_run(
     click.echo("nothing was started", err=True)
 
 
-def _run(study: StudyDirectory, socket_name: str | None, *, as_json: bool) -> int:
+def _run(
+    study: StudyDirectory, socket_name: str | None, *, is_new_daemon: bool, as_json: bool
+) -> int:
     screen = Screen(study, is_err=as_json)
     deadline = time.monotonic() + PATIENCE_S
     while is_running(study.path) and time.monotonic() < deadline:
         time.sleep(0.05)
-    with open_loop(study, connect(socket_name), screen.say) as loop:
+    client = FollowingClient(socket_name)
+    with open_loop(study, client, screen.say, is_new_daemon=is_new_daemon) as loop:
         screen.say(f"study {study.study_id} in {study.path}")
         try:
             _reach(socket_name)
@@ -225,7 +236,6 @@ def _reach(socket_name: str | None) -> None:
     while True:
         try:
             connect(socket_name, timeout_s=ANSWER_S).status()
-            return
         except BftError as error:
             is_away = error.exit_code in (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT)
             if not is_away or time.monotonic() >= deadline:
@@ -233,22 +243,24 @@ def _reach(socket_name: str | None) -> None:
             if not is_told:
                 click.echo(shown(f"{error.cause} Waiting up to {REACH_S:g} s for it."), err=True)
             is_told = True
-        time.sleep(TRY_AGAIN_S)
+            time.sleep(TRY_AGAIN_S)
+        else:
+            return
 
 
-def _detach(study: StudyDirectory, socket_name: str | None) -> int:
+def _detach(study: StudyDirectory, socket_name: str | None, *, is_new_daemon: bool) -> int:
     """Start the loop as a process of its own, and wait until it holds the study's lock."""
-    if is_running(study.path):
-        raise UsageError(
-            "BFT-1631",
-            f"The study in {study.path} is already run.",
-            "See 'bftrainer study status'.",
-            exit_code=ExitCode.ALREADY_RUNNING,
-        )
+    with only_loop(study.path):
+        pass  # nobody else runs it, and its files can be written
     _reach(socket_name)
     where = ("--socket", socket_name) if socket_name else ()
-    argv = (sys.executable, "-m", "bftrainer", "study", "run", *where, str(study.path))
-    with study.log.open("ab") as log:
+    new = ("--new-daemon",) if is_new_daemon else ()
+    argv = (sys.executable, "-m", "bftrainer", "study", "run", *where, *new, str(study.path))
+    try:
+        log = study.log.open("ab")
+    except OSError as problem:
+        raise unwritable(study.log, problem) from problem
+    with log:
         child = process.spawn(argv, env=os.environ, stdout=log, stderr=log)
     deadline = time.monotonic() + START_S
     while child.poll() is None and time.monotonic() < deadline:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import files
+from bftrainer.elastic import files, parentage
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence, claim, path_for, write_whole
@@ -81,6 +81,7 @@ class Disk:
             "counters": {"samples": checkpoint.samples, "is_complete": checkpoint.is_complete},
             "reports": checkpoint.reports,
             "bytes": [len(part) for part in (*checkpoint.arrays, *checkpoint.rows)],
+            **parentage.mark(),
         }
         parts = [memoryview(part) for part in (*checkpoint.arrays, *checkpoint.rows)]
         write_whole(path, files.parts_of(header, parts))
@@ -136,12 +137,14 @@ class Disk:
         with files.opened(path) as file:
             header = files.read_from(file, allocate)
         n_arrays = len(self._state.arrays)
+        # Earlier releases have none, and what another trial reported is not ours.
+        is_own = "reports" in header and not parentage.is_inherited(header)
         try:
             return Checkpoint(
                 step=int(header["step"]),
                 samples=int(header["counters"]["samples"]),
                 is_complete=bool(header["counters"]["is_complete"]),
-                reports=header.get("reports", NO_REPORTS),  # earlier releases have none
+                reports=header["reports"] if is_own else NO_REPORTS,
                 arrays=parts[:n_arrays],
                 rows=parts[n_arrays:],
                 path=str(path),

@@ -24,6 +24,20 @@ _STUDY = {
     "sampler": "grid",
     "rule": {"name": "asha", "trials": 8, "least": 1, "most": 9, "eta": 3},
 }
+_YAML = b"""\
+metric: loss
+parameters:
+  lr: {type: float, low: 0.001, high: 1.0, log: true}
+  width: [16, 32, 64]
+configurations:
+- {lr: 0.1, width: 16}
+- lr: &x !!float 0.2
+  width: *x
+rule: {name: asha, trials: 9, least: 1, most: 9, eta: 3}
+nodes: 1:2
+submit: {export: [A=1, "B=2"], gres: 'gpu:1'}
+unit_s: {1: 60, 2: 33}
+"""
 _WISHES = {"is_paused": False, "is_stopped": False, "more": 3}
 _BEGUN = {"study_id": "s-1", "document": _STUDY, "base": {"name": "s"}, "created_s": 1.0}
 _SUMMARY: dict[str, Any] = {
@@ -54,7 +68,7 @@ DOORS = (
         name="study-document",
         call=_reads("study.yaml", read_study, is_file=True),
         refuses_with=(StudyErrors,),
-        inputs=documents(_STUDY).map(as_json),
+        inputs=bytestrings(_YAML) | documents(_STUDY).map(as_json),
         from_bytes=bytes,
     ),
     Door(

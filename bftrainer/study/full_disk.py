@@ -1,0 +1,53 @@
+"""Keeps a full disk from being counted as failures of trials.
+
+Workers that cannot write fail, one after the other. The study stops at the first of them, before
+its end is written; run again, it tries them again, and ``known`` does not count that.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from bftrainer.errors import BftError
+from bftrainer.model.trainer import is_of_full_disk
+from bftrainer.study.directory import unwritable
+from bftrainer.study.known import KnownTrial
+
+ROOM_BYTES = 64 * 1024  # less is too little for a checkpoint
+
+
+class FullDisk:
+    """Looks at failures of trials, and at the disk of their study."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._excused: frozenset[str] | None = None  # trainers that had failed before
+
+    def check(self, known: Iterable[KnownTrial]) -> None:
+        """Refuse to go on if a trial has just failed as a disk is full (BFT-1636)."""
+        failed = {one.view.trainer_id: one for one in known if one.view and one.is_unjudged_failure}
+        full = {name: one for name, one in failed.items() if is_of_full_disk(one.view_reason)}
+        if failed:
+            self._check_room()
+        if self._excused is None:
+            self._excused = frozenset(full)
+        for name, one in full.items():
+            if name not in self._excused:
+                raise BftError(
+                    "BFT-1636",
+                    f"A disk is full, so trial {one.number} failed: {one.view_reason}",
+                    "Free space there, then run the study again; it goes on, and that failure"
+                    " does not count.",
+                )
+
+    def _check_room(self) -> None:
+        try:
+            with tempfile.TemporaryFile(dir=self._path) as file:
+                file.write(bytes(ROOM_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as problem:
+            raise unwritable(self._path, problem) from problem
