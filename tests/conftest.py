@@ -28,6 +28,8 @@ pytest.register_assert_rewrite(
     "tests.conformance.batch_system", "tests.conformance.runtime", "tests.conformance.words"
 )
 
+LONG_FILES = ("_conformance.py", "test_lsf_accidents.py", "test_third_system.py")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard", metavar="K/N", help="run part K (from 0) of N, by file")
@@ -45,6 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             parts.setdefault(zlib.crc32(_file(item).encode()) % of, []).append(item)
         items[:] = parts.pop(part % of, [])
         config.hook.pytest_deselected(items=[item for other in parts.values() for item in other])
-    # Files of few tests have slow ones. First, so that no worker is left with one of them.
+    # Files of few tests have slow ones. First, so that no worker is left with one of them; as
+    # would be those of a batch system with all that may happen to it, though of many tests.
     sizes = Counter(map(_file, items))
-    items.sort(key=lambda item: sizes[_file(item)])
+    items.sort(key=lambda item: (not _file(item).endswith(LONG_FILES), sizes[_file(item)]))

@@ -181,7 +181,7 @@ def test_a_population_takes_over_the_best_states(site: Site) -> None:
 
 def test_interrupted_it_leaves_its_trials_and_detached_it_goes_on(site: Site) -> None:
     user = StudyUser(site, site.base / "left")
-    user.write("left", rule={"name": "none", "trials": 1, "most": 60}, parallel=1)
+    user.write("left", rule={"name": "none", "trials": 1, "most": 150}, parallel=1)
     loop = user.start("left", "left.yaml", "train.py")
     try:
         wait_for(lambda: user.trained().total() >= 1)
@@ -195,4 +195,4 @@ def test_interrupted_it_leaves_its_trials_and_detached_it_goes_on(site: Site) ->
         wait_for(lambda: user.summary("left")["state"] == "over")
     finally:
         end(loop)
-    assert user.trained().total() == 60
+    assert user.trained().total() == 150
