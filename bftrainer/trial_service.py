@@ -60,6 +60,7 @@ class DaemonTrials:
             pool_nodes=len(plan.pool) if plan else 0,
             trials=tuple(map(self._view, records)),
             is_whole=is_whole,
+            daemon=daemon.keys.public,
         )
 
     async def news(self, user: str, study: str, seen: Seen, limit_s: float) -> None:

@@ -41,28 +41,32 @@ def problem_trainer(
     settled: tuple[str, ...] = (),
 ) -> ProblemTrainer:
     """Return the trainer for the allocation problem."""
-    key = (id(record.spec), id(record.costs), id(settings))
-    if known := _KNOWN.get(key):
-        made = known.made
-        if (made.trainer_id, made.current, made.settled) == (record.trainer_id, current, settled):
+    if known := _KNOWN.get(record.trainer_id):
+        spec, costs, its_settings, made = known
+        is_same = spec is record.spec and costs is record.costs and its_settings is settings
+        if is_same and (made.current, made.settled) == (current, settled):
             return made
     made = _make(record, current, settings, settled)
     if len(_KNOWN) >= _MOST_KNOWN:
         _KNOWN.clear()
-    _KNOWN[key] = _Known((record.spec, record.costs, settings), made)
+    _KNOWN[record.trainer_id] = _Known(record.spec, record.costs, settings, made)
     return made
 
 
 class _Known(NamedTuple):
-    """The last result for a record: most trainers do not change between decisions."""
+    """The last result for a trainer: most do not change between decisions.
 
-    keeps: tuple[TrainerSpec, MeasuredCosts, Settings]  # so no other object gets their identity
+    Compared by identity, because to hash or compare a whole record costs more than to make it.
+    """
+
+    spec: TrainerSpec
+    costs: MeasuredCosts
+    settings: Settings
     made: ProblemTrainer
 
 
 _MOST_KNOWN = 1 << 13  # more trainers than a daemon has, studies of thousands among them
-# By identity, because hashing a whole record costs more than making the trainer.
-_KNOWN: dict[tuple[int, int, int], _Known] = {}
+_KNOWN: dict[str, _Known] = {}  # by trainer_id
 
 
 def _make(

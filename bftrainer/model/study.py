@@ -82,6 +82,7 @@ class StudyView:
     pool_nodes: int  # that the daemon may give to trainers now
     trials: tuple[TrialView, ...]
     is_whole: bool = True  # False: only trials that changed since the client had seen them
+    daemon: str = ""  # its public key: another one is another daemon; "" of earlier releases
 
     @property
     def seen(self) -> Seen:

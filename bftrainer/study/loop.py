@@ -38,7 +38,7 @@ SUMMARY_SHARE = 20.0  # how much longer
 SILENT_S = 5.0  # a trial at its rung whose report has not come by then has reported nothing
 STARTS_AT_ONCE = 50
 HOPELESS = 5  # trials in a row that failed without a report
-PAUSED = "paused"  # note in the storage: trials are held by us
+PAUSED, DAEMON = "paused", "daemon"  # notes in the storage: trials are held by us; who has them
 _JOURNAL = "BFT-22"  # codes of a daemon that cannot write for now: its disk is full
 _ENDS = {Stage.COMPLETE: End.COMPLETE, Stage.STOPPED: End.PRUNED, Stage.FAILED: End.FAIL}
 
@@ -61,6 +61,7 @@ class StudyLoop:
         self._actor = Actor(study, client, storage, self._events)
         self._disk = FullDisk(study.path)
         self._with_rule = with_rule
+        self._daemon = ""  # that was checked
         self._is_new_daemon = is_new_daemon  # it is to train on what another one began
         self._view: StudyView | None = None
         self._wishes = Wishes()
@@ -96,12 +97,12 @@ class StudyLoop:
 
     def turn(self) -> bool:
         """Take one turn; return whether the study is over."""
-        view, before = self._look(), self._wishes
+        view, before = self.meet(), self._wishes
         self._wishes = read_wishes(self._study.path)
         if not (self._has_news or self._silent_since or self._wishes != before):
             return False
         rule = self._rule()
-        known = self._record(self._own(view))
+        known = self._record(self._known(view))
         self._clean(known)
         if self._wishes.is_stopped:
             return self._end(known, "Its study was stopped.")
@@ -119,10 +120,16 @@ class StudyLoop:
         is_over = verdicts.is_over and not any(one.stage is Stage.ACTIVE for one in known)
         return is_over and not is_busy and self._end(known, "Its study is over.")
 
+    def meet(self) -> StudyView:
+        """Look at the study's daemon; BFT-1630, it is another one."""
+        view = self._look()
+        self._check_daemon(view)
+        return view
+
     def obey(self) -> None:
         """Carry out what the user wants, and nothing else: for verbs while no loop runs."""
         self._wishes = read_wishes(self._study.path)
-        known = self._record(self._own(self._look()))
+        known = self._record(self._known(self.meet()))
         if self._wishes.is_stopped:
             self._end(known, "Its study was stopped.")
         else:
@@ -157,19 +164,21 @@ class StudyLoop:
         document, stored = self._study.document, self._storage.trials()
         return know(stored, view.trials, unit=document.unit, retry=document.retry)
 
-    def _own(self, view: StudyView) -> tuple[KnownTrial, ...]:
-        """Return what is known; refuse a daemon in which they would be trained a second time."""
-        known = self._known(view)
-        begun = [one for one in known if one.stored.end is None and one.stored.values]
-        if begun and not view.trials and not self._is_new_daemon:
+    def _check_daemon(self, view: StudyView) -> None:
+        """Note the daemon before it gets a trial; refuse another one, as both would train it."""
+        if view.daemon == self._daemon:
+            return
+        noted = self._storage.note(DAEMON)
+        if noted not in (None, view.daemon) and not self._is_new_daemon:
             raise BftError(
                 "BFT-1630",
-                f"This daemon knows none of the study's trials, and trial {begun[0].number} has"
-                " trained: it began with another daemon, or its journal was lost.",
-                "Name that daemon with --socket. If it is gone for good, let this one go on from"
-                f" the checkpoints: bftrainer study run --new-daemon {self._study.path}",
+                "The study began with another daemon, which may train its trials.",
+                "Name that one with --socket. If it is gone for good, 'bftrainer study run"
+                f" --new-daemon {self._study.path}' goes on from the checkpoints, or does what"
+                " 'stop' or 'pause' noted.",
             )
-        return known
+        self._storage.set_note(DAEMON, view.daemon)
+        self._daemon, self._is_new_daemon = view.daemon, False
 
     # ---- what happened -----------------------------------------------------------------
 

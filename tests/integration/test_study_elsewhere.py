@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import subprocess
 from pathlib import Path
 
 from tests.integration.study_fixtures import POLICY, StudyUser, end
@@ -14,31 +14,49 @@ EPOCHS = 80
 
 
 def test_another_daemon_trains_nothing_twice_until_it_is_told_to(tmp_path: Path) -> None:
-    with contextlib.ExitStack() as first, Site.open(tmp_path / "b", n_nodes=2, policy=POLICY) as b:
-        a = first.enter_context(Site.open(tmp_path / "a", n_nodes=2, policy=POLICY))
+    with (
+        Site.open(tmp_path / "a", n_nodes=2, policy=POLICY) as a,
+        Site.open(tmp_path / "b", n_nodes=2, policy=POLICY) as b,
+    ):
         user = StudyUser(a, tmp_path / "user")
-        rule = {"name": "none", "trials": 1, "most": EPOCHS}
-        user.write("moved", rule=rule)
-        loop = user.start("moved", "moved.yaml", "train.py")
-        try:
-            out = user.home / "moved.out"
-            wait_for(lambda: loop.poll() is not None or "value" in out.read_text())
-            assert loop.poll() is None, out.read_text()
-        finally:
-            end(loop)
+        user.write("moved", rule={"name": "none", "trials": 1, "most": EPOCHS})
+        _until(user, "trial 0 starts", user.start("moved", "moved.yaml", "train.py"))
 
-        user.env["BFTRAINER_SOCKET"] = os.fspath(b.client.socket_path)
-        refused = user.does("run", "moved")
-        assert refused.returncode == 1
-        assert "error BFT-1630: " in refused.stderr
-        assert "study run --new-daemon" in refused.stderr
+        _uses(user, b)
+        _is_refused(user)  # though nothing has been reported yet
         assert b.client.trainers() == ()
-        first.close()  # it is gone for good
+        (begun,) = a.client.trainers()
+        a.client.cancel(begun.record.trainer_id)
+        wait_for(lambda: a.view(begun.record.trainer_id).record.state.is_final)
+        (user.home / "moved.out").unlink()
+        _until(user, "value", user.start("moved", "--new-daemon", "moved"))
 
-        done = user.does("run", "--new-daemon", "moved")
+        _uses(user, a)  # its is no more
+        _is_refused(user)
+        _uses(user, b)
+        done = user.does("run", "moved")
         assert done.is_ok, done.stderr
-        summary = user.summary("moved")
-        assert summary["state"] == "over"
-        (trial,) = summary["trials"]
+        (trial,) = user.summary("moved")["trials"]
         assert (trial["stage"], trial["units"]) == ("complete", EPOCHS)
         assert {epoch for _, epoch in user.trained()} == set(range(EPOCHS))
+
+
+def _uses(user: StudyUser, site: Site) -> None:
+    user.env["BFTRAINER_SOCKET"] = os.fspath(site.client.socket_path)
+
+
+def _until(user: StudyUser, said: str, loop: subprocess.Popen[bytes]) -> None:
+    """Kill a loop when it has said something."""
+    out = user.home / "moved.out"
+    try:
+        wait_for(lambda: loop.poll() is not None or said in out.read_text())
+        assert loop.poll() is None, out.read_text()
+    finally:
+        end(loop)
+
+
+def _is_refused(user: StudyUser) -> None:
+    for words in (("run", "moved"), ("run", "--detach", "moved")):
+        refused = user.does(*words)
+        assert refused.returncode == 1
+        assert "error BFT-1630: " in refused.stderr

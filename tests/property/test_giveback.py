@@ -168,6 +168,19 @@ def starting(cluster: Cluster, draft: Draft) -> list[str]:
     return [job.job_id for job in cluster.queue if job.job_id not in draft.refused]
 
 
+def latest_s(cluster: Cluster, job: Job, started: Sequence[Job]) -> float:
+    """When a blocked job can start even if those that start are all on its nodes till then."""
+    until = {**dict.fromkeys(cluster.features, T0), **cluster.ends_s}
+    ends = {T0 + (other.time_limit_s or 0.0) for other in started}
+    return min(
+        at_s
+        for at_s in {*until.values(), *ends}
+        if sum(suits(cluster, job, name) and end_s <= at_s for name, end_s in until.items())
+        - sum(other.n_nodes for other in started if T0 + (other.time_limit_s or 0.0) > at_s)
+        >= job.n_nodes
+    )
+
+
 def subsets(names: Collection[str]) -> Iterator[frozenset[str]]:
     """By size, the smallest first."""
     for size in range(len(names) + 1):
@@ -212,6 +225,9 @@ def test_a_job_is_planned_on_nodes_that_suit_it_and_not_before_they_are_free(
         assert len(one.nodes) == one.job.n_nodes
         assert all(suits(cluster, one.job, name) for name in one.nodes)
         assert all(cluster.ends_s.get(name, T0) <= one.start_s for name in one.nodes)
+    for first in planned(cluster, draft)[:1]:
+        started = [job for job in cluster.queue if job.job_id in start]
+        assert first.start_s <= latest_s(cluster, first.job, started)
 
 
 @_patient

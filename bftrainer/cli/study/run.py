@@ -18,7 +18,7 @@ from bftrainer import process
 from bftrainer.api.codec import encode
 from bftrainer.api.documents import document, schema
 from bftrainer.cli.common import FollowingClient, connect, json_option, print_json, socket_option
-from bftrainer.cli.study.finding import default_path, find_study, is_document, open_loop
+from bftrainer.cli.study.finding import default_path, find_path, find_study, is_document, open_loop
 from bftrainer.cli.study.screen import Screen
 from bftrainer.cli.study.status import best_line
 from bftrainer.columns import shown
@@ -30,7 +30,6 @@ from bftrainer.study.directory import (
     is_running,
     is_study,
     new_directory,
-    only_loop,
     read_directory,
     unwritable,
     write_directory,
@@ -102,7 +101,7 @@ def run(
         return ExitCode.OK
     if is_new:
         _checks(study)
-        connect(socket_name).status()  # before anything is written
+        _reach(socket_name)  # before anything is written
         write_directory(study)
     if plan is not None:
         from bftrainer.cli.study.planned import keep_plan  # noqa: PLC0415
@@ -144,7 +143,7 @@ def _study_of(
 
     text = read_study(Path(name))
     if script is None:
-        path = default_path(str(text.name))
+        path = find_path(name, socket_name)
         if not is_study(path):
             raise click.UsageError(f"SCRIPT is missing: no study {path} is here to go on with.")
         return read_directory(path), False
@@ -250,12 +249,13 @@ def _reach(socket_name: str | None) -> None:
 
 def _detach(study: StudyDirectory, socket_name: str | None, *, is_new_daemon: bool) -> int:
     """Start the loop as a process of its own, and wait until it holds the study's lock."""
-    with only_loop(study.path):
-        pass  # nobody else runs it, and its files can be written
-    _reach(socket_name)
+    client = FollowingClient(socket_name)
+    with open_loop(study, client, lambda _: None, is_new_daemon=is_new_daemon) as loop:
+        # Nobody else runs it, its files can be written, and the daemon is its own.
+        _reach(socket_name)
+        loop.meet()
     where = ("--socket", socket_name) if socket_name else ()
-    new = ("--new-daemon",) if is_new_daemon else ()
-    argv = (sys.executable, "-m", "bftrainer", "study", "run", *where, *new, str(study.path))
+    argv = (sys.executable, "-m", "bftrainer", "study", "run", *where, str(study.path))
     try:
         log = study.log.open("ab")
     except OSError as problem:
@@ -278,5 +278,6 @@ def _detach(study: StudyDirectory, socket_name: str | None, *, is_new_daemon: bo
 
 
 def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "it said nothing"
+    """Return the last error in a log, or the last line."""
+    lines = path.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+    return next((line for line in reversed(lines) if line.startswith("error ")), lines[-1])[:300]
