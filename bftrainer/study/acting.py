@@ -12,7 +12,14 @@ from pathlib import Path
 from bftrainer.api.client import Client
 from bftrainer.checkpoint_files import bring, make_checkpoint_dir
 from bftrainer.errors import BftError, UsageError
-from bftrainer.model.trainer import TrainerChange, TrainerSpec
+from bftrainer.model.study import Report
+from bftrainer.model.trainer import (
+    TrainerChange,
+    TrainerProgress,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerState,
+)
 from bftrainer.program_files import ChangingError, copy_newest, drop_copies
 from bftrainer.study.arguments import spec_of
 from bftrainer.study.cleaning import drop_checkpoints
@@ -23,7 +30,7 @@ from bftrainer.study.outcome import parameters_line
 from bftrainer.study.perturbing import perturbed
 from bftrainer.study.storage import StudyStorage
 from bftrainer.study.stored import NewTrial, Scalar
-from bftrainer.study.trials import Start
+from bftrainer.study.trials import Stage, Start
 
 AT_ONCE = 250  # trials of one request
 # Trainers in all, of a user at once, and per minute.
@@ -46,7 +53,7 @@ class Actor:
         """Create trials in the storage; ``submit`` hands them to the daemon in the next turn.
 
         Returns:
-            Whether any was; a parent that writes its checkpoint just now has none to give yet.
+            Whether any was; a parent at the end of its budget has no state to give until it waits.
         """
         fresh, has_any = sum(one.stored.parent is None for one in known), False
         by_number = {one.number: one for one in known}
@@ -57,7 +64,7 @@ class Actor:
             number = self._storage.next_number()
             parameters = self._parameters(parent, number, fresh)
             try:
-                self._prepare(number, start.parent)
+                self._prepare(number, parent, start.budget)
             except ChangingError:
                 continue
             has_any = True
@@ -128,19 +135,37 @@ class Actor:
             self._study, one.stored, budget=one.budget, most=most, attempt=attempt, nodes=nodes
         )
 
-    def _prepare(self, number: int, parent: int | None) -> None:
+    def _prepare(self, number: int, parent: KnownTrial | None, budget: int) -> None:
         """Make the trial's directory, with its parent's state if it has a parent.
 
         Before the trial exists: what its parent is now is gone when the parent has grown.
+
+        Raises:
+            ChangingError: the parent has no state to give now; nothing is left of the try.
         """
         directory = self._cleared(number)
         make_checkpoint_dir(directory)
-        if parent is not None:
-            take = copy_newest if self._study.base.runtime == "command" else bring
-            try:
-                take(self._study.of_trial(parent), directory)
-            except OSError as problem:
-                raise unwritable(directory, problem) from problem
+        if parent is None:
+            return
+        take = copy_newest if self._study.base.runtime == "command" else bring
+        try:
+            take(self._study.of_trial(parent.number), directory)
+        except OSError as problem:
+            raise unwritable(directory, problem) from problem
+        if self._has_trained(parent, budget):
+            self._cleared(number)
+            raise ChangingError(str(directory))
+
+    def _has_trained(self, parent: KnownTrial, budget: int) -> bool:
+        """Whether a copy just taken may be of a budget's end: an heir would have nothing to train.
+
+        Asked after the copy, as a parent may have trained on since the turn's look. One that waited
+        at its rung then is as it was: only this loop lets it go on, and its heir's budget is the
+        next one. The heir of one that trained has its parent's budget.
+        """
+        if parent.stage is not Stage.ACTIVE or parent.view is None:
+            return False
+        return _has_reached(self._client.trainer(parent.view.trainer_id).record, budget)
 
     def _rename(self, number: int, made: int) -> None:
         """Give what was prepared to the trial that it became; the number is not of ours."""
@@ -198,3 +223,13 @@ class Actor:
                 raise
             return False
         return True
+
+
+def _has_reached(record: TrainerRecord, budget: int) -> bool:
+    """Whether a trainer has trained a budget; not every program counts what it trains."""
+    if record.rung_s is not None or record.state is TrainerState.FINISHED:
+        return True
+    # Progress is sent only now and then, but a report before its checkpoint is written.
+    marks: tuple[TrainerProgress | Report, ...] = (record.progress, *record.reports)
+    is_of_samples = record.spec.epochs is None
+    return any((one.samples if is_of_samples else one.epoch) >= budget for one in marks)

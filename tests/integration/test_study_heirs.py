@@ -7,11 +7,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from bftrainer.program_files import copy_newest
 from tests.integration.study_fixtures import POLICY, StudyUser
 from tests.support.site import Site
+from tests.support.waiting import wait_for
 
 HEIR, PARENT, LAST = "4", "3", 2  # by these seeds; intervals
 # Weights shrink by the rate at every update, so they tell how many there were at which rate. The
@@ -51,6 +54,25 @@ if run.loop(step, steps=1):
     run.report(weight[0])
     end(weight[0], [str(n) for n, count in enumerate(counts) for _ in range(count)])
 """
+# Trial 0 is the best and trains its second epoch while it is copied, trial 3 the worst.
+BUSY = """\
+import os, pathlib, time
+home, trial = pathlib.Path.cwd(), int(os.environ["BFT_TRIAL"])
+def wait(name):
+    while not (home / name).exists():
+        time.sleep(0.02)
+file = pathlib.Path(os.environ["BFT_CHECKPOINT_DIR"], "epoch")
+epoch = int(file.read_text()) if file.exists() else 0
+while epoch < int(os.environ["BFT_EPOCHS"]):
+    epoch += 1
+    if (trial, epoch) == (0, 2):
+        (home / "trains").touch()
+        wait("copied")
+    if (trial, epoch) == (3, 1):
+        wait("trains")
+    print(f"BFT epoch={epoch} value={trial}", flush=True)
+    file.write_text(str(epoch))
+"""
 SCRIPTS = {
     "command": (COMMAND, "epochs", 1, {"runtime": "command", "interpreter": sys.executable}),
     "mpi": (MPI, "samples", 10, {"runtime": "mpi"}),
@@ -60,7 +82,7 @@ SCRIPTS = {
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     base = tmp_path_factory.mktemp("site")
-    with Site.open(base, n_nodes=2, policy=POLICY, options=()) as opened:
+    with Site.open(base, n_nodes=3, policy=POLICY, options=()) as opened:
         yield opened
 
 
@@ -93,3 +115,31 @@ def test_an_heir_has_its_parent_s_state_and_its_own_parameters(site: Site, runti
     assert heir["values"] == {str(LAST * interval): found["weight"]}, "none of its parent's"
     again = _outcome(user.home, PARENT)
     assert again["updates"] == [PARENT] * LAST, "it knows nothing of its heir"
+
+
+@pytest.mark.timeout(60)
+def test_a_parent_that_ends_its_budget_while_it_is_copied_has_an_heir_later(site: Site) -> None:
+    user = StudyUser(site, site.base / "busy", BUSY)
+    rule = {"name": "pbt", "population": 4, "interval": 1, "most": 3}
+    submit = {"runtime": "command", "interpreter": sys.executable}
+    user.write("pbt", rule=rule, parallel=2, submit=submit, retry=0)
+    late: list[Path] = []
+
+    def copy_late(source: Path, directory: Path) -> None:
+        if not late:
+            late.append(source)
+            (user.home / "copied").touch()
+            (parent,) = (
+                t.record
+                for t in site.client.trainers()
+                if t.record.spec.checkpoint_dir == str(source)
+            )
+            wait_for(lambda: site.client.trainer(parent.trainer_id).record.rung_s is not None)
+        copy_newest(source, directory)
+
+    with mock.patch("bftrainer.study.acting.copy_newest", copy_late):
+        user.says("run", "pbt.yaml", "train.py")
+    assert [path.name for path in late] == ["0000"]
+    *_, heir = user.summary("pbt")["trials"]
+    assert (heir["number"], heir["parent"], heir["stage"]) == (4, 0, "complete")
+    assert heir["values"] == {"3": 4.0}, "it went on where its parent waits"
