@@ -249,7 +249,7 @@ def happens_anywhere(cause: str) -> bool:
 
 
 def is_of_full_disk(cause: str) -> bool:
-    """Whether a failure is nobody's fault: something could not be written for want of room."""
+    """Whether a failure names a full disk or quota; a small /dev/shm is said to be full, too."""
     return any(what in cause for what in _FULL)
 
 

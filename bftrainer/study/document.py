@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bftrainer.policy.document import Document, YamlNode, read_document
 from bftrainer.policy.files import read_text
 from bftrainer.policy.problems import PolicyErrors, PolicyProblem, nearest
-from bftrainer.study.configurations import ConfigurationError, settled
+from bftrainer.study.configurations import MOST, ConfigurationError, settled
 from bftrainer.study.parameters import (
     CategoricalParameter,
     DeclaredParameter,
@@ -40,6 +40,7 @@ _PARAMETER = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
 
 _TAGS = ("float", "int", "categorical", "bool", "str", "[key]")
 _ALTERNATIVES = ("literal[", "constrained-", "tuple[", "dict[")
+_TOO_LARGE = f"Put configurations into a CSV file (up to {MOST} rows), or name the right file."
 _EXAMPLES = {"rule": "for example rule: {name: asha, trials: 9, least: 1, most: 9, eta: 3}"}
 _MESSAGES = {
     "model_attributes_type": "a mapping with a type, or a list of values, is required",
@@ -143,8 +144,8 @@ def read_study(path: Path) -> StudyDocument:
 def parse_study(text: str, path: Path) -> StudyDocument:
     """Return the study in a text; ``path`` is said in problems, and where CSV files are sought."""
     document = read_document(text, "A study")
-    if any(each.code == "BFT-2106" for each in document.problems):
-        raise _ours(path, document.problems)  # what else is wrong would be a consequence
+    if document.problems and not document.entries:
+        raise _ours(path, document.problems)  # not read to its end: the rest is a consequence
     nodes = {str(key.value): (key, node) for key, node in document.entries}
     found: StudyDocument | None = None
     try:
@@ -286,7 +287,12 @@ def _ours(path: Path, problems: Sequence[PolicyProblem]) -> StudyErrors:
         [
             each
             if each.code in (CODE, RULE_CODE)
-            else replace(each, code=CODE, cause=each.cause.replace("policy", "study"))
+            else replace(
+                each,
+                code=CODE,
+                cause=each.cause.replace("policy", "study"),
+                next_step=_TOO_LARGE if each.code == "BFT-2104" else each.next_step,
+            )
             for each in problems
         ],
     )

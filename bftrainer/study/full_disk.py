@@ -1,7 +1,8 @@
 """Keeps a full disk from being counted as failures of trials.
 
 Workers that cannot write fail, one after the other. The study stops at the first of them, before
-its end is written; run again, it tries them again, and ``known`` does not count that.
+its end is written; run again, it tries them again, and ``known`` does not count that, up to
+``MAX_EXCUSED`` times. Further ones may be the trial's own: it needs more room than there is.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bftrainer.errors import BftError
-from bftrainer.model.trainer import is_of_full_disk
 from bftrainer.study.directory import unwritable
-from bftrainer.study.known import KnownTrial
+from bftrainer.study.known import MAX_EXCUSED, KnownTrial
 
 ROOM_BYTES = 64 * 1024  # less is too little for a checkpoint
 
@@ -29,7 +29,7 @@ class FullDisk:
     def check(self, known: Iterable[KnownTrial]) -> None:
         """Refuse to go on if a trial has just failed as a disk is full (BFT-1636)."""
         failed = {one.view.trainer_id: one for one in known if one.view and one.is_unjudged_failure}
-        full = {name: one for name, one in failed.items() if is_of_full_disk(one.view_reason)}
+        full = {name: one for name, one in failed.items() if one.is_excused}
         if failed:
             self._check_room()
         if self._excused is None:
@@ -39,8 +39,8 @@ class FullDisk:
                 raise BftError(
                     "BFT-1636",
                     f"A disk is full, so trial {one.number} failed: {one.view_reason}",
-                    "Free space there, then run the study again; it goes on, and that failure"
-                    " does not count.",
+                    "Make room where it writes, /dev/shm perhaps, then run the study again: it"
+                    f" goes on. The first {MAX_EXCUSED} such failures of a trial do not count.",
                 )
 
     def _check_room(self) -> None:

@@ -18,6 +18,7 @@ from bftrainer.study.stored import End, StoredTrial
 from bftrainer.study.trials import Stage, Trial, Value
 
 _STAGES = {End.COMPLETE: Stage.COMPLETE, End.PRUNED: Stage.STOPPED, End.FAIL: Stage.FAILED}
+MAX_EXCUSED = 2  # failures of a trial for want of room; one that always needs more is to end
 SILENT = "Its script reported no value: it is to call run.report(value)."
 _FINISHED, _FAILED, _CANCELLED = (
     str(state) for state in (TrainerState.FINISHED, TrainerState.FAILED, TrainerState.CANCELLED)
@@ -34,6 +35,7 @@ class KnownTrial:
     values: Mapping[int, float]  # units -> as reported, ascending
     orders: Mapping[int, float]  # units -> when
     node_s: float  # of all attempts that the daemon knows
+    is_excused: bool  # its newest trainer failed, and that does not count
 
     @property
     def number(self) -> int:
@@ -144,6 +146,7 @@ def _known(stored: StoredTrial, attempts: list[TrialView], unit: str, retry: int
         for report in (report for one in attempts for report in one.reports):
             units = _units(report, unit)
             values[units], orders[units] = report.value, report.reported_s
+    excused = _excused(attempts)
     known = sorted(orders)
     for units in values.keys() - orders.keys():
         # The daemon has thinned it out, or it is of a lost attempt: not later than the next one.
@@ -152,10 +155,11 @@ def _known(stored: StoredTrial, attempts: list[TrialView], unit: str, retry: int
     return KnownTrial(
         stored=stored,
         view=view,
-        stage=_stage(stored, view, retry + sum(map(_is_excused, attempts))),
+        stage=_stage(stored, view, retry + len(excused)),
         values={units: values[units] for units in sorted(values)},
         orders=orders,
         node_s=max(stored.node_s, sum(one.node_s for one in attempts)),
+        is_excused=view in excused,
     )
 
 
@@ -174,8 +178,10 @@ def _units(report: Report, unit: str) -> int:
     return report.samples if unit == "samples" else report.epoch
 
 
-def _is_excused(view: TrialView) -> bool:
-    return view.state == _FAILED and is_of_full_disk(view.reason)
+def _excused(attempts: list[TrialView]) -> list[TrialView]:
+    """Return the failures that do not count: the first ones for want of room."""
+    full = [one for one in attempts if one.state == _FAILED and is_of_full_disk(one.reason)]
+    return sorted(full, key=lambda one: one.tag.attempt)[:MAX_EXCUSED]
 
 
 def _stage(stored: StoredTrial, view: TrialView | None, retry: int) -> Stage:

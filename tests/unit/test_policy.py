@@ -184,6 +184,8 @@ def test_a_single_mistake_is_the_error_itself(written: Callable[[str], Path]) ->
         (b"a: 1\nb: \xff", "BFT-2105", 2, 4, "0xff", "UTF-8"),
         (b"\xfft", "BFT-2105", 1, 1, "0xff", "UTF-8"),
         ("#" * (MAX_BYTES + 1), "BFT-2104", 0, 0, "larger than 64 KiB", "right file"),
+        ("%YAML 1.3\n---\na: 1", "BFT-2106", 1, 1, "neither 1.1 nor 1.2", "Write"),
+        (f"%YAML 1.{'9' * 5000}\n---\n", "BFT-2106", 1, 1, "neither 1.1 nor 1.2", "Write"),
         ("a: 1\n" * 3000, "BFT-2104", 1667, 3, "too many entries", "Shorten"),
     ],
 )

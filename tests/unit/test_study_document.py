@@ -136,6 +136,25 @@ def test_what_is_no_study_is_refused(text: str) -> None:
         assert "policy" not in problem.cause.lower()
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"configurations: [{'{a: 1, b: 2, c: 3}, ' * 400}]\n", "too many entries. Put config"),
+        (f"---\n{SOUND}---\n{SOUND}", "second document"),
+        ("parameters: {\n\ta: [1]\n", "tab here"),
+    ],
+)
+def test_of_what_was_not_read_nothing_is_said_to_be_missing(text: str, said: str) -> None:
+    (problem,) = refused(text).problems
+    assert said in problem.render(PATH)
+
+
+def test_a_file_that_is_too_large_is_told_of_csv_files(tmp_path: Path) -> None:
+    (path := tmp_path / "own.yaml").write_text(SOUND + "#" * 70_000)
+    with pytest.raises(StudyErrors, match=r"larger than 64 KiB\.(.|\n)*CSV file \(up to 10000"):
+        read_study(path)
+
+
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(StudyErrors, match=r"BFT-1621.*No such file"):
         read_study(tmp_path / "none.yaml")

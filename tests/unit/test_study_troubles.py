@@ -14,6 +14,7 @@ from bftrainer.study.directory import StudyDirectory, check_unused, write_direct
 from bftrainer.study.document import StudyErrors, parse_study
 from bftrainer.study.events import Events
 from bftrainer.study.full_disk import FullDisk
+from bftrainer.study.known import MAX_EXCUSED
 from bftrainer.study.stored import End, NewTrial
 from bftrainer.study.trials import Stage
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, TEXT, known, stored, study, view
@@ -160,12 +161,32 @@ FULL = "BFT-1410: The script raised OSError: [Errno 28] No space left on device.
 
 
 def test_failures_of_a_full_disk_do_not_count() -> None:
-    full = [view(0, n, state="failed", reason=FULL) for n in range(3)]
+    full = [view(0, n, state="failed", reason=FULL) for n in range(MAX_EXCUSED)]
     assert known(stored(), *full, retry=0).stage is Stage.ACTIVE
     assert known(stored(), *full, retry=0).is_to_retry
-    again = view(0, 3, state="failed", reason="It failed.")
+    again = view(0, MAX_EXCUSED, state="failed", reason="It failed.")
     assert known(stored(), *full, again, retry=0).stage is Stage.FAILED
     assert known(stored(), *full, again, retry=1).is_to_retry
+
+
+def test_a_trial_that_never_has_room_enough_fails(tmp_path: Path) -> None:
+    disk, tries, stopped = FullDisk(tmp_path), [], []
+    disk.check([])
+    for attempt in range(9):
+        tries.append(view(0, attempt, state="failed", reason=FULL))
+        one = known(stored(), *tries, retry=1)
+        try:
+            disk.check([one])
+        except BftError as error:
+            stopped.append(error.next_step)
+            disk = FullDisk(tmp_path)  # the study is run again
+            disk.check([one])
+        if not one.is_to_retry:
+            break
+    assert one.stage is Stage.FAILED
+    assert len(tries) == MAX_EXCUSED + 2
+    assert len(stopped) == MAX_EXCUSED
+    assert "Free space there" not in stopped[0]
 
 
 def test_a_new_one_stops_the_study_and_old_ones_do_not(tmp_path: Path) -> None:
