@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bftrainer.checkpoint_files import unstartable
 from bftrainer.columns import shown
+from bftrainer.errors import UsageError
 
 LATEST = "latest"  # the link of docs/howto/train-command.md to what a trainer has now
 FIRST = "generation-1"  # where its first generation looks
@@ -117,7 +118,7 @@ def _copy(path: Path, target: Path, mode: int) -> None:
             os.fsync(file.fileno())
 
 
-def _none(link: Path) -> Exception:
+def _none(link: Path) -> UsageError:
     return unstartable(
         f"{shown(str(link))} is empty: its program has written no checkpoint.",
         "Write one into $BFT_CHECKPOINT_DIR before its end, as docs/howto/train-command.md says.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -133,9 +134,7 @@ def unwritable(path: Path, problem: OSError) -> BftError:
 
 def is_study(path: Path) -> bool:
     """Whether there is a study in a directory, as far as we may look there."""
-    with contextlib.suppress(OSError):
-        return (path / FILE).is_file()
-    return False
+    return os.path.isfile(path / FILE)  # noqa: PTH113 - ``Path.is_file`` may raise
 
 
 def read_directory(path: Path) -> StudyDirectory:
@@ -220,10 +219,9 @@ def only_loop(path: Path) -> Iterator[None]:
     try:
         lock = InstanceLock.acquire(path, may_be_shared=True, name=LOCK)
     except BftError as error:
+        who = error.cause.rpartition(": ")[2]  # or why not
         if error.code != "BFT-1102":  # read-only, somebody else's, or without locks
-            why = error.cause.rpartition(": ")[2].removesuffix(".")
-            raise unwritable(path, OSError(why)) from error
-        who = error.cause.rpartition(": ")[2]
+            raise unwritable(path, OSError(who.removesuffix("."))) from error
         raise BftError(
             "BFT-1631",
             f"The study in {path} is already run by {who}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -66,7 +67,8 @@ def find_path(text: str, socket_name: str | None = None) -> Path:
     of_id = default_path(_ID.sub("", name))
     if is_study(of_id) and read_directory(of_id).study_id == name:
         return of_id
-    return _known_path(name, socket_name) or (path if _is_directory(path) else here)
+    is_directory = os.path.isdir(path)  # noqa: PTH112 - ``Path.is_dir`` raises at a long name
+    return _known_path(name, socket_name) or (path if is_directory else here)
 
 
 def _known_path(name: str, socket_name: str | None) -> Path | None:
@@ -105,15 +107,7 @@ def _known_path(name: str, socket_name: str | None) -> Path | None:
 
 def is_document(path: Path) -> bool:
     """Whether a name is that of a YAML file which is there."""
-    with contextlib.suppress(OSError):  # it is too long, or not ours to look at
-        return path.suffix in YAML and path.is_file()
-    return False
-
-
-def _is_directory(path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return path.is_dir()
-    return False
+    return path.suffix in YAML and os.path.isfile(path)  # noqa: PTH113 - likewise
 
 
 def default_path(name: str) -> Path:
