@@ -30,6 +30,10 @@ def in_force(site: Site, hash_: str) -> StatusView:
     return wait_for(reached, what=f"policy {hash_[:12]} is in force")
 
 
+def is_reloaded(heard: list[str]) -> bool:
+    return "RELOADING=1" in heard and "READY=1" in heard[heard.index("RELOADING=1") :]
+
+
 def test_a_policy_is_read_again_in_whole_or_not_at_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,11 +47,11 @@ def test_a_policy_is_read_again_in_whole_or_not_at_all(
 
         # A signal, and the next decision goes by it.
         path.write_text(POLICY)
+        systemd.hear()  # the kernel keeps few datagrams
         os.kill(site.sidecar.pid, signal.SIGHUP)
+        wait_for(lambda: is_reloaded(systemd.hear()), what="systemd hears of the reload")
         second = policy_hash(load_policy(path))
         assert in_force(site, second).policy_notes == ()
-        heard = systemd.hear()
-        assert "READY=1" in heard[heard.index("RELOADING=1") :]
         systemd.close()
         site.observed(trainer, 2)
 

@@ -177,8 +177,11 @@ def test_two_relays_of_one_file_tell_each_job_once(told: Told) -> None:
     for number in range(1, 21):
         told.write(0, end(number) + end(number))
     assert numbers(hook, 40) == [float(n) for n in range(1, 21) for _ in "12"]
-    wait_for(lambda: told.count("repeated") == 40, what="the other's are recognised")
-    assert hook.read() == ()
+    # On a busy machine some are late: then they are not told either, and a poll is wanted.
+    wait_for(
+        lambda: told.count("repeated") + told.count("late") == 40, what="the other's are recognised"
+    )
+    assert not any(said.nodes for said in hook.read())
 
 
 def test_a_file_that_others_may_write_makes_a_relay_deaf(told: Told) -> None:

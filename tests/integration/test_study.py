@@ -120,10 +120,11 @@ def test_paused_resumed_enlarged_and_stopped(site: Site) -> None:
         wait_for(lambda: sum(len(one.observed_nodes) for one in _trainers(site, "long")) == 0)
         assert user.says("add", "long", "1") == "long has 2 trials now\n"
         assert len(_trainers(site, "long")) == 1, "no new ones in a pause"
-        user.says("resume", "long")
+        assert not json.loads(user.says("resume", "--json", "long"))["is_paused"]
         wait_for(lambda: len({number for number, _ in user.trained()}) == 2)
         end(loop)
-        user.says("stop", "long")  # without a loop, too
+        wanted = json.loads(user.says("stop", "--json", "long"))  # without a loop, too
+        assert (wanted["is_stopped"], wanted["is_running"]) == (True, False)
         assert {one.record.state for one in _trainers(site, "long")} == {"cancelled"}
     finally:
         end(loop)

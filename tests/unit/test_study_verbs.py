@@ -172,10 +172,28 @@ def test_what_is_over_is_neither_paused_nor_resumed(capsys: Output) -> None:
     for verb in ("pause", "resume"):
         assert main(["study", verb, "digits"]) == 0
         assert capsys.readouterr().out == "digits is over; nothing is changed\n"
+        assert main(["study", verb, "--json", "digits"]) == 0
+        out, err = capsys.readouterr()
+        assert err == "digits is over; nothing is changed\n"
+        assert not json.loads(out)["is_paused"]
     assert read_wishes(study.path) == Wishes()
     change_wishes(study.path, lambda before: replace(before, more=1))
     assert "BFT-1101" in refused(capsys, "pause", "digits"), "it has trials again"
     assert read_wishes(study.path).is_paused
+
+
+def test_a_program_reads_what_is_wanted(capsys: Output) -> None:
+    study = begun()
+    assert main(["study", "add", "--json", "digits", "3"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "schema": "bftrainer/study-wishes/1",
+        "study": study.study_id,
+        "directory": str(study.path),
+        "is_paused": False,
+        "is_stopped": False,
+        "trials": 5,
+        "is_running": False,
+    }
 
 
 def test_its_id_names_a_study(capsys: Output) -> None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import click
 
-from bftrainer.cli.common import socket_option
+from bftrainer.cli.common import json_option, socket_option
 from bftrainer.cli.study.finding import find_study, study_argument
+from bftrainer.cli.study.wishing import print_wanted
 from bftrainer.errors import UsageError
 from bftrainer.study.directory import is_running
 from bftrainer.study.wishes import change_wishes
@@ -16,8 +17,9 @@ from bftrainer.study.wishes import change_wishes
 @click.command()
 @study_argument
 @click.argument("count", metavar="N", type=click.IntRange(1, 100_000))
+@json_option
 @socket_option
-def add(study_name: str, count: int, socket_name: str | None) -> None:
+def add(study_name: str, count: int, socket_name: str | None, *, as_json: bool) -> None:
     """Add N trials to STUDY, which may be over already."""
     study = find_study(study_name, socket_name)
     document = study.document
@@ -33,6 +35,9 @@ def add(study_name: str, count: int, socket_name: str | None) -> None:
         raise UsageError(
             "BFT-1637", f"The study {document.name} was stopped.", "Begin another study."
         )
+    if as_json:
+        print_wanted(study)
+        return
     total = document.rule_settings(wishes.more)["trials"]
     then = "" if is_running(study.path) else f"; run: bftrainer study run {study.path}"
     click.echo(f"{document.name} has {total} trials now{then}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import time
@@ -18,7 +17,6 @@ from bftrainer.api.client import Client
 from bftrainer.api.codec import CodecError, parse
 from bftrainer.api.documents import view_of
 from bftrainer.cli.common import connect
-from bftrainer.columns import shown
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.study.directory import (
     SUFFIX,
@@ -30,8 +28,7 @@ from bftrainer.study.directory import (
     only_loop,
     read_directory,
 )
-from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, STOPPED, StudySummary, refreshed
-from bftrainer.study.wishes import Wishes, change_wishes, read_wishes
+from bftrainer.study.outcome import LEFT, RUNNING, StudySummary, refreshed
 
 if TYPE_CHECKING:
     from bftrainer.study.loop import StudyLoop
@@ -186,30 +183,3 @@ def read_summary(path: Path) -> StudySummary:
             f"{path / SUMMARY} cannot be read: {problem}.",
             "Remove it; the study's loop writes it again.",
         ) from problem
-
-
-def says_over(study: StudyDirectory) -> bool:
-    """Say that a study is over, if it is: trials may have been added since."""
-    if not study.summary.exists():
-        return False  # it has not begun
-    summary = read_summary(study.path)
-    rule = study.document.rule_with(read_wishes(study.path).more).describe()
-    is_enlarged = dict(summary.rule) != json.loads(json.dumps(dict(rule)))
-    if summary.state not in (OVER, FAILED, STOPPED) or (summary.state == OVER and is_enlarged):
-        return False
-    click.echo(f"{shown(summary.name)} is {summary.state}; nothing is changed")
-    return True
-
-
-def wish(
-    study: StudyDirectory, socket_name: str | None, change: Callable[[Wishes], Wishes]
-) -> None:
-    """Change what is wanted of a study; carry it out at once if no loop does."""
-    change_wishes(study.path, change)
-    try:
-        with open_loop(study, connect(socket_name), click.echo) as loop:
-            loop.obey()
-    except BftError as error:
-        if error.code != "BFT-1631":
-            raise
-        click.echo("its loop obeys within a second")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from bftrainer.api.documents import schema
 from bftrainer.cli.common import json_option, print_json, socket_option
 from bftrainer.cli.study.finding import find_study, study_argument, summary_of
 from bftrainer.errors import UsageError
@@ -40,6 +41,7 @@ def plot(
     file = out or Path(f"{summary.name}{f'-{kind}' if kind else ''}.png")
     draw(material(summary, study.document.parameters, read_events(study.events)), kind, file)
     if as_json:
-        print_json({"file": str(file.absolute()), "kinds": [kind] if kind else list(KINDS)})
+        kinds = [kind] if kind else list(KINDS)
+        print_json({"schema": schema("plot"), "file": str(file.absolute()), "kinds": kinds})
     else:
         click.echo(f"wrote {file}")

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import click
 
-from bftrainer.cli.common import socket_option
-from bftrainer.cli.study.finding import find_study, says_over, study_argument, wish
+from bftrainer.cli.common import json_option, socket_option
+from bftrainer.cli.study.finding import find_study, study_argument
+from bftrainer.cli.study.wishing import print_wanted, says_over, wish
 from bftrainer.study.directory import is_running
 from bftrainer.study.wishes import resumed
 
 
 @click.command()
 @study_argument
+@json_option
 @socket_option
-def resume(study_name: str, socket_name: str | None) -> None:
+def resume(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Let the trials of STUDY have nodes again."""
     study = find_study(study_name, socket_name)
-    if says_over(study):
-        return
-    wish(study, socket_name, resumed)
-    if not is_running(study.path):
-        click.echo(f"its trials go on; for new ones run: bftrainer study run {study.path}")
+    if not says_over(study, as_json=as_json):
+        wish(study, socket_name, resumed, as_json=as_json)
+        if not is_running(study.path):
+            line = f"its trials go on; for new ones run: bftrainer study run {study.path}"
+            click.echo(line, err=as_json)
+    if as_json:
+        print_wanted(study)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import click
 
-from bftrainer.cli.common import socket_option
-from bftrainer.cli.study.finding import find_study, study_argument, wish
+from bftrainer.cli.common import json_option, socket_option
+from bftrainer.cli.study.finding import find_study, study_argument
+from bftrainer.cli.study.wishing import print_wanted, wish
 from bftrainer.study.wishes import stopped
 
 
 @click.command()
 @study_argument
+@json_option
 @socket_option
-def stop(study_name: str, socket_name: str | None) -> None:
+def stop(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """End all trials of STUDY for good; results and the best checkpoint stay."""
-    wish(find_study(study_name, socket_name), socket_name, stopped)
+    study = find_study(study_name, socket_name)
+    wish(study, socket_name, stopped, as_json=as_json)
+    if as_json:
+        print_wanted(study)
