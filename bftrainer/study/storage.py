@@ -21,7 +21,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from bftrainer.errors import BftError
 from bftrainer.study.directory import unwritable
 from bftrainer.study.document import StudyDocument
-from bftrainer.study.space import distributions_of, sampler_of
+from bftrainer.study.drawing import Drawer
+from bftrainer.study.space import distributions_of
 from bftrainer.study.stored import End, NewTrial, Scalar, StoredTrial
 
 LOCK_PATIENCE_S = 3
@@ -38,23 +39,22 @@ class StudyStorage:
             BftError: BFT-1636, it cannot be read.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._path, self._document = path, document
+        self._path = path
         self._distributions = distributions_of(document.parameters)
+        self._direction = StudyDirection[document.direction.upper()]
+        self._drawer = Drawer(document.sampler, document.seed, self._distributions, self._direction)
         self._known: dict[int, StoredTrial] = {}  # that have ended
-        is_maximized = document.direction == "maximize"
-        direction = StudyDirection.MAXIMIZE if is_maximized else StudyDirection.MINIMIZE
         try:
             self._storage = JournalStorage(JournalFileBackend(str(path)))
-            with contextlib.suppress(optuna.exceptions.DuplicatedStudyError):
-                self._storage.create_new_study([direction], name)
-            self._study_id = self._storage.get_study_id_from_name(name)
-            self._study = optuna.load_study(study_name=name, storage=self._storage)
+            self._study_id = self._opened(name)
         except (OSError, ValueError, KeyError) as problem:
-            raise BftError(
-                "BFT-1636",
-                f"The study's storage {path} cannot be read: {problem}.",
-                "Restore it from a backup, or begin another study.",
-            ) from problem
+            raise _unreadable(path, problem) from problem
+
+    def _opened(self, name: str) -> int:
+        """Return the id of the study, which is created if it is missing."""
+        with contextlib.suppress(KeyError):
+            return self._storage.get_study_id_from_name(name)
+        return self._storage.create_new_study([self._direction], name)
 
     # ---- reading ---------------------------------------------------------------------
 
@@ -63,13 +63,15 @@ class StudyStorage:
 
         Scripts of the user may add others, which have no budget.
         """
-        with self._file():
-            found = self._storage.get_all_trials(self._study_id, deepcopy=False)
         return tuple(
             self._known.get(one.number) or self._read(one)
-            for one in found
+            for one in self._all()
             if one.state is not TrialState.WAITING and "budget" in one.user_attrs
         )
+
+    def _all(self) -> list[FrozenTrial]:
+        with self._file():
+            return self._storage.get_all_trials(self._study_id, deepcopy=False)
 
     def _read(self, one: FrozenTrial) -> StoredTrial:
         attributes = one.user_attrs
@@ -99,11 +101,18 @@ class StudyStorage:
 
     @contextlib.contextmanager
     def _file(self) -> Iterator[None]:
-        """Say what is wrong with the file (BFT-1636)."""
+        """Say what is wrong with the file (BFT-1636); scripts may have removed the study from it.
+
+        What they have ended is left as it is: the next turn reads it.
+        """
         try:
             yield
+        except optuna.exceptions.UpdateFinishedTrialError:
+            return
         except OSError as problem:
             raise unwritable(self._path, problem) from problem
+        except (ValueError, KeyError) as problem:
+            raise _unreadable(self._path, problem) from problem
 
     def note(self, name: str) -> Any:
         """Return what was noted of the study; None: nothing."""
@@ -119,22 +128,8 @@ class StudyStorage:
                 self._storage.set_study_user_attr(self._study_id, name, value)
 
     def draw(self, number: int) -> dict[str, Scalar]:
-        """Return parameters for a trial that is about to be created.
-
-        Optuna's own ``ask`` creates the trial first and then stores one parameter after the other:
-        that is five times as slow, and a killed process leaves half a trial.
-        """
-        sampler = sampler_of(self._document.sampler, self._document.seed, number)
-        study, trial = self._study, create_trial(state=TrialState.RUNNING)
-        sampler.before_trial(study, trial)
-        space = sampler.infer_relative_search_space(study, trial)
-        found = sampler.sample_relative(study, trial, space)
-        return {
-            name: found[name]
-            if space.get(name) == one and name in found
-            else sampler.sample_independent(study, trial, name, one)
-            for name, one in self._distributions.items()
-        }
+        """Return parameters for a trial that is about to be created."""
+        return self._drawer.draw(number, self._all())
 
     def create(self, new: NewTrial) -> int:
         """Create a trial, with all that belongs to it in one line of the journal; its number."""
@@ -179,6 +174,14 @@ class StudyStorage:
 
     def _id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
+
+
+def _unreadable(path: Path, problem: Exception) -> BftError:
+    return BftError(
+        "BFT-1636",
+        f"The study's storage {path} cannot be read: {problem}.",
+        "Restore it from a backup, or begin another study.",
+    )
 
 
 def repair(path: Path) -> None:
