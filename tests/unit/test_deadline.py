@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from bftrainer.study.deadline.finishing import finish_s
 from bftrainer.study.deadline.futures import Drawing, futures
 from bftrainer.study.deadline.history import Counts, History, history_of
 from bftrainer.study.deadline.outlook import Outlook, interval, outlook
-from bftrainer.study.deadline.work import Part, Work, parts_of
+from bftrainer.study.deadline.reserve import held
+from bftrainer.study.deadline.work import LEAST_UNIT_S, MOST_NODES, Part, Work, parts_of
 from bftrainer.study.plan.scaling import Scaling
 from bftrainer.study.rungs.registry import rule_of
 
@@ -91,6 +93,63 @@ def test_more_nodes_are_never_slower() -> None:
     scaling = Scaling(gpus=(1, 2, 8), unit_s=(90.0, 60.0, 30.0), n_max=8)
     rates = work((81, 1.0), (27, 2.0), (7, 6.0), scaling=scaling).rates()
     assert (np.diff(rates, axis=1) >= 0.0).all()
+
+
+def slowest_of(trials: int, nodes: int, scaling: Scaling, units: NDArray[np.float64]) -> float:
+    """Return when the last trial of a part ends, trial by trial; freed nodes go to the others."""
+    sizes = np.arange(1, (scaling.n_max or 1) + 1)
+    per_s = [1.0 / scaling.mean_s(size) for size in sizes.tolist()]
+    waiting, training, at_s = list(units[:trials]), list[float](), 0.0
+    while waiting or training:
+        while waiting and len(training) < nodes:
+            training.append(float(waiting.pop()))
+        speed, least = float(np.interp(nodes / len(training), sizes, per_s)), min(training)
+        at_s += least / speed
+        training = [left - least for left in training if left - least > 1e-12]
+    return at_s
+
+
+@pytest.mark.parametrize(("trials", "nodes"), [(27, 10), (27, 40), (27, 108), (9, 36), (2, 8)])
+def test_a_part_waits_for_its_longest_trial(trials: int, nodes: int) -> None:
+    chance = np.random.Generator(np.random.PCG64(6))
+    found = work((trials, 1.0), scaling=replace(LINEAR, spread=0.05))
+    units = np.maximum(0.01, chance.normal(1.0, 0.05, size=(200, trials)))
+    mean_s = np.mean([slowest_of(trials, nodes, LINEAR, one) for one in units])
+    assert 1.0 / found.rates()[0, nodes] == pytest.approx(mean_s, rel=0.03)
+
+
+def test_trials_one_after_the_other_wait_for_nobody() -> None:
+    spread = replace(LINEAR, spread=0.05)
+    alone = work((6, 2.0), scaling=spread, parallel=1)
+    assert alone.least_s() == pytest.approx(6 * 50.0)
+    assert work((6, 2.0), scaling=spread).least_s() > 50.0
+
+
+@pytest.mark.parametrize("parallel", [None, 4])
+def test_the_least_time_is_that_on_as_many_nodes_as_it_can_use(parallel: int | None) -> None:
+    found = work(
+        (9, 2.0), (3, 4.0), scaling=replace(LINEAR, spread=0.05, n_max=3), parallel=parallel
+    )
+    assert found.least_s() == pytest.approx((1.0 / found.rates()[:, -1]).sum())
+
+
+def test_more_nodes_than_anybody_has_are_not_told_apart() -> None:
+    wide = Scaling(gpus=(1,), unit_s=(100.0,), n_max=100_000)
+    found = work((20_000, 1.0), scaling=wide)
+    assert found.most_nodes == MOST_NODES
+    assert found.rates().shape == (1, MOST_NODES + 1)
+    assert found.least_s() == pytest.approx(100.0)
+    large = work((2, 1.0), scaling=Scaling(gpus=(1,), unit_s=(9.0,), n_min=10**6, n_max=10**6))
+    assert large.rates().max() == 0.0
+
+
+def test_units_that_take_no_time_leave_rates_finite() -> None:
+    """The line through what was measured goes down to 0 on more nodes."""
+    steep = Scaling(gpus=(1000, 1001), unit_s=(1.0, 1e-6), n_max=4000)
+    assert steep.mean_s(4000) == 0.0
+    found = work((1, 1.0), scaling=steep)
+    assert found.rates()[0, 4000] == pytest.approx(1.0 / LEAST_UNIT_S)
+    assert asked(found, History(step_s=STEP_S, nodes=np.full(2000, 5)), 1.0, 5).probability == 1.0
 
 
 @pytest.mark.parametrize(
@@ -229,7 +288,33 @@ def test_what_no_number_of_nodes_can_do_is_said() -> None:
 def test_a_study_that_is_certain_needs_no_reserve() -> None:
     found = asked(work((2, 36.0)), History(step_s=STEP_S, nodes=np.full(2000, 50)), 3.0, 60)
     assert (found.probability, found.reserved) == (1.0, 0)
+    assert found.held is not None
+    assert found.held.node_h == {"mean": 0.0, "p95": 0.0}
     assert len(found.notes) == 1  # so many were never idle
+
+
+def test_a_reserve_is_held_until_the_study_is_done() -> None:
+    found = asked(work((10, 54.0)), History(step_s=STEP_S, nodes=np.full(2000, 2)), 1.0, 2)
+    assert (found.probability, found.reserved) == (0.0, 14)  # 16 nodes are enough
+    assert found.held is not None
+    all_s = 30.0 + 54_000.0 / 16  # 10 trials on 16 nodes
+    assert found.held.time_s == pytest.approx({"mean": all_s, "p95": all_s}, rel=0.01)
+    assert found.held.node_h["mean"] == pytest.approx(14 * all_s / HOUR_S, rel=0.01)
+    assert found.held.cost is None
+
+
+def test_what_a_reserve_costs() -> None:
+    ends_s = np.array([HOUR_S] * 19 + [2 * HOUR_S])
+    found = held(3, ends_s, most_s=9 * HOUR_S, price_h=2.0)
+    assert found.node_h == pytest.approx({"mean": 3.15, "p95": 6.0})
+    assert found.cost == pytest.approx({"mean": 6.3, "p95": 12.0})
+
+
+def test_a_reserve_that_may_be_held_beyond_the_futures() -> None:
+    ends_s = np.array([HOUR_S, math.inf])
+    found = held(3, ends_s, most_s=9 * HOUR_S, price_h=2.0)
+    assert found.time_s == {"mean": 5 * HOUR_S, "p95": None}
+    assert found.cost == {"mean": pytest.approx(30.0), "p95": None}
 
 
 def test_the_interval_says_how_much_the_groups_differ() -> None:

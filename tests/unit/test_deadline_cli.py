@@ -49,6 +49,45 @@ def test_a_trace_tells_how_likely_it_is(tmp_path: Path, capsys: Output) -> None:
     assert f"{found['reserved']} reserved nodes" in printed
 
 
+def test_what_the_reserve_takes_is_said(tmp_path: Path, capsys: Output) -> None:
+    asked = (study(tmp_path), "--deadline", "6h", *TRACE, "--now-idle", "3")
+    assert ask(*asked, "--json") == ExitCode.OK
+    found = json.loads(capsys.readouterr().out)
+    assert found["held"]["cost"] is None
+    assert found["least_s"] < found["held"]["time_s"]["mean"] < found["held"]["time_s"]["p95"]
+    assert found["held"]["time_s"]["p95"] <= 6 * 3600.0
+    for name in ("mean", "p95"):
+        hours = found["held"]["time_s"][name] / 3600.0
+        assert found["held"]["node_h"][name] == pytest.approx(hours * found["reserved"])
+    assert ask(*asked) == ExitCode.OK
+    printed = capsys.readouterr().out
+    mean, late = (f"{found['held']['node_h'][name]:.2f}" for name in ("mean", "p95"))
+    assert f"{mean} ({late}) node-hours" in printed
+    assert "cost" not in printed
+    assert ask(*asked, "--price", "0.2/min") == ExitCode.OK
+    mean, late = (f"{found['held']['node_h'][name] * 12.0:.2f}" for name in ("mean", "p95"))
+    assert capsys.readouterr().out.partition("cost, mean (p95) ")[2].split()[:2] == [
+        mean,
+        f"({late})",
+    ]
+
+
+def test_a_study_for_more_nodes_than_there_are(tmp_path: Path, capsys: Output) -> None:
+    rule = {"name": "none", "trials": 20_000, "most": 1}
+    wide = study(tmp_path, rule=rule, nodes="1:100000", unit_s={"1": 100})
+    assert ask(wide, "--deadline", "3h", *TRACE) == ExitCode.OK
+    assert " reserved nodes (" in capsys.readouterr().out
+    large = study(tmp_path, nodes="1000000", unit_s={"1": 100})
+    assert ask(large, "--deadline", "3h", *TRACE) == ExitCode.OK
+    assert "no number of nodes up to 200,000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("deadline", ["0s", "0h0m", "0.000000001s"])
+def test_a_deadline_takes_time(deadline: str, tmp_path: Path, capsys: Output) -> None:
+    assert ask(study(tmp_path), "--deadline", deadline, *TRACE) == ExitCode.USAGE
+    assert "error BFT-1642: " in capsys.readouterr().err
+
+
 def test_more_idle_nodes_now_make_it_likelier(tmp_path: Path, capsys: Output) -> None:
     found = []
     for now in ("0", "100"):
@@ -73,7 +112,9 @@ def test_what_is_assumed_of_a_rule_is_said(tmp_path: Path, capsys: Output) -> No
 
 def test_a_study_that_takes_longer_on_any_nodes(tmp_path: Path, capsys: Output) -> None:
     assert ask(study(tmp_path), "--deadline", "1h", *TRACE) == ExitCode.OK
-    assert "no number of nodes; it takes at least 2h15m" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "no number of nodes; it takes at least 2h23m" in printed
+    assert "held" not in printed
 
 
 def test_a_history_that_is_too_short_says_how_long_it_has_to_be(
@@ -101,6 +142,7 @@ def test_a_journal_is_a_history(tmp_path: Path, capsys: Output) -> None:
     [
         ({"unit_s": None}, TRACE, "BFT-1643"),
         ({}, ("--history", "/nowhere/trace.npz"), "BFT-4002"),
+        ({}, (*TRACE, "--price", "free"), "BFT-1642"),
         ({}, (*TRACE, "--hours", "1000"), "BFT-4005"),
         ({"rule": {"name": "shah"}}, TRACE, "BFT-1622"),
     ],

@@ -1,13 +1,13 @@
 """The probability that a study is done by a deadline, and what makes it high enough. Pure.
 
 Each future of the pool either is enough for the study or is not; the probability is the share that
-is. Reserved nodes are added to every future alike, so that more of them never make it less likely.
+is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -19,6 +19,7 @@ from bftrainer.simulate.traces.fragments import HOUR_S, Fragments
 from bftrainer.study.deadline.finishing import finish_s
 from bftrainer.study.deadline.futures import Drawing, futures
 from bftrainer.study.deadline.history import History, history_of
+from bftrainer.study.deadline.reserve import Held, held, least_reserve
 from bftrainer.study.deadline.work import Work
 
 STEP_S = 60.0  # at least, of the history and of futures
@@ -44,6 +45,7 @@ class Outlook:
     confidence: float  # that is wanted
     reserved: int | None  # nodes that make it so likely; None: no number does
     probability_reserved: float | None  # with those
+    held: Held | None  # what those take; None: there are none, not even 0
     finish_s: Mapping[str, float | None]  # p50, p90, p95; None: beyond the futures
     beyond_s: float  # how long the futures are
     least_s: float  # on as many nodes as it can use
@@ -80,6 +82,7 @@ def outlook(
     now_idle: int,
     confidence: float,
     drawing: Drawing,
+    price_h: float | None = None,
 ) -> Outlook:
     """Return the outlook of a study that begins now.
 
@@ -91,6 +94,7 @@ def outlook(
         now_idle: nodes that are idle now.
         confidence: what the reserved nodes are to make of the probability.
         drawing: of the futures.
+        price_h: of a reserved node for an hour.
     """
     step_s, rates = history.step_s, work.rates()
     left_s = max(0.0, deadline_s - start_up_s)
@@ -100,11 +104,11 @@ def outlook(
     in_time = ends_s <= deadline_s
     probability = float(in_time.mean())
     low, high = interval(in_time.reshape(drawing.groups, drawing.each))
-
-    def with_reserved(reserved: int) -> float:
-        return float((finish_s(nodes[:, :soon] + reserved, rates, step_s) <= left_s).mean())
-
-    reserved = _least_reserved(with_reserved, work.most_nodes, confidence)
+    reserve = least_reserve(nodes[:, :soon], rates, step_s, left_s=left_s, confidence=confidence)
+    taken, beyond_s = None, BEYOND * deadline_s
+    if reserve is not None:
+        with_it_s = start_up_s + finish_s(nodes + reserve.nodes, rates, step_s)
+        taken = held(reserve.nodes, with_it_s, most_s=beyond_s, price_h=price_h)
     late = [float(np.quantile(ends_s, share, method="higher")) for share in QUANTILES]
     return Outlook(
         deadline_s=deadline_s,
@@ -113,13 +117,14 @@ def outlook(
         low=low,
         high=high,
         confidence=confidence,
-        reserved=reserved,
-        probability_reserved=None if reserved is None else with_reserved(reserved),
+        reserved=None if reserve is None else reserve.nodes,
+        probability_reserved=None if reserve is None else reserve.probability,
+        held=taken,
         finish_s={
             f"p{round(100 * share)}": end_s if end_s < math.inf else None
             for share, end_s in zip(QUANTILES, late, strict=True)
         },
-        beyond_s=BEYOND * deadline_s,
+        beyond_s=beyond_s,
         least_s=work.least_s() + start_up_s,
         history_s=history.duration_s,
         mean_idle=float(history.nodes.mean()),
@@ -142,19 +147,3 @@ def interval(in_time: NDArray[np.bool_]) -> tuple[float, float]:
     at = math.asin(math.sqrt(middle))
     low, high = max(0.0, at - reach), min(math.pi / 2.0, at + reach)
     return math.sin(low) ** 2, math.sin(high) ** 2
-
-
-def _least_reserved(
-    with_reserved: Callable[[int], float], most: int, confidence: float
-) -> int | None:
-    """Return the fewest nodes that are enough, by bisection; None: ``most`` are not."""
-    if with_reserved(most) < confidence:
-        return None
-    low, high = -1, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        if with_reserved(middle) >= confidence:
-            high = middle
-        else:
-            low = middle
-    return high

@@ -1,13 +1,19 @@
-"""How fast a number of nodes gets through each stage of a study. Pure."""
+"""How fast a number of nodes gets through each stage of a study. Pure.
+
+Trials do not take equally long, and a stage waits for the longest one. By then the nodes of the
+others are free, so that it ends on as many as it can use: that is added to the stage's time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bftrainer.study.deadline.history import Counts
 from bftrainer.study.plan.scaling import Scaling
 from bftrainer.study.plan.staging import RungStage, rung_stages
 from bftrainer.study.rungs.asha import Asha
@@ -19,6 +25,9 @@ from bftrainer.study.rungs.stopping import Stopping
 from bftrainer.study.trials import Rule
 
 Floats = NDArray[np.float64]
+SPREAD = 0.05  # standard deviation of trials' times, as ``study plan --spread`` takes it
+MOST_NODES = 200_000  # of a pool and a reserve; more are not told apart
+LEAST_UNIT_S = 1e-6  # a unit is not told to be shorter: rates stay finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,49 +43,68 @@ class Work:
     """What a study has to train, and how fast a trial is."""
 
     parts: tuple[Part, ...]
-    scaling: Scaling  # its GPUs are nodes here
+    scaling: Scaling  # its GPUs are nodes here; its spread is that of trials
     parallel: int | None = None  # trials at once; None: as the pool has room
 
     @property
     def most_nodes(self) -> int:
-        """Nodes beyond which nothing gets faster."""
-        n_max = self.scaling.n_max or max(self.scaling.gpus)
-        return max(self._wide(part) for part in self.parts) * n_max
+        """Nodes beyond which nothing gets faster, at most ``MOST_NODES``."""
+        return min(MOST_NODES, max(self._wide(part) for part in self.parts) * self._n_max)
 
     def rates(self) -> Floats:
         """Return the share of each part done in a second by 0 to ``most_nodes`` nodes."""
-        return np.stack([1.0 / self._part_s(part) for part in self.parts])
+        most = max(self.scaling.n_min, min(self._n_max, self.most_nodes))
+        sizes = np.arange(self.scaling.n_min, most + 1)
+        per_s = np.array([1.0 / self._mean_s(size) for size in sizes.tolist()])
+        return np.stack([1.0 / self._part_s(part, sizes, per_s) for part in self.parts])
 
     def least_s(self) -> float:
         """Return how long the study takes on as many nodes as it can use."""
-        return float(sum(self._part_s(part)[-1] for part in self.parts))
+        unit_s = self._mean_s(self._n_max)
+        waves = ((part, -(-part.trials // self._wide(part))) for part in self.parts)
+        return sum(part.units * count * unit_s + self._longer_s(part) for part, count in waves)
+
+    @property
+    def _n_max(self) -> int:
+        return self.scaling.n_max or max(self.scaling.gpus)
+
+    def _mean_s(self, size: int) -> float:
+        return max(LEAST_UNIT_S, self.scaling.mean_s(size))
 
     def _wide(self, part: Part) -> int:
         return min(part.trials, self.parallel or part.trials)
 
-    def _part_s(self, part: Part) -> Floats:
+    def _longer_s(self, part: Part) -> float:
+        """Return how much longer the longest trial of a part is, on as many nodes as it can use.
+
+        The mean of the longest of as many normal ones as train at once, by Blom (1958).
+        """
+        wide = self._wide(part)
+        longest = NormalDist().inv_cdf((wide - 0.375) / (wide + 0.25)) if wide > 1 else 0.0
+        return self.scaling.spread * longest * part.units * self._mean_s(self._n_max)
+
+    def _part_s(self, part: Part, sizes: Counts, per_s: Floats) -> Floats:
         """Return how long a part takes by nodes, if their number does not change.
 
         Trials that find no node follow the others in waves; in the last one, fewer trials share
         the nodes. Shares are fractions: some trials have one node more than others.
+
+        Args:
+            part: which one.
+            sizes: that a trial may have, ascending.
+            per_s: units that a trial of each size does in a second.
         """
         scaling, nodes = self.scaling, np.arange(self.most_nodes + 1)
         at_once = np.minimum(nodes // scaling.n_min, self._wide(part))
         at_once[: scaling.n_min] = 1  # of which none can train
         waves = -(-part.trials // at_once)
         last = part.trials - (waves - 1) * at_once
-        unit_s = (waves - 1) * self._unit_s(nodes / at_once) + self._unit_s(nodes / last)
-        length_s: Floats = part.units * unit_s
+        wave_s, last_s = (
+            1.0 / np.interp(nodes / trials, sizes, per_s) for trials in (at_once, last)
+        )
+        length_s: Floats = part.units * ((waves - 1) * wave_s + last_s) + self._longer_s(part)
         length_s[: scaling.n_min] = np.inf
         return np.minimum.accumulate(length_s)  # more nodes are never slower, some may stay idle
-
-    def _unit_s(self, share: Floats) -> Floats:
-        scaling = self.scaling
-        n_max = scaling.n_max or max(scaling.gpus)
-        sizes = np.arange(scaling.n_min, n_max + 1)
-        per_s = [1.0 / scaling.mean_s(size) for size in sizes.tolist()]
-        unit_s: Floats = 1.0 / np.interp(share, sizes, per_s)
-        return unit_s
 
 
 def parts_of(rule: Rule) -> tuple[tuple[Part, ...], str]:

@@ -49,7 +49,7 @@ def pools(data: str | None, *, is_quick: bool) -> list[Pool]:
     real = [
         _later("later days", summit),
         Pool(name="later days, other nodes", fit=_first(some), test=_rest(others)),
-        Pool(name="other nodes", fit=_first(some), test=_first(others)),
+        Pool(name="same days, other nodes", fit=_first(some), test=_first(others)),
     ]
     return [*real[: 2 if is_quick else 3], *found]
 

@@ -56,17 +56,42 @@ def score(predicted: Floats, came_true: Floats) -> Score:
     )
 
 
-def plot(path: Any, groups: dict[str, tuple[Floats, Floats]]) -> None:
-    """Draw a reliability diagram of each group of forecasts into a file."""
+def plot(
+    path: Any,
+    groups: dict[str, tuple[Floats, Floats]],
+    by_deadline: dict[str, dict[float, float]],
+) -> None:
+    """Draw a reliability diagram of each group of forecasts, and the error by deadline.
+
+    Args:
+        path: of the file.
+        groups: predicted and came true, by name.
+        by_deadline: calibration error by the deadline in hours, by name.
+    """
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
 
-    figure = Figure(figsize=(2.6 * len(groups), 2.9), layout="constrained")
-    shared = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False)[0]
-    for axes, (name, (predicted, came_true)) in zip(shared, groups.items(), strict=True):
+    rows = -(-(len(groups) + 1) // 3)
+    figure = Figure(figsize=(8.4, 2.9 * rows), layout="constrained")
+    panels = figure.subplots(rows, 3, squeeze=False).ravel()
+    for axes, (name, (predicted, came_true)) in zip(panels, groups.items(), strict=False):
         bins = bins_of(predicted, came_true)
         axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
         axes.plot([b.predicted for b in bins], [b.observed for b in bins], "o-", markersize=4)
-        axes.set(title=name, xlabel="predicted", aspect="equal", xlim=(0, 1), ylim=(0, 1))
-        axes.title.set_fontsize(9)
-    shared[0].set_ylabel("observed")
-    figure.savefig(path, dpi=150)
+        axes.set(aspect="equal", xlim=(0, 1), ylim=(0, 1), xlabel="predicted", ylabel="observed")
+        axes.set_title(f"{name}\nerror {score(predicted, came_true).error:.3f}", fontsize=9)
+    last = panels[len(groups)]
+    for name, errors in by_deadline.items():
+        last.plot(list(errors), list(errors.values()), "o-", markersize=4, label=name)
+    hours = sorted({hour for errors in by_deadline.values() for hour in errors})
+    last.set_xscale("log")
+    last.set_xticks(hours, [f"{hour:g}" for hour in hours])
+    last.minorticks_off()
+    last.axhline(0.05, color="0.7", linewidth=1)
+    last.set(xlabel="deadline, h", ylabel="calibration error")
+    last.set_ylim(
+        0.0, 1.7 * max(0.05, *(one for errors in by_deadline.values() for one in errors.values()))
+    )
+    last.legend(fontsize=6.5, frameon=False, loc="upper left")
+    for axes in panels[len(groups) + 1 :]:
+        axes.set_visible(False)
+    figure.savefig(path, dpi=100)
