@@ -21,6 +21,7 @@ from bftrainer.study.parameters import (
 from bftrainer.study.stored import Scalar
 
 MOST = 10_000
+_ON_STEP = 1e-8  # of a step, as Optuna has it
 Configuration = Mapping[str, Scalar]
 
 
@@ -114,7 +115,8 @@ def _axis(one: Parameter) -> list[Scalar]:
     count = _count("", one)
     if isinstance(one, IntParameter):
         return [one.low + index * one.step for index in range(count)]
-    return [one.low + index * (one.step or 0.0) for index in range(count)]
+    # The last sum may be beyond the bound by a rounding error.
+    return [min(one.low + index * (one.step or 0.0), one.high) for index in range(count)]
 
 
 def _declared(values: Sequence[Scalar]) -> Parameter:
@@ -145,7 +147,10 @@ def _is_within(value: Any, parameter: Parameter) -> bool:
     if isinstance(parameter, IntParameter):
         on_step = isinstance(value, int) and (value - parameter.low) % parameter.step == 0
         return on_step and parameter.low <= value <= parameter.high
-    return isinstance(value, int | float) and parameter.low <= value <= parameter.high
+    if not (isinstance(value, int | float) and parameter.low <= value <= parameter.high):
+        return False
+    steps = 0.0 if parameter.step is None else (value - parameter.low) / parameter.step
+    return abs(steps - round(steps)) < _ON_STEP
 
 
 def _read_csv(path: Path, parameters: Mapping[str, Parameter]) -> tuple[Configuration, ...]:

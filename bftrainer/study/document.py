@@ -106,10 +106,10 @@ class StudyDocument(Strict):
         settings = dict(self.rule)
         if isinstance(self.configurations, tuple) and settings.get("name") != "pbt":
             settings.setdefault("trials", len(self.configurations))
+        if settings.get("name") == "hyperband" and not settings.setdefault("trials", 0):
+            rule = cast("Hyperband", rule_of(settings))  # one pass
+            settings["trials"] = sum(rungs[0].trials for rungs in rule.brackets())
         if more and "trials" in settings:
-            if not settings["trials"]:  # one pass
-                rule = cast("Hyperband", rule_of(settings))
-                settings["trials"] = sum(rungs[0].trials for rungs in rule.brackets())
             settings["trials"] += more
         if settings.get("name") == "pbt":
             settings.setdefault("seed", self.seed)
@@ -205,14 +205,22 @@ def _check_rule(
 
 
 def _check_counts(found: StudyDocument) -> None:
-    for key in ("trials", "population"):
-        if isinstance(count := found.rule.get(key), int) and count > MOST_TRIALS:
-            raise ValueError(f"{key} is too great; at most {MOST_TRIALS} are possible")
     if found.failed == "ignore" and found.configurations is not None:
         raise ValueError(
             "failed: ignore needs a sampler: no other configuration of a list or grid can take"
             " the place of one that failed"
         )
+    settings = found.rule_settings()
+    for key in ("trials", "population"):
+        if not isinstance(count := settings.get(key), int):
+            continue
+        name = key if found.rule.get(key) else f"{key} of one pass"
+        if count > MOST_TRIALS:
+            raise ValueError(f"{name} is too great; at most {MOST_TRIALS} are possible")
+        if isinstance(found.configurations, tuple) and count > len(found.configurations):
+            raise ValueError(
+                f"{name} is {count}, but there are only {len(found.configurations)} configurations"
+            )
 
 
 def _explain(

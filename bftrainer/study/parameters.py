@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -23,7 +24,7 @@ class Strict(BaseModel):
 
 
 class FloatParameter(Strict):
-    """A real number between two bounds."""
+    """A real number between two bounds; with a step, ``high`` becomes the last value on one."""
 
     type: Literal["float"]
     low: float
@@ -39,11 +40,14 @@ class FloatParameter(Strict):
             raise ValueError("log needs low > 0 and no step")
         if not math.isfinite(self.high - self.low):
             raise ValueError("low and high are too far apart")
+        if self.step is not None:
+            last = _last_on_step(self.low, self.high, self.step)
+            object.__setattr__(self, "high", last)  # it is frozen
         return self
 
 
 class IntParameter(Strict):
-    """A whole number between two bounds."""
+    """A whole number between two bounds; ``high`` becomes the last value on a step."""
 
     type: Literal["int"]
     low: Integer
@@ -57,6 +61,8 @@ class IntParameter(Strict):
             raise ValueError(_RANGE)
         if self.log and (self.low < 1 or self.step != 1):
             raise ValueError("log needs low >= 1 and no step")
+        last = self.high - (self.high - self.low) % self.step
+        object.__setattr__(self, "high", last)  # it is frozen
         return self
 
 
@@ -72,6 +78,19 @@ class CategoricalParameter(Strict):
         if bad := next((c for c in self.choices if not is_plain(c)), None):
             raise ValueError(f"{bad!r} has a control character")
         return self
+
+
+def _last_on_step(low: float, high: float, step: float) -> float:
+    """Return the greatest value up to ``high``, rounded as Optuna (5.0) does with a warning."""
+    first, width = Decimal(str(low)), Decimal(str(step))
+    try:
+        last = float((Decimal(str(high)) - first) // width * width + first)
+        is_on_step = (Decimal(str(last)) - first) % width == 0
+    except InvalidOperation:  # more steps than it has digits
+        is_on_step = False
+    if not is_on_step:
+        raise ValueError("step and the bounds have too many digits between them")
+    return last
 
 
 def is_plain(value: Scalar) -> bool:

@@ -60,7 +60,7 @@ def _float_within(value: float, parameter: FloatParameter) -> float:
         return value
     steps = round((value - parameter.low) / parameter.step)
     last = int((parameter.high - parameter.low) / parameter.step + 1e-9)
-    return parameter.low + min(steps, last) * parameter.step
+    return min(parameter.high, parameter.low + min(steps, last) * parameter.step)
 
 
 def _chance(key: str) -> float:

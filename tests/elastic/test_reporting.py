@@ -64,6 +64,29 @@ def test_a_report_is_of_the_updates_and_complete_epochs_until_then(
     assert capfd.readouterr() == ("", "")
 
 
+class TrialPruned(Exception):  # noqa: N818 - Optuna's name
+    """As Optuna's."""
+
+
+@pytest.mark.usefixtures("plain")
+def test_an_objective_that_ends_its_trial_completes_the_run() -> None:
+    run = run_of(epochs=3)
+
+    def objective(trial: optuna.Trial) -> float:
+        for epoch in run.epochs():
+            for batch in run.batches():
+                step(run, batch)
+            trial.report(0.5, epoch)
+            if epoch == 1:
+                raise TrialPruned
+        return 0.0
+
+    optuna.run(objective)
+    assert kept(run) == [(0.5, 2, 1, 10), (0.5, 4, 2, 20)]
+    control_module.current().script_ended()
+    assert control_module.current().is_over
+
+
 @pytest.mark.usefixtures("plain")
 def test_what_is_reported_in_a_pass_that_is_not_the_last_is_of_no_update() -> None:
     run = run_of(epochs=1, batch=elastic.GlobalBatch(max_per_worker=2))

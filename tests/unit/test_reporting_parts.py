@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bftrainer import process
@@ -143,7 +144,7 @@ def test_a_program_s_report_is_a_line_that_its_keeper_reads(
     reporting.report(-2)
     first, second = capsys.readouterr().out.splitlines()
     before = Place(step=1, samples=2, epoch=3)
-    assert parse_line(first, before) == Place(step=1, samples=2, epoch=4)
+    assert parse_line(first, before) == Place(step=1, samples=2, epoch=5), "steps count from 0"
     assert parse_line(second, before) == before
     assert [float(value_in(line) or "") for line in (first, second)] == [1.25e-7, -2.0]
     with pytest.raises(ElasticError, match="BFT-1611"):
@@ -164,10 +165,103 @@ def test_what_an_objective_returns_is_its_last_report(
     optuna.run(reporting_too)
     optuna.run(lambda one: one.suggest_float("lr", 0.0, 1.0))
     assert capsys.readouterr().out.splitlines() == [
-        *("BFT epoch=3 value=0.5", "BFT epoch=3 value=0.25", "BFT epoch=9 value=0.1"),
+        *("BFT epoch=4 value=0.5", "BFT epoch=9 value=0.25", "BFT epoch=9 value=0.1"),
     ]
     with pytest.raises(ElasticError, match="BFT-1611"):
         optuna.run(lambda _: None)
+    monkeypatch.delenv("BFT_EPOCHS")
+    optuna.run(reporting_too)
+    assert capsys.readouterr().out.splitlines()[-1] == "BFT epoch=4 value=0.25"
+
+
+@pytest.mark.usefixtures("trial")
+@pytest.mark.parametrize(
+    ("first", "places"), [(0, [1, 2, 3, 3]), (1, [2, 3, 3, 3]), (np.int64(0), [1, 2, 3, 3])]
+)
+def test_an_objective_s_steps_end_at_its_budget(
+    first: int,
+    places: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("BFT_CONTROL_FILE", "/dev/null")
+    monkeypatch.setenv("BFT_EPOCHS", "3")
+
+    def counting(one: optuna.Trial) -> float:
+        for step in range(3):
+            one.report(step, first + step)
+        return 7.0
+
+    optuna.run(counting)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"BFT epoch={place} value={value!r}"
+        for place, value in zip(places, (0.0, 1.0, 2.0, 7.0), strict=True)
+    ]
+    assert (parse_line(lines[-1], Place()), value_in(lines[-1])) == (Place(epoch=3), "7.0")
+
+
+def test_an_objective_keeps_attributes_and_is_told_what_there_is_not(
+    trial: optuna.Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial.set_user_attr("epochs", 3)
+    trial.set_system_attr("pid", 4)
+    trial.user_attrs["other"] = 1  # a copy, as Optuna's
+    assert (trial.user_attrs, trial.system_attrs) == ({"epochs": 3}, {"pid": 4})
+    assert trial.datetime_start.timestamp() > 0
+    assert trial.suggest_loguniform("lr", 1e-5, 1.0) == trial.suggest_uniform("lr", 0.0, 1.0)
+    assert trial.study.study_name == ""
+    monkeypatch.setenv("BFT_STUDY", "digits-1a2b3c")
+    assert trial.study.study_name == "digits-1a2b3c"
+    with pytest.raises(AttributeError, match=r"The study .* has no 'direction'\. docs/reference"):
+        str(trial.study.direction)
+    with pytest.raises(AttributeError, match=r"The trial .* has no 'distributions'\. docs/ref"):
+        str(trial.distributions)
+    assert not hasattr(trial, "storage")
+
+
+def test_what_is_said_to_be_there_is_optuna_s(trial: optuna.Trial) -> None:
+    theirs: Any = pytest.importorskip("optuna")
+    ours = {name for name in dir(trial) if not name.startswith("_")}
+    before = {"set_system_attr", "system_attrs", "study", "last_step"}
+    assert ours - before <= set(dir(theirs.Trial))
+
+
+class TrialPruned(Exception):  # noqa: N818 - Optuna's name
+    """As Optuna's, which need not be installed."""
+
+
+class TooWide(TrialPruned):
+    """A user's own."""
+
+
+@pytest.mark.usefixtures("trial")
+@pytest.mark.parametrize("kind", [TrialPruned, TooWide])
+def test_an_objective_may_end_its_trial(
+    kind: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("BFT_CONTROL_FILE", "/dev/null")
+    monkeypatch.setenv("BFT_EPOCHS", "9")
+
+    def pruned(one: optuna.Trial) -> float:
+        one.report(0.5, 1)
+        raise kind("the loss is NaN")
+
+    optuna.run(pruned)
+    assert capsys.readouterr().out == "BFT epoch=2 value=0.5\n"
+    assert "TrialPruned the loss is NaN" in caplog.text
+    theirs: Any = pytest.importorskip("optuna")
+
+    def infeasible(_: optuna.Trial) -> float:
+        raise theirs.TrialPruned
+
+    optuna.run(infeasible)
+    with pytest.raises(ZeroDivisionError):
+        optuna.run(lambda _: 1 / 0)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ def test_a_document_has_the_name_of_its_file_and_defaults() -> None:
 
 
 def test_written_as_json_and_read_it_is_the_same() -> None:
-    found = parse(SOUND + "configurations: [{lr: 0.1, width: 16, act: relu}]\n".replace("8", "1"))
+    text = SOUND.replace("trials: 8", "trials: 1")
+    found = parse(text + "configurations: [{lr: 0.1, width: 16, act: relu}]\n")
     again = StudyDocument.model_validate_json(json.dumps(found.model_dump(mode="json")))
     assert again == found
 
@@ -120,6 +121,78 @@ def test_mistakes_of_the_rule_have_their_own_code(
     assert problem.code == "BFT-1622"
     assert f"{problem.line}:{problem.column}" == place
     assert said in problem.cause
+
+
+@pytest.mark.parametrize(
+    ("rule", "column", "said"),
+    [
+        ("name: asha, trials: 9, least: 1, most: 9, eta: 3", 28, "trials is 9, but there are only"),
+        ("name: pbt, population: 9, interval: 1, most: 9", 31, "population is 9, but there are"),
+        ("name: hyperband, trials: 9, most: 9, eta: 3", 33, "trials is 9, but there are only"),
+        ("name: hyperband, trials: 0, most: 9, eta: 3", 33, "trials of one pass is 17, but there"),
+    ],
+)
+@pytest.mark.parametrize("grid", [True, False])
+def test_no_rule_begins_more_trials_than_there_are_configurations(
+    rule: str, column: int, said: str, *, grid: bool
+) -> None:
+    how = "sampler: grid" if grid else f"configurations: [{', '.join(['{a: 1}'] * 8)}]"
+    text = f"parameters: {{a: [{', '.join(map(str, range(1, 9)))}]}}\n{how}\n"
+    (problem,) = refused(f"{text}rule: {{{rule}}}\n").problems
+    assert (problem.code, problem.line, problem.column) == ("BFT-1622", 3, column)
+    assert said in problem.cause
+    assert "only 8 configurations" in problem.cause
+    for count in ("8", "2"):  # fewer are a user's choice
+        fewer = re.sub(r"(trials|population): \d", rf"\1: {count}", rule)
+        assert parse(f"{text}rule: {{{fewer}}}\n").rule_with().most == 9
+
+
+def test_one_pass_of_hyperband_has_a_number_of_trials() -> None:
+    text = "parameters: {a: [1]}\nrule: {name: hyperband, least: 1, most: 9, eta: 3}\n"
+    one_pass = 9 + 5 + 3
+    for found in (parse(text), parse(text.replace("most", "trials: 0, most"))):
+        assert found.rule_settings()["trials"] == one_pass
+        assert found.rule_settings(4)["trials"] == one_pass + 4
+        assert found.rule_with(4).describe()["trials"] == one_pass + 4
+    (problem,) = refused(text.replace("most: 9", "most: 1000000000000")).problems
+    assert "trials of one pass is too great" in problem.cause
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_range_ends_with_its_last_step_as_optuna_s_does() -> None:
+    pytest.importorskip("optuna")
+    from bftrainer.study.space import distributions_of
+
+    text = SOUND.replace("low: 0.001, high: 1, log: true", "low: 0, high: 1, step: 0.3")
+    found = parse(text.replace("high: 64", "high: 79"))
+    lr, width = found.parameters["lr"], found.parameters["width"]
+    assert lr == FloatParameter(type="float", low=0.0, high=0.9, step=0.3)
+    assert width == IntParameter(type="int", low=16, high=64, step=16)
+    drawn = distributions_of(found.parameters)  # Optuna warns of ranges that it changes
+    assert (vars(drawn["lr"])["high"], vars(drawn["width"])["high"]) == (0.9, 64)
+    for low, high, step in ((0.1, 0.3, 0.1), (-1.0, 1.0, 0.05), (1e-5, 1.0, 0.1), (2.0, 3.0, 5.0)):
+        one = FloatParameter(type="float", low=low, high=high, step=step)
+        distributions_of({"one": one})
+        assert high - step < one.high <= high
+        again = FloatParameter.model_validate_json(one.model_dump_json())
+        assert again == one
+    fine = SOUND.replace("high: 1, log: true", "high: 1.0e+30, step: 1.0e-3")
+    assert "step and the bounds have too many digits" in refused(fine).problems[0].cause
+
+
+def test_values_that_no_step_reaches_are_refused() -> None:
+    text = "parameters: {a: {type: float, low: 0, high: 1, step: 0.3}}\n"
+    rule = "rule: {name: none, trials: 1, most: 1}\n"
+    assert parse(f"{text}configurations: [{{a: 0.6}}]\n{rule}").configurations == ({"a": 0.6},)
+    for value in ("0.35", "1.0"):
+        (problem,) = refused(f"{text}configurations: [{{a: {value}}}]\n{rule}").problems
+        assert f"a = {value}, which is no value of it" in problem.cause
+
+
+def test_the_last_point_of_a_grid_is_not_beyond_its_bound() -> None:
+    text = "parameters: {a: {type: float, low: 0.1, high: 0.3, step: 0.1}}\nsampler: grid\n"
+    found = parse(f"{text}rule: {{name: none, trials: 3, most: 1}}\n")
+    assert found.configurations == ({"a": 0.1}, {"a": 0.2}, {"a": 0.3})  # 0.1 + 2 * 0.1 is more
 
 
 def test_several_mistakes_are_told_together() -> None:

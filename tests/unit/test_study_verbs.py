@@ -27,7 +27,7 @@ from bftrainer.study.known import SILENT
 from bftrainer.study.loop import summary_of
 from bftrainer.study.outcome import TrialRow, row_of
 from bftrainer.study.trials import Stage
-from bftrainer.study.wishes import Wishes, change_wishes, read_wishes
+from bftrainer.study.wishes import Wishes, change_wishes, read_wishes, stopped
 from tests.unit.test_study_parts import known, stored, view
 
 Output = pytest.CaptureFixture[str]
@@ -194,6 +194,23 @@ def test_a_program_reads_what_is_wanted(capsys: Output) -> None:
         "trials": 5,
         "is_running": False,
     }
+
+
+def test_one_pass_of_hyperband_can_have_more_trials(capsys: Output) -> None:
+    write(rule={"name": "hyperband", "least": 1, "most": 9, "eta": 3})
+    study, one_pass = begun(), 9 + 5 + 3
+    assert main(["study", "add", "--json", "digits", "3"]) == 0
+    assert json.loads(capsys.readouterr().out)["trials"] == one_pass + 3
+    assert main(["study", "add", "digits", "1"]) == 0
+    assert capsys.readouterr().out.startswith(f"digits has {one_pass + 4} trials now; run: ")
+    assert read_wishes(study.path) == Wishes(more=4)
+
+
+def test_what_was_stopped_has_no_more_trials(capsys: Output) -> None:
+    study = begun()
+    change_wishes(study.path, stopped)
+    assert "error BFT-1637: " in refused(capsys, "add", "digits", "3")
+    assert read_wishes(study.path) == Wishes(is_stopped=True), "nothing is written before"
 
 
 def test_its_id_names_a_study(capsys: Output) -> None:

@@ -11,7 +11,7 @@ from bftrainer.cli.study.finding import find_study, study_argument
 from bftrainer.cli.study.wishing import print_wanted
 from bftrainer.errors import UsageError
 from bftrainer.study.directory import is_running
-from bftrainer.study.wishes import change_wishes
+from bftrainer.study.wishes import Wishes, change_wishes
 
 
 @click.command()
@@ -30,11 +30,15 @@ def add(study_name: str, count: int, socket_name: str | None, *, as_json: bool) 
             " configurations fixes their number.",
             "Begin another study.",
         )
-    wishes = change_wishes(study.path, lambda before: replace(before, more=before.more + count))
-    if wishes.is_stopped:
-        raise UsageError(
-            "BFT-1637", f"The study {document.name} was stopped.", "Begin another study."
-        )
+
+    def enlarged(before: Wishes) -> Wishes:
+        if before.is_stopped:
+            raise UsageError(
+                "BFT-1637", f"The study {document.name} was stopped.", "Begin another study."
+            )
+        return replace(before, more=before.more + count)
+
+    wishes = change_wishes(study.path, enlarged)
     if as_json:
         print_wanted(study)
         return

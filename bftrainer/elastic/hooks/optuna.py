@@ -1,19 +1,38 @@
 """An Optuna objective as a trial of a study: ``run(objective)``.
 
-The object has what objectives use of ``optuna.trial.Trial`` (Optuna 5.0). The study has chosen
-the parameters and decides who goes on, so nothing is drawn or pruned here. Optuna itself is not
-imported. See docs/howto/train-pytorch.md.
+The object has what objectives use of ``optuna.trial.Trial`` (Optuna 5.0): ``suggest_*``,
+``report``, ``should_prune``, ``number``, ``params``, ``datetime_start``, attributes, and of
+``study`` its ``study_name``. The rest raises an ``AttributeError`` that says so. The study has
+chosen the parameters and decides who goes on, so nothing is drawn or pruned here; an objective may
+raise ``TrialPruned`` itself. Optuna is not imported. See docs/reference/python-api.md.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, NoReturn
 
 from bftrainer.elastic import reporting
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.parameters import params
+
+log = logging.getLogger("bftrainer.elastic")
+
+
+class Study:
+    """What a trial knows of its study."""
+
+    @property
+    def study_name(self) -> str:
+        """Its id, which is its name in ``optuna.log``, too; empty outside of a study."""
+        return os.environ.get("BFT_STUDY", "")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say that a trial does not have Optuna's study."""
+        raise _missing("study", name)
 
 
 class Trial:
@@ -21,6 +40,18 @@ class Trial:
 
     def __init__(self) -> None:
         self._step: int | None = None  # of the last report
+        self.datetime_start = datetime.now()  # noqa: DTZ005 - as Optuna's: without a zone
+        self._user_attrs: dict[str, Any] = {}
+        self._system_attrs: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say that a trial does not have this of Optuna's."""
+        raise _missing("trial", name)
+
+    @property
+    def study(self) -> Study:
+        """What is known of its study."""
+        return Study()
 
     @property
     def number(self) -> int:
@@ -37,6 +68,24 @@ class Trial:
         """All parameters that the study chose."""
         return params()
 
+    @property
+    def user_attrs(self) -> dict[str, Any]:
+        """A copy of what the objective has set since this process began."""
+        return dict(self._user_attrs)
+
+    @property
+    def system_attrs(self) -> dict[str, Any]:
+        """The same of what Optuna before 5.0 called so."""
+        return dict(self._system_attrs)
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """Keep something in this process; the study does not see it."""
+        self._user_attrs[key] = value
+
+    def set_system_attr(self, key: str, value: Any) -> None:
+        """Keep something in this process; the study does not see it."""
+        self._system_attrs[key] = value
+
     def suggest_float(self, name: str, *_range: object, **_options: object) -> float:
         """Return a parameter of the study as a number.
 
@@ -44,6 +93,8 @@ class Trial:
             ElasticError: BFT-1613 when the study does not have it.
         """
         return float(_chosen(name))
+
+    suggest_uniform = suggest_loguniform = suggest_discrete_uniform = suggest_float
 
     def suggest_int(self, name: str, *_range: object, **_options: object) -> int:
         """Return a parameter of the study as a whole number; raises as ``suggest_float``."""
@@ -66,9 +117,15 @@ class Trial:
         )
 
     def report(self, value: float, step: int) -> None:
-        """Report a metric; ``step`` counts only where no elastic run knows its position."""
-        self._step = step
-        reporting.report(value, epoch=step)
+        """Report a metric; ``step`` counts only where no elastic run knows its position.
+
+        Steps count from 0, as Optuna's pruners have it: after step 0 one epoch is complete.
+        """
+        self._step = int(step)
+        budget = _budget()
+        done = self._step + 1
+        # Beyond the budget, where some count from 1, it would hide what the objective returns.
+        reporting.report(value, epoch=done if budget is None else min(done, budget))
 
     def should_prune(self) -> bool:
         """Return False: the study parks or ends a trial that is not to go on."""
@@ -83,16 +140,35 @@ def trial() -> Trial:
 def run(objective: Callable[[Trial], Any]) -> None:
     """Call an objective and report what it returns, in place of what it reported last.
 
-    If it reported nothing, the value counts at the trial's budget.
+    Where no elastic run knows the position, the value counts at the trial's budget. After
+    ``optuna.TrialPruned`` what the objective reported last is what counts.
 
     Raises:
         ElasticError: BFT-1611 when it returns no finite number.
     """
     one = trial()
-    value = objective(one)
-    epochs = os.environ.get("BFT_EPOCHS")  # the budget of a program of runtime command
-    step = int(epochs) if one.last_step is None and epochs else one.last_step
-    reporting.report(value, epoch=step)
+    try:
+        value = objective(one)
+    except Exception as error:
+        if not any(each.__name__ == "TrialPruned" for each in type(error).__mro__):
+            raise
+        log.warning("the objective ended its trial: TrialPruned %s", error)
+        return
+    done = None if one.last_step is None else one.last_step + 1
+    reporting.report(value, epoch=_budget() or done)
+
+
+def _budget() -> int | None:
+    """Return the epochs that a program of runtime command is to train; None: not said."""
+    epochs = os.environ.get("BFT_EPOCHS")
+    return int(epochs) if epochs else None
+
+
+def _missing(what: str, name: str) -> AttributeError:
+    return AttributeError(
+        f"The {what} that bftrainer gives to an Optuna objective has no {name!r}."
+        " docs/reference/python-api.md lists what it has."
+    )
 
 
 def _chosen(name: str) -> Any:
