@@ -14,7 +14,7 @@ from ruamel.yaml.events import Event
 from ruamel.yaml.scanner import Scanner
 
 MAX_BYTES = 64 * 1024  # the parser's time grows with the square of a long tag
-MAX_TOKENS = 5_000  # of 16 us at most (nested mappings); a policy has some 60 settings of three
+MAX_TOKENS = 3_500  # of 16 to 24 us, by machine; a policy has some 60 settings of three
 MAX_DEPTH = 4
 
 

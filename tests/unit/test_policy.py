@@ -186,7 +186,7 @@ def test_a_single_mistake_is_the_error_itself(written: Callable[[str], Path]) ->
         ("#" * (MAX_BYTES + 1), "BFT-2104", 0, 0, "larger than 64 KiB", "right file"),
         ("%YAML 1.3\n---\na: 1", "BFT-2106", 1, 1, "neither 1.1 nor 1.2", "Write"),
         (f"%YAML 1.{'9' * 5000}\n---\n", "BFT-2106", 1, 1, "neither 1.1 nor 1.2", "Write"),
-        ("a: 1\n" * 3000, "BFT-2104", 1667, 3, "too many entries", "Shorten"),
+        ("a: 1\n" * 3000, "BFT-2104", 1167, 3, "too many entries", "Shorten"),
     ],
 )
 def test_each_mistake_has_its_code_and_place(
