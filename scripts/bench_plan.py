@@ -3,9 +3,9 @@
 
 Drawn studies, profiles, clouds and deadlines (``_bench/planning.py``): the closed form against the
 graph of tasks, the exact plan against all plans, then SHA studies of 8 to 64 trials (eta 2 or 3,
-0 to 60 s to start an instance, deadlines 1.05 to 2.5 times the fastest) planned by everybody, and
-SHA(512, 4, 4096, 2). Seconds are processor time. Prints targets with ``met`` or ``missed``; exits
-1 when one is missed.
+0 to 60 s to start an instance, deadlines 1.05 to 2.5 times the fastest) planned by everybody,
+SHA(512, 4, 4096, 2), and Hyperband in 28 to 66 stages. Seconds are processor time. Prints targets
+with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from itertools import product
 
 import numpy as np
 from _bench.benchmark import Benchmark, Measured, note
-from _bench.planning import Compared, brute_force_error, compared, graph_error, large
-from _bench.replacing import replaced
+from _bench.planning import Compared, brute_force_error, compared, graph_error, large, many
+
+from bftrainer.papers.rubberband.placement import replaced
 
 PLANNERS = ("static", "naive", "literal", "repaired")
 
@@ -37,6 +38,8 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     _compare([compared(case) for case in range(150 // part)], measured)
     note("SHA(512)")
     _large(measured, is_quick=arguments.quick)
+    note("many stages")
+    _many(measured, (64,) if arguments.quick else (64, 256, 1024))
     _place(measured, 400 // part)
 
 
@@ -93,6 +96,23 @@ def _large(measured: Measured, *, is_quick: bool) -> None:
     measured.at_most("plan above bound", max(one.gap for one in found), 0.04, "")
     greedy_s = max(one.greedy_cpu_s for one in found)
     measured.at_most("SHA(512), repaired Alg. 2", greedy_s, 0.5, note="CPU, slowest")
+
+
+def _many(measured: Measured, sizes: tuple[int, ...]) -> None:
+    found = [many(*case) for case in product(sizes, (1.05, 1.3, 2.0))]
+    rows = [
+        [
+            *(str(one.most), str(one.stages), f"{one.over_fastest}", f"{one.gap:.2%}"),
+            *(f"{one.repaired:+.1%}", f"{one.cpu_s:.2f}"),
+        ]
+        for one in found
+    ]
+    heads = ["epochs", "stages", "deadline / fastest", "gap", "repaired", "CPU, s"]
+    measured.table("Hyperband, eta 2", heads, rows, left=0)
+    measured.results["many"] = [asdict(one) for one in found]
+    measured.at_most("many stages, plan above bound", max(one.gap for one in found), 0.04, "")
+    measured.at_least("many stages, repaired", min(one.repaired for one in found), 0.0, "")
+    measured.at_most("many stages", max(one.cpu_s for one in found), 10.0, note="CPU, slowest")
 
 
 def _place(measured: Measured, histories: int) -> None:

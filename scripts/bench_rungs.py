@@ -6,8 +6,9 @@ eta 2, 8 workers on a virtual clock, three orders on each data set. Regret is th
 complete trial against the best of all configurations trained in full; resource and time are shares
 of what the rule ``none`` takes. The rules ``stopping`` and ``median`` are asked beside Optuna's
 pruners about every report. CPU time of a verdict: the slowest of four moments of a study with 1,000
-trials, and of ten times as many. Prints targets with ``met`` or ``missed``; exits 1 when one is
-missed. The archive of LCDB is downloaded once with pip unless --lcdb or BFTRAINER_LCDB names it.
+trials, and of ten times as many. Samplers search a parabola with each rule. Prints targets with
+``met`` or ``missed``; exits 1 when one is missed. The archive of LCDB is downloaded once with pip
+unless --lcdb or BFTRAINER_LCDB names it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from _bench import rungs
+from _bench import rungs, samplers
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.lcdb import ETA, DataSet, archive, data_sets
 from _bench.pruners import Beside
@@ -66,6 +67,29 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
         _table(measured, whole, title)
         _table(measured, whole, f"{title}, unequal speeds", SPREAD)
         _toy(measured)
+        note("samplers")
+        _samplers(measured)
+
+
+def _samplers(measured: Measured) -> None:
+    found = {
+        (rule, name): make(rule) for rule in samplers.RULES for name, make in samplers.ROWS.items()
+    }
+    measured.table(
+        f"A parabola of four parameters, {len(samplers.SEEDS)} seeds",
+        ("rule", "sampler", "best loss", "+-", "units"),
+        [
+            (rule, name, f"{best:.4f}", f"{error:.4f}", f"{units:.0f}")
+            for (rule, name), (best, error, units) in found.items()
+        ],
+        left=2,
+    )
+    measured.results["samplers"] = [
+        {"rule": rule, "sampler": name, "best": best, "error": error, "units": units}
+        for (rule, name), (best, error, units) in found.items()
+    ]
+    gain = found["asha", "tpe"][0] / found["asha", "random"][0]
+    measured.at_most("asha: best loss with tpe, of that with random", gain, 0.5)
 
 
 def _table(

@@ -19,7 +19,9 @@ from bftrainer.study.plan.greedy import Reading, greedy
 from bftrainer.study.plan.naive import naive
 from bftrainer.study.plan.scaling import Draw, Scaling
 from bftrainer.study.plan.stage_cost import Costs, Planned
+from bftrainer.study.plan.staging import experiment_of, rung_stages
 from bftrainer.study.plan.static import static
+from bftrainer.study.rungs.hyperband import Hyperband
 
 SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 FAST: Final = 160  # GPUs of the fastest plan
@@ -65,7 +67,6 @@ def drawn_costs(case: int, stages: Experiment | None = None) -> Costs:
         billing=list(Billing)[int(random.integers(2))],
         scale_s=float(random.choice([0.0, 10.0])),
         init_s=float(random.choice([0.0, 7.0])),
-        init_spread=float(random.choice([0.0, 0.5])),
         data_price=float(random.choice([0.0, 0.02])),
     )
     return Costs(stages, scaling, cloud, seed=case)
@@ -79,6 +80,9 @@ def drawn_plan(case: int, stages: int) -> tuple[int, ...]:
 def graph_error(case: int) -> float:
     """Return how far the closed form is from the graph: the largest relative difference."""
     costs = drawn_costs(case)
+    if costs.scaling.spread == 0.0:  # else the closed form of a minimum charge is that of means
+        cloud = replace(costs.cloud, minimum_s=40.0 * (case % 3))
+        costs = Costs(costs.experiment, costs.scaling, cloud, seed=case)
     plan = drawn_plan(case, len(costs.experiment))
     closed, drawn = costs.predict(plan), simulate(costs, plan)
     pairs = [(drawn.time_s.mean(), closed.time_s), (drawn.cost.mean(), closed.cost)]
@@ -203,6 +207,41 @@ def large(start_s: float, deadline_min: int, efficiency: float, spread: float = 
         repaired=_cost(repaired) / optimum - 1.0,
         literal=_cost(literal) / optimum - 1.0,
         greedy_cpu_s=at_s[2] - at_s[1],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Many:
+    """Brackets of Hyperband, planned one after another."""
+
+    most: int  # epochs; eta is 2
+    stages: int
+    over_fastest: float  # deadline, of the fastest plan's time
+    gap: float
+    cpu_s: float
+    repaired: float  # cost above the plan, as a share
+
+
+def many(most: int, over_fastest: float) -> Many:
+    """Plan a study of many stages."""
+    stages = rung_stages(Hyperband(least=1, most=most, eta=2))
+    costs = Costs(
+        experiment_of(stages),
+        replace(saturating(100.0, 0.05, 2.0), spread=0.05, draw=Draw.TASK, n_max=16),
+        Cloud(gpus_per_instance=4, price_h=12.24, init_s=15.0, scale_s=15.0),
+    )
+    deadline_s = over_fastest * fastest(costs, 256).time_s
+    began_s = time.process_time()
+    found = exact(fresh(costs), deadline_s, 256)
+    took_s = time.process_time() - began_s
+    cost, bound = _bounded(found)
+    return Many(
+        most=most,
+        stages=len(stages),
+        over_fastest=over_fastest,
+        gap=cost / bound - 1.0,
+        cpu_s=took_s,
+        repaired=_cost(greedy(costs, deadline_s, 256, Reading.REPAIRED)) / cost - 1.0,
     )
 
 

@@ -6,13 +6,14 @@ import itertools
 
 import pytest
 
-from bftrainer.study.ladder import ladder
 from bftrainer.study.plan.cloud import Billing, Cloud
 from bftrainer.study.plan.dag import Kind, simulate, tasks_of
 from bftrainer.study.plan.exact import exact
-from bftrainer.study.plan.experiment import Stage, sha_stages, stages_of
+from bftrainer.study.plan.experiment import Stage, sha_stages
 from bftrainer.study.plan.scaling import Scaling, scaling_of
 from bftrainer.study.plan.stage_cost import Costs
+from bftrainer.study.plan.staging import rung_stages
+from bftrainer.study.rungs.sha import Sha
 from milp.problem import Curve
 
 HALVING = Scaling(gpus=(1, 2, 4), unit_s=(8.0, 4.0, 2.0))
@@ -41,7 +42,7 @@ def test_a_study_that_is_over_before_one_trial_is_left() -> None:
 
 
 def test_a_ladder_becomes_increments() -> None:
-    stages = stages_of(ladder(9, 1, 9, 3))
+    stages = rung_stages(Sha(trials=9, least=1, most=9, eta=3))
     assert [(s.trials, s.units) for s in stages] == [(9, 1), (3, 2), (1, 6)]
 
 

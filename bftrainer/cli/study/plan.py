@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SAMPLES = 100
 MOST_INSTANCES = 64
+MOST_SHOWN = 12  # stages, behind each planner
+ROUNDED = 1e-6  # amounts in a document are rounded
 _TIME: dict[str, Any] = {"type": parse_time, "metavar": "TIME", "show_default": True}
 
 
@@ -97,12 +99,11 @@ def _print(found: StudyPlan) -> None:
     """Print the stages, then the plans of other planners beside the total."""
     headers = ("STAGE", ">TRIALS", f">{found.unit.upper()}", ">GPUS/TRIAL", ">AT ONCE")
     rows = [_cells(number, one) for number, one in enumerate(found.stages, 1)]
+    if found.minimum_cost > 0.0:
+        rows.append(("minimum charge", *("",) * 7, f"{found.minimum_cost:.2f}", ""))
     total = ("total", *("",) * 5, *_amounts(found.time_s, found.cost))
     print_table((*headers, ">INSTANCES", ">TIME", ">P10-P90", ">COST", ">P10-P90"), [*rows, total])
-    click.echo(
-        f"\nNo plan that takes {duration(found.deadline_s)} on the average costs less than"
-        f" {found.bound:.2f}.\n{found.in_time:.0%} of {SAMPLES} samples are in time.\n"
-    )
+    click.echo(f"\n{_optimal(found)}\nIt is in time with a probability of {found.in_time:.0%}.\n")
     rivals: list[tuple[str, ...]] = [
         _rival("exact", found.gpus, found.time_s.mean, found.cost.mean, found)
     ]
@@ -112,6 +113,18 @@ def _print(found: StudyPlan) -> None:
         else:
             rivals.append(_rival(name, one.gpus, one.time_s, one.cost, found))
     print_table(("PLANNER", ">TIME", ">COST", ">ABOVE", "GPUS BY STAGE"), rivals)
+
+
+def _optimal(found: StudyPlan) -> str:
+    """Return how good the plan is."""
+    on_average = f"{duration(found.deadline_s)} on the average"
+    gap = found.cost.mean / found.bound - 1.0
+    if gap < ROUNDED:
+        return f"This is the optimum: no plan that takes {on_average} costs less."
+    return (
+        f"No plan that takes {on_average} costs less than {found.bound:.2f}: this one is at most"
+        f" {gap:.2%} above the optimum."
+    )
 
 
 def _cells(number: int, one: PlannedStage) -> tuple[str, ...]:
@@ -138,8 +151,9 @@ def _amounts(time_s: Amount, cost: Amount) -> tuple[str, ...]:
 def _rival(
     name: str, gpus: tuple[int, ...], time_s: float, cost: float, found: StudyPlan
 ) -> tuple[str, ...]:
-    above = max(0.0, cost / found.cost.mean - 1.0)  # rounded
-    return name, _exactly(time_s), f"{cost:.2f}", f"{above:.1%}", " ".join(map(str, gpus))
+    above = cost / found.cost.mean - 1.0
+    stages = " ".join(map(str, gpus[:MOST_SHOWN])) + (" ..." if len(gpus) > MOST_SHOWN else "")
+    return name, _exactly(time_s), f"{cost:.2f}", f"{above:.1%}".replace("-0.0%", "0.0%"), stages
 
 
 def _exactly(seconds: float) -> str:

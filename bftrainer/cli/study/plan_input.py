@@ -59,6 +59,13 @@ def request_of(path: Path, options: Mapping[str, Any], samples: int) -> PlanRequ
 
 def stages_of(study: StudyDocument) -> tuple[RungStage, ...]:
     """Return the stages of a study's rule (BFT-1645)."""
+    if study.parallel != "auto":
+        raise UsageError(
+            "BFT-1645",
+            f"This study cannot be planned: it sets parallel to {study.parallel}, and a plan says"
+            " itself how many trials train at once.",
+            "Remove 'parallel' from the study.",
+        )
     try:
         stages = rung_stages(study.rule_with())
     except ValueError as problem:

@@ -18,41 +18,46 @@ SIZES = (1, 2, 4, 8)  # of trials
 LEAST_INSTANCES, MOST_INSTANCES = 2, 8
 TIMES = 4  # that each study is placed
 LEAVES, CHANGES, ANOTHER = 0.3, 0.4, 0.9  # probabilities: of a trial, of its size, of one more
-SEED = 2021
+SEED = 0
 
 
-@dataclass(slots=True)
-class _Counts:
-    """What was seen."""
+@dataclass(slots=True, kw_only=True)
+class Placed:
+    """What came of all placements."""
 
-    placements: int = 0
-    over: int = 0
+    rounds: int = 0  # placements
+    wrong: int = 0  # trials that are missing, or have another number of GPUs
+    oversubscribed: int = 0  # placements
     fitting: int = 0  # trials that fit on an instance
-    split: int = 0
-    same: int = 0  # trials with the same GPUs as before
-    moved: int = 0
+    split: int = 0  # of these, on several
+    unchanged: int = 0  # trials that had their number of GPUs before
+    moved: int = 0  # of these
 
 
-def find(_: Records, extent: Points) -> Reproduced:
-    """Count oversubscribed instances, trials that are split, and those that are moved."""
-    counts = _Counts()
-    chance = np.random.default_rng(SEED)
-    for _study in range(extent.placements):
+def replaced(histories: int) -> Placed:
+    """Place so many random studies, each ``TIMES`` times."""
+    counts, chance = Placed(), np.random.default_rng(SEED)
+    for _ in range(histories):
         instances = int(chance.integers(LEAST_INSTANCES, MOST_INSTANCES + 1))
         last: Placement = {}
         for time in range(TIMES):
             gpus = _next(chance, last, instances * GPUS, time)
-            found = place(gpus, last, instances, GPUS)
-            if found is None or set(found) != set(gpus):
-                raise RuntimeError("a trial was not placed though there is room")
+            found = place(gpus, last, instances, GPUS) or {}
             _count(counts, gpus, last, found)
             last = found
+    return counts
+
+
+def find(_: Records, extent: Points) -> Reproduced:
+    """Count oversubscribed instances, trials that are split, and those that are moved."""
+    placed = replaced(extent.placements)
     line = EXPECTED.line
+    over = placed.oversubscribed + placed.wrong
     return Reproduced(
         lines=(
-            line("alg3", "over", float(counts.over), holds=counts.over == 0, of=counts.placements),
-            line("alg3", "split", float(counts.split), holds=counts.split == 0, of=counts.fitting),
-            line("alg3", "moved", percent(counts.moved / counts.same), of=counts.same),
+            line("alg3", "over", float(over), holds=over == 0, of=placed.rounds),
+            line("alg3", "split", float(placed.split), holds=placed.split == 0, of=placed.fitting),
+            line("alg3", "moved", percent(placed.moved / placed.unchanged), of=placed.unchanged),
         )
     )
 
@@ -75,15 +80,17 @@ def _next(chance: np.random.Generator, last: Placement, room: int, time: int) ->
     return gpus
 
 
-def _count(counts: _Counts, gpus: dict[str, int], last: Placement, found: Placement) -> None:
-    counts.placements += 1
+def _count(counts: Placed, gpus: dict[str, int], last: Placement, found: Placement) -> None:
     used = Counter(instance for where in found.values() for instance in where)
-    is_wrong = any(len(found[trial]) != size for trial, size in gpus.items())
-    counts.over += is_wrong or max(used.values(), default=0) > GPUS
+    counts.rounds += 1
+    counts.oversubscribed += max(used.values(), default=0) > GPUS
+    counts.wrong += len(set(found) - set(gpus))
     for trial, size in gpus.items():
+        where = found.get(trial, ())
+        counts.wrong += len(where) != size
         if size <= GPUS:
             counts.fitting += 1
-            counts.split += len(set(found[trial])) > 1
+            counts.split += len(set(where)) > 1
         if len(last.get(trial, ())) == size:
-            counts.same += 1
-            counts.moved += sorted(found[trial]) != sorted(last[trial])
+            counts.unchanged += 1
+            counts.moved += sorted(where) != sorted(last[trial])

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from bftrainer.papers.findings import Line, Reproduced, Table, percent
 from bftrainer.papers.paper import Extent, Records
-from bftrainer.papers.rubberband.published import EXPECTED
+from bftrainer.papers.rubberband.published import EXPECTED, means
 from bftrainer.papers.rubberband.setting import (
     GPUS_PER_INSTANCE,
     LATENCY_S,
@@ -66,16 +66,16 @@ class Residual:
 
 
 NEAREST = Reading(
-    name="static 30 and 40, RubberBand 20 alone: profile E",
+    name="static 30 and 40, RubberBand 20 alone (profile E)",
     rows=("30 min, static", "40 min, static", RUBBERBAND),
 )
 READINGS = (
-    Reading(name="as the text says (6 instances in 20 min)"),
-    Reading(name="the same, times alone", has_cost=False),
+    Reading(name="6 instances in 20 min, as the text says"),
+    Reading(name="6 instances in 20 min, times alone", has_cost=False),
     Reading(name="9 instances in 20 min", static_20=9),
     Reading(name="9 instances, initialisation not billed", static_20=9, init_s=0.0),
     Reading(
-        name="the same without RubberBand's row",
+        name="9 instances, neither initialisation nor RubberBand's row",
         static_20=9,
         init_s=0.0,
         rows=tuple(row for row in ROWS if row != RUBBERBAND),
@@ -134,8 +134,8 @@ def _stages(row: str, reading: Reading) -> Iterator[tuple[int, int, int]]:
 
 
 def _published(row: str) -> tuple[float, float]:
-    minutes, dollars = EXPECTED.tables["table2"]["rows"][row]
-    return minutes, dollars
+    time, cost = means("table2", row)[:2]
+    return time.value, cost.value
 
 
 def _near(

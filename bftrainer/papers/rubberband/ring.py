@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from bftrainer.papers.findings import Chart, Plotted, Reproduced
 from bftrainer.papers.paper import Extent, Records
-from bftrainer.papers.rubberband.published import EXPECTED
+from bftrainer.papers.rubberband.published import EXPECTED, means
 
 BATCH = 1024
 GRADIENT_BYTES = 4 * 25_557_032  # ResNet-50, 32-bit
@@ -59,8 +59,8 @@ def deviations(rates: Mapping[int, float], bandwidth: float) -> list[float]:
 
 def measured(placed: str) -> dict[int, float]:
     """Return samples per second by GPUs of a row of Table 1."""
-    table = EXPECTED.tables["table1"]
-    return dict(zip(table["columns"], table["rows"][placed], strict=True))
+    sizes = EXPECTED.tables["table1"]["columns"]
+    return dict(zip(sizes, (mean.value for mean in means("table1", placed)), strict=True))
 
 
 def find(_: Records, __: Extent) -> Reproduced:
@@ -71,10 +71,12 @@ def find(_: Records, __: Extent) -> Reproduced:
         bandwidth = fitted_bandwidth(rates)
         ours = {gpus: BATCH / step_s(rates[1], gpus, bandwidth) for gpus in rates}
         lines += [
-            EXPECTED.line("table1", "rate", ours[gpus], paper=rates[gpus], gpus=gpus, name=name)
-            for gpus in rates
-            if gpus > 1
-        ]
+            EXPECTED.line(
+                "table1", "rate", ours[gpus], paper=mean.value, name=name, spread=mean.spread,
+                gpus=f"{gpus} GPUs" if gpus > 1 else "1 GPU, given to the model",
+            )
+            for gpus, mean in zip(rates, means("table1", name), strict=True)
+        ]  # fmt: skip
         lines.append(EXPECTED.line("table1", name, ours[4] / ours[1]))
         lines.append(EXPECTED.line("table1", "bandwidth", bandwidth / 1e9, name=name))
         x = tuple(float(gpus) for gpus in rates)

@@ -14,6 +14,7 @@ from bftrainer.study.plan.stage_cost import Planned
 
 NEAREST = "E"
 ROUNDING = 1e-9
+FILLED = "15 GPUs fill the 4 instances that Table 3 lists; its 3 trials of 4 GPUs need 3 instances"
 
 
 def runs(extent: Extent) -> tuple[Planning, ...]:
@@ -42,10 +43,11 @@ def find(records: Records, _: Extent) -> Reproduced:
         found = (stage.trials, ours.gpus // stage.trials, ours.instances)
         lines += [
             EXPECTED.line(
-                "table3", key, float(one), paper=float(paper), epochs=epochs, profile=NEAREST
+                "table3", key, float(one), paper=float(paper), epochs=epochs, profile=NEAREST,
+                why=FILLED,
             )
             for key, one, paper in zip(("trials", "gpus", "instances"), found, values, strict=True)
-        ]
+        ]  # fmt: skip
     for name, scaling in profiles().items():
         published = _published(scaling)
         ratio = records[_in_its_time(scaling)].cost / published.cost

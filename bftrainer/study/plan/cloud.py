@@ -23,7 +23,6 @@ class Cloud:
     minimum_s: float = 0.0  # an instance costs at least as much as for this long
     scale_s: float = 0.0  # from the request until it is there; not billed
     init_s: float = 0.0  # until it is usable; billed
-    init_spread: float = 0.0  # standard deviation of that as a share of it
     data_price: float = 0.0  # each new instance downloads the data for this
 
     @property

@@ -9,16 +9,13 @@ beyond that the samples tell the spread.
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from bftrainer.study.plan.cloud import Billing
-from bftrainer.study.plan.draws import Floats, init_draws
+from bftrainer.study.plan.draws import Floats
 from bftrainer.study.plan.stage_cost import Costs
-
-_ORDER = 31  # keeps the shuffling of samples apart from other draws
 
 
 class Kind(enum.StrEnum):
@@ -111,29 +108,24 @@ def _ends(costs: Costs, plan: tuple[int, ...], tasks: list[Task]) -> Floats:
     """Return when each task ends: tasks x samples."""
     ends = np.zeros((len(tasks), _samples(costs)))
     ready: dict[tuple[int, ...], Floats] = {(): np.zeros(ends.shape[1])}
-    drawn: dict[tuple[Kind, int], Floats] = {}
-    new = Counter(task.stage for task in tasks if task.kind is Kind.INIT)
+    trains: dict[int, Floats] = {}
     for number, task in enumerate(tasks):
         if task.before not in ready:
             ready[task.before] = ends[list(task.before)].max(0)
         ends[number] = ready[task.before]
         if task.kind is Kind.SCALE:
             ends[number] += costs.cloud.scale_s
-        elif task.kind is not Kind.SYNC:
-            key = task.kind, task.stage
-            if key not in drawn:
-                drawn[key] = (
-                    _train_s(costs, task.stage, plan)
-                    if task.kind is Kind.TRAIN
-                    else _shuffled_init(costs, task.stage, new[task.stage])
-                )
-            ends[number] += drawn[key][:, task.number]
+        elif task.kind is Kind.INIT:
+            ends[number] += costs.cloud.init_s
+        elif task.kind is Kind.TRAIN:
+            if task.stage not in trains:
+                trains[task.stage] = _train_s(costs, task.stage, plan)
+            ends[number] += trains[task.stage][:, task.number]
     return ends
 
 
 def _samples(costs: Costs) -> int:
-    varies = costs.scaling.spread > 0.0 or costs.cloud.init_spread > 0.0
-    return costs.samples if varies else 1
+    return costs.samples if costs.scaling.spread > 0.0 else 1
 
 
 def _train_s(costs: Costs, index: int, plan: tuple[int, ...]) -> Floats:
@@ -143,13 +135,6 @@ def _train_s(costs: Costs, index: int, plan: tuple[int, ...]) -> Floats:
 def _used_s(costs: Costs, index: int, plan: tuple[int, ...]) -> Floats:
     each = costs.share(index, plan[index])[0]
     return np.asarray(each * _train_s(costs, index, plan).sum(1))
-
-
-def _shuffled_init(costs: Costs, index: int, new: int) -> Floats:
-    """Return initialisations as in ``Costs.grow_s``, but independent of other stages'."""
-    drawn = init_draws(costs.cloud, new, costs.samples, costs.seed)
-    order = np.random.default_rng((costs.seed, _ORDER, index)).permutation(len(drawn))
-    return drawn[order]
 
 
 def _shortfall_s(born: list[Floats], now_s: Floats, minimum_s: float) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy as np
 from bftrainer.study.plan.cloud import Cloud
 from bftrainer.study.plan.dag import Drawn, simulate
 from bftrainer.study.plan.draws import Floats
-from bftrainer.study.plan.exact import exact
-from bftrainer.study.plan.greedy import Reading, greedy
+from bftrainer.study.plan.exact import exact, fastest
+from bftrainer.study.plan.greedy import Reading, descend, greedy
 from bftrainer.study.plan.naive import naive
 from bftrainer.study.plan.scaling import Scaling
 from bftrainer.study.plan.stage_cost import Costs, Planned
@@ -21,6 +21,7 @@ from bftrainer.study.plan.static import static
 
 NAME: Final = "study-plan"  # of the document
 LOW, HIGH = 0.1, 0.9  # quantiles that are shown
+CHECKS = 1000  # samples that say how often a plan is in time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +71,10 @@ class StudyPlan:
     unit: str
     rule: Mapping[str, Any]
     deadline_s: float
-    in_time: float  # share of the samples that end by the deadline
+    in_time: float  # with which probability it ends by the deadline
     time_s: Amount
     cost: Amount
+    minimum_cost: float = 0.0  # of that the minimum charge, which no stage has
     bound: float  # no plan that is in time costs less
     stages: tuple[PlannedStage, ...]
     rivals: Mapping[str, Rival | None]  # planner -> its plan; None: it has none that is in time
@@ -112,26 +114,42 @@ class PlanRequest:
 
 
 def plan_study(request: PlanRequest) -> StudyPlan | None:
-    """Return the plan; None: none is in time."""
+    """Return the plan; None: none is in time.
+
+    Where ``exact`` is not sure (a minimum charge, very many labels) the cheapest plan of all
+    planners counts, with its bound.
+    """
     costs = request.costs
-    best = exact(costs, request.deadline_s, request.most)
-    if best is None or best.bound is None:
+    found = exact(costs, request.deadline_s, request.most)
+    if found is None or found.bound is None:
         return None
+    rivals, plans = _rivals(request, costs), [found]
+    if found.cost > found.bound:
+        plans += [one for one in rivals.values() if one is not None]
+        plans.append(descend(costs, request.deadline_s, found, Reading.REPAIRED))
+    best = min(plans, key=lambda plan: plan.cost)
     drawn = simulate(costs, best.gpus)
     return StudyPlan(
         study=request.study,
         unit=request.unit,
         rule=request.rule,
         deadline_s=request.deadline_s,
-        in_time=float(np.mean(drawn.time_s <= request.deadline_s * (1.0 + 1e-9))),
+        in_time=_in_time(request, best),
         time_s=_amount(drawn.time_s),
         cost=_amount(drawn.cost),
-        bound=best.bound,
+        minimum_cost=round(float((drawn.cost - drawn.stage_cost.sum(0)).mean()), 6),
+        bound=round(min(found.bound, float(drawn.cost.mean())), 6),
         stages=_stages(request, costs, best, drawn),
-        rivals=_rivals(request, costs),
+        rivals={name: None if one is None else _rival(costs, one) for name, one in rivals.items()},
         scaling=request.scaling,
         cloud=request.cloud,
     )
+
+
+def _in_time(request: PlanRequest, plan: Planned) -> float:
+    """Return how often the plan is in time, on samples that it was not chosen by."""
+    costs = replace(request.costs, samples=CHECKS, seed=request.seed + 1)
+    return float(np.mean(simulate(costs, plan.gpus).time_s <= request.deadline_s * (1.0 + 1e-9)))
 
 
 def _stages(
@@ -157,9 +175,9 @@ def _stages(
     return tuple(found)
 
 
-def _rivals(request: PlanRequest, costs: Costs) -> dict[str, Rival | None]:
+def _rivals(request: PlanRequest, costs: Costs) -> dict[str, Planned | None]:
     deadline_s, most = request.deadline_s, request.most
-    found = {
+    return {
         "static": static(costs, deadline_s, most),
         "naive": naive(costs, deadline_s, most),
         **{
@@ -167,10 +185,16 @@ def _rivals(request: PlanRequest, costs: Costs) -> dict[str, Rival | None]:
             for reading in Reading
         },
     }
-    return {
-        name: None if plan is None else Rival(gpus=plan.gpus, time_s=plan.time_s, cost=plan.cost)
-        for name, plan in found.items()
-    }
+
+
+def _rival(costs: Costs, plan: Planned) -> Rival:
+    """Return another planner's plan, by the same samples as the best one."""
+    drawn = simulate(costs, plan.gpus)
+    return Rival(
+        gpus=plan.gpus,
+        time_s=round(float(drawn.time_s.mean()), 6),
+        cost=round(float(drawn.cost.mean()), 6),
+    )
 
 
 def _amount(samples: Floats) -> Amount:
@@ -183,7 +207,7 @@ def _amount(samples: Floats) -> Amount:
 def soonest(request: PlanRequest) -> tuple[float, float]:
     """Return how soon the study can end at all, and the least cost of that."""
     costs = request.costs
-    quickest = costs.predict((request.most,) * len(request.stages))
+    quickest = fastest(costs, request.most)
     best = exact(costs, quickest.time_s * (1.0 + 1e-9), request.most) or quickest
     return best.time_s, best.cost
 

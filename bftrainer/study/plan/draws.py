@@ -12,14 +12,12 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from bftrainer.study.plan.cloud import Cloud
 from bftrainer.study.plan.experiment import Stage
 from bftrainer.study.plan.scaling import Draw, Scaling
 
 Floats = npt.NDArray[np.float64]
 LEAST = 0.05  # nothing is faster than this share of its mean
 FEW = 16  # units drawn one by one; the sum of more is normal
-_GROWTH = 977  # keeps the draws of instances apart from those of stages
 
 
 def unit_draws(scaling: Scaling, stage: Stage, index: int, samples: int, seed: int) -> Floats:
@@ -36,14 +34,6 @@ def unit_draws(scaling: Scaling, stage: Stage, index: int, samples: int, seed: i
     mean, variance = _moments(scaling.spread)
     sums = stage.units * mean + math.sqrt(stage.units * variance) * random.standard_normal(shape)
     return np.maximum(LEAST * stage.units, sums)
-
-
-def init_draws(cloud: Cloud, new: int, samples: int, seed: int) -> Floats:
-    """Return the initialisation of each of some new instances: samples x instances."""
-    if cloud.init_spread == 0.0:
-        return np.full((1, new), cloud.init_s)
-    normal = np.random.default_rng((seed, _GROWTH, new)).standard_normal((samples, new))
-    return np.maximum(0.0, cloud.init_s * (1.0 + cloud.init_spread * normal))
 
 
 def _varied(normal: Floats, spread: float) -> Floats:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from bftrainer.study.ladder import Rung
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,15 +14,6 @@ class Stage:
 
 
 Experiment = tuple[Stage, ...]
-
-
-def stages_of(rungs: Sequence[Rung]) -> Experiment:
-    """Return the stages of a study that climbs a ladder: its rungs' budgets as increments."""
-    below = [0, *(rung.budget for rung in rungs)]
-    return tuple(
-        Stage(trials=rung.trials, units=rung.budget - done)
-        for rung, done in zip(rungs, below, strict=False)
-    )
 
 
 def sha_stages(trials: int, least: int, most: int, eta: int) -> Experiment:

@@ -48,22 +48,40 @@ def descend(costs: Costs, deadline_s: float, start: Planned, reading: Reading) -
     """Take the step that saves most for the time it adds, as long as there is one."""
     best = start
     while True:
-        following: Planned | None = None
+        following: tuple[int, int, float] | None = None  # stage, its GPUs, time of the plan
         most_gain = 0.0
         for index, gpus in enumerate(best.gpus):
             less = step_down(costs, index, gpus, reading)
             if less is None:
                 continue
-            plan = costs.predict((*best.gpus[:index], less, *best.gpus[index + 1 :]))
-            saved, added_s = best.cost - plan.cost, plan.time_s - best.time_s
-            if saved < LEAST_GAIN or (reading is Reading.REPAIRED and plan.time_s > deadline_s):
+            time_s, cost = _changed(costs, best, index, less)
+            saved, added_s = best.cost - cost, time_s - best.time_s
+            if saved < LEAST_GAIN or (reading is Reading.REPAIRED and time_s > deadline_s):
                 continue
             gain = saved / added_s if added_s > 1e-12 else math.inf
             if following is None or gain > most_gain:
-                following, most_gain = plan, gain
-        if following is None or following.time_s > deadline_s:
+                following, most_gain = (index, less, time_s), gain
+        if following is None or following[2] > deadline_s:
             return best
-        best = following
+        best = costs.predict(_with(best, *following[:2]))
+
+
+def _changed(costs: Costs, plan: Planned, index: int, gpus: int) -> tuple[float, float]:
+    """Return time and cost of a plan with other GPUs in one stage: the next one may grow, too."""
+    if costs.cloud.minimum_s > 0.0:
+        whole = costs.predict(_with(plan, index, gpus))
+        return whole.time_s, whole.cost
+    old = plan.stages[index : index + 2]
+    before = plan.stages[index - 1].instances if index else 0
+    new = [costs.stage(index, gpus, before)]
+    if len(old) > 1:
+        new.append(costs.stage(index + 1, old[1].gpus, new[0].instances))
+    time_s = plan.time_s + sum(one.time_s for one in new) - sum(one.time_s for one in old)
+    return time_s, plan.cost + sum(one.cost for one in new) - sum(one.cost for one in old)
+
+
+def _with(plan: Planned, index: int, gpus: int) -> tuple[int, ...]:
+    return (*plan.gpus[:index], gpus, *plan.gpus[index + 1 :])
 
 
 def step_down(costs: Costs, index: int, gpus: int, reading: Reading) -> int | None:

@@ -9,6 +9,8 @@ from functools import cache
 
 from milp.problem import Curve
 
+LEAST_S, MOST_S = 1e-6, 1e9  # of a unit
+
 
 class Draw(enum.StrEnum):
     """What varies: the paper leaves it open, and its Fig. 9 depends on it."""
@@ -38,8 +40,9 @@ class Scaling:
         ascending = sorted(set(self.gpus))
         if not ascending or list(self.gpus) != ascending or ascending[0] < 1:
             raise ValueError("sizes must ascend from 1 on")
-        if len(self.unit_s) != len(self.gpus) or not all(0.0 < s < math.inf for s in self.unit_s):
-            raise ValueError("each size needs a positive time per unit")
+        is_each = len(self.unit_s) == len(self.gpus)
+        if not is_each or not all(LEAST_S <= s <= MOST_S for s in self.unit_s):
+            raise ValueError(f"each size needs a time per unit, from {LEAST_S:g} to {MOST_S:g} s")
         if not 1 <= self.n_min <= (self.n_max or self.n_min):
             raise ValueError("1 <= n_min <= n_max is required of the sizes of a trial")
 
@@ -95,5 +98,7 @@ def _line(sizes: tuple[int, ...], unit_s: tuple[float, ...], gpus: int) -> float
     if gpus < sizes[0]:
         return unit_s[0] * sizes[0] / gpus
     piece = next((i for i in range(1, len(sizes) - 1) if sizes[i] >= gpus), len(sizes) - 1)
+    if unit_s[piece] >= unit_s[piece - 1]:
+        return unit_s[piece - 1]  # the least is taken anyway, and a rising line may overflow
     slope = math.log(unit_s[piece] / unit_s[piece - 1]) / math.log(sizes[piece] / sizes[piece - 1])
     return float(unit_s[piece - 1] * (gpus / sizes[piece - 1]) ** slope)

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from bftrainer.study.plan.cloud import Billing, Cloud
-from bftrainer.study.plan.draws import Floats, init_draws, unit_draws
+from bftrainer.study.plan.draws import Floats, unit_draws
 from bftrainer.study.plan.experiment import Experiment
 from bftrainer.study.plan.scaling import Scaling
 
@@ -62,10 +62,8 @@ class Costs:
     cloud: Cloud
     samples: int = SAMPLES
     seed: int = 0
-    evaluations: int = 0  # plans that were predicted
     _shares: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _runs: dict[tuple[int, int, int], tuple[float, float]] = field(default_factory=dict)
-    _grown_s: dict[int, float] = field(default_factory=dict)
 
     @cached_property
     def draws(self) -> tuple[Floats, ...]:
@@ -104,12 +102,7 @@ class Costs:
 
     def grow_s(self, new: int) -> float:
         """Return how long it takes until so many new instances are usable."""
-        if new <= 0:
-            return 0.0
-        if new not in self._grown_s:
-            init = init_draws(self.cloud, new, self.samples, self.seed)
-            self._grown_s[new] = self.cloud.scale_s + float(init.max(1).mean())
-        return self._grown_s[new]
+        return self.cloud.scale_s + self.cloud.init_s if new > 0 else 0.0
 
     def stage(self, index: int, gpus: int, before: int) -> StageCost:
         """Return what a stage takes on some GPUs if so many instances are there before.
@@ -135,7 +128,6 @@ class Costs:
 
     def predict(self, plan: tuple[int, ...]) -> Planned:
         """Return what a plan takes: so many GPUs for each stage."""
-        self.evaluations += 1
         stages: list[StageCost] = []
         before = 0
         for index, gpus in enumerate(plan):
