@@ -7,6 +7,7 @@ the trial has changed meanwhile is left to the next turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from bftrainer.api.client import Client
@@ -30,9 +31,10 @@ from bftrainer.study.outcome import parameters_line
 from bftrainer.study.perturbing import perturbed
 from bftrainer.study.storage import StudyStorage
 from bftrainer.study.stored import NewTrial, Scalar
-from bftrainer.study.trials import Stage, Start
+from bftrainer.study.trials import Stage, Start, Verdicts
 
 AT_ONCE = 250  # trials of one request
+_STARTS, _GROWTH = "to start", "to go on"
 # Trainers in all, of a user at once, and per minute.
 _LIMITS = ("BFT-1009", "BFT-1030", "BFT-1031")
 # Codes of a daemon: ended; does not exist; trains; its budget is greater already.
@@ -47,7 +49,7 @@ class Actor:
     ) -> None:
         self._study, self._client, self._storage = study, client, storage
         self._events = events
-        self._is_limited, self._limit = False, ""  # by the policy, and why
+        self._limited: set[str] = set()  # what the policy's limits refused last: _STARTS, _GROWTH
 
     def create(self, starts: Sequence[Start], known: Sequence[KnownTrial]) -> bool:
         """Create trials in the storage; ``submit`` hands them to the daemon in the next turn.
@@ -110,7 +112,7 @@ class Actor:
         Returns:
             Whether it took all; the policy's limits may keep it from that for now.
         """
-        left, at_once = list(trials), AT_ONCE
+        left, at_once, limit = list(trials), AT_ONCE, ""
         while left and at_once:
             group = left[:at_once]
             try:
@@ -119,15 +121,26 @@ class Actor:
                 if error.code not in _LIMITS:
                     raise
                 at_once = len(group) // 2
-                self._limit = self._limit or error.cause
+                limit = limit or error.cause
                 continue
             for one in group:
                 self._tell_submitted(one)
             del left[: len(group)]
-        if left and not self._is_limited:
-            self._events.happened("limited", f"{len(left)} trials wait: {self._limit}")
-        self._is_limited, self._limit = bool(left), ""
+        self._tell_limited(_STARTS, len(left), limit)
         return not left
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the policy's limits refused something, which is to be tried again."""
+        return bool(self._limited)
+
+    def _tell_limited(self, what: str, count: int, limit: str) -> None:
+        """Say that so many trials wait; once, until none does."""
+        if not count:
+            self._limited.discard(what)
+        elif what not in self._limited:
+            self._limited.add(what)
+            self._events.happened("limited", f"{count} trials wait {what}: {limit}")
 
     def _spec(self, one: KnownTrial, most: int, nodes: int | None) -> TrainerSpec:
         attempt = one.attempt + 1 if one.is_to_retry else one.attempt
@@ -194,12 +207,25 @@ class Actor:
         line = f"trial {number} starts{parent}, {one.budget} {unit}: {said}"
         self._events.happened("started", line, trial=number, budget=one.budget)
 
-    def grow(self, one: KnownTrial, budget: int, nodes: int | None) -> None:
-        """Grant a waiting trial more units."""
-        change = TrainerChange(budget=budget, n_min=nodes, n_max=nodes)
-        if self._tried(one, lambda trainer_id: self._client.change(trainer_id, change)):
-            line = f"trial {one.number} goes on to {budget} {self._study.document.unit}"
-            self._events.happened("grown", line, trial=one.number, budget=budget)
+    def grow(self, trials: Sequence[KnownTrial], verdicts: Verdicts) -> None:
+        """Grant waiting trials more units, as far as the policy's limits go.
+
+        Trials at their rungs do not count as the user's, those that train do.
+        """
+        for done, one in enumerate(trials):
+            budget, nodes = verdicts.grow[one.number], verdicts.nodes.get(one.number)
+            change = TrainerChange(budget=budget, n_min=nodes, n_max=nodes)
+            try:
+                is_granted = self._tried(one, partial(self._client.change, change=change))
+            except BftError as error:
+                if error.code not in _LIMITS:
+                    raise
+                self._tell_limited(_GROWTH, len(trials) - done, error.cause)
+                return
+            if is_granted:
+                line = f"trial {one.number} goes on to {budget} {self._study.document.unit}"
+                self._events.happened("grown", line, trial=one.number, budget=budget)
+        self._tell_limited(_GROWTH, 0, "")
 
     def cancel(self, one: KnownTrial) -> None:
         """End a trial's trainer; nobody needs its last steps."""

@@ -7,6 +7,7 @@ storage is over, whether or not the daemon still knows it.
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,9 @@ from dataclasses import dataclass
 from bftrainer.errors import BftError
 from bftrainer.model.study import Report, TrialView
 from bftrainer.model.trainer import TrainerState, happens_anywhere, is_of_full_disk
-from bftrainer.study.stored import End, StoredTrial
+from bftrainer.study.stored import STAGES, StoredTrial
 from bftrainer.study.trials import Stage, Trial, Value
 
-_STAGES = {End.COMPLETE: Stage.COMPLETE, End.PRUNED: Stage.STOPPED, End.FAIL: Stage.FAILED}
 MAX_EXCUSED = 2  # failures of a trial for want of room; one that always needs more is to end
 SILENT = "Its script reported no value: it is to call run.report(value)."
 _FINISHED, _FAILED, _CANCELLED = (
@@ -33,7 +33,7 @@ class KnownTrial:
     view: TrialView | None  # its newest attempt; None: the daemon does not know it
     stage: Stage
     values: Mapping[int, float]  # units -> as reported, ascending
-    orders: Mapping[int, float]  # units -> when
+    reported_s: Mapping[int, float]  # units -> when
     node_s: float  # of all attempts that the daemon knows
     is_excused: bool  # its newest trainer failed, and that does not count
 
@@ -44,9 +44,9 @@ class KnownTrial:
 
     @property
     def budget(self) -> int:
-        """Units granted so far."""
+        """Units granted so far; what it has trained, if the daemon has forgotten its trainer."""
         budget = self.view.budget if self.view else None
-        return self.stored.budget if budget is None else budget
+        return max(self.stored.budget, self.units) if budget is None else budget
 
     @property
     def attempt(self) -> int:
@@ -104,7 +104,7 @@ class KnownTrial:
     def as_trial(self, sign: float) -> Trial:
         """Return it as a rule sees it."""
         values = tuple(
-            Value(units=units, value=sign * value, order=self.orders[units])
+            Value(units=units, value=sign * value, order=self.reported_s[units])
             for units, value in self.values.items()
         )
         return Trial(
@@ -118,7 +118,12 @@ class KnownTrial:
 
 
 def know(
-    stored: Sequence[StoredTrial], views: Iterable[TrialView], *, unit: str, retry: int
+    stored: Sequence[StoredTrial],
+    views: Iterable[TrialView],
+    *,
+    unit: str,
+    retry: int,
+    most: float = math.inf,
 ) -> tuple[KnownTrial, ...]:
     """Put both together, in the order of the trials' numbers.
 
@@ -127,6 +132,8 @@ def know(
         views: all that the daemon knows; several attempts of one trial are several trainers.
         unit: epochs or samples.
         retry: how often a failed trial is tried again.
+        most: full budget of a trial. One that has reported there is complete if the daemon has
+            forgotten it: it ended while no loop ran, longer ago than the journal goes back.
 
     Raises:
         BftError: BFT-1636, they are of different studies.
@@ -134,30 +141,32 @@ def know(
     attempts: dict[int, list[TrialView]] = {}
     for view in views:
         attempts.setdefault(view.tag.number, []).append(view)
-    return tuple(_known(one, attempts.get(one.number, []), unit, retry) for one in stored)
+    return tuple(_known(one, attempts.get(one.number, []), unit, retry, most) for one in stored)
 
 
-def _known(stored: StoredTrial, attempts: list[TrialView], unit: str, retry: int) -> KnownTrial:
+def _known(
+    stored: StoredTrial, attempts: list[TrialView], unit: str, retry: int, most: float
+) -> KnownTrial:
     view = max(attempts, key=lambda one: one.tag.attempt, default=None)
     if stored.end is None and view is not None:
         _check_parameters(stored, view)
-    values, orders = dict(stored.values), dict(stored.orders)
+    values, reported_s = dict(stored.values), dict(stored.orders)
     if stored.end is None:
         for report in (report for one in attempts for report in one.reports):
             units = _units(report, unit)
-            values[units], orders[units] = report.value, report.reported_s
+            values[units], reported_s[units] = report.value, report.reported_s
     excused = _excused(attempts)
-    known = sorted(orders)
-    for units in values.keys() - orders.keys():
+    known = sorted(reported_s)
+    for units in values.keys() - reported_s.keys():
         # The daemon has thinned it out, or it is of a lost attempt: not later than the next one.
         after = bisect_right(known, units)
-        orders[units] = orders[known[after]] if after < len(known) else 0.0
+        reported_s[units] = reported_s[known[after]] if after < len(known) else 0.0
     return KnownTrial(
         stored=stored,
         view=view,
-        stage=_stage(stored, view, retry + len(excused)),
+        stage=_stage(stored, view, retry + len(excused), most),
         values={units: values[units] for units in sorted(values)},
-        orders=orders,
+        reported_s=reported_s,
         node_s=max(stored.node_s, sum(one.node_s for one in attempts)),
         is_excused=view in excused,
     )
@@ -184,11 +193,11 @@ def _excused(attempts: list[TrialView]) -> list[TrialView]:
     return sorted(full, key=lambda one: one.tag.attempt)[:MAX_EXCUSED]
 
 
-def _stage(stored: StoredTrial, view: TrialView | None, retry: int) -> Stage:
+def _stage(stored: StoredTrial, view: TrialView | None, retry: int, most: float) -> Stage:
     if stored.end is not None:
-        return _STAGES[stored.end]
-    if view is None:
-        return Stage.ACTIVE  # asked, and about to be submitted
+        return STAGES[stored.end]
+    if view is None:  # created, and about to be submitted; or forgotten
+        return Stage.COMPLETE if max(stored.values, default=0) >= most else Stage.ACTIVE
     if view.state == _FINISHED:
         return Stage.COMPLETE
     if view.state == _CANCELLED:

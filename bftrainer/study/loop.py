@@ -18,15 +18,16 @@ from bftrainer.elastic.fence import write_whole
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.model.study import StudyView, TrialView
 from bftrainer.study.acting import Actor
-from bftrainer.study.cleaning import drop_checkpoints, keep_newest
+from bftrainer.study.cleaning import Cleaner, writes
 from bftrainer.study.directory import StudyDirectory
 from bftrainer.study.events import Events
 from bftrainer.study.full_disk import FullDisk
 from bftrainer.study.known import KnownTrial, know
-from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, StudySummary, best_of, with_trials
+from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, StudySummary, with_trials
 from bftrainer.study.plan.carrying import Carried
+from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.storage import StudyStorage
-from bftrainer.study.stored import End
+from bftrainer.study.stored import ENDS
 from bftrainer.study.trials import Rule, Stage, Verdicts
 from bftrainer.study.wishes import Wishes, read_wishes
 
@@ -38,9 +39,10 @@ SUMMARY_SHARE = 20.0  # how much longer
 SILENT_S = 5.0  # a trial at its rung whose report has not come by then has reported nothing
 STARTS_AT_ONCE = 50
 HOPELESS = 5  # trials in a row that failed without a report
-PAUSED, DAEMON = "paused", "daemon"  # notes in the storage: trials are held by us; who has them
+LAST_S, LAST_LOOK_S = 10.0, 0.1  # for workers of ended trials to end; between two looks at them
+# Notes in the storage: trials are held by us, and which the user had held before; who has them.
+PAUSED, DAEMON = "paused", "daemon"
 _JOURNAL = "BFT-22"  # codes of a daemon that cannot write for now: its disk is full
-_ENDS = {Stage.COMPLETE: End.COMPLETE, Stage.STOPPED: End.PRUNED, Stage.FAILED: End.FAIL}
 
 
 class StudyLoop:
@@ -59,17 +61,16 @@ class StudyLoop:
         self._study, self._client, self._storage = study, client, storage
         self._events = Events(study.events, say)
         self._actor = Actor(study, client, storage, self._events)
-        self._disk = FullDisk(study.path)
+        self._disk, self._cleaner = FullDisk(study.path), Cleaner(study)
         self._with_rule = with_rule
         self._daemon = ""  # that was checked
         self._is_new_daemon = is_new_daemon  # it is to train on what another one began
         self._view: StudyView | None = None
         self._wishes = Wishes()
         self._silent_since: dict[int, float] = {}
-        self._cleaned: set[int] = set()
         self._summary_s = -math.inf
         self._failed = self._failed_in_row = 0  # trials, since this process began
-        self._is_away = False
+        self._is_away = self._is_pause_told = False
         self._is_hasty = False  # the next turn is not to wait for news
         self._has_news = True
         self._known_views: dict[tuple[str, int, int], TrialView] = {}
@@ -99,26 +100,30 @@ class StudyLoop:
         """Take one turn; return whether the study is over."""
         view, before = self.meet(), self._wishes
         self._wishes = read_wishes(self._study.path)
-        if not (self._has_news or self._silent_since or self._wishes != before):
+        is_due = self._has_news or bool(self._silent_since) or self._actor.is_limited
+        if not (is_due or self._wishes != before):
             return False
         rule = self._rule()
         known = self._record(self._known(view))
-        self._clean(known)
+        self._cleaner.clean(known)
         if self._wishes.is_stopped:
-            return self._end(known, "Its study was stopped.")
+            self._end(known, "Its study was stopped.")
+            return True
         if self._obey_pause(known):
             return False
-        self._refuse_hopeless(known, int(rule.describe().get("trials", 0)))
+        self._refuse_hopeless(known, rule_of(rule.describe()).wanted)
         missing = [one for one in known if self._is_unsubmitted(one)]
-        if missing and self._actor.submit(missing, rule.most, _sizes(rule)):
+        if self._actor.submit(missing, rule.most, _sizes(rule)) and missing:
             self._is_hasty = True
             return False
         verdicts = self._asked(rule, known, view)
         self._act(verdicts, known)
         self._summarize_at_times(known)
         is_busy = verdicts.grow or verdicts.start or verdicts.stop
-        is_over = verdicts.is_over and not any(one.stage is Stage.ACTIVE for one in known)
-        return is_over and not is_busy and self._end(known, "Its study is over.")
+        if is_busy or not verdicts.is_over or any(one.stage is Stage.ACTIVE for one in known):
+            return False
+        self._end(known, "Its study is over.")
+        return True
 
     def meet(self) -> StudyView:
         """Look at the study's daemon; BFT-1630, it is another one."""
@@ -161,8 +166,8 @@ class StudyLoop:
 
     def _known(self, view: StudyView) -> tuple[KnownTrial, ...]:
         """Put storage and daemon together."""
-        document, stored = self._study.document, self._storage.trials()
-        return know(stored, view.trials, unit=document.unit, retry=document.retry)
+        document, stored, most = self._study.document, self._storage.trials(), self._rule().most
+        return know(stored, view.trials, unit=document.unit, retry=document.retry, most=most)
 
     def _check_daemon(self, view: StudyView) -> None:
         """Note the daemon before it gets a trial; refuse another one, as both would train it."""
@@ -224,10 +229,10 @@ class StudyLoop:
             self._failed, self._failed_in_row = self._failed + 1, self._failed_in_row + 1
         self._storage.finish(
             one.number,
-            _ENDS[one.stage],
+            ENDS[one.stage],
             value=one.value,
             reason=reason,
-            orders=one.orders,
+            orders=one.reported_s,
             node_s=one.node_s,
         )
         value = "" if one.value is None else f", {self._study.document.metric} {one.value:g}"
@@ -240,16 +245,21 @@ class StudyLoop:
         Where others take the place of failed ones there would be no end: there it is enough that
         the last ones failed, or as many as are wanted, since this process began.
         """
-        over = sorted((one for one in known if one.stage.is_over), key=_ended)
+        ends = (Stage.COMPLETE, Stage.FAILED)  # others ended for the user's or the study's sake
+        over = sorted((one for one in known if one.stage in ends), key=_ended)
         newest = over[-HOPELESS:]
         is_script = len(newest) == HOPELESS and not any(one.values for one in known)
         is_script = is_script and all(one.stage is Stage.FAILED for one in newest)
         is_endless = self._failed_in_row >= HOPELESS or self._failed >= max(HOPELESS, wanted)
         if not (is_script or (is_endless and self._study.document.failed == "ignore")):
             return
+        path = self._study.path
+        again = f"run {path} again; 'bftrainer study stop {path}' ends its trials"
+        if is_script:
+            again = "begin another study"
+            known = self._end(known, "The trials of its study fail.")
         self._write_summary(FAILED, known)
         last = [one for one in over if one.stage is Stage.FAILED][-1]
-        again = "begin another study" if is_script else f"run {self._study.path} again"
         raise BftError(
             "BFT-1629",
             f"{HOPELESS if is_script else self._failed} trials failed, the last one: {last.reason}",
@@ -258,25 +268,40 @@ class StudyLoop:
 
     # ---- wishes ------------------------------------------------------------------------
 
-    def _end(self, known: Sequence[KnownTrial], why: str) -> bool:
-        """End all trials that have not ended."""
+    def _end(self, known: Sequence[KnownTrial], why: str) -> tuple[KnownTrial, ...]:
+        """End all trials that have not ended, and return what they are then."""
         for one in known:
             if not one.stage.is_over:
                 self._finish(replace(one, stage=Stage.STOPPED), why)
                 self._actor.cancel(one)
-        return True
+        until_s = time.monotonic() + LAST_S
+        while True:
+            ended = self._known(self._look(is_whole=True))
+            if not any(map(writes, ended)) or time.monotonic() >= until_s:
+                self._cleaner.clean(ended)
+                return ended
+            time.sleep(LAST_LOOK_S)
 
     def _obey_pause(self, known: Sequence[KnownTrial]) -> bool:
         """Hold or release trials; return whether the study is paused."""
-        was_paused = bool(self._storage.note(PAUSED))
+        note = self._storage.note(PAUSED)
         if self._wishes.is_paused:
-            self._storage.set_note(PAUSED, value=True)
+            line = (
+                "the study is paused; it keeps its trials. It goes on with:"
+                f" bftrainer study resume {self._study.path}"
+            )
+            if not note:
+                before = [one.number for one in known if one.view and one.view.is_held]
+                self._storage.set_note(PAUSED, {"held_before": before})
+                self._events.happened("paused", line)
+            elif not self._is_pause_told:
+                self._events.say(line)
+            self._is_pause_told = True
             self._actor.hold(known, is_held=True)
-            if not was_paused:
-                self._events.happened("paused", "the study is paused; it keeps its trials")
             self._summarize_at_times(known)
-        elif was_paused:
-            self._actor.hold(known, is_held=False)
+        elif note:
+            users = note["held_before"] if isinstance(note, dict) else ()  # True: earlier releases
+            self._actor.hold([one for one in known if one.number not in users], is_held=False)
             self._storage.set_note(PAUSED, value=False)
             self._events.happened("resumed", "the study goes on")
         return self._wishes.is_paused
@@ -305,26 +330,12 @@ class StudyLoop:
         by_number = {one.number: one for one in known}
         # The first ones are not to wait until all are drawn.
         self._is_hasty = self._actor.create(verdicts.start[:STARTS_AT_ONCE], known)
-        for number, budget in verdicts.grow.items():
-            self._actor.grow(by_number[number], budget, verdicts.nodes.get(number))
+        self._actor.grow([by_number[number] for number in verdicts.grow], verdicts)
         for number, why in verdicts.stop.items():
             self._finish(replace(by_number[number], stage=Stage.STOPPED), why)
             self._actor.cancel(by_number[number])
 
     # ---- what is left ------------------------------------------------------------------
-
-    def _clean(self, known: Sequence[KnownTrial]) -> None:
-        """Remove checkpoints that nobody needs."""
-        best = best_of(known, self._study.document.sign)
-        is_file_wise = self._study.base.runtime != "command"
-        for one in known:
-            if one.number in self._cleaned or (best is not None and one.number == best.number):
-                continue
-            if one.stage.is_over and not one.is_alive and not (one.view and one.view.nodes):
-                drop_checkpoints(self._study.of_trial(one.number))
-                self._cleaned.add(one.number)
-            elif one.stage is Stage.WAITING and is_file_wise:
-                keep_newest(self._study.of_trial(one.number))
 
     def _summarize_at_times(self, known: Sequence[KnownTrial]) -> None:
         began_s = time.monotonic()

@@ -5,6 +5,7 @@ The loop writes it into the study's directory; ``status``, ``best``, ``export`` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,11 @@ from typing import Any
 
 from bftrainer.model.study import StudyView
 from bftrainer.study.known import KnownTrial, know
-from bftrainer.study.stored import End, StoredTrial
+from bftrainer.study.stored import ENDS, StoredTrial
 from bftrainer.study.trials import Stage
 
 # left: no loop runs it, and it is not over; failed: all its trials do, see BFT-1629
 RUNNING, LEFT, FAILED, OVER, STOPPED = "running", "left", "failed", "over", "stopped"
-_ENDS = {Stage.COMPLETE: End.COMPLETE, Stage.STOPPED: End.PRUNED, Stage.FAILED: End.FAIL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +93,17 @@ def parameters_line(parameters: Mapping[str, Any]) -> str:
 
 
 def best_of(known: Sequence[KnownTrial], sign: float) -> KnownTrial | None:
-    """Return the best trial: of those with the greatest budget that has values, the best value.
+    """Return the best trial: the complete one with the best value.
 
-    A trial that has finished counts before one that has not; equal ones go by their number.
+    While none is complete it is one of those that have trained furthest; what a trial has trained
+    beyond its budget (a program counts whole steps) brings it no further. Failed ones are the last;
+    equal ones go by their number.
     """
 
-    def key(one: KnownTrial) -> tuple[bool, int, float, int]:
-        is_complete = one.stage is Stage.COMPLETE
-        return not is_complete, -one.units, sign * one.values[one.units], one.number
+    def key(one: KnownTrial) -> tuple[bool, float, float, int]:
+        # As far as a trial can be, if it is complete: its script may have ended early.
+        far = math.inf if one.stage is Stage.COMPLETE else min(one.units, one.budget)
+        return one.stage is Stage.FAILED, -far, sign * one.values[one.units], one.number
 
     return min((one for one in known if one.values), key=key, default=None)
 
@@ -168,7 +171,7 @@ def refreshed(summary: StudySummary, view: StudyView, at_s: float) -> StudySumma
     stored = [
         StoredTrial(
             number=row.number,
-            end=_ENDS.get(Stage(row.stage)),
+            end=ENDS.get(Stage(row.stage)),
             parameters=row.parameters,
             budget=row.budget,
             bracket=row.bracket,

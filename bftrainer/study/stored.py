@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bftrainer.study.trials import Stage
+
 Scalar = bool | int | float | str  # the value of a parameter
 
 
@@ -15,6 +17,10 @@ class End(enum.StrEnum):
     COMPLETE = "COMPLETE"
     PRUNED = "PRUNED"
     FAIL = "FAIL"
+
+
+ENDS = {Stage.COMPLETE: End.COMPLETE, Stage.STOPPED: End.PRUNED, Stage.FAILED: End.FAIL}
+STAGES = {end: stage for stage, end in ENDS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

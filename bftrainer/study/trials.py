@@ -91,3 +91,11 @@ class Rule(Protocol):
 
     def describe(self) -> Mapping[str, Any]:
         """Return its name and settings, for ``study status``."""
+
+
+class CountedRule(Rule, Protocol):
+    """A rule of a study document, which knows how many trials it is about."""
+
+    @property
+    def wanted(self) -> int:
+        """Trials that it starts without another one's state."""

@@ -13,6 +13,7 @@ import pytest
 
 from bftrainer import process
 from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.study.events import read_events
 from lsf_adapters.testcluster import Profile
 from slurm_plugins.testcluster import FAST_CYCLE
 from tests.integration.lsf_fixtures import PARAMETERS, running_lsf
@@ -102,6 +103,21 @@ def carried(user: StudyUser, name: str, *, is_killed: bool) -> tuple[dict[int, s
     return dict(sizes), max(float(line[3]) for line in lines) - user.began_s(name)
 
 
+def at_once_at_first(user: StudyUser, name: str) -> int:
+    """Return how many trials of the first rung were active at the same time."""
+    active: set[int] = set()
+    most = 0
+    for event in read_events(user.home / f"{name}.study" / "events.jsonl"):
+        if event["event"] == "grown":
+            break
+        if event["event"] == "started":
+            active.add(event["trial"])
+        if event["event"] == "reported":
+            active.discard(event["trial"])
+        most = max(most, len(active))
+    return most
+
+
 def check(
     user: StudyUser, note: Note, *, start_s: float, late_s: float, is_killed: bool = False
 ) -> None:
@@ -114,6 +130,7 @@ def check(
     assert len({s["gpus_per_trial"] for s in plan["stages"]}) > 1
     trained_s = sum(s["units"] * UNIT_S[str(s["gpus_per_trial"])] for s in plan["stages"])
     assert trained_s <= took_s <= plan["time_s"]["mean"] + late_s
+    assert at_once_at_first(user, "study") == plan["stages"][0]["at_once"]
     assert [t["stage"] for t in user.summary("study")["trials"]].count("complete") == 1
 
 

@@ -130,6 +130,8 @@ def test_paused_resumed_enlarged_and_stopped(site: Site) -> None:
         end(loop)
     summary = user.summary("long")
     assert (summary["state"], summary["over"]) == ("stopped", 2)
+    kept = {path.parent.name for path in user.home.glob("long.study/trials/*/*.bft")}
+    assert kept <= {f"{summary['best']:04d}"}, "checkpoints of others are gone"
     assert set(user.trained().values()) == {1}, "it went on where it was"
     assert "error BFT-1637" in user.does("add", "long", "1").stderr
 

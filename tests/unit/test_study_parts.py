@@ -98,7 +98,8 @@ def test_values_of_both_are_put_together_in_their_order() -> None:
     )
     one = known(stored(values={1: 0.9, 2: 0.6, 3: 0.4}), view(reports=reports))
     assert one.values == {1: 0.9, 2: 0.5, 3: 0.4, 4: 0.3}
-    assert one.orders == {1: 12.0, 2: 12.0, 3: 14.0, 4: 14.0}, "what was thinned out: as the next"
+    found = one.reported_s
+    assert found == {1: 12.0, 2: 12.0, 3: 14.0, 4: 14.0}, "what was thinned out: as the next"
     assert one.unwritten() == {2: 0.5, 4: 0.3}
     assert (one.units, one.value, one.budget) == (4, 0.3, 3)
     assert [v.value for v in one.as_trial(-1.0).values] == [-0.9, -0.5, -0.4, -0.3]
@@ -106,7 +107,7 @@ def test_values_of_both_are_put_together_in_their_order() -> None:
 
 def test_the_best_has_trained_furthest() -> None:
     def trial(number: int, stage: str, values: dict[int, float]) -> KnownTrial:
-        ended = {"finished": End.COMPLETE}.get(stage)
+        ended = {"finished": End.COMPLETE, "failed": End.FAIL}.get(stage)
         return known(stored(number, end=ended, values=values), view(number, state=stage))
 
     far, near = trial(0, "running", {1: 0.9, 3: 0.5}), trial(1, "running", {1: 0.1})
@@ -116,6 +117,13 @@ def test_the_best_has_trained_furthest() -> None:
     better = trial(3, "finished", {3: 0.8})
     assert best_of([done, better], -1.0) is better
     assert best_of([known(stored())], 1.0) is None
+    beyond, exact = trial(4, "finished", {5: 9.9}), trial(5, "finished", {3: 0.1})
+    assert best_of([beyond, exact], 1.0) is exact, "the last step of a program is no advantage"
+    steps, least = trial(6, "running", {5: 0.6}), trial(7, "running", {3: 0.4})
+    assert best_of([far, steps, least], 1.0) is least, "nor is it at a rung"
+    broken = trial(8, "failed", {3: 0.0})
+    assert best_of([broken, near], 1.0) is near
+    assert best_of([broken], 1.0) is broken
     assert [(r.budget, r.active, r.over) for r in rungs_of([far, done])] == [(3, 1, 1)]
 
 

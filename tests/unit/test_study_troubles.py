@@ -85,9 +85,10 @@ def _storage(path: Path) -> Any:
 
 def test_trials_of_other_scripts_are_left_alone(tmp_path: Path) -> None:
     ours = _storage(tmp_path)
-    ours._study.enqueue_trial({"lr": 0.5})
-    ours._study.ask()
-    ours._study.enqueue_trial({"lr": 0.5})
+    theirs = pytest.importorskip("optuna").load_study(study_name="own", storage=ours._storage)
+    theirs.enqueue_trial({"lr": 0.5})
+    theirs.ask()
+    theirs.enqueue_trial({"lr": 0.5})
     assert ours.next_number() == 2
     assert ours.create(NewTrial(parameters=PARAMETERS, budget=1)) == 2
     assert [one.number for one in ours.trials()] == [2]
@@ -126,7 +127,7 @@ def test_it_waits_when_the_policy_has_no_room_for_trainers(tmp_path: Path) -> No
     )
     for _ in range(3):
         assert not one.loop.turn()
-    assert [line for line in one.said if "wait: There are 9" in line], one.said
+    assert [line for line in one.said if "wait to start: There are 9" in line], one.said
 
 
 def test_it_waits_while_the_daemons_disk_is_full(tmp_path: Path) -> None:

@@ -28,6 +28,11 @@ class Halving:
             eta=(self.eta, 2),
         )
 
+    @property
+    def wanted(self) -> int:
+        """Trials that it starts."""
+        return self.trials
+
     def describe(self) -> Mapping[str, Any]:
         """Return the rule's name and settings."""
         return {"name": self.name, **asdict(self)}

@@ -31,6 +31,11 @@ class Hyperband:
         require(trials=(self.trials, 0))
         require(least=(self.least, 1), most=(self.most, self.least), eta=(self.eta, 2))
 
+    @property
+    def wanted(self) -> int:
+        """Trials that it starts."""
+        return sum(rungs[0].trials for rungs in self.brackets())
+
     def brackets(self) -> tuple[tuple[Rung, ...], ...]:
         """Return the rungs of each bracket, in the order in which they start."""
         s_max = 0

@@ -39,6 +39,11 @@ class Median:
             interval=(self.interval, 1),
         )
 
+    @property
+    def wanted(self) -> int:
+        """Trials that it starts."""
+        return self.trials
+
     def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
         """Stop the active trials that are worse than the median, and start new ones."""
         due = [t for t in trials if not t.stage.is_over and self._is_due(t.values)]

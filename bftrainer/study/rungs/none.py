@@ -20,6 +20,11 @@ class Full:
     def __post_init__(self) -> None:
         require(trials=(self.trials, 1), most=(self.most, 1))
 
+    @property
+    def wanted(self) -> int:
+        """Trials that it starts."""
+        return self.trials
+
     def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
         """Grow whoever has less than the full budget, then start new ones."""
         return train_fully(trials, room, self.trials, self.most, {})

@@ -38,6 +38,11 @@ class Pbt:
             minimum=(self.minimum, _QUARTER),
         )
 
+    @property
+    def wanted(self) -> int:
+        """Trials that it starts without another one's state."""
+        return self.population
+
     def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
         """Stop the worst, start what is missing, then let who has trained least go on."""
         stop = self._worst(trials)

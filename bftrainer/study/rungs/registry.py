@@ -14,9 +14,9 @@ from bftrainer.study.rungs.none import Full
 from bftrainer.study.rungs.pbt import Pbt
 from bftrainer.study.rungs.sha import Sha
 from bftrainer.study.rungs.stopping import Stopping
-from bftrainer.study.trials import Rule
+from bftrainer.study.trials import CountedRule
 
-RULES: Final[Mapping[str, Callable[..., Rule]]] = {
+RULES: Final[Mapping[str, Callable[..., CountedRule]]] = {
     "asha": Asha,
     "hyperband": Hyperband,
     "median": Median,
@@ -35,7 +35,7 @@ def keys_of(name: str) -> dict[str, int | None]:
     }
 
 
-def rule_of(settings: Mapping[str, Any]) -> Rule:
+def rule_of(settings: Mapping[str, Any]) -> CountedRule:
     """Return the rule that a study document asks for; ``describe`` is the way back.
 
     Raises:
