@@ -89,7 +89,7 @@ def _samplers(measured: Measured) -> None:
         for (rule, name), (best, error, units) in found.items()
     ]
     gain = found["asha", "tpe"][0] / found["asha", "random"][0]
-    measured.at_most("asha: best loss with tpe, of that with random", gain, 0.5)
+    measured.at_most("asha: best loss with tpe, of that with random", gain, 0.5, "")
 
 
 def _table(
