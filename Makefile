@@ -47,8 +47,10 @@ test-site: test-e2e
 test-e2e: venv system
 	$(BIN)/python -m pytest -m "not long" tests/e2e
 
+QUIET := -m "not long" -o cache_dir=.pytest_cache/pure
 test-pure: venv
-	nice -n 19 $(BIN)/python -m pytest -m "not long" -n 2 $(BY_FILE) $(PURE)
+	nice -n 19 $(BIN)/python -m pytest $(QUIET) -n 2 $(BY_FILE) $(PURE) \
+		|| nice -n 19 $(BIN)/python -m pytest $(QUIET) $(ALONE) $(PURE)
 
 test-long: venv system  ## the long proofs, and ten times fresh examples for the property tests
 	scripts/install_system.sh packages

@@ -177,7 +177,7 @@ def test_many_agents_come_and_go_and_none_is_taken_for_another() -> None:
                 await until(lambda: agent.heard, f"{pilot_id} is welcome")  # noqa: B023 - awaited
                 agent.connection.send(Heartbeat(pilot_id=pilot_id))
                 agent.connection.send(Leaving(pilot_id=pilot_id, reason="told"))
-                agent.connection.close(linger_ms=2000)
+                agent.connection.close(linger_ms=60_000)
                 stranger.connection.close()
                 lost = partial(events[pilot_id].count, "lost")
                 await until(lambda: lost() == round_, f"{pilot_id} is lost")  # noqa: B023 - awaited
