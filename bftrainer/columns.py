@@ -22,4 +22,6 @@ def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def shown(text: str) -> str:
     """Return the text with unprintable characters escaped, safe for a terminal."""
+    if text.isprintable():  # nearly every cell
+        return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

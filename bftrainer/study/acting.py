@@ -215,6 +215,7 @@ class Actor:
         for done, one in enumerate(trials):
             budget, nodes = verdicts.grow[one.number], verdicts.nodes.get(one.number)
             change = TrainerChange(budget=budget, n_min=nodes, n_max=nodes)
+            self._storage.climb(one.number, budget, {**one.stored.stood, one.budget: one.units})
             try:
                 is_granted = self._tried(one, partial(self._client.change, change=change))
             except BftError as error:

@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.study.stored import Scalar
 
-_Seen = list[tuple[TrialState, int]]
+_Seen = list[tuple[TrialState, tuple[float, ...]]]
 
 
 class Drawer:
@@ -39,7 +39,7 @@ class Drawer:
         self._name, self._seed, self._space = sampler, seed, dict(space)
         self._direction = direction
         self._memory = optuna.create_study(direction=direction)
-        self._seen: _Seen = []  # states and numbers of reports of the trials in memory
+        self._seen: _Seen = []  # states and reports of the trials in memory
         self._points: list[dict[str, Scalar]] = []  # of qmc, by number
 
     def draw(self, number: int, past: Sequence[FrozenTrial]) -> dict[str, Scalar]:
@@ -47,7 +47,7 @@ class Drawer:
 
         Args:
             number: of the new trial.
-            past: all trials that there are.
+            past: all trials of the study that there are; what scripts have added is not.
 
         Raises:
             BftError: BFT-1625, a package that the sampler needs is missing.
@@ -56,7 +56,7 @@ class Drawer:
         if self._name == "tpe":
             self._remember(past)
             self._memory.sampler = TPESampler(seed=own)
-            self._seen.append((TrialState.RUNNING, 0))
+            self._seen.append((TrialState.RUNNING, ()))
             return self._memory.ask(self._space).params
         if self._name == "qmc":
             return self._point(number)
@@ -67,9 +67,8 @@ class Drawer:
         }
 
     def _remember(self, past: Sequence[FrozenTrial]) -> None:
-        """Put all trials into memory, unless they are there; what others enqueued is theirs."""
-        past = [one for one in past if one.state is not TrialState.WAITING]
-        seen = [(one.state, len(one.intermediate_values)) for one in past]
+        """Put all trials into memory, unless they are there."""
+        seen = [(one.state, tuple(one.intermediate_values.values())) for one in past]
         if seen == self._seen:
             return
         self._memory, self._seen = optuna.create_study(direction=self._direction), seen

@@ -44,9 +44,9 @@ class KnownTrial:
 
     @property
     def budget(self) -> int:
-        """Units granted so far; what it has trained, if the daemon has forgotten its trainer."""
+        """Units granted so far."""
         budget = self.view.budget if self.view else None
-        return max(self.stored.budget, self.units) if budget is None else budget
+        return max(self.stored.budget, self.stored.granted) if budget is None else budget
 
     @property
     def attempt(self) -> int:
@@ -114,6 +114,7 @@ class KnownTrial:
             values=values,
             bracket=self.stored.bracket,
             parent=self.stored.parent,
+            stood=self.stored.stood,
         )
 
 

@@ -254,16 +254,16 @@ class StudyLoop:
         if not (is_script or (is_endless and self._study.document.failed == "ignore")):
             return
         path = self._study.path
-        again = f"run {path} again; 'bftrainer study stop {path}' ends its trials"
+        then = f"run {path} again; 'bftrainer study stop {path}' ends its trials"
         if is_script:
-            again = "begin another study"
-            known = self._end(known, "The trials of its study fail.")
+            then = f"end its trials with 'bftrainer study stop {path}' and begin another study"
         self._write_summary(FAILED, known)
         last = [one for one in over if one.stage is Stage.FAILED][-1]
+        logs = self._study.of_trial(last.number) / "logs"
         raise BftError(
             "BFT-1629",
             f"{HOPELESS if is_script else self._failed} trials failed, the last one: {last.reason}",
-            f"Read {self._study.of_trial(last.number) / 'logs'}, correct the script, and {again}.",
+            f"Read {logs} and correct the script. Then {then}.",
         )
 
     # ---- wishes ------------------------------------------------------------------------

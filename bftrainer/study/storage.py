@@ -63,18 +63,20 @@ class StudyStorage:
 
         Scripts of the user may add others, which have no budget.
         """
-        return tuple(
-            self._known.get(one.number) or self._read(one)
-            for one in self._all()
-            if one.state is not TrialState.WAITING and "budget" in one.user_attrs
-        )
+        return tuple(self._known.get(one.number) or self._read(one) for one in self._ours())
 
-    def _all(self) -> list[FrozenTrial]:
+    def _ours(self) -> list[FrozenTrial]:
         with self._file():
-            return self._storage.get_all_trials(self._study_id, deepcopy=False)
+            found = self._storage.get_all_trials(self._study_id, deepcopy=False)
+        return [
+            one
+            for one in found
+            if one.state is not TrialState.WAITING and "budget" in one.user_attrs
+        ]
 
     def _read(self, one: FrozenTrial) -> StoredTrial:
         attributes = one.user_attrs
+        climbed = attributes.get("climbed", {})
         stored = StoredTrial(
             number=one.number,
             end=_ENDS.get(one.state),
@@ -83,6 +85,8 @@ class StudyStorage:
             bracket=attributes.get("bracket", 0),
             parent=attributes.get("parent"),
             nodes=attributes.get("nodes"),
+            granted=climbed.get("to", 0),
+            stood={int(rung): units for rung, units in climbed.get("stood", {}).items()},
             values=dict(one.intermediate_values),
             orders={int(k): v for k, v in attributes.get("orders", {}).items()},
             reason=attributes.get("reason", ""),
@@ -129,7 +133,7 @@ class StudyStorage:
 
     def draw(self, number: int) -> dict[str, Scalar]:
         """Return parameters for a trial that is about to be created."""
-        return self._drawer.draw(number, self._all())
+        return self._drawer.draw(number, self._ours())
 
     def create(self, new: NewTrial) -> int:
         """Create a trial, with all that belongs to it in one line of the journal; its number."""
@@ -151,6 +155,15 @@ class StudyStorage:
         for units, value in values.items():
             with self._file():
                 self._storage.set_trial_intermediate_value(self._id(number), units, value)
+
+    def climb(self, number: int, to: int, stood: Mapping[int, int]) -> None:
+        """Note that a trial goes on to a budget, and where its values stood at the rungs it left.
+
+        Written before the daemon grants it, which may forget the trial one day.
+        """
+        said = {"to": to, "stood": {str(rung): units for rung, units in stood.items()}}
+        with self._file():
+            self._storage.set_trial_user_attr(self._id(number), "climbed", said)
 
     def finish(
         self,

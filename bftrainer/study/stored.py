@@ -45,6 +45,8 @@ class StoredTrial:
     bracket: int = 0
     parent: int | None = None
     nodes: int | None = None
+    granted: int = 0  # units, when it last went on from a rung; 0: it never did
+    stood: Mapping[int, int] = field(default_factory=dict)  # rung it left -> units of its value
     values: Mapping[int, float] = field(default_factory=dict)  # units -> as reported
     orders: Mapping[int, float] = field(default_factory=dict)  # units -> when; once it has ended
     reason: str = ""  # why it has ended

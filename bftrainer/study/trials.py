@@ -47,6 +47,7 @@ class Trial:
     values: tuple[Value, ...] = ()  # ascending in ``units``
     bracket: int = 0
     parent: int | None = None  # whose state it started from
+    stood: Mapping[int, int] = field(default_factory=dict)  # rung it left -> units of its value
 
     def at(self, budget: int) -> Value | None:
         """Return the newest value not beyond a budget; None: none yet."""

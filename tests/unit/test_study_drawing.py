@@ -114,3 +114,29 @@ def test_trials_that_scripts_end_or_enqueue_do_no_harm(tmp_path: Path) -> None:
     optuna.delete_study(study_name="own", storage=theirs._storage)
     with pytest.raises(BftError, match="BFT-1636"):
         storage.trials()
+
+
+def test_a_value_that_is_replaced_is_seen_by_the_process_that_runs(tmp_path: Path) -> None:
+    of, path = document("tpe"), tmp_path / "own.log"
+    drawn(path, of, 12, ends=False)
+    storage = StudyStorage(path, "own", of)
+    storage.draw(12)
+    for number in range(12):
+        storage.report(number, {1: float(12 - number)})
+    assert storage.draw(13) == StudyStorage(path, "own", of).draw(13)
+
+
+def test_results_that_a_script_adds_are_not_ours(tmp_path: Path) -> None:
+    import optuna
+
+    of, path = document("tpe"), tmp_path / "own.log"
+    drawn(path, of, 12, ends=True)
+    storage = StudyStorage(path, "own", of)
+    before = storage.draw(20)
+    backend = optuna.storages.journal.JournalFileBackend(str(path))
+    theirs = optuna.load_study(study_name="own", storage=optuna.storages.JournalStorage(backend))
+    kinds = {"kind": optuna.distributions.CategoricalDistribution(("a", "z"))}
+    theirs.add_trial(
+        optuna.trial.create_trial(value=0.0, params={"kind": "z"}, distributions=kinds)
+    )
+    assert StudyStorage(path, "own", of).draw(20) == before

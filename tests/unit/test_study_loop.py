@@ -200,17 +200,14 @@ def failed(number: int) -> TrialView:
     return view(number, state="failed", nodes=0, reason="It broke.")
 
 
-def test_where_the_script_fails_nobody_is_left(tmp_path: Path) -> None:
+def test_where_the_script_fails_the_study_says_how_it_ends(tmp_path: Path) -> None:
     one = Scene(tmp_path, [*(failed(n) for n in range(5)), view(5)], retry=0)
     with pytest.raises(BftError, match=r"BFT-1629: 5 trials failed, .*It broke") as caught:
         one.loop.turn()
+    assert f"'bftrainer study stop {one.study.path}'" in caught.value.next_step
     assert caught.value.next_step.endswith("begin another study.")
-    assert one.views["t5-0"].state == "cancelled"
-    summary = json.loads(one.study.summary.read_text())
-    assert (summary["state"], summary["active"], summary["over"]) == ("failed", 0, 6)
-    one.start()
-    with pytest.raises(BftError, match="BFT-1629: 5 trials failed"):
-        one.loop.turn()
+    one.client.cancel.assert_not_called()
+    assert json.loads(one.study.summary.read_text())["state"] == "failed"
 
 
 def mixed(count: int) -> list[TrialView]:
@@ -316,11 +313,13 @@ def test_a_verb_that_holds_the_lock_for_a_moment_is_no_loop(
 
 def test_who_was_forgotten_is_as_far_as_it_reported() -> None:
     trials = [
-        stored(0), stored(1, values={1: 0.5, 3: 0.4}), stored(2, values={1: 0.5, 9: 0.1})
+        stored(0),
+        stored(1, values={1: 0.5, 3: 0.4}, granted=3),
+        stored(2, values={1: 0.5, 9: 0.1}, granted=3),
     ]  # fmt: skip
     found = know(trials, [], unit="epochs", retry=1, most=9)
     assert [one.stage for one in found] == [Stage.ACTIVE, Stage.ACTIVE, Stage.COMPLETE]
-    assert [one.budget for one in found] == [1, 3, 9]
+    assert [one.budget for one in found] == [1, 3, 3]
 
 
 def test_a_program_s_last_step_counts_at_the_rung_though_it_is_beyond() -> None:
@@ -337,20 +336,35 @@ def test_a_program_s_last_step_counts_at_the_rung_though_it_is_beyond() -> None:
         ]
         assert set(rule.verdicts(first, 9).grow) == {0, 1}, name
         up = [
-            replace(one, stage=Stage.ACTIVE, budget=200) if one.number < 2 else one for one in first
+            replace(one, stage=Stage.ACTIVE, budget=200, stood={100: 120})
+            if one.number < 2
+            else one
+            for one in first
         ]
         again = rule.verdicts(up, 9)
         assert not again.grow, f"{name}: those that have gone on are counted there"
 
 
-def test_the_value_at_an_earlier_rung_is_the_one_next_to_it() -> None:
-    def last(*units: int, parent: int | None = None) -> list[tuple[float, int]]:
+def test_the_value_at_an_earlier_rung_is_the_one_it_was_compared_by() -> None:
+    def last(*units: int, stood: int | None = None) -> list[tuple[float, int]]:
         values = tuple(Value(units=one, value=one / 10, order=0.0) for one in units)
-        one = Trial(number=0, stage=Stage.ACTIVE, budget=400, values=values, parent=parent)
+        left = {} if stood is None else {200: stood}
+        one = Trial(number=0, stage=Stage.ACTIVE, budget=400, values=values, stood=left)
         return best_first([one], 200)
 
-    assert last(120, 220) == [(22.0, 0)]
-    assert last(120, 200, 220) == [(20.0, 0)]
-    assert last(190, 300) == [(19.0, 0)]
-    assert not last(400), "it has reported nothing there"
-    assert not last(220, parent=1), "that it may not have trained"
+    assert last(120, 220, stood=220) == [(22.0, 0)]
+    assert last(120, 220) == [(12.0, 0)], "it reports now and then"
+    assert last(190, 210, 300, stood=190) == [(19.0, 0)]
+    assert not last(220), "it has reported nothing there"
+
+
+def test_a_grant_is_noted_before_the_daemon_hears_of_it(tmp_path: Path) -> None:
+    rule = {"name": "sha", "trials": 2, "least": 1, "most": 2, "eta": 2}
+    one = Scene(tmp_path, [waiting(0, 0.1), waiting(1, 0.5)], rule=rule)
+    one.client.change.side_effect = OSError("killed here")
+    with pytest.raises(OSError, match="killed here"):
+        one.loop.turn()
+    noted = one.storage.trials()[0]
+    assert (noted.granted, dict(noted.stood)) == (2, {1: 1})
+    (known, _) = know(one.storage.trials(), [], unit="epochs", retry=1)
+    assert known.budget == 2, "also if the daemon forgets it"

@@ -118,7 +118,7 @@ def _print(found: StudyPlan) -> None:
 def _optimal(found: StudyPlan) -> str:
     """Return how good the plan is."""
     on_average = f"{duration(found.deadline_s)} on the average"
-    gap = found.cost.mean / found.bound - 1.0
+    gap = _above(found.cost.mean, found.bound)
     if gap < ROUNDED:
         return f"This is the optimum: no plan that takes {on_average} costs less."
     return (
@@ -151,9 +151,14 @@ def _amounts(time_s: Amount, cost: Amount) -> tuple[str, ...]:
 def _rival(
     name: str, gpus: tuple[int, ...], time_s: float, cost: float, found: StudyPlan
 ) -> tuple[str, ...]:
-    above = cost / found.cost.mean - 1.0
+    above = _above(cost, found.cost.mean)
     stages = " ".join(map(str, gpus[:MOST_SHOWN])) + (" ..." if len(gpus) > MOST_SHOWN else "")
     return name, _exactly(time_s), f"{cost:.2f}", f"{above:.1%}".replace("-0.0%", "0.0%"), stages
+
+
+def _above(cost: float, least: float) -> float:
+    """Return the share by which a cost is above another one; next to nothing costs 0."""
+    return cost / least - 1.0 if least > 0.0 else 0.0
 
 
 def _exactly(seconds: float) -> str:

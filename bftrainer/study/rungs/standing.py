@@ -55,17 +55,11 @@ def value_at(trial: Trial, budget: int) -> float | None:
 def _last_at(trial: Trial, budget: int) -> Value | None:
     """Return the last value of a trial at the end of a budget that it has reached.
 
-    A program that counts whole steps reports it a little beyond the budget, so later on it is the
-    one next to it.
+    A program that counts whole steps reports it a little beyond the budget.
     """
     if trial.budget == budget:
         return trial.values[-1] if trial.values else None
-    before, beyond = newest(trial, budget), first_beyond(trial, budget)
-    if beyond is None or beyond.units >= trial.budget:
-        return before
-    if before is None:  # of another one's state it may be the first value of its own
-        return beyond if trial.parent is None else None
-    return beyond if beyond.units - budget < budget - before.units else before
+    return newest(trial, trial.stood.get(budget, budget))
 
 
 def newest(trial: Trial, budget: int) -> Value | None:
