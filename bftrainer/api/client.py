@@ -19,14 +19,12 @@ import time
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bftrainer.api import paths
 from bftrainer.api.codec import CodecError, encode, encode_request, parse
 from bftrainer.api.documents import error_of, schema, trials_document, view_of, views_of
 from bftrainer.errors import BftError, ExitCode
-from bftrainer.model.account import AccountReport
-from bftrainer.model.harm import HarmReport
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import (
@@ -38,6 +36,10 @@ from bftrainer.model.views import (
     StatusView,
     TrainerView,
 )
+
+if TYPE_CHECKING:
+    from bftrainer.model.account import AccountReport
+    from bftrainer.model.harm import HarmReport
 
 DEFAULT_TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -99,11 +101,15 @@ class Client:
 
     def harm(self, since_s: float | None) -> HarmReport:
         """Summarise the effect on ordinary jobs since then; None: since the start."""
+        from bftrainer.model.harm import HarmReport  # noqa: PLC0415 - slow, and for this alone
+
         query = "" if since_s is None else f"?since_s={since_s:.3f}"
         return self._view(HarmReport, "harm", f"/v1/harm{query}")
 
     def account(self, *, by: Sequence[str], since: str = "", until: str = "") -> AccountReport:
         """Say who used what on these days; "": from the first, until today."""
+        from bftrainer.model.account import AccountReport  # noqa: PLC0415 - likewise
+
         asked = {"by": ",".join(by), "since": since, "until": until}
         query = urllib.parse.urlencode({name: text for name, text in asked.items() if text})
         return self._view(AccountReport, "account", f"/v1/account?{query}")

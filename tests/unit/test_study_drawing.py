@@ -135,7 +135,9 @@ def test_results_that_a_script_adds_are_not_ours(tmp_path: Path) -> None:
     before = storage.draw(20)
     backend = optuna.storages.journal.JournalFileBackend(str(path))
     theirs = optuna.load_study(study_name="own", storage=optuna.storages.JournalStorage(backend))
-    kinds = {"kind": optuna.distributions.CategoricalDistribution(("a", "z"))}
+    kinds: dict[str, optuna.distributions.BaseDistribution] = {
+        "kind": optuna.distributions.CategoricalDistribution(("a", "z"))
+    }
     theirs.add_trial(
         optuna.trial.create_trial(value=0.0, params={"kind": "z"}, distributions=kinds)
     )
