@@ -215,7 +215,9 @@ class Actor:
         for done, one in enumerate(trials):
             budget, nodes = verdicts.grow[one.number], verdicts.nodes.get(one.number)
             change = TrainerChange(budget=budget, n_min=nodes, n_max=nodes)
-            self._storage.climb(one.number, budget, {**one.stored.stood, one.budget: one.units})
+            stood = {**one.stored.stood, one.budget: one.units}
+            if (one.stored.granted, one.stored.stood) != (budget, stood):  # not noted already
+                self._storage.climb(one.number, budget, stood)
             try:
                 is_granted = self._tried(one, partial(self._client.change, change=change))
             except BftError as error:

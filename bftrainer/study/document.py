@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -28,9 +28,6 @@ from bftrainer.study.parameters import (
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.stored import Scalar
 from bftrainer.study.trials import Rule
-
-if TYPE_CHECKING:
-    from bftrainer.study.rungs.hyperband import Hyperband
 
 MOST_TRIALS = 1_000_000  # a daemon takes no greater number
 CODE, RULE_CODE = "BFT-1621", "BFT-1622"
@@ -107,8 +104,7 @@ class StudyDocument(Strict):
         if isinstance(self.configurations, tuple) and settings.get("name") != "pbt":
             settings.setdefault("trials", len(self.configurations))
         if settings.get("name") == "hyperband" and not settings.setdefault("trials", 0):
-            rule = cast("Hyperband", rule_of(settings))  # one pass
-            settings["trials"] = sum(rungs[0].trials for rungs in rule.brackets())
+            settings["trials"] = rule_of(settings).wanted  # one pass
         if more and "trials" in settings:
             settings["trials"] += more
         if settings.get("name") == "pbt":

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from bftrainer.cli.study import wishing
+from bftrainer.cli.study import finding, wishing
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import Report, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange
@@ -297,12 +297,12 @@ def test_a_verb_that_holds_the_lock_for_a_moment_is_no_loop(
         with only_loop(one.path):
             yield loop
 
-    monkeypatch.setattr(wishing, "is_running", seen)
+    monkeypatch.setattr(finding, "is_running", seen)
     monkeypatch.setattr(wishing, "open_loop", opened)
     monkeypatch.setattr(wishing, "connect", mock.Mock())
     wishing.wish(made, None, paused, as_json=False)
     loop.obey.assert_called_once_with()
-    monkeypatch.setattr(wishing, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(finding, "PATIENCE_S", 0.2)
     with only_loop(made.path):
         wishing.wish(made, None, lambda _: Wishes(), as_json=False)
     assert capsys.readouterr().out == "its loop obeys within a second\n"

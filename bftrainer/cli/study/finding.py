@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 YAML = (".yaml", ".yml")
+PATIENCE_S = 2.0  # for a verb that holds the lock
 _ID = re.compile(r"-[0-9a-f]{6}\Z")  # what an id has after the name
 
 
@@ -110,6 +111,13 @@ def is_document(path: Path) -> bool:
 def default_path(name: str) -> Path:
     """Return where a study of this name is."""
     return Path(f"{name}{SUFFIX}")
+
+
+def await_verb(path: Path) -> None:
+    """Wait a little for whoever holds the study's lock: a verb lets it go, a loop does not."""
+    deadline = time.monotonic() + PATIENCE_S
+    while is_running(path) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager

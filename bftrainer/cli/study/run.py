@@ -18,7 +18,14 @@ from bftrainer import process
 from bftrainer.api.codec import encode
 from bftrainer.api.documents import document, schema
 from bftrainer.cli.common import FollowingClient, connect, json_option, print_json, socket_option
-from bftrainer.cli.study.finding import default_path, find_path, find_study, is_document, open_loop
+from bftrainer.cli.study.finding import (
+    await_verb,
+    default_path,
+    find_path,
+    find_study,
+    is_document,
+    open_loop,
+)
 from bftrainer.cli.study.screen import Screen
 from bftrainer.cli.study.status import best_line
 from bftrainer.columns import shown
@@ -40,7 +47,6 @@ if TYPE_CHECKING:
     from bftrainer.study.plan.document import StudyPlan
 
 INTERRUPTED = 128 + 2
-PATIENCE_S = 2.0  # a verb that looks holds the lock for a moment
 START_S = 30.0
 REACH_S = 30.0  # for a daemon that is just being started
 ANSWER_S = 5.0  # of one try
@@ -194,9 +200,7 @@ def _run(
     study: StudyDirectory, socket_name: str | None, *, is_new_daemon: bool, as_json: bool
 ) -> int:
     screen = Screen(study, is_err=as_json)
-    deadline = time.monotonic() + PATIENCE_S
-    while is_running(study.path) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    await_verb(study.path)
     client = FollowingClient(socket_name)
     with open_loop(study, client, screen.say, is_new_daemon=is_new_daemon) as loop:
         screen.say(f"study {study.study_id} in {study.path}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,14 +11,12 @@ import click
 
 from bftrainer.api.documents import document
 from bftrainer.cli.common import connect, print_json
-from bftrainer.cli.study.finding import open_loop, read_summary
+from bftrainer.cli.study.finding import await_verb, open_loop, read_summary
 from bftrainer.columns import shown
 from bftrainer.errors import BftError
 from bftrainer.study.directory import StudyDirectory, is_running
 from bftrainer.study.outcome import FAILED, OVER, STOPPED
 from bftrainer.study.wishes import Wishes, change_wishes, read_wishes
-
-PATIENCE_S = 2.0  # another verb that carries out what is wanted holds the lock, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +41,7 @@ def wish(
     """Change what is wanted of a study, and carry it out if no loop does."""
     say = partial(click.echo, err=as_json)
     change_wishes(study.path, change)
-    deadline = time.monotonic() + PATIENCE_S
-    while is_running(study.path) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    await_verb(study.path)
     try:
         with open_loop(study, connect(socket_name), say) as loop:
             loop.obey()

@@ -31,7 +31,7 @@ HALVINGS = 40  # of the interval in which the right price is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
+class StageArrays:
     """The options of each stage as arrays, and what growing to them takes."""
 
     instances: tuple[Ints, ...]
@@ -80,22 +80,18 @@ class Stages:
         return tuple(chosen)
 
 
-def stages_of(costs: Costs, options: Sequence[Sequence[Option]]) -> Stages:
-    """Return the stages of a study."""
+def arrays_of(costs: Costs, options: Sequence[Sequence[Option]]) -> StageArrays:
+    """Return the options of a study's stages as arrays."""
     cloud, grow_s = costs.cloud, costs.grow_s(1)
-    if cloud.billing is Billing.FUNCTION:
-        new = cloud.init_s * cloud.price_s + cloud.data_price
-        old = -new
-    else:
-        new = cloud.init_s * cloud.price_s + cloud.data_price
-        old = grow_s * cloud.price_s - new
-    return Stages(
+    new = cloud.init_s * cloud.price_s + cloud.data_price
+    waits = 0.0 if cloud.billing is Billing.FUNCTION else grow_s * cloud.price_s  # what was there
+    return StageArrays(
         instances=tuple(np.array([one.instances for one in of]) for of in options),
         length_s=tuple(np.array([one.length_s for one in of]) for of in options),
         cost=tuple(np.array([one.cost for one in of]) for of in options),
         grow_s=grow_s,
         each_new=new,
-        each_old=old,
+        each_old=waits - new,
     )
 
 
@@ -122,7 +118,7 @@ def relaxed(
     costs: Costs, options: Sequence[Sequence[Option]], deadline_s: float
 ) -> tuple[Bound, Planned | None]:
     """Return the bound of a study, and the best plan in time that a price gives; None: none is."""
-    stages = stages_of(costs, options)
+    stages = arrays_of(costs, options)
     least_s = stages.to_pay(1.0, weight=0.0)
     price, known = _right_price(costs, options, stages, deadline_s)
     highest = RANGE * max(price, costs.cloud.price_s)
@@ -133,7 +129,7 @@ def relaxed(
 
 
 def _right_price(
-    costs: Costs, options: Sequence[Sequence[Option]], stages: Stages, deadline_s: float
+    costs: Costs, options: Sequence[Sequence[Option]], stages: StageArrays, deadline_s: float
 ) -> tuple[float, Planned | None]:
     """Return the least price at which the cheapest way is in time, and the best plan on the way."""
     known: Planned | None = None

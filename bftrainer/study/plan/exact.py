@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bftrainer.study.plan.bound import Bound, Ints, relaxed, stages_of
+from bftrainer.study.plan.bound import Bound, Ints, arrays_of, relaxed
 from bftrainer.study.plan.draws import Floats
 from bftrainer.study.plan.options import Option, options_of
 from bftrainer.study.plan.stage_cost import Costs, Planned
@@ -58,7 +58,7 @@ def exact(costs: Costs, deadline_s: float, most: int) -> Planned | None:
 def fastest(costs: Costs, most: int) -> Planned:
     """Return a plan that ends first, on at most so many GPUs, of which each trial needs n_min."""
     options = [options_of(costs, i, most) for i in range(len(costs.experiment))]
-    chosen = zip(options, stages_of(costs, options).path(1.0, weight=0.0), strict=True)
+    chosen = zip(options, arrays_of(costs, options).path(1.0, weight=0.0), strict=True)
     return costs.predict(tuple(of[one].gpus for of, one in chosen))
 
 
