@@ -31,7 +31,7 @@ from bftrainer.api.service import Service
 from bftrainer.background import Background
 from bftrainer.decide import cycles
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
-from bftrainer.deciding import Decider
+from bftrainer.deciding import Decider, input_of
 from bftrainer.draining import Draining
 from bftrainer.events.change import event_between, situation_of
 from bftrainer.far import FarDaemon, refuse_second
@@ -238,6 +238,8 @@ class Daemon:
         books = (journal, self.pilots, self.trainers, self.seen, self._clock)
         self.accountant = Accountant(*books, lambda: self.policy)
         self.trainers.on_ended = Notifier(self._is_on_disk).ended
+        records = self.trainers.records
+        self.pilots.on_ended = lambda pilot: self.refusals.pilot_ended(pilot, records)
         self.ends = PilotEnds(self.pilots, self.plane, self.background)
         self.draining = Draining(
             journal=journal,
@@ -382,7 +384,7 @@ class Daemon:
         if self._expected_agents and time.monotonic() < self.adopt_deadline_s:
             return False
         self.plane.adopt()
-        observed = self.trainers.observed_assignment()
+        observed = self.trainers.occupancy().training
         ours = self.trainers
         nodes = {n: i for i in ours.trainers for part in ours.nodes_of(i) for n in part}
         self._assign(nodes)  # until the first plan; without nodes trainers would park
@@ -396,26 +398,19 @@ class Daemon:
         self._is_new_snapshot &= is_hasty
         # The batch system knows its cycle length only after a first request.
         self.settings = self.harm.applied(settings_of(self.policy, self.system))
-        trainers, memory = self.refusals.allowed(
-            self.trainers.waiting.eligible(), self.seen.memory, self.pilots.by_node().keys()
-        )
-        return DecisionInput(
-            now_s=self._clock(),
-            snapshot=snapshot,
+        now_s, is_open = self._clock(), self.journal.trouble is None and not self.draining.is_on
+        return input_of(
+            snapshot,
+            self.trainers,
+            self.pilots.views(self.agents.connected),
+            self.refusals,
+            self.settings,
+            self.seen.memory,
+            now_s=now_s,
             is_new_snapshot=is_new,
             gives_back_only=is_hasty,
-            pilots=self.pilots.views(self.agents.connected),
-            trainers=self.trainers.waiting.as_decided(trainers),
-            settings=self.settings,
-            memory=memory,
-            may_claim=self.refusals.may_claim(trainers)
-            and self.journal.trouble is None
-            and not self.draining.is_on,
-            training=self.trainers.observed_assignment(),
-            speeds=self.trainers.speeds.speeds(self.seen.memory.slow_nodes),
-            cooling=self.trainers.quarantine.cooling(self._clock()),
-            settled_until_s=self.trainers.settled_until_s(self._clock()),
-            blackout=next_blackout(self.policy.blackouts, self.policy.time_zone, self._clock()),
+            may_claim=is_open,
+            blackout=next_blackout(self.policy.blackouts, self.policy.time_zone, now_s),
         )
 
     def _carry_out(self, given: DecisionInput, plan: Plan, took_s: float) -> None:

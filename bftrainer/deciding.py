@@ -1,4 +1,4 @@
-"""Takes decisions and journals them, even if the input contains invalid numbers.
+"""States, takes and journals decisions, even if the input contains invalid numbers.
 
 Called by the daemon for each of its decisions.
 """
@@ -10,18 +10,66 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from bftrainer.actuate.pilot_refusals import PilotRefusals
+from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.canonical import CanonicalError
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.journal.changes import difference
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import Snapshot
-from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
+from bftrainer.model.decision import (
+    DecisionInput,
+    DecisionRecord,
+    Memory,
+    PilotView,
+    Plan,
+    Settings,
+)
 from bftrainer.model.event import Event
+from bftrainer.model.fairness import Blackout
 from bftrainer.observability.decision_failures import DecisionFailures
 from bftrainer.surviving.decision import decide_surely
 from bftrainer.surviving.leaving_out import without_the_gone, writable
 
 DECISION: Final = "decision"  # kind of the journal's entries
+
+
+def input_of(
+    snapshot: Snapshot,
+    book: TrainerBook,
+    pilots: tuple[PilotView, ...],
+    refusals: PilotRefusals,
+    settings: Settings,
+    memory: Memory,
+    *,
+    now_s: float,
+    is_new_snapshot: bool,
+    may_claim: bool = True,
+    gives_back_only: bool = False,
+    blackout: Blackout | None = None,
+) -> DecisionInput:
+    """State what a decision depends on, as it is now."""
+    trainers, memory = refusals.allowed(
+        book.waiting.eligible(), memory, {pilot.node for pilot in pilots}
+    )
+    who = book.occupancy({record.trainer_id for record in trainers})
+    return DecisionInput(
+        now_s=now_s,
+        snapshot=snapshot,
+        is_new_snapshot=is_new_snapshot,
+        gives_back_only=gives_back_only,
+        pilots=pilots,
+        trainers=book.waiting.as_decided(trainers),
+        settings=settings,
+        memory=memory,
+        may_claim=may_claim and refusals.may_claim(trainers),
+        training=who.training,
+        occupied=who.occupied,
+        speeds=book.speeds.speeds(memory.slow_nodes),
+        cooling=book.quarantine.cooling(now_s),
+        settled_until_s=who.settled_until_s,
+        blackout=blackout,
+    )
 
 
 class Decider:

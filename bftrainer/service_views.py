@@ -209,6 +209,7 @@ class DaemonViews:
             back_off_level=daemon.harm.state.level,
             slow_nodes=len(daemon.seen.memory.slow_nodes),
             cooling_nodes=len(self._cooling_nodes()),
+            vain_trainers=daemon.refusals.n_vain,
             stragglers_found=trainers.speeds.found,
             stragglers_replaced=trainers.speeds.replaced,
             can_write_down=daemon.journal.trouble is None,

@@ -18,6 +18,7 @@ from typing import Protocol
 from bftrainer.accounting import records
 from bftrainer.accounting.report import make_report
 from bftrainer.accounting.sums import Count, Sums, add, day_of, days, merged
+from bftrainer.actuate.occupancy import Occupancy
 from bftrainer.actuate.pilots import SIGNAL, Pilot, PilotBook
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.retention import ACCOUNT_SUMS
@@ -44,7 +45,7 @@ class Trainers(Protocol):
     def records(self) -> Mapping[str, TrainerRecord]:
         """All trainers by id."""
 
-    def observed_assignment(self) -> Mapping[str, str]:
+    def occupancy(self) -> Occupancy:
         """Return the trainer that trains on each node."""
 
 
@@ -107,7 +108,7 @@ class Accountant:
     def look(self) -> None:
         """Count everything until now, and write it down now and then."""
         now_s = math.floor(self._clock())
-        training, planned = self._trainers.observed_assignment(), self._seen.memory.assignment
+        training, planned = self._trainers.occupancy().training, self._seen.memory.assignment
         redoing = {trainer_id for trainer_id in set(training.values()) if self._redoes(trainer_id)}
         for pilot_id, pilot in self._pilots.pilots.items():
             one = self._open.get(pilot_id)

@@ -1,7 +1,8 @@
 """Refused pilot requests: why, whose, and the pause before the next request.
 
 A refusal concerns those who would be charged, a user and an account, or all. Their trainers keep
-the nodes they have; after the pause, which doubles, one request is tried.
+the nodes they have; after the pause, which doubles, one request is tried. A trainer whose pilots
+are in vain (``actuate.vain_pilots``) pauses in the same way until it makes a step.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from bftrainer.actuate.pilots import Pilot
+from bftrainer.actuate.vain_pilots import VainPilots
 from bftrainer.explain.pilots import refusal
 from bftrainer.model.decision import Claim, Memory
 from bftrainer.model.trainer import TrainerRecord
@@ -24,6 +27,8 @@ MOST: Final = 1000  # who is remembered
 Whom = tuple[str, str]  # user, "": the daemon's; account, "": the default one
 ALL: Final[Whom] = ("*", "*")
 DAEMON: Final[Whom] = ("", "")
+TRAINER: Final = "*trainer"  # and its id: one whose pilots are in vain
+FIRST_ROUND: Final = 4  # of such a one: its first pause is 32 s
 
 
 @dataclass(slots=True)
@@ -44,6 +49,7 @@ class PilotRefusals:
     as_submitter: bool = False  # pilots run as the users of trainers
     closed: str = ""  # why the batch system takes no pilots at all, by the last poll
     _pauses: dict[Whom, _Pause] = field(default_factory=dict)
+    _vain: VainPilots = field(default_factory=VainPilots)
 
     @property
     def why(self) -> str:
@@ -54,7 +60,7 @@ class PilotRefusals:
         """Whether pilots of anybody, or for one of these trainers, may be requested."""
         if self.closed or not self._pause(ALL).is_over:
             return False
-        concerned = [self._pause(self.whom(record)).is_over for record in records]
+        concerned = [self._pause(self._key(record)).is_over for record in records]
         return any(concerned) or not concerned
 
     def polled(self, closed: str) -> None:
@@ -71,7 +77,12 @@ class PilotRefusals:
 
     def why_of(self, record: TrainerRecord) -> str:
         """Say why pilots of this trainer are refused; "": they are not."""
-        return self._why_of_all() or self._why(self.whom(record))
+        return self._why_of_all() or self._why(self._key(record))
+
+    @property
+    def n_vain(self) -> int:
+        """Number of trainers whose pilots are in vain."""
+        return sum(whom[0] == TRAINER for whom in self._pauses)
 
     def allowed(
         self, records: Sequence[TrainerRecord], memory: Memory, pilot_nodes: Collection[str]
@@ -86,7 +97,7 @@ class PilotRefusals:
             memory: of the decision before.
             pilot_nodes: nodes with a pilot, or for which one was requested.
         """
-        refused = {r.trainer_id: self._pause(self.whom(r)) for r in records}
+        refused = {r.trainer_id: self._pause(self._key(r)) for r in records}
         refused = {trainer_id: pause for trainer_id, pause in refused.items() if pause.why}
         if not refused or not self.may_claim(records):  # then there are no others to choose from
             return records, memory
@@ -110,12 +121,22 @@ class PilotRefusals:
         seen: set[Whom] = set()
         chosen = []
         for claim in claims:
-            whom = self.whom(trainers.get(claim.for_trainer))
+            whom = self._key(trainers.get(claim.for_trainer))
             is_trial = bool(self._why(whom) or self._why(ALL))
             if self._pause(whom).is_over and not (is_trial and whom in seen):
                 chosen.append(claim)
             seen.add(whom)
         return chosen
+
+    def pilot_ended(self, pilot: Pilot, trainers: Mapping[str, TrainerRecord]) -> None:
+        """Learn how a pilot ended; its trainer pauses if it has used up many without a step."""
+        record, done = trainers.get(pilot.for_trainer), pilot.record
+        if record is None or done.job_id is None:  # the batch system refused it
+            return
+        how = pilot.farewell if pilot.farewell and not pilot.was_asked else done.reason
+        why = self._vain.ended(record, done.pilot_id, done.node, done.requested_s, how)
+        if why:
+            self._note((TRAINER, record.trainer_id), why, why)
 
     def refused(self, words: str, record: TrainerRecord | None = None) -> None:
         """Record a refusal in the batch system's words, or another trouble that concerns all."""
@@ -131,9 +152,11 @@ class PilotRefusals:
     def _note(self, whom: Whom, why: str, words: str) -> None:
         while len(self._pauses) >= MOST and whom not in self._pauses:
             del self._pauses[next(iter(self._pauses))]
-        pause = self._pauses.setdefault(whom, _Pause())
+        is_trainer = whom[0] == TRAINER
+        pause = self._pauses.setdefault(whom, _Pause(rounds=FIRST_ROUND if is_trainer else 0))
         if pause.why != why:
-            LOG.warning("%s%s", why, "" if words in why else f" ({words})")
+            name = f"trainer {whom[1]}: " if is_trainer else ""
+            LOG.warning("%s%s%s", name, why, "" if words in why else f" ({words})")
         pause.why = why
         if pause.is_over:  # a round of requests counts once
             pause.rounds += 1
@@ -147,6 +170,14 @@ class PilotRefusals:
 
     def _why_of_all(self) -> str:
         return self.closed or self._why(ALL)
+
+    def _key(self, record: TrainerRecord | None) -> Whom:
+        """Return whose pause counts for a trainer: its own, or that of who is charged."""
+        if record is not None and (own := (TRAINER, record.trainer_id)) in self._pauses:
+            if not (record.state.is_final or self._vain.has_stepped(record)):
+                return own
+            del self._pauses[own]
+        return self.whom(record)
 
     def _pause(self, whom: Whom) -> _Pause:
         return self._pauses.get(whom) or _Pause()

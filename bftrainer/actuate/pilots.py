@@ -33,6 +33,7 @@ class Pilot:
     """A pilot that has not ended, with its state in memory."""
 
     record: PilotRecord
+    for_trainer: str = ""  # that it was requested for; "": unknown to this daemon
     is_written: bool = True  # the request is in the journal; updates come after it
     submitted_s: float | None = None  # when the batch system accepted it (``steady``)
     start_s: float | None = None
@@ -78,6 +79,7 @@ class PilotBook:
         # Ended pilots to be asked about -> job id, and whether its agent left without a word.
         self._unexplained: dict[str, tuple[str, bool]] = {}
         self._uncancelled = SaidOnce()
+        self.on_ended: Callable[[Pilot], None] = lambda _pilot: None
         self.give_backs = 0
         self.preemptions = 0
 
@@ -125,7 +127,7 @@ class PilotBook:
             owner=self._owner,
             user=user,
         )
-        pilot = Pilot(record=record, is_written=False)
+        pilot = Pilot(record=record, for_trainer=claim.for_trainer, is_written=False)
         self.pilots[pilot_id] = pilot
         return pilot
 
@@ -337,7 +339,9 @@ class PilotBook:
         if pilot is None:
             return
         record = replace(pilot.record, state=PilotState.ENDED, ended_s=self._clock(), reason=reason)
+        pilot.record = record
         self._journal.note("pilot-ended", {"pilot_id": pilot_id}, pilots=[record])
+        self.on_ended(pilot)
         is_explained = pilot.was_asked or pilot.farewell not in ("", GONE, SIGNAL)
         if record.job_id is not None and not is_explained:
             self._unexplained[pilot_id] = (record.job_id, pilot.is_mute)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -37,6 +37,7 @@ from bftrainer.actuate.group import (
     WorkerFailed,
     worker_on,
 )
+from bftrainer.actuate.occupancy import Occupancy, occupancy_of
 from bftrainer.actuate.opening import Trainer, limits_of
 from bftrainer.actuate.outcomes import cancelled, cancelling, complete, last_progress, save_grace_s
 from bftrainer.actuate.quarantine import Quarantine
@@ -169,13 +170,6 @@ class TrainerBook(TrainerRecords):
         for trainer_id, reason in reasons.items():
             self._finish(trainer_id, TrainerState.CANCELLED, f"The policy dropped it: {reason}")
 
-    def settled_until_s(self, now_s: float) -> Mapping[str, float]:
-        """Return the trainers whose nodes decisions must not change, and until when."""
-        ahead_s = now_s - self._steady()  # against the machines' clock
-        ends = ((i, t.machine.ends_by_s) for i, t in self.trainers.items())
-        winding_up = {i: end_s + ahead_s for i, end_s in ends if end_s is not None}
-        return {**self.budget.used_up(now_s), **winding_up}
-
     # ---- agents ----------------------------------------------------------------------
 
     def adopt_all(self, offers: Mapping[str, NodeOffer]) -> None:
@@ -191,14 +185,14 @@ class TrainerBook(TrainerRecords):
             elif trainer.record.progress.size and not trainer.machine.members:
                 self._on_parked(trainer, parked_meanwhile(trainer.record))
 
-    def observed_assignment(self) -> dict[str, str]:
-        """Return node -> trainer for the members of current generations."""
-        return {
-            trainer.machine.workers[worker_id].node: trainer_id
-            for trainer_id, trainer in self.trainers.items()
-            for worker_id in trainer.machine.members
-            if worker_id in trainer.machine.workers
-        }
+    def occupancy(self, among: Container[str] | None = None) -> Occupancy:
+        """Return who is where; ``among``: the trainers of a decision, None: all that are open."""
+        now_s = self._clock()
+        ahead_s = now_s - self._steady()  # against the machines' clock
+        ends = ((i, t.machine.ends_by_s) for i, t in self.trainers.items())
+        winding_up = {i: end_s + ahead_s for i, end_s in ends if end_s is not None}
+        settled_until_s = {**self.budget.used_up(now_s), **winding_up}
+        return occupancy_of(self.trainers.values(), settled_until_s, among)
 
     def busy_pilots(self) -> frozenset[str]:
         """Return the pilots on which a worker runs or starts."""

@@ -7,6 +7,7 @@ Planned nodes, workers' phases and the time come in; ``StartWorkerOn`` and ``Kil
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from bftrainer.actuate.failures import FailureCounts
 from bftrainer.actuate.group import (
@@ -23,6 +24,7 @@ from bftrainer.actuate.group import (
 )
 from bftrainer.actuate.stalling import Stall
 
+MOST_TIMEOUTS = 32.0  # of start_timeout_s, for a worker to start
 LEAVE_PATIENCE_S = 60.0  # time for a worker to leave: a long step, a checkpoint
 
 
@@ -44,6 +46,8 @@ class WorkerSet:
     failures: FailureCounts = field(default_factory=FailureCounts)
     stall: Stall = field(default_factory=Stall)
     targets: dict[str, NodeOffer] = field(default_factory=dict)  # by node
+    slow_start_s: float = 0.0  # the longest that a worker was given to start, in vain
+    ADDED: ClassVar = frozenset({"slow_start_s"})
     started_workers: int = 0
 
     def nodes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -85,7 +89,7 @@ class WorkerSet:
     def _match_workers_to_targets(self, now_s: float) -> list[Instruction]:
         """Start missing workers; kill joiners that are no longer planned or too slow."""
         out = self._kill_hung(now_s)
-        busy_nodes = set()
+        patience_s, busy_nodes = self._start_patience_s, set()
         for worker in self.workers.values():
             if not worker.is_alive:
                 continue
@@ -94,12 +98,12 @@ class WorkerSet:
             if self._is_overdue(worker, now_s):
                 out.append(kill(worker, "stays on"))
                 continue
-            too_slow = (
-                worker.phase is WorkerPhase.STARTING
-                and now_s - worker.started_s > self.start_timeout_s
-            )
-            if idle_phase and not in_roster and (worker.node not in self.targets or too_slow):
-                out.append(kill(worker, "too slow to start" if too_slow else "no longer planned"))
+            if idle_phase and not in_roster and worker.node not in self.targets:
+                out.append(kill(worker, "no longer planned"))
+                continue
+            waited_s = now_s - worker.started_s
+            if worker.phase is WorkerPhase.STARTING and waited_s > patience_s and not in_roster:
+                out += self._give_up(worker, waited_s, now_s)
                 continue
             busy_nodes.add(worker.node)
         if self._is_finishing() or not self.failures.may_start(now_s):
@@ -110,6 +114,21 @@ class WorkerSet:
             if len(self._live()) < self.n_max + len(self._leavers()):
                 out.append(self._start(offer, now_s))
         return out
+
+    @property
+    def _start_patience_s(self) -> float:
+        """How long a worker may take to start: twice what was too little before."""
+        most_s = MOST_TIMEOUTS * self.start_timeout_s
+        return max(self.start_timeout_s, min(2.0 * self.slow_start_s, most_s))
+
+    def _give_up(self, worker: Worker, waited_s: float, now_s: float) -> list[Instruction]:
+        """Kill a worker that is too slow to start; the next one has more time."""
+        self.slow_start_s = max(self.slow_start_s, waited_s)
+        cause = (
+            f"It was not ready to train after {waited_s:.0f} s (start_timeout_s); the next one has"
+            f" {self._start_patience_s:.0f} s."
+        )
+        return [kill(worker, "too slow to start"), self._failed(worker, cause, now_s)]
 
     def _kill_hung(self, now_s: float) -> list[Instruction]:
         """Kill workers whose loop does not act on a commit: the others wait for them."""

@@ -9,7 +9,7 @@ their nodes. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -151,17 +151,22 @@ def _answer(
 def _as_planned(allocation: Allocation, problem: Problem, draft: Draft) -> Allocation:
     """Exchange nodes on which nobody trains so that they stay with their planned trainers.
 
-    Sizes are unchanged. A node that ends within the forward-looking time may move.
+    Sizes are unchanged. A node that ends within the forward-looking time moves if its trainer gets
+    one that lasts longer than this one will have lasted since the trainer began to start there.
     """
     planned, training = draft.memory.assignment, draft.given.training
     nodes = {node.name: node for node in problem.nodes if node.name not in training}
-    stays = {
-        name: planned[name]
-        for name in sorted(planned.keys() & nodes.keys() - draft.memory.slow_nodes.keys())
-        if not _is_ending(nodes[name], problem)
-    }
+    theirs = sorted(planned.keys() & nodes.keys() - draft.memory.slow_nodes.keys())
+    stays = {name: planned[name] for name in theirs}
     if stays.items() <= allocation.assignment.items():
         return allocation
+    lasts_s = _lasts_s(draft, problem, [nodes[name] for name in theirs])
+    offered_s: dict[str, float] = {}  # the new node of a trainer that lasts longest
+    for name, trainer_id in allocation.assignment.items():
+        if name in nodes and planned.get(name) != trainer_id:
+            remaining_s = _remaining_s(nodes[name], problem)
+            offered_s[trainer_id] = max(remaining_s, offered_s.get(trainer_id, 0.0))
+    stays = {n: t for n, t in stays.items() if lasts_s[n] >= offered_s.get(t, 0.0)}
     for is_any_type in (True, False):
         kinds = {n: "" if is_any_type else node.eligibility for n, node in nodes.items()}
         found = _exchanged(allocation.assignment, stays, kinds)
@@ -193,6 +198,15 @@ def _exchanged(
     return found
 
 
-def _is_ending(node: ProblemNode, problem: Problem) -> bool:
+def _lasts_s(draft: Draft, problem: Problem, nodes: Iterable[ProblemNode]) -> dict[str, float]:
+    """How long each node lasts, counted from when its trainer began to start there."""
+    since_s = {pilot.node: pilot.requested_s for pilot in draft.given.pilots}
+    since_s.update(draft.memory.joining.since_s)
+    now_s = draft.given.now_s
+    return {n.name: _remaining_s(n, problem) + now_s - since_s.get(n.name, now_s) for n in nodes}
+
+
+def _remaining_s(node: ProblemNode, problem: Problem) -> float:
+    """How long a node lasts; beyond the forward-looking time it makes no difference."""
     remaining_s = node.expected_remaining_s
-    return remaining_s is not None and remaining_s < problem.t_fwd_s
+    return problem.t_fwd_s if remaining_s is None else min(remaining_s, problem.t_fwd_s)

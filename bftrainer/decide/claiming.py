@@ -43,16 +43,22 @@ def _claims(draft: Draft) -> Iterator[Claim]:
 
 def _swapped(draft: Draft) -> Iterator[Release]:
     """Release pilots whose node goes to another user, once nobody trains there."""
+    given = draft.given
     for node in draft.pool.nodes:
-        if node.name in draft.swaps.keys() - draft.given.training.keys():
+        if node.name in draft.swaps.keys() - given.training.keys() - given.occupied.keys():
             yield _release(node, f"It goes to {draft.swaps[node.name]}, of another user.")
 
 
 def _unwanted(draft: Draft) -> Iterator[Release]:
-    """Release pilots whose node no trainer gets."""
+    """Release pilots whose node no trainer gets, once nobody trains or saves its state there."""
     given, since_s = draft.given, draft.memory.unused_since
+    if not since_s:
+        return
+    # Earlier releases' inputs name trainers that have ended, too.
+    its = {record.trainer_id for record in given.trainers}
+    busy = given.occupied.keys() | {node for node, one in given.training.items() if one in its}
     for node in draft.pool.nodes:
-        if node.name not in since_s:
+        if node.name not in since_s.keys() - busy:
             continue
         is_over = given.now_s - since_s[node.name] >= given.settings.hold_idle_s
         if is_over or not node.is_held:

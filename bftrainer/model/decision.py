@@ -225,7 +225,10 @@ class DecisionInput:
     settings: Settings
     memory: Memory
     may_claim: bool = True  # False while the batch system refuses pilots
-    training: Mapping[str, str] = field(default_factory=dict)  # node -> trainer, observed
+    # Node -> the one of ``trainers`` that trains there, observed.
+    training: Mapping[str, str] = field(default_factory=dict)
+    # Node -> another trainer, whose worker is still there: it has ended, or is held.
+    occupied: Mapping[str, str] = field(default_factory=dict)
     # Slow node -> fraction of its trainer's other nodes' throughput; 1.0: no longer slow.
     speeds: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
@@ -233,7 +236,7 @@ class DecisionInput:
     # Trainer whose rescale budget is used up -> until when it keeps its nodes.
     settled_until_s: Mapping[str, float] = field(default_factory=dict)
     blackout: Blackout | None = None  # the present or the next one
-    ADDED: ClassVar = frozenset({"blackout"})
+    ADDED: ClassVar = frozenset({"blackout", "occupied"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

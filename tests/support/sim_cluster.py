@@ -178,6 +178,7 @@ class SimCluster:
                 state=JobState.PENDING if p.start_s is None else JobState.RUNNING,
                 n_nodes=1,
                 time_limit_s=p.limit_s,
+                start_s=p.start_s,
                 nodes=() if p.start_s is None else (p.node,),
                 pilot_id=p.pilot_id,
             )
@@ -209,10 +210,9 @@ class SimCluster:
             self.pilots[release.pilot_id].is_leaving = True
         for claim in plan.claims:
             self.submitted += 1
-            pilot_id = f"p{self.submitted:04d}"
-            self.pilots[pilot_id] = SimPilot(
-                pilot_id=pilot_id,
-                node=claim.node,
-                limit_s=claim.time_limit_s,
-                requested_s=self.now_s,
-            )
+            self.add_pilot(f"p{self.submitted:04d}", claim.node, claim.time_limit_s)
+
+    def add_pilot(self, pilot_id: str, node: str, limit_s: float) -> None:
+        self.pilots[pilot_id] = SimPilot(
+            pilot_id=pilot_id, node=node, limit_s=limit_s, requested_s=self.now_s
+        )

@@ -231,6 +231,7 @@ class Fold:
         is_new: bool = True,
         training: Mapping[str, str] | None = None,
         speeds: Mapping[str, float] | None = None,
+        occupied: Mapping[str, str] | None = None,
     ) -> Plan:
         self.now_s = self.now_s if at_s is None else at_s
         given = DecisionInput(
@@ -243,6 +244,7 @@ class Fold:
             memory=self.memory,
             training=training or {},
             speeds=speeds or {},
+            occupied=occupied or {},
         )
         self.in_haste = decide(replace(given, gives_back_only=True), self.policy)
         plan = decide(given, self.policy)

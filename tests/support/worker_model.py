@@ -179,10 +179,25 @@ class World:
                 epoch=0,
                 samples=worker.step,
                 step_s=0.1,
-                samples_per_s=10.0,
+                samples_per_s=10.0 * len(members),
             ),
         )
         return True
+
+    def finish(self, worker_id: str) -> None:
+        """Its script has come to the end."""
+        worker = self.workers[worker_id]
+        assert worker.group is not None
+        self._say(
+            worker,
+            protocol.Finished(
+                generation=worker.group.generation,
+                step=worker.step,
+                epoch=1,
+                samples=worker.step,
+            ),
+        )
+        self.die(worker_id, 0)
 
     def save(self) -> None:
         """A periodic checkpoint by whoever is rank 0."""

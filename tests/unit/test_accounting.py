@@ -15,6 +15,7 @@ from bftrainer.accounting.accountant import Accountant
 from bftrainer.accounting.records import ADDED, read
 from bftrainer.accounting.report import make_report
 from bftrainer.accounting.sums import Sums, add, day_of, days
+from bftrainer.actuate.occupancy import Occupancy
 from bftrainer.actuate.pilots import SIGNAL, Pilot, PilotBook
 from bftrainer.cli.main import main
 from bftrainer.journal import retention
@@ -61,8 +62,8 @@ class Site:
             policy=lambda: self.policy,
         )
 
-    def observed_assignment(self) -> dict[str, str]:
-        return self.training
+    def occupancy(self) -> Occupancy:
+        return Occupancy(training=self.training)
 
     def open(self, pilot_id: str, *, starts_s: float | None = None) -> Pilot:
         """Request a pilot for t1, which the batch system starts at once."""

@@ -101,8 +101,15 @@ def test_a_joiner_that_is_too_slow_is_replaced() -> None:
     assert not d.wait(60.0)
     d.wait(0.1)
     assert d.killed() == {slow: "too slow to start"}
-    assert d.started() == ["n1"]
+    assert not d.started(), "it failed: the next one comes after the back-off"
     assert not d.exit(slow, -9)  # known
+    d.wait(1.0)
+    assert d.started() == ["n1"]
+    second = d.on("n1")
+    d.wait(119.0)
+    assert second not in d.killed(), "it has twice as long"
+    d.wait(2.0)
+    assert d.killed()[second] == "too slow to start"
 
 
 def test_a_joiner_that_is_no_longer_planned_is_killed() -> None:

@@ -71,7 +71,9 @@ def test_a_trainer_moves_off_a_node_of_ours_that_cools_down_and_its_pilot_goes()
     plan = _decide(given)
     assert plan.assignment == {"n1": "t1", "n3": "t1"}
     assert released(plan) == set()  # as long as any node that nobody wants just now
-    plan = _decide(replace(given, memory=plan.memory, now_s=T0 + SETTINGS.hold_idle_s + 1))
+    given = replace(given, memory=plan.memory, now_s=T0 + SETTINGS.hold_idle_s + 1)
+    assert released(_decide(given)) == set()  # its worker has not left yet
+    plan = _decide(replace(given, training={"n1": "t1"}))
     assert released(plan) == {"n2"}
     assert "cools down" in plan.releases[0].reason
 

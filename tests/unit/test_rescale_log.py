@@ -48,6 +48,7 @@ def test_times_of_another_policy_are_repeated() -> None:
     assert (d.machine.join_window_s, d.machine.stall.lease_s) == (0.0, 7.0)
     d.wait(5.1)  # 60 s before
     assert d.killed() == {slow: "too slow to start"}
+    d.wait(1.0)  # the back-off
     d.form("n1")
     assert d.records
     for record in d.records:

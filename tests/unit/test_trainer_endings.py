@@ -82,7 +82,7 @@ def test_a_cancelled_trainer_saves_and_leaves(tmp_path: Path, journal: Journal) 
     assert site.commit.saver == members[0]
     assert not site.state.is_final
     assert site.reason.startswith("Cancelling")
-    assert set(site.book.settled_until_s(site.now_s)) == {site.trainer_id}
+    assert set(site.book.occupancy().settled_until_s) == {site.trainer_id}
     site.target("n1", "n2", "n3")  # whatever decisions say
     site.leave(members[0])
     site.leave(members[1], saved=False)

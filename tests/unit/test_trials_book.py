@@ -53,7 +53,7 @@ def test_a_trial_at_its_rung_leaves_its_nodes_and_goes_on_with_new_workers(site:
     record = site.book.records[site.trainer_id]
     assert (record.state, record.rung_s, record.progress.epoch) == (TrainerState.PARKED, 100.0, 1)
     assert site.trainer_id in site.book.waiting.withheld()
-    assert site.trainer_id not in site.book.observed_assignment().values()
+    assert site.trainer_id not in site.book.occupancy().training.values()
     site.target("n1")
     assert not site.machine.has_workers, "it may have no nodes"
 

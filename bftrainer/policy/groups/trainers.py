@@ -23,7 +23,8 @@ class TrainerSettings(SettingsGroup):
     start_timeout_s: float = _setting(
         120.0,
         "s",
-        "A worker that is not warm after this long is given up.",
+        "A worker that is not warm after this long has failed; the next one of its trainer has "
+        "twice as long, up to 32 times this value.",
         ge=1,
         le=86_400,
     )
