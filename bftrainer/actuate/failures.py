@@ -20,7 +20,13 @@ from bftrainer.model.trainer import FailureRow, Mark, TrainerRecord, happens_any
 from bftrainer.policy.model import SitePolicy
 
 MAX_BACKOFF_S = 30.0  # of the trainer
+COMMAND = "command"  # the runtime whose programs need not say how far they are
 MAX_COOL_DOWN_S = 1800.0  # of a node that keeps failing while others succeed
+# Of members that differ: who is named and in which order depends on who is there.
+_OF_MEMBERS = ("BFT-1408:", "BFT-1421:")
+_PATH = re.compile(r"[\w.~+=-]*(?:/[\w.~+=-]+)+/?")
+# A number, an address, an id, a node's name; not an exit status.
+_NUMBERED = re.compile(r"(?<![\w.+-])(?<!status )[\w.+-]*\d[\w.+-]*")
 # Reported exceptions that no node can cause.
 _OF_THE_SCRIPT = re.compile(r"The script raised (SyntaxError|IndentationError|TabError):")
 
@@ -35,7 +41,7 @@ class FailureCounts:
     cool_until_s: dict[str, float] = field(default_factory=dict)
     lost_after: int = -1  # workers started when an agent's death last counted
 
-    def note(self, node: str, cause: str, log_path: str, now_s: float) -> bool:
+    def note(self, node: str, cause: str, log_path: str, now_s: float, *, place: str = "") -> bool:
         """Record that a worker on this node failed; return whether that counts.
 
         Workers that fail at the same time count as one failure.
@@ -47,6 +53,7 @@ class FailureCounts:
                 self.before,
                 count=number,
                 cause=cause,
+                place=place,
                 node=node,
                 log_path=log_path,
                 next_try_s=now_s + min(MAX_BACKOFF_S, _growing_s(number)),
@@ -113,8 +120,9 @@ def given_up(failures: FailureCounts, record: TrainerRecord, policy: SitePolicy)
         record.started_s is None and _OF_THE_SCRIPT.search(row.cause)
     ):
         return "This fails on every node, so it is not tried again."
-    is_repeated = row.count > 1 and row.cause == before.cause
-    if record.started_s is None and is_repeated and is_the_scripts(row.cause):
+    is_new = record.started_s is None or (row.best == Mark() and record.spec.runtime != COMMAND)
+    is_repeated = row.count > 1 and likeness(row.cause) == likeness(before.cause)
+    if is_new and is_repeated and is_the_scripts(row.cause):
         if row.node != before.node:
             return f"It failed the same way on {before.node} and {row.node}, before any training."
         if policy.quarantine_s > 0.0:
@@ -126,6 +134,14 @@ def given_up(failures: FailureCounts, record: TrainerRecord, policy: SitePolicy)
         f"That was failure {row.count} in a row without getting {reached} (failure_budget),"
         f" the last on {row.node}."
     )
+
+
+def likeness(cause: str) -> str:
+    """Return the words of a failure without what differs between two tries of the same mistake."""
+    if cause.startswith(_OF_MEMBERS):
+        return cause.partition(":")[0]
+    code, colon, words = cause.partition(":") if cause.startswith("BFT-") else ("", "", cause)
+    return code + colon + _NUMBERED.sub("#", _PATH.sub("/", words))
 
 
 def is_the_scripts(cause: str) -> bool:

@@ -45,6 +45,7 @@ from bftrainer.actuate.stimuli import (
 )
 from bftrainer.actuate.worker_set import WorkerSet
 from bftrainer.elastic import protocol
+from bftrainer.elastic.fields import shortened
 from bftrainer.model.trainer import Mark
 
 READY_TIMEOUT_S = 15.0  # control threads answer in milliseconds, except in a stopped process
@@ -150,6 +151,7 @@ class GenerationMachine(WorkerSet):
                 self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
             case protocol.Failed():
                 worker.has_failed = f"{body.code}: {body.cause} {body.next_step}"
+                worker.place = body.place
             case _:
                 pass
         return out if self._is_one_of_many(body) else out + self._advance(now_s)
@@ -184,7 +186,7 @@ class GenerationMachine(WorkerSet):
             or -returncode in TAKES_NODE  # a loss
         ):
             text = worker.has_failed or ended.cause or describe_exit(returncode)
-            out.append(self._failed(worker, text[:MAX_CAUSE_CHARS], now_s))
+            out.append(self._failed(worker, shortened(text, MAX_CAUSE_CHARS), now_s))
         return out + self._advance(now_s)
 
     def _on_agent_lost(self, pilot_id: str, now_s: float) -> list[Instruction]:

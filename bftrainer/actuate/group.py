@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from bftrainer.elastic import protocol
-from bftrainer.model.trainer import Mark
+from bftrainer.model.trainer import Mark, with_place
 
 _SIGNALS = frozenset(map(int, signal.Signals))
 LEAVER_PATIENCE_S = 0.1  # time to form a generation after one of its leavers was lost
@@ -54,6 +54,7 @@ class Worker:
     is_finished: bool = False
     has_left: bool = False
     has_failed: str = ""  # cause, when the script failed
+    place: str = ""  # of that in the script, "file:line"
     leaving_since_s: float | None = None  # when it was asked to leave
     log_path: str = ""
     lost: Lost | None = None  # set if lost with its agent
@@ -242,6 +243,13 @@ class WorkerFailed:
     next_step: str
     log_path: str
     counts: bool = True  # False: one of several that failed together
+    place: str = ""  # in the script, "file:line"
+    ADDED: ClassVar = frozenset({"place"})
+
+    @property
+    def said(self) -> str:
+        """The cause and where it was raised."""
+        return with_place(self.cause, self.place)
 
 
 Instruction = StartWorkerOn | Tell | Kill | Announced | Rescaled | Parked | Ended | WorkerFailed
@@ -278,6 +286,7 @@ def failure_of(worker: Worker, cause: str, *, counts: bool) -> WorkerFailed:
         next_step=f"Read its log: {worker.log_path}.",
         log_path=worker.log_path,
         counts=counts,
+        place=worker.place,
     )
 
 

@@ -460,7 +460,7 @@ class TrainerBook(TrainerRecords):
             trainer.tries.add(failed.log_path)
         why = given_up(failures, trainer.record, self._policy)
         if why is not None:
-            reason = f"{failed.cause} {why} {failed.next_step}"
+            reason = f"{failed.said} {why} {failed.next_step}"
             self._finish(trainer_id, TrainerState.FAILED, reason)
 
     def _finish(self, trainer_id: str, state: TrainerState, reason: str) -> TrainerRecord:

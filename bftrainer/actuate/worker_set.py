@@ -181,5 +181,5 @@ class WorkerSet:
     def _failed(self, worker: Worker, cause: str, now_s: float) -> WorkerFailed:
         """Record that a worker failed, or was killed for its own fault."""
         self.stall.acted(worker.worker_id)
-        counts = self.failures.note(worker.node, cause, worker.log_path, now_s)
+        counts = self.failures.note(worker.node, cause, worker.log_path, now_s, place=worker.place)
         return failure_of(worker, cause, counts=counts)

@@ -45,7 +45,7 @@ def for_peer(view: TrainerView, peer: Peer) -> TrainerView:
         notify=spec.notify and HIDDEN,
         trial=None,
     )
-    failing = replace(view.record.failing, cause="", log_path="")
+    failing = replace(view.record.failing, cause="", place="", log_path="")
     record = replace(view.record, spec=spec, reason="", failing=failing, reports=())
     return replace(view, record=record, trouble="")
 

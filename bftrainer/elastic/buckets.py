@@ -218,7 +218,8 @@ class GradientReducer:
                     "BFT-1404",
                     "A second backward pass reached the same parameter within one step.",
                     "Wrap all but the last backward pass in run.no_sync()"
-                    " (and use checkpoint(..., use_reentrant=False)).",
+                    " (and use checkpoint(..., use_reentrant=False)). Models that are updated in"
+                    " turn, as in a GAN: docs/howto/train-pytorch.md, Several models.",
                 )
             if self._count == 0:
                 # Runs at the end of this backward pass, as in DistributedDataParallel.

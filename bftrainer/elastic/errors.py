@@ -12,7 +12,8 @@ raised, 1411 the script could not be started, 1412 a checkpoint refused by the f
 set up in a way its hook does not support, 1421 members that read different data, 1422 an
 optimizer that steps outside the run, 1423 a script that trained nothing, 1424 one written
 for torchrun, 1425 indices that are none, 1426 an order that differs between calls, 1427
-rows of ``PerSample`` that do not fit, 1430 no Horovod in the interpreter, 1431 no elastic
+rows of ``PerSample`` that do not fit, 1428 a script that its own children run again, 1429 shards
+that have other samples than declared, 1430 no Horovod in the interpreter, 1431 no elastic
 function of Horovod called, or one called again after its end. MPI: 1441
 no mpi4py, 1442 an MPI that cannot connect, 1443 state that cannot be handed over, 1444 a
 blocking call. Trials of a study: 1611 a reported metric that is no finite number, 1612 parameters
@@ -30,3 +31,13 @@ class ElasticError(Exception):
         self.code = code
         self.cause = cause
         self.next_step = next_step
+
+
+def sharded(how: str) -> ElasticError:
+    """Return BFT-1401 for a model of which each process of a group has a part."""
+    return ElasticError(
+        "BFT-1401",
+        f"The model is sharded over processes ({how}), and every worker needs all of it.",
+        "Give Run the plain model if it fits one worker; else submit the script, written for"
+        " torchrun, with --runtime command: docs/howto/train-command.md.",
+    )

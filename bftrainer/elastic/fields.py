@@ -7,6 +7,7 @@ library only, like ``protocol``, which uses it. Nothing here recurses on receive
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ _BRACKETS = b"[]{}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _TOO_MANY = b"[" * (MOST_DEPTH + 1)
+# What colours a terminal's text, or sets its title (ECMA-48: CSI and OSC sequences).
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
 
 def in_one_line(text: str) -> str:
@@ -29,6 +32,19 @@ def in_one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text without escape codes, on one line, of at most ``most`` characters.
+
+    What is left out is whole words of its middle: a traceback's error comes last.
+    """
+    text = " ".join(_ESCAPES.sub("", text).split())
+    if len(text) <= most:
+        return text
+    tail = text[-(most // 3) :]
+    head = text[: most - len(tail) - len(" ... ")]
+    return f"{head.rpartition(' ')[0] or head} ... {tail.partition(' ')[2] or tail}"
 
 
 def is_deep(text: bytes) -> bool:
@@ -93,10 +109,10 @@ class _Text:
 
 
 def words(value: Any) -> str:
-    """Return a text for display: truncated, on one line."""
+    """Return a text for display: truncated, on one line, without escape codes."""
     if not isinstance(value, str):
         raise ValueError("not a text")  # noqa: TRY004  # one kind of error for all
-    return in_one_line(value[:MOST_WORDS])[:MOST_WORDS]
+    return in_one_line(_ESCAPES.sub("", value[:MOST_WORDS]))[:MOST_WORDS]
 
 
 @dataclass(frozen=True, slots=True)

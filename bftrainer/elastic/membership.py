@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from bftrainer.elastic import reporting
+from bftrainer.elastic import main_guard, reporting
 from bftrainer.elastic.batch import Terms, in_words
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.choosing import BackendOffer
@@ -132,6 +132,7 @@ class Membership(WorkerGenerations):
     def enter_first(self) -> None:
         """Join: wait for a commit and enter its generation."""
         if self.control.is_plain:
+            main_guard.require()
             worker_id = self.control.config.worker_id
             me = Member(worker_id=worker_id, rank=0, node="", address="127.0.0.1")
             self.enter(Commit(generation=0, attempt=0, token="", members=(me,)))

@@ -141,9 +141,12 @@ _LATER: dict[str, dict[str, Any]] = {
     },
     "Commit": {"batch": 0},
     "Progress": {"total": 0, "noise_scale": 0.0},
+    "Failed": {"place": ""},
 }
-# In a worker's environment: the daemon knows ``Progress.total``, and so does the agent.
-TELLS_TOTAL, BY_DAEMON, BY_AGENT = "BFT_TELLS_TOTAL", "daemon", "agent"
+# In a worker's environment: the daemon knows ``Progress.total``, ``Failed.place``, and so does the
+# agent.
+TELLS_TOTAL, TELLS_PLACE = "BFT_TELLS_TOTAL", "BFT_TELLS_PLACE"
+TELLS, BY_DAEMON, BY_AGENT = (TELLS_TOTAL, TELLS_PLACE), "daemon", "agent"
 
 
 # ---- to the worker -------------------------------------------------------------
@@ -303,6 +306,7 @@ class Failed:
     code: Name
     cause: Words
     next_step: Words
+    place: Words = ""  # "file:line" of the script's own code; "": not in it
 
 
 ToWorker: TypeAlias = Prepare | Commit | Stop

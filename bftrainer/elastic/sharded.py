@@ -56,7 +56,7 @@ class Sharded(Dataset[Any]):
         self.lengths = [int(n) for n in source.shard_lengths()]
         if not self.lengths or min(self.lengths) < 0 or sum(self.lengths) == 0:
             raise ElasticError(
-                "BFT-1402",
+                "BFT-1429",
                 f"shard_lengths() of {type(source).__name__} declares no samples.",
                 "Return the number of samples of each shard.",
             )
@@ -113,7 +113,7 @@ class Sharded(Dataset[Any]):
 
     def _too_short(self, shard: int, number: int) -> ElasticError:
         return ElasticError(
-            "BFT-1402",
+            "BFT-1429",
             f"Shard {shard} ended before sample {number} of the {self.lengths[shard]} declared.",
             "Let shard_lengths() say how many samples read_shard() gives.",
         )

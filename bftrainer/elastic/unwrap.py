@@ -2,12 +2,13 @@
 
 The run trains the plain model. The wrapper, which the script still calls, is changed to pass
 calls through, so that gradients are averaged only once. Refused if the script has built a
-process group of several members. Called by ``Run``.
+process group of several members, and where the model is sharded. Called by ``Run``.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.errors import ElasticError, sharded
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -24,6 +25,8 @@ def unwrap(
     model: torch.nn.Module, no_sync: Callable[[], AbstractContextManager[None]]
 ) -> torch.nn.Module:
     """Return the plain model; ``no_sync`` replaces the wrapper's own."""
+    if how := _sharding(model):
+        raise sharded(how)
     if isinstance(model, DataParallel):
         raise ElasticError(
             "BFT-1401",
@@ -53,6 +56,21 @@ def unwrap(
     )
     plain: torch.nn.Module = model.module
     return plain
+
+
+def _sharding(model: torch.nn.Module) -> str:
+    """Return how the model is sharded; "": it is not, or by modules that are not imported."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    tensor = sys.modules.get("torch.distributed.tensor")
+    if fsdp is not None:
+        for module in model.modules():
+            if isinstance(module, fsdp.FullyShardedDataParallel):
+                return "by FSDP: FullyShardedDataParallel"
+            if isinstance(module, getattr(fsdp, "FSDPModule", ())):  # from torch 2.6 on
+                return "by FSDP: fully_shard"
+    if any(isinstance(p, getattr(tensor, "DTensor", ())) for p in model.parameters()):
+        return "its parameters are DTensors"
+    return ""
 
 
 def _keep_moving_inputs(model: DistributedDataParallel) -> None:

@@ -14,20 +14,30 @@ import runpy
 import signal
 import socket
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from bftrainer.elastic import control as control_module
-from bftrainer.elastic import worker_exit
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.protocol import Failed, WorkerConfig
+from bftrainer.elastic import main_guard, worker_exit
+from bftrainer.elastic.errors import ElasticError, sharded
+from bftrainer.elastic.fields import shortened
+from bftrainer.elastic.protocol import BY_AGENT, TELLS_PLACE, Failed, WorkerConfig
 
 SPENT_LOGS = "BFT_SPENT_LOGS"  # log files of failed attempts, in the directory of ours
 _PR_SET_PDEATHSIG = 1
+_RENDEZVOUS = "torch.distributed.rendezvous"
+MOST_SAID = 500  # characters of an exception's text
+# Of others, though a script's directory may hold them.
+_OTHERS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"))
 _SEE_LOG = "What it printed is in the worker's log."
+# Modules that cut a model's parameters into pieces for the members of a process group.
+_SHARDING = tuple(f"torch.distributed.{name}" for name in ("fsdp", "tensor", "device_mesh"))
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 
 
@@ -110,6 +120,7 @@ def remove_spent_logs(log_path: str, names: str) -> None:
 def _run_script(
     config: WorkerConfig, control: control_module.Control, prepare: Callable[[], object]
 ) -> int:
+    unguarded = main_guard.Mark()
     try:
         prepare()
         status = _status_of(config.script)
@@ -121,7 +132,10 @@ def _run_script(
     except SystemExit:  # all ranks but the first end with the run
         return 0
     except BaseException as problem:  # noqa: BLE001 - whatever the user's script raises
-        control.send(_failure_of(problem))
+        failed = _failure_of(main_guard.unguarded() if unguarded.is_set else problem)
+        if dict(config.environment).get(TELLS_PLACE) == BY_AGENT:
+            failed = replace(failed, place=place_of(problem, config.script))
+        control.send(failed)
         with suppress(OSError):  # the log's disk is full
             traceback.print_exc()
         return 1
@@ -144,8 +158,10 @@ def _failure_of(problem: BaseException) -> Failed:
     """Return the report of the exception that ended the script."""
     if isinstance(problem, ElasticError):
         return Failed(code=problem.code, cause=problem.cause, next_step=problem.next_step)
-    name, text = type(problem).__name__, str(problem)[:500]
+    name, text = type(problem).__name__, shortened(str(problem), MOST_SAID)
     if _expects_torchrun(problem):
+        if any(f.f_globals.get("__name__", "").startswith(_SHARDING) for f, _ in _frames(problem)):
+            return _failure_of(sharded("by FSDP or as DTensor"))
         return Failed(
             code="BFT-1424",
             cause=f"The script expects to be started by torchrun ({name}: {text}).",
@@ -157,11 +173,25 @@ def _failure_of(problem: BaseException) -> Failed:
     return Failed(code="BFT-1410", cause=cause, next_step=_SEE_LOG)
 
 
+def place_of(problem: BaseException, script: str) -> str:
+    """Return where the script's own code raised it or called what did, "file:line"; "": nowhere."""
+    places = [(frame.f_code.co_filename, line) for frame, line in _frames(problem)]
+    if isinstance(problem, SyntaxError):
+        places.append((problem.filename or "", problem.lineno or 0))
+    home = os.path.dirname(os.path.abspath(script))  # noqa: PTH100, PTH120 - as sys.path has it
+    for file, line in reversed(places):
+        is_others = file.startswith(_OTHERS) or "-packages" + os.sep in file
+        if file.startswith(os.path.join(home, "")) and not is_others:  # noqa: PTH118
+            return f"{os.path.relpath(file, home)}:{line}"
+    return ""
+
+
 def _expects_torchrun(problem: BaseException) -> bool:
     if isinstance(problem, KeyError):
         return bool(problem.args) and problem.args[0] in _TORCHRUN
-    trace = problem.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
-    return where == "torch.distributed.rendezvous"
+    frames = _frames(problem)
+    return bool(frames) and frames[-1][0].f_globals.get("__name__") == _RENDEZVOUS
+
+
+def _frames(problem: BaseException) -> list[tuple[FrameType, int]]:
+    return list(traceback.walk_tb(problem.__traceback__))

@@ -6,7 +6,7 @@ For a final trainer its reason says it. Called by ``service``.
 from __future__ import annotations
 
 from bftrainer.actuate.failures import MAX_BACKOFF_S
-from bftrainer.model.trainer import TrainerRecord, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerState, with_place
 
 
 def trouble(record: TrainerRecord, budget: int, now_s: float) -> str:
@@ -30,7 +30,7 @@ def trouble(record: TrainerRecord, budget: int, now_s: float) -> str:
         begin = "Is tried again"
     return (
         f"{begin} after failure {row.count} of {budget} without getting any further, on"
-        f" {row.node}: {row.cause} Its log: {row.log_path}"
+        f" {row.node}: {with_place(row.cause, row.place)} Its log: {row.log_path}"
     )
 
 

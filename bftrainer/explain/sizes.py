@@ -33,7 +33,8 @@ def explain_trainer(
         observed_size: members of its current generation.
     """
     if record.state.is_final:
-        return (f"It is {record.state.value}: {record.reason}",)
+        failures = f" Failures in all: {record.failures}." if record.failures else ""
+        return (f"It is {record.state.value}: {record.reason}{failures}",)
     if plan is None:
         return ("No decision has been taken yet; the daemon has just started.",)
     if not plan.pool and plan.allocation is None and not plan.reserve and plan.not_used:

@@ -14,8 +14,15 @@ from bftrainer.model.study import Report, TrialTag
 from milp.problem import Curve
 
 _FULL = ("No space left on device", "Disk quota exceeded")  # ENOSPC and EDQUOT, as libc says
-# Scripts that trained nothing, or report or read what a study cannot use.
-_ANYWHERE = ("BFT-1423:", "BFT-1611:", "BFT-1612:", "BFT-1613:")
+# What a script does wrong wherever it runs (bftrainer.elastic.errors).
+_ANYWHERE = frozenset(
+    f"BFT-{number}"
+    for number in (
+        *(1401, 1402, 1403, 1404, 1405, 1406, 1407),
+        *(1420, 1422, 1423, 1424, 1426, 1427, 1428, 1431),
+        *(1611, 1612, 1613),
+    )
+)
 
 
 class TrainerState(enum.StrEnum):
@@ -174,6 +181,8 @@ class FailureRow:
     log_path: str = ""
     next_try_s: float = 0.0  # earliest next start; the machine's monotonic clock
     losses: int = 0  # deaths of its agents on intact nodes; the first is not a failure
+    place: str = ""  # of the last failure in the script, "file:line"
+    ADDED: ClassVar = frozenset({"place"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +254,12 @@ class TrainerRecord:
 
 def happens_anywhere(cause: str) -> bool:
     """Whether a failure is the script's: tried again, on any node, it would happen again."""
-    return cause.startswith(_ANYWHERE)
+    return cause.partition(":")[0] in _ANYWHERE
+
+
+def with_place(cause: str, place: str) -> str:
+    """Return what a failure says, and where the script did it ("file:line"; "": not known)."""
+    return f"{cause} Raised at {place}." if place else cause
 
 
 def is_of_full_disk(cause: str) -> bool:

@@ -5,7 +5,7 @@ Called by ``bftrainer.actuate``, for the runtime that makes the order.
 
 from __future__ import annotations
 
-from bftrainer.elastic.protocol import BY_DAEMON, TELLS_TOTAL, WorkerConfig
+from bftrainer.elastic.protocol import BY_DAEMON, TELLS, WorkerConfig
 from bftrainer.model.node_request import asked
 from bftrainer.model.trainer import TrainerRecord
 
@@ -33,7 +33,7 @@ def worker_config(
         script=spec.script,
         args=spec.args,
         cwd=spec.cwd,
-        environment=(*spec.environment, *trial, (TELLS_TOTAL, BY_DAEMON)),
+        environment=(*spec.environment, *trial, *((name, BY_DAEMON) for name in TELLS)),
         log_path=log_path,
         checkpoint_dir=spec.checkpoint_dir,
         checkpoint_interval_s=spec.checkpoint_interval_s,

@@ -218,7 +218,7 @@ def test_shards_without_samples_and_shorter_than_declared_are_refused() -> None:
     for lengths in ([], [0, 0], [-1, 3]):
         with pytest.raises(ElasticError, match="declares no samples") as refused:
             Sharded(Shards(lengths))
-        assert refused.value.code == "BFT-1402"
+        assert refused.value.code == "BFT-1429"
     source = Shards([4, 4])
     data = Sharded(source)
     assert [data[i] for i in (4, 5)] == [data[4], data[5]]

@@ -1,14 +1,21 @@
-"""Scripts that wrap their model in DistributedDataParallel: unwrapped, or told why not."""
+"""Scripts that wrap or shard their model for a process group: unwrapped, or told why not."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
+from torch import nn
 
 from bftrainer import process
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.unwrap import unwrap
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -60,3 +67,32 @@ def test_a_group_of_several_members_is_refused(tmp_path: Path, template: Templat
             assert failed.code == "BFT-1401"
             assert "over 2 processes" in failed.cause
             assert "world_size=1" in failed.next_step
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[None]:
+    store: Any = torch.distributed.HashStore()  # type: ignore[attr-defined]  # not in its stubs
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize("how", ["FullyShardedDataParallel", "fully_shard", "DTensors"])
+def test_sharded_models_are_refused_by_name(how: str) -> None:
+    from torch.distributed import fsdp, tensor
+    from torch.distributed.device_mesh import init_device_mesh
+
+    model = nn.Sequential(nn.Linear(4, 4))
+    if how == "fully_shard":
+        fsdp.fully_shard(model)
+    elif how == "DTensors":
+        tensor.distribute_module(model, init_device_mesh("cpu", (1,)))
+    else:  # which cannot be made without a GPU
+        wrapper: Any = fsdp.FullyShardedDataParallel
+        model = nn.Sequential(inner := wrapper.__new__(wrapper))
+        nn.Module.__init__(inner)
+    with pytest.raises(ElasticError, match=how) as refused:
+        unwrap(model, contextlib.nullcontext)
+    assert refused.value.code == "BFT-1401"
+    assert "--runtime command" in refused.value.next_step

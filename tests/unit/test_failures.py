@@ -36,7 +36,7 @@ class Tries:
         return given_up(self.failures, self.record, POLICY)
 
 
-@pytest.mark.parametrize("code", ["BFT-1423", "BFT-1611", "BFT-1612", "BFT-1613"])
+@pytest.mark.parametrize("code", ["BFT-1401", "BFT-1404", "BFT-1424", "BFT-1428", "BFT-1611"])
 def test_what_would_happen_again_anywhere_is_not_tried_again(code: str) -> None:
     why = Tries().fail(f"{code}: The reported metric is not a finite number: nan.")
     assert why == "This fails on every node, so it is not tried again."
@@ -124,16 +124,62 @@ def test_the_same_words_on_another_node_are_enough_before_any_training() -> None
     assert "no other node was available" in (tries.fail(said) or "")
 
 
+@pytest.mark.parametrize(
+    ("said", "other", "is_same"),
+    [
+        ("worker (pid(s) 17, 18) exited", "worker (pid(s) 4711, 4712) exited", True),
+        ("no file /tmp/tmpab/x-1.pt", "no file /scratch/tmpcd/x-2.pt", True),
+        ("<Net object at 0x7f3e10> on gpu-07", "<Net object at 0x55aa> on gpu-11", True),
+        ("'alpha' is no column", "'beta' is no column", False),
+        ("got status 3", "got status 4", False),
+        ("", "something", False),
+    ],
+)
+def test_words_are_compared_without_numbers_addresses_and_paths(
+    said: str, other: str, is_same: bool
+) -> None:
+    tries = Tries(trained=False)
+    assert tries.fail(RAISED.format("RuntimeError", said)) is None
+    assert (tries.fail(RAISED.format("RuntimeError", other), "n2") is not None) == is_same
+    tries = Tries(trained=False)
+    tries.fail(RAISED.format("RuntimeError", said))
+    assert tries.fail(RAISED.format("OSError", said), "n2") is None
+    tries = Tries(trained=False)
+    tries.fail("BFT-1410: It broke.")
+    assert tries.fail("BFT-1411: It broke.", "n2") is None
+
+
+def test_members_that_differ_are_the_same_failure_whoever_is_named() -> None:
+    tries = Tries(trained=False)
+    said = "BFT-1421: The workers of this trainer have datasets of different length: {}."
+    assert tries.fail(said.format("4 samples on anna, 5 samples on bert")) is None
+    assert "failed the same way" in (tries.fail(said.format("6 samples on bert"), "n2") or "")
+
+
+def test_a_generation_without_a_step_is_no_training() -> None:
+    said = RAISED.format("RuntimeError", "worker exited")
+    tries = Tries()  # it has been in a generation
+    tries.failures.started(Mark())
+    assert tries.fail(said) is None
+    tries.failures.started(Mark())
+    assert "failed the same way" in (tries.fail(said, "n2") or "")
+    tries = Tries()  # a program need not say how far it is
+    tries.record = replace(tries.record, spec=replace(tries.record.spec, runtime="command"))
+    tries.fail(said)
+    assert tries.fail(said, "n2") is None
+
+
 def test_other_words_signals_and_trainers_that_have_trained_have_the_whole_budget() -> None:
     tries = Tries(trained=False)
-    found = [tries.fail(RAISED.format("OSError", f"try {n}"), f"n{n}") for n in range(4)]
+    found = [tries.fail(RAISED.format("OSError", what), "n1") for what in ("a", "b", "c", "d")]
     assert found == [None] * 4
     tries = Tries(trained=False)
     assert [tries.fail(describe_exit(-9), f"n{n}") for n in range(4)] == [None] * 4
     tries = Tries()
+    tries.failures.progressed(Mark(step=1), ())
     said = RAISED.format("OSError", "no such file")
     assert [tries.fail(said, f"n{n}") for n in range(4)] == [None] * 4
-    assert "without getting anywhere (failure_budget)" in (tries.fail(said) or "")
+    assert "without getting beyond step 1 (failure_budget)" in (tries.fail(said) or "")
 
 
 def test_without_quarantine_a_node_alone_condemns_nobody_early() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.fields import MOST, checks_of, in_one_line, is_deep
+from bftrainer.elastic.fields import MOST, checks_of, in_one_line, is_deep, shortened
 from bftrainer.elastic.protocol import ProtocolError, from_body
 from bftrainer.wire.messages import (
     MAX_WORD_BYTES,
@@ -105,7 +105,7 @@ def test_a_long_cause_is_cut_and_brought_into_one_line_at_both_ends_alike() -> N
     body = {"type": "Failed", "code": "BFT-1410", "cause": "a\n2026 ERROR b\x1b[2J" + "x" * 9000}
     said = from_body({**body, "next_step": ""})
     assert isinstance(said, protocol.Failed)
-    assert said.cause.startswith("a\\n2026 ERROR b\\x1b[2Jxxx")
+    assert said.cause.startswith("a\\n2026 ERROR bxxx")
     assert len(said.cause) < 2100
     assert from_body(protocol.to_body(said)) == said
 
@@ -241,3 +241,15 @@ def test_the_rate_of_a_program_is_one_that_can_be_sent() -> None:
 def test_a_line_is_a_line() -> None:
     assert in_one_line("Größe 7 … fine") == "Größe 7 … fine"
     assert in_one_line("a\r\n\t\u202e\ud800") == "a\\r\\n\\t\\u202e\\ud800"
+
+
+def test_a_long_text_loses_whole_words_of_its_middle_and_all_escape_codes() -> None:
+    link = "\x1b]8;;https://x.example\x1b\\link\x1b]8;;\x07"
+    assert shortened(f"\x1b[1;31mNo\x1b[0m such\n  file: {link}", 100) == "No such file: link"
+    text = f"Caught {' '.join(f'word{n}' for n in range(99))} ValueError: bad"
+    cut = shortened(text, 60)
+    assert 40 < len(cut) <= 60
+    head, tail = cut.split(" ... ")
+    assert head.split() == text.split()[: len(head.split())]
+    assert tail.split() == text.split()[-len(tail.split()) :]
+    assert len(shortened("x" * 99, 60)) <= 60

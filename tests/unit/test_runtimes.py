@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bftrainer import process
-from bftrainer.elastic.protocol import BY_DAEMON, TELLS_TOTAL, WorkerConfig, from_body
+from bftrainer.elastic.protocol import BY_DAEMON, TELLS, WorkerConfig, from_body
 from bftrainer.errors import UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.runtimes.base import load_runtime, template_of
@@ -41,7 +41,7 @@ def test_the_order_survives_the_wire_and_says_all_the_spec_says() -> None:
     assert config == WorkerConfig(
         trainer_id="t7", worker_id="t7.w1", node="n1", script="/s/train.py",
         args=("--lr", "0.1 $(x)"), cwd="/s", log_path="/l",
-        environment=(("A", "b=c"), (TELLS_TOTAL, BY_DAEMON)),
+        environment=(("A", "b=c"), *((name, BY_DAEMON) for name in TELLS)),
         checkpoint_dir="/s/ckpt", checkpoint_interval_s=7.0, epochs=3, address="10.0.0.1",
         incarnation=3, backend="nccl",
     )  # fmt: skip

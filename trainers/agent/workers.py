@@ -241,8 +241,8 @@ def _config(order: StartWorker) -> protocol.WorkerConfig:
     config = protocol.from_body({**order.config, "type": "WorkerConfig"})
     if not isinstance(config, protocol.WorkerConfig) or config.worker_id != order.worker_id:
         raise protocol.ProtocolError("it is for another worker")
-    asked, vouched = ((protocol.TELLS_TOTAL, by) for by in (protocol.BY_DAEMON, protocol.BY_AGENT))
-    pairs = (vouched if pair == asked else pair for pair in config.environment)
+    vouched = {(name, protocol.BY_DAEMON): (name, protocol.BY_AGENT) for name in protocol.TELLS}
+    pairs = (vouched.get(pair, pair) for pair in config.environment)
     return dataclasses.replace(config, environment=tuple(pairs))
 
 
