@@ -158,6 +158,11 @@ def speeds(processes: Mapping[int, Sequence[Line]]) -> list[SizeSpeed]:
     ]
 
 
+def has_committed(processes: Mapping[int, Sequence[Line]]) -> bool:
+    """Whether any update was made."""
+    return any(line["kind"] == "committed" for lines in processes.values() for line in lines)
+
+
 def newest(processes: Mapping[int, Sequence[Line]], *, rank: int = 0) -> Place | None:
     """Return the process of ``rank`` in the newest generation, if it has made an update there."""
     lines = [(pid, line) for pid, of in processes.items() for line in of]

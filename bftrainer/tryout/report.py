@@ -32,6 +32,7 @@ class TryReport:
     reason: str
     seconds: float
     nodes: int
+    failures: int  # the worker that was killed is one of them
     rescales: int
     pauses_s: tuple[float, ...]
     kill: Kill | None
@@ -92,6 +93,8 @@ def _uses(epochs: Sequence[EpochUse]) -> list[str]:
 def as_text(report: TryReport) -> str:
     """Return the page that is printed at the end."""
     lines = [f"{report.script} {report.state} after {report.seconds:.0f} s, {report.nodes} nodes"]
+    if (failures := report.failures - (report.kill is not None)) > 0:
+        lines.append(f"  failures    {failures}")
     if report.epochs:
         lines += [f"  rescales    {_rescales(report)}", f"  killed      {_kill(report.kill)}"]
         speeds = ", ".join(f"{s.samples_per_s:.0f} with {_workers(s.size)}" for s in report.speeds)

@@ -22,8 +22,8 @@ from bftrainer.demo.local_site import LocalSite
 from bftrainer.demo.samples import Use
 from bftrainer.demo.watch import Watch
 from bftrainer.local.workload import JobWorkload, WorkItem
-from bftrainer.model.trainer import TrainerSpec, TrainerState
-from bftrainer.tryout.records import Records, epochs, newest, speeds
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState, with_place
+from bftrainer.tryout.records import Records, epochs, has_committed, newest, speeds
 from bftrainer.tryout.report import Kill, TryReport, as_text, wrong
 
 RECORD_VARIABLE = "BFT_RECORD_SAMPLES"  # bftrainer/elastic/recording.py
@@ -102,6 +102,8 @@ class _Try:
         self._kill: Kill | None = None
         self._said: object = None
         self._said_s = 0.0
+        self._has_trained = False
+        self._failures = 0  # those that were told
 
     def run(self, limit_s: float | None) -> TryReport:
         """Submit it and wait for its end, or for the end of the time."""
@@ -112,6 +114,7 @@ class _Try:
             time.sleep(LOOK_INTERVAL_S)
             self._watch.look()
             self._records.look()
+            self._has_trained = self._has_trained or has_committed(self._records.processes)
             if self._records.processes and not has_begun:
                 has_begun = True
                 self._site.server.client.start_workload(_workload(self._site.n_nodes))
@@ -130,8 +133,8 @@ class _Try:
             quiet_looks = 0 if self._records.look() else quiet_looks + 1
 
     def _has_failed_at_once(self) -> bool:
-        """Whether a worker failed before any of them trained; the daemon would try again."""
-        return bool(self._watch.status.trainers[0].trouble) and not self._records.processes
+        """Whether a worker failed before any update; the daemon would try again."""
+        return bool(self._watch.status.trainers[0].trouble) and not self._has_trained
 
     def _is_late(self, limit_s: float | None) -> bool:
         return limit_s is not None and self._watch.elapsed_s > limit_s
@@ -146,6 +149,7 @@ class _Try:
             kill = Kill(
                 at_s=self._watch.elapsed_s, rank=place.rank, size=place.size, step=place.step
             )
+            self._failures += 1  # nothing to tell of it
             self._say(f"{kill.at_s:6.1f} s  killed the worker of rank {kill.rank}")
             return kill
         return None
@@ -155,26 +159,31 @@ class _Try:
         counts = Counter(span.use for span in self._watch.timeline.now())
         record = self._watch.status.trainers[0].record
         elapsed_s = self._watch.elapsed_s
-        state = (counts, record.state)
+        state = (counts, record.state, record.failures)
         if state == self._said and elapsed_s - self._said_s < SAY_INTERVAL_S:
             return
         self._said, self._said_s = state, elapsed_s
         nodes = ", ".join(f"{counts[use]} {name}" for use, name in _USES.items() if counts[use])
         done = f"epoch {record.progress.epoch}, {record.progress.samples} samples"
         self._say(f"{elapsed_s:6.1f} s  {record.state}; nodes: {nodes or 'idle'}; {done}")
+        if record.failures > self._failures:
+            self._failures = record.failures
+            what = _last_failure(record) or "it got further since"
+            self._say(f"{elapsed_s:6.1f} s  failure {self._failures}: {what}")
 
     def _report(self) -> TryReport:
         view = self._watch.status.trainers[0]
         facts = collect(self._site.sidecar.entries())
         state, reason = view.record.state, view.record.reason
         if not state.is_final and self._has_failed_at_once():
-            state, reason = TrainerState.FAILED, view.record.failing.cause
+            state, reason = TrainerState.FAILED, _last_failure(view.record)
         return TryReport(
             script=Path(self._spec.script).name,
             state=state.value,
             reason=reason,
             seconds=self._watch.elapsed_s,
             nodes=self._site.n_nodes,
+            failures=view.record.failures,
             rescales=len(facts.rescales),
             pauses_s=tuple(r.pause_s for r in facts.rescales),
             kill=self._kill,
@@ -193,3 +202,7 @@ class _Try:
             if own:
                 return tuple(own[-most:])
         return ()
+
+
+def _last_failure(record: TrainerRecord) -> str:
+    return with_place(record.failing.cause, record.failing.place)

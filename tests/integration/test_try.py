@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -98,6 +99,21 @@ def test_what_is_wrong_is_named_and_the_logs_are_kept(
     [kept] = scratch.glob("bft-try-*")
     assert f"Logs are kept in {kept}." in done.stderr
     assert (kept / "state" / "daemon.log").exists()
+
+
+@pytest.mark.timeout(150)
+def test_each_failure_is_told_with_its_line(scratch: Path) -> None:
+    step = "if number == 4: raise ValueError(f'\x1b[1mbad\x1b[0m batch of {os.getpid()}')"
+    text = "import os\n" + LOOP.format(step=f"{step}\n        run.step()")
+    done = tried(scratch, text)
+    assert re.search(
+        r"failure \d: BFT-1410: The script raised ValueError: bad batch of", done.stdout
+    )
+    assert "Raised at own.py:15." in done.stdout
+    assert "\n  failures    " in done.stdout
+    assert "error BFT-1053: own.py failed: BFT-1410: The script raised ValueError" in done.stderr
+    assert "Raised at own.py:15." in done.stderr
+    assert "x1b" not in done.stderr
 
 
 @pytest.mark.timeout(150)

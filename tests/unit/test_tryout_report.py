@@ -16,6 +16,7 @@ REPORT = TryReport(
     reason="",
     seconds=12.0,
     nodes=3,
+    failures=1,
     rescales=2,
     pauses_s=(0.05, 0.11),
     kill=Kill(at_s=2.0, rank=0, size=3, step=7),
@@ -69,6 +70,8 @@ def test_the_page_has_all_figures_and_none_that_were_not_measured() -> None:
         "    accuracy 0.9",
     ):
         assert said in text
+    assert "failures" not in text, "the kill is no failure of the script"
+    assert "  failures    1" in as_text(replace(REPORT, failures=2))
     nothing = replace(REPORT, epochs=(), speeds=(), pauses_s=(), rescales=0, kill=None)
     assert as_text(nothing).splitlines()[0] == "own.py finished after 12 s, 3 nodes"
     assert "samples" not in as_text(nothing)
