@@ -109,14 +109,12 @@ class _Try:
         """Submit it and wait for its end, or for the end of the time."""
         self._trainer_id = self._site.client.submit(self._spec).record.trainer_id
         self._watch.look()
-        has_begun = False
         while not (self._watch.is_over or self._has_failed_at_once() or self._is_late(limit_s)):
             time.sleep(LOOK_INTERVAL_S)
             self._watch.look()
             self._records.look()
-            self._has_trained = self._has_trained or has_committed(self._records.processes)
-            if self._records.processes and not has_begun:
-                has_begun = True
+            if not self._has_trained and has_committed(self._records.processes):
+                self._has_trained = True  # before, jobs would take the nodes of what is to fail
                 self._site.server.client.start_workload(_workload(self._site.n_nodes))
             self._kill = self._kill or self._kill_one()
             self._tell()
