@@ -45,6 +45,7 @@ def test_children_that_run_the_script_are_named(
         failed = c.failed(worker)
         assert failed.code == "BFT-1428", failed.cause
         assert 'if __name__ == "__main__"' in failed.next_step
+        assert failed.place == "", "neither daemon nor agent said that they know the field"
         # The child, too, says it.
         assert "BFT-1428" in c.workers[worker].log.read_text().partition("DataLoader worker")[0]
 

@@ -99,6 +99,9 @@ def test_what_no_node_can_change_is_tried_once(
     assert record.failing.place == place
     for words in (*said, f"Raised at {place}.", "This fails on every node"):
         assert words in record.reason
+    [explained] = site.client.explain(record.trainer_id).sentences
+    assert record.reason in explained
+    assert explained.endswith("Failures in all: 1.")
 
 
 def test_other_numbers_and_paths_are_no_other_failure(site: DaemonSite) -> None:

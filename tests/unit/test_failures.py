@@ -223,6 +223,9 @@ def test_a_trainer_in_a_row_of_failures_says_what_it_waits_for() -> None:
     running = replace(record().progress, size=1)
     at_work = _troubled(state=TrainerState.RUNNING, progress=running)
     assert trouble(at_work, 5, 100.0) == f"Goes on{after}"
+    one = _troubled()
+    placed = replace(one, failing=replace(one.failing, place="train.py:12"))
+    assert "It was killed. Raised at train.py:12. Its log:" in trouble(placed, 5, 100.0)
 
 
 def test_a_trainer_that_fares_well_or_has_ended_says_nothing_of_the_kind() -> None:
