@@ -179,7 +179,13 @@ class DaemonViews:
             return settled
         queue = daemon.trainers.waiting.eligible()
         return explain_trainer(
-            record, daemon.seen.plan, daemon.settings, queue, self._nodes(), observed_size
+            record,
+            daemon.seen.plan,
+            daemon.settings,
+            queue,
+            self._nodes(),
+            observed_size,
+            daemon.seen.given.now_s if daemon.seen.given else 0.0,
         )
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from bftrainer.decide import asking, caps, joining, slow_nodes, swaps
+from bftrainer.decide import asking, caps, joining, slow_nodes, swaps, turns
 from bftrainer.decide.admission import Admission
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.eligible import suited
@@ -32,6 +32,8 @@ def stage(draft: Draft) -> Draft:
     # Stragglers that stay until they are replaced are not allocated.
     names -= memory.replacing.keys() | given.cooling.keys()
     kept = _kept(draft, names)
+    if draft.policy is not None:
+        kept |= _turns(draft, names, kept)
     policy, decided, assignment = draft.policy, None, dict[str, str]()
     if policy is None:
         there = {n.name for n in pool.nodes}
@@ -70,6 +72,23 @@ def _kept(draft: Draft, names: set[str]) -> dict[str, str]:
         and record.trainer_id not in over
         for node in held[record.trainer_id]
     }
+
+
+def _turns(draft: Draft, names: set[str], kept: Mapping[str, str]) -> dict[str, str]:
+    """Return the nodes of trainers whose turn it is."""
+    found: dict[str, str] = {}
+    held = nodes_by_trainer(draft.memory.assignment, names)
+    n_min = {record.trainer_id: record.spec.n_min for record in draft.given.trainers}
+    for one in turns.in_turn(draft.memory, draft.given):
+        own = held.get(one, ())
+        taken = {*kept, *found}
+        if one in kept.values():
+            continue
+        if len(own) >= max(1, n_min[one]) and taken.isdisjoint(own):
+            found.update(dict.fromkeys(own, one))
+        elif problem := _problem(draft, names, {}):
+            found |= turns.given_to(one, problem, taken)
+    return found
 
 
 def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem | None:

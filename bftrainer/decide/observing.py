@@ -18,6 +18,7 @@ from bftrainer.decide import (
     overdue,
     passed_over,
     slow_nodes,
+    turns,
 )
 from bftrainer.events.idle import observe_idle
 from bftrainer.model.decision import DecisionInput, Memory
@@ -49,6 +50,7 @@ ESTIMATORS: tuple[Estimator, ...] = (
     end_cost.observe,  # duration of pilot ends and starts
     slow_nodes.observe,  # slow nodes
     fair_share.observe,  # what users used
+    turns.observe,  # trainers that wait
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from bftrainer.decide.policies.base import in_order
@@ -21,6 +22,7 @@ def explain_trainer(
     queue: Sequence[TrainerRecord],
     nodes: Sequence[Node],
     observed_size: int,
+    now_s: float = 0.0,
 ) -> tuple[str, ...]:
     """Return the reasons, most important first.
 
@@ -31,6 +33,7 @@ def explain_trainer(
         queue: all trainers that are not final, in FCFS order.
         nodes: of the last snapshot.
         observed_size: members of its current generation.
+        now_s: of the decision; 0: it is not said how long it has waited.
     """
     if record.state.is_final:
         failures = f" Failures in all: {record.failures}." if record.failures else ""
@@ -44,6 +47,8 @@ def explain_trainer(
     planned = sum(1 for t in plan.assignment.values() if t == record.trainer_id)
     left_out = why_left_out(record.trainer_id, plan.memory.left_out)
     sentences = [*left_out] or _size_sentences(record, plan, settings, queue, nodes, planned)
+    if not (planned or observed_size) and now_s:
+        sentences += _wait(record, plan, settings, now_s)
     if planned != observed_size:
         sentences.append(
             f"It is on its way from {observed_size} to {planned} nodes: agents and joiners"
@@ -56,6 +61,21 @@ def explain_trainer(
     if record.state is TrainerState.PARKED:
         sentences.append(record.reason)
     return tuple(sentences)
+
+
+def _wait(record: TrainerRecord, plan: Plan, settings: Settings, now_s: float) -> list[str]:
+    """Say since when a trainer has no nodes, and who has them."""
+    since_s = record.progress.reported_s or record.submitted_s
+    sizes = Counter(plan.assignment.values())
+    if not sizes or now_s - since_s < 60.0:
+        return []
+    who = ", ".join(f"{one} ({count})" for one, count in sizes.most_common(3))
+    more = f" and {len(sizes) - 3} others" if len(sizes) > 3 else ""
+    waits = f"It has had no nodes for {(now_s - since_s) / 60.0:.0f} min; they go to {who}{more}."
+    if settings.max_wait_s is None:
+        return [waits, "The site bounds no waits (max_wait_s)."]
+    bound = f"After {settings.max_wait_s / 60.0:.0f} min of waiting it gets its n_min (max_wait_s)."
+    return [waits, bound]
 
 
 def _size_sentences(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.event import Event
-from bftrainer.model.fairness import Blackout, Limits, Usage
+from bftrainer.model.fairness import Blackout, Limits, Usage, Wait
 from bftrainer.model.trainer import TrainerRecord
 from milp.problem import Allocation, Objective
 
@@ -53,7 +53,8 @@ class Settings:
     gives_back: bool = True  # False: only preemption takes nodes
     limits: Limits = field(default_factory=Limits)
     fair_share_half_life_s: float | None = None  # None: first come, first served
-    ADDED: ClassVar = frozenset({"limits", "fair_share_half_life_s"})
+    max_wait_s: float | None = None  # of a trainer without nodes; None: the policy's choice
+    ADDED: ClassVar = frozenset({"limits", "fair_share_half_life_s", "max_wait_s"})
     REMOVED: ClassVar = frozenset(
         {"learns_reserve", "learns_min_gap", "backfill_lead_s", "pilot_start_timeout_s"}
     )
@@ -186,7 +187,8 @@ class Memory:
     left_out: Known = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
     policy_state: Any = None  # plain data that only the policy reads
-    ADDED: ClassVar = frozenset({"usage"})
+    waits: Mapping[str, Wait] = field(default_factory=dict)  # by trainer, if waits are bounded
+    ADDED: ClassVar = frozenset({"usage", "waits"})
     REMOVED: ClassVar = frozenset({"joins", "claim_costs", "small_jobs", "gave_back"})
 
 

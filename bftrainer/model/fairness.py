@@ -58,10 +58,10 @@ class Used:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """A user without nodes though a trainer of his could run, or one who has waited long."""
+    """A user or trainer without nodes though it could run, or one that has waited long."""
 
     since_s: float
-    turn_ends_s: float | None = None  # until then nobody comes before him; None: he waits
+    turn_ends_s: float | None = None  # until then nobody comes before it; None: it waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,4 +53,5 @@ def settings_on(policy: SitePolicy, *, idle_confirmations: int, cycle_s: float) 
             share_of_idle=policy.max_share_of_idle,
         ),
         fair_share_half_life_s=policy.fair_share_half_life_s,
+        max_wait_s=policy.max_wait_s,
     )

@@ -29,6 +29,14 @@ class FairnessSettings(SettingsGroup):
         ge=60,
         le=31_536_000,
     )
+    max_wait_s: float | None = _setting(
+        None,
+        "s",
+        "A trainer that could run and has waited so long gets its n_min nodes for as long, "
+        "whatever the allocation policy prefers; at most half of p_jmax at once; null: no bound.",
+        ge=60,
+        le=31_536_000,
+    )
     max_nodes_by_user: dict[_Name, _Nodes] = _setting(
         {},
         "nodes",
