@@ -94,7 +94,10 @@ class SpeedBook:
 
     def staying(self, trainer_id: str, pairs: Mapping[str, str]) -> None:
         """Set the stragglers of a trainer that stay until their replacement trains."""
-        self._staying[trainer_id] = dict(pairs)
+        if pairs:
+            self._staying[trainer_id] = dict(pairs)
+        else:
+            self._staying.pop(trainer_id, None)
 
     def on_rescaled(self, trainer_id: str, done: Rescaled) -> None:
         """Begin a generation."""

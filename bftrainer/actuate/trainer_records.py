@@ -5,11 +5,11 @@ The base of ``actuate.trainers``, which changes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from bftrainer.actuate import changing
-from bftrainer.actuate.log_files import log_files
+from bftrainer.actuate.log_files import Known, known_of, log_files
 from bftrainer.actuate.opening import Trainer, opened_of
 from bftrainer.actuate.study_news import StudyNews
 from bftrainer.actuate.waiting import Waiting
@@ -18,9 +18,11 @@ from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import LogFile
 from bftrainer.policy.model import SitePolicy
 
+KEPT_WORKERS = 32  # of a trainer that has ended, for its users
+
 
 class TrainerRecords:
-    """All records, and the machines of trainers that are not final."""
+    """All records, and the machines of trainers that are not final or still have workers."""
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class TrainerRecords:
         self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
         self.waiting = Waiting(self.records, clock)
         self.trainers: dict[str, Trainer] = {}
+        self._known: dict[str, Mapping[str, Known]] = {}  # last workers of those that have ended
         self.news = StudyNews()
 
     def submit(self, spec: TrainerSpec) -> TrainerRecord:
@@ -69,12 +72,23 @@ class TrainerRecords:
     def log_files(self, trainer_id: str) -> tuple[LogFile, ...]:
         """Return the log of every worker it ever had, oldest first; reads users' files."""
         trainer = self.trainers.get(trainer_id)
-        spec = self.records[trainer_id].spec
-        return log_files(trainer_id, spec, trainer.machine if trainer else None)
+        known = known_of(trainer.machine) if trainer else self._known.get(trainer_id, {})
+        return log_files(trainer_id, self.records[trainer_id].spec, known)
 
     def _open(self, record: TrainerRecord) -> None:
         opened = opened_of(record, self._policy, self._incarnation, self._steady(), self._journal)
         self.trainers[record.trainer_id] = opened
+
+    def _on_pilot(self, pilot_id: str) -> list[Trainer]:
+        """Return the trainers that the end of this pilot's agent concerns."""
+        return [t for t in self.trainers.values() if t.machine.uses(pilot_id)]
+
+    def _let_go(self) -> None:
+        """Keep only the record of a trainer that has ended and has no worker any more."""
+        for trainer_id in [i for i, t in self.trainers.items() if t.record.state.is_final]:
+            if not (machine := self.trainers[trainer_id].machine).has_workers:
+                self._known[trainer_id] = known_of(machine, KEPT_WORKERS)
+                del self.trainers[trainer_id]
 
     def _reopen(self, trainer: Trainer) -> None:
         """Give a trainer that has no workers any more a new machine; workers' numbers go on."""

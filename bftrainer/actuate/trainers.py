@@ -240,12 +240,12 @@ class TrainerBook(TrainerRecords):
 
     def on_agent_lost(self, pilot_id: str) -> None:
         """An agent is gone, with everything on its node."""
-        for trainer in list(self.trainers.values()):
+        for trainer in self._on_pilot(pilot_id):
             self._handle(trainer, stimuli.AgentLost(pilot_id=pilot_id))
 
     def on_agent_failed(self, pilot_id: str, how: str) -> None:
         """A lost agent's pilot was not cancelled by anyone; ``how`` it ended."""
-        for trainer in list(self.trainers.values()):
+        for trainer in self._on_pilot(pilot_id):
             self._handle(trainer, stimuli.AgentFailed(pilot_id=pilot_id, how=how))
 
     def set_targets(
@@ -290,6 +290,7 @@ class TrainerBook(TrainerRecords):
                 self._replace(trainer, requeued_s=None)
                 self._write(trainer, "requeued", {"state": str(trainer.record.state)})
                 self._on_change()
+        self._let_go()
         if self.quarantine.has_changed(self._clock()):
             self._on_change()
 

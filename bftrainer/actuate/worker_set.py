@@ -25,6 +25,7 @@ from bftrainer.actuate.group import (
 from bftrainer.actuate.stalling import Stall
 
 MOST_TIMEOUTS = 32.0  # of start_timeout_s, for a worker to start
+KEPT_GONE = 200  # workers that are gone, in which a record or a user may be interested
 LEAVE_PATIENCE_S = 60.0  # time for a worker to leave: a long step, a checkpoint
 
 
@@ -76,6 +77,11 @@ class WorkerSet:
     def has_workers(self) -> bool:
         """Whether some worker is there, in whatever phase."""
         return any(worker.is_alive for worker in self.workers.values())
+
+    def uses(self, pilot_id: str) -> bool:
+        """Whether it has, had or may start a worker on this pilot's node."""
+        worked = any(w.pilot_id == pilot_id for w in self.workers.values())
+        return worked or any(offer.pilot_id == pilot_id for offer in self.targets.values())
 
     @property
     def has_members(self) -> bool:
@@ -151,6 +157,7 @@ class WorkerSet:
         return now_s - worker.leaving_since_s > self.leave_patience_s
 
     def _start(self, offer: NodeOffer, now_s: float) -> StartWorkerOn:
+        self._forget_gone()
         self.started_workers += 1
         worker_id = f"{self.trainer_id}-{self.incarnation}-{self.started_workers}"
         worker = self.workers[worker_id] = worker_on(offer, worker_id, now_s)
@@ -159,6 +166,13 @@ class WorkerSet:
         return StartWorkerOn(
             pilot_id=offer.pilot_id, worker_id=worker_id, node=offer.node, address=offer.address
         )
+
+    def _forget_gone(self) -> None:
+        """Drop the oldest of very many workers that are gone."""
+        needed = {*self.members, *(self.forming.roster if self.forming else ())}
+        gone = [i for i, w in self.workers.items() if not w.is_alive and i not in needed]
+        for worker_id in gone[:-KEPT_GONE]:
+            del self.workers[worker_id]
 
     def _live(self) -> list[Worker]:
         return [w for w in self.workers.values() if w.is_alive]

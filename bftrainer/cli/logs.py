@@ -110,7 +110,7 @@ def _all_files(client: Client, trainer_id: str) -> tuple[LogFile, ...]:
     """Return all files: those that we see, with what the daemon knows; it may not see them."""
     told = client.logs(trainer_id)
     known = {item.worker_id: item for item in told}
-    seen = log_files(trainer_id, client.trainer(trainer_id).record.spec, None)
+    seen = log_files(trainer_id, client.trainer(trainer_id).record.spec, {})
     return tuple(known.get(item.worker_id, item) for item in seen) or told
 
 

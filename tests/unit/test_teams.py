@@ -13,7 +13,7 @@ import pytest
 from bftrainer import process
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import worker_on
-from bftrainer.actuate.log_files import log_directory, log_files
+from bftrainer.actuate.log_files import known_of, log_directory, log_files
 from bftrainer.canonical import from_plain, to_plain
 from bftrainer.elastic.protocol import (
     Commit,
@@ -170,7 +170,7 @@ def test_logs_are_named_with_the_ranks_of_their_workers(tmp_path: Path) -> None:
     for name in ("t1-1-2", "t1-1-10"):
         machine.workers[name] = worker_on(offer(f"n{name}"), name, 0.0)
     machine.members = ("t1-1-10", "t1-1-2")
-    found = [(f.worker_id, f.rank, f.node) for f in log_files("t1", spec, machine)]
+    found = [(f.worker_id, f.rank, f.node) for f in log_files("t1", spec, known_of(machine))]
     assert found == [
         ("t1-1-1", None, ""),
         ("t1-1-2", 2, "nt1-1-2"),

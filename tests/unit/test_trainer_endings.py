@@ -75,7 +75,8 @@ def _training(tmp_path: Path, journal: Journal) -> EndingSite:
 
 def test_a_cancelled_trainer_saves_and_leaves(tmp_path: Path, journal: Journal) -> None:
     site = _training(tmp_path, journal)
-    members = site.book.trainers[site.trainer_id].machine.members
+    machine = site.machine
+    members = machine.members
     site.cancel()
     assert site.commit is not None
     assert site.commit.members == ()
@@ -89,7 +90,7 @@ def test_a_cancelled_trainer_saves_and_leaves(tmp_path: Path, journal: Journal) 
     assert site.state is TrainerState.CANCELLED
     assert site.reason == "Cancelled by its user. Its state after step 10 is in its checkpoint."
     assert not site.killed
-    assert not site.book.trainers[site.trainer_id].machine.workers.keys() - set(members)
+    assert not machine.workers.keys() - set(members)
 
 
 def test_one_that_does_not_save_in_time_is_killed(tmp_path: Path, journal: Journal) -> None:
