@@ -28,6 +28,7 @@ from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
 from bftrainer.model.cluster import Job, JobState
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
+from bftrainer.parallel import end_with_parent
 from bftrainer.poll.announcer import STAND_IN, Announcement, UnseenAnnouncements
 from slurm_plugins.snapshot import SnapshotReader
 
@@ -91,7 +92,7 @@ def _sizes(*, is_quick: bool) -> Iterator[Size]:
 
 def _measure(size: Size) -> OnSite:
     """Measure one size, in a process of its own: its memory is its own."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own:
+    with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as own:
         return own.submit(_measured, size).result()
 
 
