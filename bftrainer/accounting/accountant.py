@@ -178,6 +178,8 @@ class Accountant:
             self._journal.note(records.ADDED, added)
             self._entries += 1
         self._added, self._written_s = {}, self.until_s
+        known = self._trainers.records
+        self._furthest = {i: m for i, m in self._furthest.items() if not known[i].state.is_final}
 
     def _is_to_sum(self) -> bool:
         every_s = min(SUMMED_EVERY_S, DAY_S * self._policy().journal_days / 3.0)

@@ -105,11 +105,13 @@ def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem 
     problem = Problem(
         nodes=tuple(
             [
-                problem_node(
-                    n.name,
-                    n.gpus,
-                    None if n.usable_until_s is None else max(0.0, n.usable_until_s - now_s),
+                problem_node(n.name, n.gpus, has_pilot=bool(n.pilot_id))
+                if n.usable_until_s is None
+                else ProblemNode(  # another in every decision: nothing to remember
+                    name=n.name,
+                    gpus=n.gpus,
                     has_pilot=bool(n.pilot_id),
+                    expected_remaining_s=max(0.0, n.usable_until_s - now_s),
                 )
                 for n in draft.pool.nodes
                 if n.name in names

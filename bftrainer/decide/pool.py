@@ -127,7 +127,7 @@ def in_reserve(free: Sequence[PoolNode], settings: Settings, now_s: float) -> tu
     return tuple(reserve)
 
 
-@lru_cache(maxsize=1 << 16)  # mostly the same nodes in every decision
+@lru_cache(maxsize=1 << 14)  # mostly the same nodes in every decision
 def _pool_node(
     name: str, kind: str, gpus: int, end_s: float | None, pilot_id: str, is_held: bool, user: str
 ) -> PoolNode:

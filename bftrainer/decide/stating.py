@@ -26,7 +26,7 @@ def nodes_by_trainer(
     return {trainer_id: tuple(own) for trainer_id, own in found.items()}
 
 
-@lru_cache(maxsize=1 << 16)  # mostly the same nodes in every decision
+@lru_cache(maxsize=1 << 14)  # mostly the same nodes in every decision
 def problem_node(
     name: str, gpus: int = 0, remaining_s: float | None = None, *, has_pilot: bool = False
 ) -> ProblemNode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Memory, PilotView, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
+from milp.problem import ProblemNode
 from tests.support.snapshots import (
     T0,
     Fold,
@@ -112,3 +114,22 @@ def test_the_policys_limit_gives_up_what_costs_the_trainers_least_and_says_so() 
 def test_the_smaller_of_both_limits_counts() -> None:
     settings = Settings(reserve_nodes_per_type=0, max_nodes=4, max_held_nodes=3)
     assert len(_decide(Fold(settings=settings))) == 2
+
+
+def test_decisions_keep_nothing_of_nodes_whose_time_runs_out() -> None:
+    """The time left is another at every decision: to remember it would only fill the memory."""
+    names = node_names(8)
+    fold = Fold(memory=Memory(assignment=dict.fromkeys(names, "t1")))
+    pilots = [pilot(name, end_s=T0 + 9000) for name in names]
+    nodes = snapshot(with_state(idle_nodes(8), NodeState.ALLOCATED, *names))
+    before = _alive()
+    for at in range(200):
+        training = dict.fromkeys(names, "t1")
+        fold.decide(nodes, pilots, [record(n_max=8)], at_s=T0 + at, training=training)
+        assert fold.policy.problems.pop().nodes[0].expected_remaining_s is not None
+    assert _alive() - before < 100
+
+
+def _alive() -> int:
+    gc.collect()
+    return sum(isinstance(one, ProblemNode) for one in gc.get_objects())
