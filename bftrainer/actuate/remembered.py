@@ -12,9 +12,9 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bftrainer.canonical import CanonicalError
+from bftrainer.canonical import CanonicalError, from_plain
 from bftrainer.journal.journal import Journal
-from bftrainer.model.decision import DecisionRecord, Ends, Memory, Settings
+from bftrainer.model.decision import Ends, Memory, Settings
 from bftrainer.model.fairness import Usage
 
 LOG = logging.getLogger("bftrainer.remembered")
@@ -31,13 +31,14 @@ def remembered(journal: Journal, settings: Settings, assignment: Mapping[str, st
     memory = Memory(assignment=assignment)
     try:
         entry = journal.latest("decision")
-        last = entry.payload_as(DecisionRecord) if entry else None
+        if entry is None:
+            return memory
+        plain = entry.plain()  # of hundreds of trainers; two parts are wanted
+        known = from_plain(plain.get("plan", {}).get("memory"), Memory)
+        then = from_plain(plain.get("input", {}).get("settings"), Settings)
     except CanonicalError as problem:  # written by another release
         LOG.warning("what an earlier daemon learnt cannot be read: %s", problem)
         return memory
-    if last is None:
-        return memory
-    known, then = last.plan.memory, last.input.settings
     is_same = (then.policy, then.policy_options) == (settings.policy, settings.policy_options)
     return replace(
         memory,

@@ -70,35 +70,36 @@ class RescaleLog:
 
     def restart(self) -> None:
         """Begin with the machine's present state: it was changed other than by a stimulus."""
-        self._before = copied(self.machine)
+        self._before: GenerationMachine | None = None  # copied when a step is taken: most wait
         self._steps: list[RescaleStep] = []
         self._has_answers = False
 
     def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
         """Return the machine's instructions; write a record if they complete a change."""
+        before = self._before = self._before or copied(self.machine)
         try:
             out = self.machine.handle(stimulus, now_s)
         except Exception as problem:  # a defect: the record lets it be repeated
             step = RescaleStep(at_s=now_s, stimulus=stimulus, answer=_raised(problem))
             self._steps.append(step)
-            self._finish()
+            self._finish(before)
             raise
         answer = answer_of(out)
         self._steps.append(RescaleStep(at_s=now_s, stimulus=stimulus, answer=answer))
         self._has_answers |= bool(answer)
         if self._has_answers:
             if self.machine.is_settled or len(self._steps) >= self._most_steps:
-                self._finish()
+                self._finish(before)
         elif len(self._steps) >= max(MIN_QUIET, 4 * len(self.machine.workers)):
             self.restart()
         return out
 
-    def _finish(self) -> None:
+    def _finish(self, before: GenerationMachine) -> None:
         self._write(
             RescaleRecord(
                 trainer_id=self.machine.trainer_id,
-                machine=self._before,
-                workers=tuple(self._before.workers),
+                machine=before,
+                workers=tuple(before.workers),
                 steps=tuple(self._steps),
             )
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bftrainer.canonical import encode, parse, to_plain
+from bftrainer.canonical import parse, text_of, to_plain
 from bftrainer.journal.records import PilotRecord, PilotState, pilot_ordinal, trainer_ordinal
 from bftrainer.journal.unreadable import pilot_of, trainer_of
 from bftrainer.model.trainer import TrainerRecord, TrainerState
@@ -42,7 +42,7 @@ def _trainer_row(plain: Any, seq: int) -> Row:
         "submitted_s": plain["submitted_s"],
         "name": _printable(plain["spec"]["name"]),
         "owner": _printable(plain["spec"]["user"]),
-        "record": encode(plain).decode(),
+        "record": text_of(plain),
         "seq": seq,
     }
 
@@ -64,7 +64,7 @@ def _pilot_row(plain: Any, seq: int) -> Row:
         "owner": _printable(plain["owner"]),
         "requested_s": plain["requested_s"],
         "ended_s": plain.get("ended_s"),
-        "record": encode(plain).decode(),
+        "record": text_of(plain),
         "seq": seq,
     }
 

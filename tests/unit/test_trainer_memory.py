@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate.worker_set import KEPT_GONE
+from bftrainer.actuate.worker_set import KEPT_GONE, WorkerSet
 from bftrainer.elastic import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerState
@@ -115,6 +115,15 @@ def test_trainers_that_wait_note_nothing_of_others_pilots(site: LongSite) -> Non
     assert _kept(lose) < 50 * 1000
 
 
+def test_a_trainer_that_waits_has_one_machine(site: LongSite) -> None:
+    """The copy that a record of its changes begins with is made at the first change."""
+    before = _machines()
+    for _ in range(50):
+        site.submit()
+    site.book.adopt_all({})
+    assert _machines() - before == 50
+
+
 def test_a_trainer_forgets_workers_that_are_long_gone() -> None:
     driver = Driver()
     for number in range(KEPT_GONE + 50):
@@ -122,6 +131,11 @@ def test_a_trainer_forgets_workers_that_are_long_gone() -> None:
         driver.target()
     assert driver.machine.started_workers == KEPT_GONE + 50
     assert len(driver.machine.workers) <= KEPT_GONE + 1
+
+
+def _machines() -> int:
+    gc.collect()
+    return sum(isinstance(one, WorkerSet) for one in gc.get_objects())
 
 
 def _kept(call: Callable[[], None]) -> int:
