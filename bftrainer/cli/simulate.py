@@ -60,7 +60,7 @@ STEPS = 500  # of the progress bar; more would slow the replay
 @click.option("--job-nodes", type=click.IntRange(1),
               help="Nodes a job of no-rescale asks for [default: N_eq / P_jmax].")  # fmt: skip
 @click.option("--costs", default="paper", show_default=True,
-              help="paper, physical, or a file of durations (bench_rescale's).")  # fmt: skip
+              help="paper, physical (as measured), or a file of durations.")  # fmt: skip
 @click.option("--cost", "given", multiple=True, metavar="NAME=SECONDS",
               help="One duration of the physical model, such as claim=5.")  # fmt: skip
 @click.option(
@@ -247,22 +247,10 @@ def _word(value: object) -> str:
 
 
 def _costs(costs: str, given: tuple[str, ...]) -> PhysicalCosts | None:
-    from bftrainer.simulate.costs import costs_from_file, costs_from_mapping  # noqa: PLC0415
+    from bftrainer.simulate.costs import chosen_costs  # noqa: PLC0415
 
-    if costs == "paper":
-        if given:
-            raise click.BadParameter("the paper's bookkeeping has none.", param_hint="--cost")
-        return None
-    durations: dict[str, float] = {}
-    for assignment in given:
-        name, _, text = assignment.partition("=")
-        try:
-            durations[name] = float(text)
-        except ValueError:
-            raise click.BadParameter(f"{text!r} is not a number.", param_hint="--cost") from None
-    own = costs_from_mapping(durations, "--cost")
-    if costs == "physical":
-        return own
-    read = costs_from_file(Path(costs))
-    named = {name.removesuffix("_s") for name in durations}
-    return dataclasses.replace(read, **{name: getattr(own, name) for name in named})
+    if costs != "paper":
+        return chosen_costs(None if costs == "physical" else Path(costs), given)
+    if given:
+        raise click.BadParameter("the paper's bookkeeping has none.", param_hint="--cost")
+    return None

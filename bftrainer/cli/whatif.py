@@ -6,8 +6,6 @@ Reads an accounting export or a trace and prints text, JSON or HTML. Needs no da
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -20,11 +18,9 @@ from bftrainer.cli.trace import LateProgress, load, reading_options
 from bftrainer.columns import shown
 
 if TYPE_CHECKING:
-    from bftrainer.simulate.costs import PhysicalCosts
     from bftrainer.simulate.whatif import Assumptions, Study
 
 PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told otherwise
-_BENCHMARK_COSTS = ("pause_up", "pause_down", "pause_loss")
 
 
 @click.command()
@@ -104,6 +100,7 @@ def _assumptions(
     **plain: Any,
 ) -> Assumptions:
     """Make the assumptions; what was not given keeps its default."""
+    from bftrainer.simulate.costs import chosen_costs  # noqa: PLC0415
     from bftrainer.simulate.whatif import Assumptions  # noqa: PLC0415
     from bftrainer.simulate.workloads import NETWORKS  # noqa: PLC0415
 
@@ -117,7 +114,7 @@ def _assumptions(
         network=NETWORKS[network.lower()],
         n_min=n_min,
         n_max=n_max,
-        costs=_costs(costs_file, given),
+        costs=chosen_costs(costs_file, given),
         **chosen,
     )
 
@@ -129,32 +126,6 @@ def _sizes(text: str) -> tuple[int, int]:
     if not is_range or not 1 <= int(low) <= int(high) <= 1_000_000:
         raise click.BadParameter(f"{text!r} is not MIN:MAX.", param_hint="--trainer-nodes")
     return int(low), int(high)
-
-
-def _costs(file: Path | None, given: tuple[str, ...]) -> PhysicalCosts:
-    """Return the defaults, what the file names, what the options name: the last one counts."""
-    from bftrainer.simulate.costs import costs_from_file, costs_from_mapping  # noqa: PLC0415
-    from bftrainer.simulate.whatif import MEASURED  # noqa: PLC0415
-
-    costs = MEASURED
-    if file is not None:
-        read = costs_from_file(file)
-        named = json.loads(file.read_text())
-        names = _BENCHMARK_COSTS if named.get("benchmark") == "rescale" else tuple(named)
-        costs = _replaced(costs, read, names)
-    durations: dict[str, float] = {}
-    for assignment in given:
-        name, _, text = assignment.partition("=")
-        try:
-            durations[name] = float(text)
-        except ValueError:
-            raise click.BadParameter(f"{text!r} is not a number.", param_hint="--cost") from None
-    return _replaced(costs, costs_from_mapping(durations, "--cost"), tuple(durations))
-
-
-def _replaced(costs: PhysicalCosts, by: PhysicalCosts, names: tuple[str, ...]) -> PhysicalCosts:
-    keys = {name.removesuffix("_s") for name in names}
-    return dataclasses.replace(costs, **{key: getattr(by, key) for key in keys})
 
 
 def _write(path: Path, found: Study, source: str) -> None:

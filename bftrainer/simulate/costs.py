@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -31,6 +31,12 @@ class Quantity:
         """Return the mean duration, which decisions use."""
         return mean(self.values_s)
 
+    def __str__(self) -> str:
+        """Return it in words."""
+        if len(self.values_s) == 1:
+            return f"{self.mean_s:g} s"
+        return f"{self.mean_s:.3g} s (mean of {len(self.values_s)} measured)"
+
 
 def constant(value_s: float) -> Quantity:
     """Return a duration that is always the same."""
@@ -42,7 +48,7 @@ FREE = constant(0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhysicalCosts:
-    """Durations of the effects of a decision; zero by default."""
+    """Durations of the effects of a decision; none has one unless given."""
 
     detection: Quantity = FREE  # change of the pool -> the daemon sees it
     claim: Quantity = FREE  # pilot requested -> its agent is connected
@@ -53,9 +59,36 @@ class PhysicalCosts:
     checkpoint_interval: Quantity = FREE  # losing all nodes costs half of it on average
     resume: Quantity = FREE  # reading the checkpoint when coming from size 0
 
+    def by_name(self) -> dict[str, list[float]]:
+        """Return the durations in seconds, as a file may have them."""
+        return {one.name: list(getattr(self, one.name).values_s) for one in fields(self)}
 
-def costs_from_mapping(data: Mapping[str, Any], where: str) -> PhysicalCosts:
-    """Read durations by name: a number, or a list of measured ones.
+    def __str__(self) -> str:
+        """Return them in words."""
+        return ", ".join(f"{one.name} {getattr(self, one.name)}" for one in fields(self))
+
+
+# The pauses are the limits of scripts/bench_rescale.py with 200 MB of state (docs/results.md);
+# measured pauses are shorter. Detection is half a poll interval
+# of 1 s. Claim: half of Slurm's default backfill interval of 30 s, and 5 s for the pilot.
+# Checkpoints: a quarter of a trainer's default (ADR 23). Warm-up and resume depend on the
+# user's script.
+MEASURED = PhysicalCosts(
+    detection=constant(0.5),
+    claim=constant(20.0),
+    warm_up=constant(5.0),
+    pause_up=constant(0.3),
+    pause_down=constant(0.1),
+    pause_loss=constant(0.5),
+    checkpoint_interval=constant(15.0),
+    resume=constant(2.0),
+)
+
+
+def costs_from_mapping(
+    data: Mapping[str, Any], where: str, base: PhysicalCosts = MEASURED
+) -> PhysicalCosts:
+    """Read durations by name: a number, or a list of measured ones; the others are ``base``'s.
 
     Raises:
         UsageError: BFT-4101 for an unknown name, BFT-4102 for what is not a duration.
@@ -78,7 +111,7 @@ def costs_from_mapping(data: Mapping[str, Any], where: str) -> PhysicalCosts:
                 "Give seconds >= 0.",
             )
         found[key] = Quantity(tuple(map(float, values)))
-    return PhysicalCosts(**found)
+    return replace(base, **found)
 
 
 def _is_duration(value: Any) -> bool:
@@ -86,7 +119,7 @@ def _is_duration(value: Any) -> bool:
 
 
 # transition in the benchmark's file -> the duration it measures
-_MEASURED = {
+_OF_TRANSITION = {
     "1->2": "pause_up",
     "2->4": "pause_up",
     "4->2": "pause_down",
@@ -118,6 +151,23 @@ def costs_from_file(path: Path) -> PhysicalCosts:
     if warm_up := model.get("warm_up_s"):
         found["warm_up"] = list(map(float, warm_up))
     for pause in pauses:
-        if name := _MEASURED.get(str(pause.get("kind"))):
+        if name := _OF_TRANSITION.get(str(pause.get("kind"))):
             found.setdefault(name, []).append(max(0.0, float(pause["pause_s"])))
     return costs_from_mapping(found, str(path))
+
+
+def chosen_costs(path: Path | None, given: Sequence[str]) -> PhysicalCosts:
+    """Return ``MEASURED``, but what a file names, but what is given as ``NAME=SECONDS``.
+
+    Raises:
+        UsageError: as above.
+    """
+    durations: dict[str, Any] = {}
+    for one in given:
+        name, _, text = one.partition("=")
+        try:
+            durations[name] = float(text)
+        except ValueError:
+            durations[name] = text  # refused with its name
+    base = MEASURED if path is None else costs_from_file(path)
+    return costs_from_mapping(durations, "--cost", base)

@@ -12,12 +12,12 @@ from typing import Any, Final
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.model.decision import DecisionInput
+from bftrainer.simulate.costs import MEASURED
 from bftrainer.simulate.session import Choices
 from bftrainer.simulate.studies.curves import drawn
 from bftrainer.simulate.studies.session import Figures, StudyRun, play_study, reached
 from bftrainer.simulate.studies.trials import SimStudy
 from bftrainer.simulate.traces.fragments import Fragments
-from bftrainer.simulate.whatif.assumptions import MEASURED
 from bftrainer.simulate.workloads.builders import hpo
 from bftrainer.simulate.workloads.networks import NETWORKS, SAMPLES
 from bftrainer.study.rungs.registry import rule_of

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,16 +15,18 @@ from bftrainer.cli import simulate as simulate_module
 from bftrainer.cli import trace as trace_module
 from bftrainer.cli.main import main
 from bftrainer.errors import ExitCode
+from bftrainer.simulate.costs import MEASURED
 from bftrainer.simulate.report.words import WORDS
 
 Output = pytest.CaptureFixture[str]
 SHORT = ["simulate", "--nodes", "0:64", "--hours", "3", "--p-jmax", "4"]
+NAMES = MEASURED.by_name()
 FOUR = "milp,equal-share,fcfs-greedy,no-rescale"
 
 
-def document(capsys: Output, *more: str) -> dict[str, object]:
+def document(capsys: Output, *more: str) -> dict[str, Any]:
     assert main([*SHORT, *more, "--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
@@ -51,6 +54,16 @@ def test_several_policies_are_a_list_of_the_same_objects(capsys: Output, tmp_pat
     with table.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [float(row["utilization"]) for row in rows] == [run["utilization"] for run in runs]
+
+
+def test_physical_costs_are_the_measured_ones_and_are_told(capsys: Output) -> None:
+    found = document(capsys, "--costs", "physical")
+    free = document(capsys, "--costs", "physical", *(f"--cost={name}=0" for name in NAMES))
+    assert found["costs_s"] == MEASURED.by_name()
+    assert found["cost_rescale"] > 0.0 == free["cost_rescale"]
+    assert main([*SHORT, "--costs", "physical", "--cost", "claim=7"]) == 0
+    text = capsys.readouterr().out
+    assert "costs physical (detection 0.5 s, claim 7 s, warm_up 5 s, pause_up 0.3 s," in text
 
 
 def test_policies_may_be_repeated_or_joined(capsys: Output) -> None:

@@ -313,7 +313,6 @@ class TestCommandLine:
             ("--trace=a", "--swf=b"),
             ("--trace=sample.npz", "--network=coffee"),
             ("--trace=sample.npz", "--trainer-nodes=4:2"),
-            ("--trace=sample.npz", "--cost=claim=soon"),
         ],
     )
     def test_wrong_options(self, arguments: tuple[str, ...], tmp_path: Path) -> None:
@@ -321,6 +320,13 @@ class TestCommandLine:
         sample.write_text("node,start_s,end_s\na,0,100\n")
         given = [a.replace("sample.npz", str(sample)) for a in arguments]
         assert call(*given).exit_code == 2
+
+    def test_a_cost_that_is_no_number(self, tmp_path: Path) -> None:
+        sample = tmp_path / "sample.csv"
+        sample.write_text("node,start_s,end_s\na,0,100\n")
+        done = call(f"--trace={sample}", "--cost=claim=soon")
+        assert isinstance(done.exception, BftError)
+        assert done.exception.code == "BFT-4102"
 
     def test_a_policy_nobody_has(self, tmp_path: Path) -> None:
         file = tmp_path / "export.txt"

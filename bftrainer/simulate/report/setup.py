@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.simulate.session import ReplayRun, job_nodes
+from bftrainer.simulate.session import Choices, ReplayRun, job_nodes
 from bftrainer.simulate.traces.fragments import HOUR_S
 
 
@@ -31,10 +31,13 @@ class Setup:
             f"Workload {self.workload}: {len(outcome.trainers):,} trainers, P_jmax "
             f"{choices.p_jmax}, T_fwd {choices.t_fwd_s:g} s, "
             f"objective {choices.objective.value}, "
-            f"costs {self.costs}, seed {choices.seed}."
+            f"costs {self._costs(choices)}, seed {choices.seed}."
         )
         jobs = [r for r in runs if not load_policy(r.choices.policy).traits.rescales]
         if jobs:
             nodes = job_nodes(trace, jobs[0].choices)
             text += f" A job of {jobs[0].choices.policy} asks for {nodes} node{'s' * (nodes > 1)}."
         return text
+
+    def _costs(self, choices: Choices) -> str:
+        return self.costs if choices.costs is None else f"{self.costs} ({choices.costs})"

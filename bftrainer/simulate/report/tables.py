@@ -28,6 +28,7 @@ def document(run: ReplayRun, setup: Setup, selection: Mapping[str, Any]) -> dict
         "trace": setup.trace,
         "workload": setup.workload,
         "costs": setup.costs,
+        "costs_s": None if choices.costs is None else choices.costs.by_name(),
         "seed": choices.seed,
         "selection": {k: v for k, v in selection.items() if v not in (None, (), False)},
         **dataclasses.asdict(run.metrics),
@@ -55,7 +56,7 @@ def write_csv(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
         TraceError: BFT-4002, no file can be written.
     """
     stream = io.StringIO(newline="")
-    names = [name for name in documents[0] if name != "selection"]
+    names = [name for name in documents[0] if name not in ("selection", "costs_s")]
     writer = csv.DictWriter(stream, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(documents)

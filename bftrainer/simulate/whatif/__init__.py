@@ -7,8 +7,8 @@ docs/howto/choose-settings.md.
 
 from __future__ import annotations
 
-from bftrainer.simulate.whatif.assumptions import MEASURED, Assumptions
+from bftrainer.simulate.whatif.assumptions import Assumptions
 from bftrainer.simulate.whatif.document import as_document
 from bftrainer.simulate.whatif.study import Study, study
 
-__all__ = ["MEASURED", "Assumptions", "Study", "as_document", "study"]
+__all__ = ["Assumptions", "Study", "as_document", "study"]

@@ -4,24 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bftrainer.simulate.costs import PhysicalCosts, Quantity, constant
+from bftrainer.simulate.costs import MEASURED, PhysicalCosts
 from bftrainer.simulate.workloads.networks import NETWORKS, SAMPLES, Network
-
-# The pauses are the limits of scripts/bench_rescale.py with 200 MB of state (docs/results.md);
-# measured pauses are shorter. Detection is half a poll interval
-# of 1 s. Claim: half of Slurm's default backfill interval of 30 s, and 5 s for the pilot.
-# Checkpoints: a quarter of a trainer's default (ADR 23). Warm-up and resume depend on the
-# user's script.
-MEASURED = PhysicalCosts(
-    detection=constant(0.5),
-    claim=constant(20.0),
-    warm_up=constant(5.0),
-    pause_up=constant(0.3),
-    pause_down=constant(0.1),
-    pause_loss=constant(0.5),
-    checkpoint_interval=constant(15.0),
-    resume=constant(2.0),
-)
 
 T_FWD_S = (10.0, 60.0, 120.0, 300.0, 1200.0)
 HOLD_DOWN_S = (0.0, 10.0, 30.0, 60.0, 120.0)
@@ -47,23 +31,14 @@ class Assumptions:
 
     def sentences(self) -> tuple[str, ...]:
         """Return the assumptions in words."""
-        costs = ", ".join(
-            f"{name} {_shown(getattr(self.costs, name))}" for name in PhysicalCosts.__slots__
-        )
         return (
             (
                 f"There is always a trainer waiting: {self.network.name} (Table 2 of the BFTrainer "
                 f"paper), {self.samples:,.0f} samples each, {self.n_min} to {self.n_max} nodes."
             ),
-            f"Costs: {costs}.",
+            f"Costs: {self.costs}.",
             "All nodes are alike, and every trainer may use every node.",
             "Ordinary jobs run as they did; nodes come back to them when the trace says so.",
             "No node is kept in reserve; a pilot's time limit never strikes.",
             "The future of a gap is not known: no node is left alone for a gap that is too short.",
         )
-
-
-def _shown(quantity: Quantity) -> str:
-    if len(quantity.values_s) == 1:
-        return f"{quantity.mean_s:g} s"
-    return f"{quantity.mean_s:.3g} s (mean of {len(quantity.values_s)} measured)"

@@ -35,9 +35,7 @@ def as_document(found: Study, source: str) -> dict[str, Any]:
         "expected": [dataclasses.asdict(one) for one in found.expected],
         "one_second_more": [dataclasses.asdict(one) for one in found.seconds],
         "replayed": dataclasses.asdict(found.replayed),
-        "costs_s": {
-            name: list(getattr(given.costs, name).values_s) for name in type(given.costs).__slots__
-        },
+        "costs_s": given.costs.by_name(),
         "seed": given.seed,
         "assumptions": list(given.sentences()),
         "notes": list(found.notes),

@@ -13,12 +13,12 @@ from bftrainer.model.decision import Settings
 from bftrainer.policy.calendar import next_blackout
 from bftrainer.policy.model import SitePolicy
 from bftrainer.policy.settings import settings_on
+from bftrainer.simulate.costs import MEASURED
 from bftrainer.simulate.metrics import measure
 from bftrainer.simulate.physical import PhysicalModel
 from bftrainer.simulate.replay import Outcome, Replay
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.traces.fragments import HOUR_S, Fragments
-from bftrainer.simulate.whatif.assumptions import MEASURED
 from bftrainer.simulate.workloads.submission import TrainerWorkload
 
 CYCLE_S = 1800.0  # a trace has no scheduler cycles; pilots start at once

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from bftrainer.simulate.costs import MEASURED
 from bftrainer.simulate.session import Choices
 from bftrainer.simulate.studies.curves import drawn
 from bftrainer.simulate.studies.session import play_study
 from bftrainer.simulate.studies.trials import SimStudy
 from bftrainer.simulate.traces.fragments import HOUR_S, Fragments
-from bftrainer.simulate.whatif.assumptions import MEASURED
 from bftrainer.simulate.workloads.submission import Submission
 from bftrainer.study.deadline.finishing import finish_s
 from bftrainer.study.deadline.work import Work, parts_of
