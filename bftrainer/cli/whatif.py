@@ -147,8 +147,7 @@ def _print(found: Study) -> None:
     print_table(("SETTING", ">RECOMMENDED", "WHY"), document.advice_rows(found))
     for sweep in found.sweeps:
         if len(sweep.points) > 1:
-            tried = ", ".join(f"{p.value:g}: {p.utilization:.3f}" for p in sweep.points)
-            click.echo(f"U over {sweep.name}: {tried}")
+            click.echo(document.swept_sentence(sweep))
     click.echo()
     print_table(
         ("POLICY", ">U", ">NODE-HOURS PER DAY", ">OF THE IDLE TIME"),
@@ -159,6 +158,7 @@ def _print(found: Study) -> None:
     click.echo()
     for line in found.assumptions.sentences():
         click.echo(f"assumed: {line}")
-    click.echo(document.replayed_sentence(found))
+    for line in (document.replayed_sentence(found), *document.above_one(found)):
+        click.echo(line)
     for note in found.notes:
         click.echo(f"note: {shown(note)}")

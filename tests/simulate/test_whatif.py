@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,20 +157,46 @@ class TestEstimates:
         assert estimate.estimate(estimate.harvested_share, played[:3], seed=1).low is None
 
 
+class Given:
+    """U by value; differences are known to ``off``."""
+
+    def __init__(self, used: Mapping[Any, float], off: float | None = 0.0) -> None:
+        self._used, self._off = used, off
+
+    def used(self, value: float, /) -> estimate.Estimate:
+        return self._known(self._used[value])
+
+    def gain(self, value: float, over: float, /) -> estimate.Estimate:
+        return self._known(self._used[value] - self._used[over])
+
+    def _known(self, value: float) -> estimate.Estimate:
+        if self._off is None:
+            return estimate.Estimate(value=value)
+        return estimate.Estimate(value=value, low=value - self._off, high=value + self._off)
+
+
 class TestAdvice:
+    def test_more_trainers_only_if_their_gain_is_no_chance(self) -> None:
+        used = {1: 0.966, 2: 0.974, 3: 1.006, 7: 0.979}
+        assert advice.sweep_p_jmax(list(used), Given(used, off=0.05)).chosen == 1
+        assert advice.sweep_p_jmax(list(used), Given(used, off=0.02)).chosen == 3
+        few = advice.sweep_p_jmax(list(used), Given(used, off=None))  # too few stretches
+        assert (few.chosen, few.points[0].low) == (3, None)
+        assert "confidence" not in few.why
+
     def test_the_fewest_trainers_that_do(self) -> None:
         used = {2: 0.90, 5: 0.96, 10: 0.968, 20: 0.969}
-        assert advice.sweep_p_jmax(list(used), used.__getitem__).chosen == 5
+        assert advice.sweep_p_jmax(list(used), Given(used)).chosen == 5
 
     def test_the_usual_forward_time_unless_another_is_better(self) -> None:
         used = {10.0: 0.9505, 120.0: 0.950, 1200.0: 0.940}
-        assert advice.sweep_t_fwd(list(used), used.__getitem__).chosen == 120.0
+        assert advice.sweep_t_fwd(list(used), Given(used)).chosen == 120.0
         used[1200.0] = 0.96
-        assert advice.sweep_t_fwd(list(used), used.__getitem__).chosen == 1200.0
+        assert advice.sweep_t_fwd(list(used), Given(used)).chosen == 1200.0
 
     def test_the_longest_hold_down_that_costs_nothing(self) -> None:
         used = {0.0: 0.950, 10.0: 0.949, 30.0: 0.940}
-        assert advice.sweep_hold_down(list(used), used.__getitem__).chosen == 10.0
+        assert advice.sweep_hold_down(list(used), Given(used)).chosen == 10.0
 
     def test_what_is_tried_follows_from_the_pool(self) -> None:
         assert advice.p_jmax_values(Assumptions(), 80.0, 200.0) == (5, 10, 20, 40)
@@ -238,6 +266,8 @@ class TestStudy:
             assert 0.5 < one["harvested_share"]["value"] <= 1.0
             assert one["utilization"]["low"] <= one["utilization"]["value"]
         assert document["recommended"]["p_jmax"] in (1, 2)
+        for point in document["sweeps"][0]["points"]:
+            assert point["low"] <= point["utilization"] <= point["high"]
         hold = document["sweeps"][2]["points"]
         assert hold[0]["utilization"] > hold[1]["utilization"]  # a minute of idleness is lost
 

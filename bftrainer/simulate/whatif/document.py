@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from bftrainer.simulate.whatif.advice import idle_confirmations
+from bftrainer.simulate.whatif.advice import Sweep, idle_confirmations
 from bftrainer.simulate.whatif.estimate import Estimate
 from bftrainer.simulate.whatif.study import Study
 
@@ -136,6 +136,29 @@ def replayed_sentence(found: Study) -> str:
         f"each value tried, {one.fine_hours:,.1f} h in {one.fine_stretches} for the harvest. "
         f"{interval}"
     )
+
+
+def swept_sentence(sweep: Sweep) -> str:
+    """Return U at each value tried, with its interval."""
+    tried = [
+        f"{p.value:g}: {shown(Estimate(value=p.utilization, low=p.low, high=p.high), '.3f')}"
+        for p in sweep.points
+    ]
+    return f"U over {sweep.name}: {', '.join(tried)}"
+
+
+def above_one(found: Study) -> tuple[str, ...]:
+    """Explain a U above 1, if there is one."""
+    used = [one.utilization for one in found.expected]
+    highest = [p.high or p.utilization for sweep in found.sweeps for p in sweep.points]
+    if max(*highest, *[one.high or one.value for one in used]) <= 1.0:
+        return ()
+    why = (
+        "U can be above 1: what it is held against (A_s, eqs. 17 to 19 of the BFTrainer paper)"
+        " gives each of P_jmax trainers an equal share of N_eq, and some sizes of"
+        f" {found.assumptions.network.name} are worth more than their neighbours."
+    )
+    return (why,)
 
 
 def shown(figure: Estimate, form: str) -> str:

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.simulate.whatif.replays import Played
+from bftrainer.simulate.whatif.sampling import FEWEST
 from milp.problem import Curve
 
 Values = NDArray[np.float64]
 DRAWINGS = 2000
-FEWEST = 4  # stretches for an interval
 TAILS = (0.025, 0.975)
 
 

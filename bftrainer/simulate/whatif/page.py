@@ -49,7 +49,9 @@ def page(found: Study, source: str, command: str) -> str:
         _section("What a second costs", ("", "worth", "that is"), document.second_rows(found)),
         "<h2>Assumptions</h2><ul>",
         *[f"<li>{escape(line)}</li>" for line in found.assumptions.sentences()],
+        *[f"<li>{escape(document.swept_sentence(sweep))}</li>" for sweep in found.sweeps],
         f"<li>{escape(document.replayed_sentence(found))}</li>",
+        *[f"<li>{escape(line)}</li>" for line in document.above_one(found)],
         *[f"<li>Source: {escape(note)}</li>" for note in found.notes],
         f"</ul><p>Made by <code>{escape(command)}</code></p></body></html>",
     ]

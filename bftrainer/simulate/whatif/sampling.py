@@ -17,7 +17,8 @@ from bftrainer.simulate.traces.fragments import HOUR_S, Fragments
 MOST_EQ_NODES = 64.0  # of a replay; a part of the nodes represents a larger pool
 SHORTEST_S = 2 * HOUR_S  # of a stretch, because no trainer runs at its start
 LONGEST_S = 24 * HOUR_S
-ENOUGH = 8  # stretches for an interval, if the trace is long enough
+ENOUGH = 8  # stretches for a good interval, if the trace is long enough
+FEWEST = 4  # stretches for any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ def stretches(
     if n_all < 2:
         return (Stretch(),)
     length_s = math.floor(trace.duration_s / n_all)
-    n = min(n_all, max(2, round(events / (per_s * length_s))))
+    n = min(n_all, max(FEWEST, round(events / (per_s * length_s))))
     chance = random.Random(seed)  # noqa: S311 - a sample, reproducible by its seed
     edges = [k * n_all // n for k in range(n + 1)]
     chosen = [chance.randrange(a, b) for a, b in pairwise(edges)]

@@ -190,18 +190,41 @@ def _settings(
         costs=given.costs,
     )
 
-    def used(setting: ReplaySetting) -> float:
-        figure = partial(figures.utilization, curve=given.network.curve, p_jmax=setting.p_jmax)
-        return figures.point(figure, replays.of(setting))
+    def sweep(over: Callable[[float], ReplaySetting]) -> _Compared:
+        return _Compared(replays, given, over)
 
-    trainers = sweep_p_jmax(p_jmax, lambda n: used(dataclasses.replace(best, p_jmax=of_part(n))))
+    trainers = sweep_p_jmax(p_jmax, sweep(lambda n: dataclasses.replace(best, p_jmax=of_part(n))))
     best = dataclasses.replace(best, p_jmax=of_part(trainers.chosen))
-    forward = sweep_t_fwd(given.t_fwd_s, lambda s: used(dataclasses.replace(best, t_fwd_s=s)))
+    forward = sweep_t_fwd(given.t_fwd_s, sweep(lambda s: dataclasses.replace(best, t_fwd_s=s)))
     best = dataclasses.replace(best, t_fwd_s=forward.chosen)
     hold = sweep_hold_down(
-        given.hold_down_s, lambda s: used(dataclasses.replace(best, hold_down_s=s))
+        given.hold_down_s, sweep(lambda s: dataclasses.replace(best, hold_down_s=s))
     )
     return (trainers, forward, hold), dataclasses.replace(best, hold_down_s=hold.chosen)
+
+
+class _Compared:
+    """Settings that differ in one value, on the same stretches."""
+
+    def __init__(
+        self, replays: Replays, given: Assumptions, setting: Callable[[float], ReplaySetting]
+    ) -> None:
+        self._replays, self._given, self._setting = replays, given, setting
+
+    def used(self, value: float, /) -> Estimate:
+        """Return U with a value."""
+        setting = self._setting(value)
+        return estimate(self._figure(setting), self._replays.of(setting), seed=self._given.seed)
+
+    def gain(self, value: float, over: float, /) -> Estimate:
+        """Return how much greater U is with a value than with another."""
+        new, old = self._setting(value), self._setting(over)
+        plays = self._replays.of(new), self._replays.of(old)
+        with_new, with_old = self._figure(new), self._figure(old)
+        return estimate(lambda a, b: with_new(a) - with_old(b), *plays, seed=self._given.seed)
+
+    def _figure(self, setting: ReplaySetting) -> Callable[[figures.Sums], figures.Values]:
+        return partial(figures.utilization, curve=self._given.network.curve, p_jmax=setting.p_jmax)
 
 
 def _expected(
