@@ -6,7 +6,7 @@ template of its own would. The agent says first, in one packet::
 
     {"serve": {"interpreter": PATH, "environment": {...}, "log": PATH}}
 
-The copy answers ``{"serving": {}}`` with a pidfd of itself, or closes the connection if the agent
+The copy answers ``{"serving": PID}`` with a pidfd of itself, or closes the connection if the agent
 would get another template than it asks for: another user, another interpreter, or a variable that
 differs (those called ``BFT_...`` may). Such an agent starts its own.
 
@@ -90,7 +90,8 @@ def _is_for_us(channel: socket.socket, ours: dict[str, str]) -> bool:
             return False
         _enter(environment)
         _write_to(str(given["log"]))
-        socket.send_fds(channel, [b'{"serving": {}}'], [os.pidfd_open(os.getpid())])
+        serving = json.dumps({"serving": os.getpid()}).encode()
+        socket.send_fds(channel, [serving], [os.pidfd_open(os.getpid())])
     except (OSError, ValueError, KeyError, TypeError):
         return False
     channel.settimeout(None)

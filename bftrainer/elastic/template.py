@@ -17,17 +17,18 @@ agent → template
 template → agent
     ``{"begun": {}}`` first: the trainer's preamble, if it has one, is over;
     ``{"ready": {"torch": VERSION, "import_s": SECONDS}}`` once, when everything is imported;
-    ``{"forked": {"worker_id": ID, "pid": PID}}`` (the pid is also the process group);
+    ``{"forked": {"worker_id": ID, "pid": PID, "scratch": PATH}}`` (the pid is also the process
+    group, the path a directory for temporary files that may come to exist);
     ``{"exited": {"worker_id": ID, "pid": PID, "returncode": N}}`` at once when a
-    worker ends, ``-N`` for signal ``N``;
+    worker and all that it started have ended, ``-N`` for signal ``N``;
     ``{"failed": {"code": C, "cause": S, "next_step": S}}``, with ``worker_id`` if it concerns
     one fork only; otherwise the template exits with status 1.
 
-When the socket closes, as it does however the agent ends, the template kills its workers'
-process groups and exits; a group also ends with its worker. Until it is warm, it dies with the
-*thread* that started it (``PR_SET_PDEATHSIG``), so start it from one that lives on. Afterwards
-it must outlive that thread, to kill the workers' children. Nothing here starts a thread, because
-a process with threads must not fork.
+Between the template and each worker is a keeper (``bftrainer.elastic.keeping``), which ends with
+the worker whatever that started. When the socket closes, as it does however the agent ends, the
+template kills its workers' process groups and exits; keepers see to the rest. Until it is warm, it
+dies with the *thread* that started it (``PR_SET_PDEATHSIG``), so start it from one that lives on.
+Nothing here starts a thread, because a process with threads must not fork.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +52,16 @@ if TYPE_CHECKING:
     from bftrainer.elastic.protocol import WorkerConfig
 
 MAX_PACKET_BYTES = 1 << 20
+PID_BYTES = 4
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
+
+
+class Kept(NamedTuple):
+    """A worker and its keeper, whose pid is the key."""
+
+    worker_id: str
+    pid: int
+    says: int  # a pipe: the keeper writes the worker's pid first, its status last
 
 
 class ForkServer:
@@ -59,7 +69,7 @@ class ForkServer:
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
-        self.workers: dict[int, str] = {}
+        self.workers: dict[int, Kept] = {}  # by the pid of the keeper
         self.scratch: Any = None  # a ``Scratch``, once the finder is installed
         self.wake_in, self.wake_out = socket.socketpair()
         self.wake_in.settimeout(0)
@@ -77,7 +87,10 @@ class ForkServer:
         """Work until the agent closes the socket."""
         import select  # noqa: PLC0415 - after sys.path is cleaned
 
-        self.scratch = importlib.import_module("bftrainer.elastic.scratch").Scratch()
+        from bftrainer.elastic import descendants, keeping, scratch  # noqa: PLC0415 - as above
+
+        self.scratch = scratch.Scratch()
+        descendants.adopt()
         while True:
             readable, _, _ = select.select([self.channel, self.wake_out], [], [])
             if self.wake_out in readable:
@@ -87,25 +100,30 @@ class ForkServer:
                 self.reap()
             if self.channel in readable and not self.handle_packet():
                 break
-        for pid in self.workers:
-            kill_group(pid)
-            self.scratch.remove(pid)
+        for kept in self.workers.values():
+            keeping.kill_group(kept.pid)
 
     def reap(self) -> None:
         """Report every worker that has ended."""
-        for pid, worker_id in list(self.workers.items()):
-            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            if os.waitid(os.P_PID, pid, flags) is not None:
-                kill_group(pid)  # its children; its pid is not reused before it is reaped
-                _, status = os.waitpid(pid, 0)
-                del self.workers[pid]
-                self.send(
-                    "exited",
-                    worker_id=worker_id,
-                    pid=pid,
-                    returncode=os.waitstatus_to_exitcode(status),
-                )
-                self.scratch.remove(pid)
+        for keeper, kept in list(self.workers.items()):
+            if not (ended := os.waitpid(keeper, os.WNOHANG))[0]:
+                continue
+            del self.workers[keeper]
+            status = os.read(kept.says, PID_BYTES)
+            os.close(kept.says)
+            if status:
+                returncode = int.from_bytes(status, "little", signed=True)
+            else:  # it was killed itself, and its worker with it
+                returncode = os.waitstatus_to_exitcode(ended[1])
+                self.sweep(kept)
+            self.send("exited", worker_id=kept.worker_id, pid=kept.pid, returncode=returncode)
+
+    def sweep(self, kept: Kept) -> None:
+        """End what a keeper left that was killed; of others we adopt nothing."""
+        from bftrainer.elastic import descendants, keeping, scratch  # noqa: PLC0415 - as above
+
+        gone = descendants.sweep(self.workers, limit_s=keeping.LAST_S)
+        scratch.remove(self.scratch.of(kept.pid), gone)
 
     def handle_packet(self) -> bool:
         """Serve one request; return False when the agent is gone."""
@@ -148,30 +166,56 @@ class ForkServer:
                 worker_id=_worker_id_of(data),
             )
             return
-        parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            self.become_worker(config, os.dup(fds[0]), parent)
-        self.workers[pid] = config.worker_id
-        self.send("forked", worker_id=config.worker_id, pid=pid)
+        says, said = os.pipe()
+        parent = os.getpid()
+        keeper = os.fork()
+        if keeper == 0:
+            os.close(says)
+            self.become_keeper(config, fds[0], parent, said)
+        os.close(said)
+        pid = int.from_bytes(os.read(says, PID_BYTES), "little")
+        if not pid:  # it could not even fork
+            os.close(says)
+            returncode = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
+            self.send("exited", worker_id=config.worker_id, pid=0, returncode=returncode)
+            return
+        self.workers[keeper] = Kept(config.worker_id, pid, says)
+        scratch = str(self.scratch.of(pid))
+        self.send("forked", worker_id=config.worker_id, pid=pid, scratch=scratch)
 
-    def become_worker(self, config: WorkerConfig, channel_fd: int, parent: int) -> None:
-        """In the child: close what belongs to the template, then run the script."""
+    def become_keeper(
+        self, config: WorkerConfig, channel_fd: int, parent: int, said: int
+    ) -> NoReturn:
+        """In the child: fork the worker, and tell its status when nothing is left of it."""
+        from bftrainer.elastic import descendants, keeping, scratch  # noqa: PLC0415 - as above
+
+        os.setpgid(0, 0)
+        descendants.adopt()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in (self.channel, self.wake_in, self.wake_out):
             end.close()
+        for kept in self.workers.values():
+            os.close(kept.says)
+        own = os.getpid()
+        worker = os.fork()
+        if worker == 0:
+            os.close(said)
+            self.become_worker(config, channel_fd, own)
+        os.close(channel_fd)
+        os.write(said, worker.to_bytes(PID_BYTES, "little"))
+        returncode, gone = keeping.keep(worker, parent)
+        scratch.remove(self.scratch.of(worker), gone)
+        os.write(said, returncode.to_bytes(PID_BYTES, "little", signed=True))
+        os._exit(0)
+
+    def become_worker(self, config: WorkerConfig, channel_fd: int, parent: int) -> None:
+        """In the keeper's child: run the script."""
         self.scratch.use(os.getpid())
         worker = importlib.import_module("bftrainer.elastic.worker")
         worker.run_worker(config, channel_fd, parent)
-
-
-def kill_group(pid: int) -> None:
-    """SIGKILL a worker's process group."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def _worker_id_of(data: bytes) -> str:

@@ -139,13 +139,9 @@ class LightTemplate(ForkServer):
     """The template's loop around workers that sleep."""
 
     def become_worker(self, config: protocol.WorkerConfig, channel_fd: int, parent: int) -> None:
-        """In the child: let go of what is the template's, then belong."""
+        """In the child: belong."""
         del parent  # should it end, the agent ends with it, and then the channel
         os.setsid()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for end in (self.channel, self.wake_in, self.wake_out):
-            end.close()
         Sleeper(config, socket.socket(fileno=channel_fd)).run()
 
 

@@ -255,7 +255,7 @@ async def _start_waiting(lab: Lab, daemon: Daemon, worker_id: str = "w1") -> tup
     started = daemon.started(worker_id)
     assert started is not None
     child = int((lab.directory / f"{worker_id}.log").read_text().split()[1])
-    (template,) = children(lab.agent.pid)
+    (template,) = filter(is_running, children(lab.agent.pid))  # not those it is still to reap
     return started.pid, child, template
 
 

@@ -44,11 +44,14 @@ while True:
 """
 KILL_AGENT = """\
 import os, pathlib
+def parent_of(pid):
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
 def kill_agent(once=False):
-    mark, template = pathlib.Path("killed"), pathlib.Path(f"/proc/{os.getppid()}/stat").read_text()
+    mark, template = pathlib.Path("killed"), parent_of(os.getppid())
     if not (once and mark.exists()):
         mark.touch()
-        os.kill(int(template.rpartition(")")[2].split()[1]), 9)
+        os.kill(parent_of(template), 9)
 """
 KILLS_AGENTS = KILL_AGENT + RAISES.replace(RAISE, "kill_agent()")
 KILLS_ONE_AGENT = KILL_AGENT + RAISES.replace(RAISE, "kill_agent(once=True)")

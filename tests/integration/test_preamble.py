@@ -131,6 +131,9 @@ def test_a_preamble_that_does_not_end_is_a_failure(
         def exited(self, worker_id: str, returncode: int, cause: str) -> None:
             ended.append((worker_id, returncode, cause))
 
+        def sweep(self) -> set[int]:
+            return set()
+
     async def scenario() -> None:
         file = tmp_path / "preamble.sh"
         file.write_text("sleep 600")

@@ -96,12 +96,14 @@ class Started:
         found = json.loads(wait_for((directory / "found").read_text))
         self.is_shared, self.pid = found["is_shared"], found["pid"]
         worker = wait_for((directory / "worker").read_text).split()
-        self.worker, self.template = int(worker[0]), int(worker[1])
+        self.worker, self.keeper = int(worker[0]), int(worker[1])
+        keeper = Path(f"/proc/{self.keeper}/stat").read_text()
+        self.template = int(keeper.rpartition(")")[2].split()[1])
         self.modules = worker[2:]
         self.stray = int(wait_for((directory / "worker.stray").read_text))
 
     def all(self) -> list[int]:
-        return [self.pid, self.template, self.worker, self.stray]
+        return [self.pid, self.template, self.keeper, self.worker, self.stray]
 
     def are_gone(self) -> bool:
         return not any(is_running(pid) for pid in self.all())
@@ -170,10 +172,7 @@ def test_all_of_it_ends_with_the_batch_system(tmp_path: Path, how: str) -> None:
     assert agent.is_shared
     if how == "SIGKILL":
         os.kill(server.pid, signal.SIGKILL)
-        # Nobody is left to find the stray child, as without a shared template.
-        pids = [agent.pid, agent.template, agent.worker]
-        wait_for(lambda: not any(map(is_running, pids)), what="the end of agent and workers")
-        os.kill(agent.stray, signal.SIGKILL)
+        wait_for(agent.are_gone, what="the end of all of the job")
     server.stop()
     wait_for(lambda: agent.are_gone() and not processes_of(tmp_path / "s"), what="no process")
 

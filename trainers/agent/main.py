@@ -18,6 +18,7 @@ from threading import Thread
 from typing import NoReturn
 
 from bftrainer.elastic import protocol
+from bftrainer.elastic.descendants import adopt
 from bftrainer.errors import BftError
 from bftrainer.observability.logs import OneLine
 from bftrainer.wire.agent_config import AgentConfig, own_address
@@ -36,8 +37,9 @@ from bftrainer.wire.peers import PeerServer
 from trainers.agent.folder import forget, tidy
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
-from trainers.agent.signals import SignalWaiter
+from trainers.agent.signals import EXIT_LIMIT_S, SignalWaiter
 from trainers.agent.starting import Started
+from trainers.agent.templates import Killed
 from trainers.agent.workers import Said, Workers
 
 LOG = logging.getLogger("bftrainer.agent")
@@ -84,6 +86,7 @@ class Agent:
 
     async def run(self, waiter: SignalWaiter) -> None:
         """Serve until ``leave`` ends the process."""
+        adopt()
         loop = asyncio.get_running_loop()
         waiter.on_overdue = self._vanish
         waiter.on_leave = lambda: _soon(loop, self._signalled, waiter)
@@ -114,17 +117,18 @@ class Agent:
         self._link.ending(float(os.environ[GRACE]))
 
     def leave(self, reason: str, told_s: float | None = None) -> NoReturn:
-        """Kill all workers, notify the daemon and exit with status 0."""
+        """Kill all descendants, notify the daemon and exit with status 0."""
         told_s = time.time() if told_s is None else told_s
-        self._workers.kill_all()
+        killed = self._workers.kill_all()
         self._link.last_words(reason, told_s)
+        _remove_files(killed)
         if self._config.tidies:
             forget(self._config.state_dir / "agent.json")
         LOG.info("left: %s", reason)
         os._exit(0)
 
     def _vanish(self) -> NoReturn:
-        self._workers.kill_all()
+        _remove_files(self._workers.kill_all())
         os._exit(0)
 
     def _report(self, message: Said) -> None:
@@ -167,6 +171,18 @@ class Agent:
         for member in commit.members:
             if member.agent_public_key:
                 self._peers.allow(member.agent_public_key)
+
+
+def _remove_files(killed: Sequence[Killed]) -> None:
+    """Remove what workers left; not for long: a file system may hang."""
+
+    def remove() -> None:
+        for one in killed:
+            one.remove()
+
+    thread = Thread(target=remove, daemon=True)
+    thread.start()
+    thread.join(EXIT_LIMIT_S)
 
 
 def _soon(

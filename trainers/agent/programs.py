@@ -60,6 +60,7 @@ class ProgramPool:
             process.kill_group(child.pid)
             returncode = child.wait()
             self._running.pop(worker_id, None)
+            self._events.sweep()
             cause = f"see {self._log_path} on {os.uname().nodename}" if returncode > 0 else ""
             if returncode > 0 and preamble.path:
                 cause = output.why(returncode, preamble)
@@ -75,6 +76,10 @@ class ProgramPool:
         if child is not None:
             process.kill_group(child.pid)
         return child is not None
+
+    def pids(self) -> set[int]:
+        """Return those of the processes."""
+        return {child.pid for child in self._running.values()}
 
     def kill_all(self) -> None:
         """SIGKILL all groups; safe from any thread."""

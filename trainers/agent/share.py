@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 
 from bftrainer import process
+from trainers.agent.signals import heed_signals
 from trainers.agent.starting import TEMPLATE_PROGRAM, usual_environment
 
 if __name__ == "__main__":
+    heed_signals()
     argv = (sys.executable, str(TEMPLATE_PROGRAM), *sys.argv[1:])
     process.become(argv, env=usual_environment())

@@ -19,7 +19,19 @@ LEAVE_SIGNALS = (
     signal.SIGUSR2,  # LSF's at the run limit; it kills ten minutes later
 )
 BLOCKED_SIGNALS = (*LEAVE_SIGNALS, signal.SIGCONT)
+IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}  # and restored for what it starts
 EXIT_LIMIT_S = 0.04
+
+
+def heed_signals() -> None:
+    """Undo that signals are ignored, as under ``nohup`` or in a shell's background job.
+
+    Programs that we start would inherit it: a worker could not be interrupted, and the status of
+    its children would be lost.
+    """
+    for number in signal.valid_signals() - IGNORED_BY_PYTHON:
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def block_signals() -> None:
@@ -27,6 +39,7 @@ def block_signals() -> None:
 
     Children inherit the mask; the template resets it for itself and its workers.
     """
+    heed_signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
 
 

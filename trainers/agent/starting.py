@@ -20,6 +20,7 @@ from typing import Any
 
 import bftrainer
 from bftrainer import process
+from bftrainer.elastic.descendants import end_below
 from bftrainer.elastic.shared_template import peer_uid
 from bftrainer.errors import BftError
 from bftrainer.preamble import under
@@ -48,18 +49,20 @@ KILLED = -9
 class Started:
     """A template's process, and our end of the socket to it."""
 
+    pid: int
     pidfd: int
     channel: socket.socket
     child: subprocess.Popen[bytes] | None = None  # None: a copy of the host's template
 
-    def kill(self) -> None:
-        """SIGKILL it; safe from any thread."""
+    def kill(self) -> set[int]:
+        """SIGKILL it and all that it started, and return their pids; safe from any thread."""
+        below = end_below(self.pid)  # it adopts them while it lives
         if self.child is not None:
-            # Workers forked but not yet reported die with their parent.
-            process.kill_group(self.child.pid)
+            process.kill_group(self.pid)
         else:
             with suppress(OSError):  # it has ended
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        return below
 
     def reap(self) -> int:
         """Return its status when it has ended; that of a copy nobody tells us."""
@@ -117,7 +120,7 @@ def start_template(
         except OSError:
             ours.close()
             raise
-    return Started(os.pidfd_open(child.pid), ours, child)
+    return Started(child.pid, os.pidfd_open(child.pid), ours, child)
 
 
 def _shared(path: str, request: bytes) -> Started | None:
@@ -128,9 +131,9 @@ def _shared(path: str, request: bytes) -> Started | None:
         channel.connect(path)
         if peer_uid(channel) == os.getuid():
             channel.send(request)
-            _, fds, _, _ = socket.recv_fds(channel, 64, 1)
+            said, fds, _, _ = socket.recv_fds(channel, 64, 1)
             if fds:
-                return Started(fds[0], channel)
+                return Started(int(json.loads(said)["serving"]), fds[0], channel)
     channel.close()
     return None
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bftrainer import process
+from bftrainer.elastic import scratch
 from bftrainer.preamble import CODE
 from trainers.agent.channel import Channel
 from trainers.agent.preambles import NO_PREAMBLE, Output, Preamble
@@ -54,6 +55,9 @@ class TemplateEvents(Protocol):
     def exited(self, worker_id: str, returncode: int, cause: str) -> None:
         """The worker has ended or could not be started."""
 
+    def sweep(self) -> set[int]:
+        """A keeper or a template has ended: kill what it left to us; return the pids."""
+
 
 @dataclass(frozen=True, slots=True)
 class TemplateKey:
@@ -78,10 +82,25 @@ class TemplateKey:
 
 
 @dataclass(slots=True)
+class Killed:
+    """What was killed, and the directories to remove after it."""
+
+    pids: set[int] = field(default_factory=set)
+    scratch: list[Path] = field(default_factory=list)
+
+    def remove(self) -> None:
+        """Remove the directories, and files in shared memory (blocking)."""
+        for directory in self.scratch:
+            scratch.remove(directory, ())
+        scratch.remove_shared(self.pids)
+
+
+@dataclass(slots=True)
 class _Workers:
     waiting: dict[str, str] = field(default_factory=dict)  # not forked yet; worker_id -> log
     doomed: set[str] = field(default_factory=set)  # to be killed as soon as forked
     running: dict[str, int] = field(default_factory=dict)  # worker_id -> pid
+    scratch: dict[str, Path] = field(default_factory=dict)  # of those that run
 
 
 class Template:
@@ -143,12 +162,16 @@ class Template:
             return False
         return True
 
-    def kill_all(self) -> None:
-        """SIGKILL all workers and the template itself; safe from any thread."""
+    def kill_all(self) -> Killed:
+        """SIGKILL the template, its workers and all that they started; safe from any thread."""
         for pid in list(self._workers.running.values()):
             _kill_worker(pid)
-        if self._started is not None:
-            self._started.kill()
+        pids = set() if self._started is None else self._started.kill()
+        return Killed(pids, list(self._workers.scratch.values()))
+
+    def pid(self) -> int:
+        """Return that of the template; 0: it has ended."""
+        return 0 if self._started is None else self._started.pid
 
     def _start(self) -> Started | None:
         environment = dict(self._key.environment)
@@ -178,6 +201,7 @@ class Template:
         try:
             [(kind, body)] = json.loads(packet).items()
             if kind == "forked":
+                self._workers.scratch[body["worker_id"]] = Path(body["scratch"])
                 self._forked(str(body["worker_id"]), int(body["pid"]))
             elif kind == "exited":
                 self._exited(str(body["worker_id"]), int(body["returncode"]), "")
@@ -197,6 +221,7 @@ class Template:
 
     def _exited(self, worker_id: str, returncode: int, cause: str) -> None:
         self._workers.running.pop(worker_id, None)
+        self._workers.scratch.pop(worker_id, None)
         self._workers.waiting.pop(worker_id, None)
         self._workers.doomed.discard(worker_id)
         self._events.exited(worker_id, returncode, cause)
@@ -231,6 +256,7 @@ class Template:
                 self._failure = f"{CODE}: The preamble did not end within {PREAMBLE_LIMIT_S:g} s"
             for log_path in self._workers.waiting.values():
                 self._output.copy_to(log_path)
+        Killed(self._events.sweep(), list(self._workers.scratch.values())).remove()
         # These go to the whole pilot: the batch system takes the node, and the agent, which got it
         # too, may not have left yet. The workers then count as lost, not as failed.
         how = -signal.SIGTERM if -returncode in LEAVE_SIGNALS else KILLED
@@ -276,10 +302,13 @@ class TemplatePool:
             if template.kill(worker_id):
                 return
 
-    def kill_all(self) -> None:
+    def pids(self) -> set[int]:
+        """Return those of the templates."""
+        return {template.pid() for template in self._templates.values()}
+
+    def kill_all(self) -> list[Killed]:
         """SIGKILL everything; safe from any thread."""
-        for template in list(self._templates.values()):
-            template.kill_all()
+        return [template.kill_all() for template in list(self._templates.values())]
 
     def _create(self, key: TemplateKey, started: Started | None = None) -> Template:
         log_path = log_of(self._log_dir, len(self._templates))

@@ -7,6 +7,7 @@ daemon to adopt it. Called by ``trainers.agent.main``.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import logging
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import protocol
+from bftrainer.elastic.descendants import end_below, sweep
 from bftrainer.errors import BftError
 from bftrainer.wire.messages import (
     StartWorker,
@@ -37,13 +39,14 @@ from trainers.agent.programs import ProgramPool
 from trainers.agent.splitting import split
 from trainers.agent.starting import KILLED, Started
 from trainers.agent.team import Process, Team
-from trainers.agent.templates import TemplatePool
+from trainers.agent.templates import Killed, TemplatePool
 
 LOG = logging.getLogger("bftrainer.agent")
 Said = WorkerStarted | WorkerSaid | WorkerExited
 Report = Callable[[Said], None]
 MAX_LINE_BYTES = 64 * 1024  # of a worker's message; all newest bodies must fit into one Hello
 KEPT_ENDS = 64
+REAP_S = 0.1  # until processes that were killed are looked at again
 
 
 class Workers:
@@ -178,10 +181,20 @@ class Workers:
                     LOG.warning("%s: %s", process.name, process.cause)
                     self._kill(process)
 
-    def kill_all(self) -> None:
-        """SIGKILL all workers and templates; safe from any thread."""
+    def kill_all(self) -> list[Killed]:
+        """SIGKILL workers, templates and all that they started; safe from any thread."""
         self._programs.kill_all()
-        self._pool.kill_all()
+        return [*self._pool.kill_all(), Killed(end_below(os.getpid()))]
+
+    def sweep(self) -> set[int]:
+        """Kill the descendants that we adopted, and reap them in time; return their pids.
+
+        Those of workers whose keeper lives are its own.
+        """
+        swept = sweep(self._pool.pids() | self._programs.pids())
+        if swept:
+            asyncio.get_running_loop().call_later(REAP_S, self.sweep)
+        return swept
 
     # -- events of templates and messages of workers -------------------------------------
 

@@ -1,0 +1,85 @@
+"""Ends all descendants of a process, also those that left its process group and session.
+
+A subreaper (prctl(2), PR_SET_CHILD_SUBREAPER) adopts the orphans below it, so nothing leaves the
+tree of its descendants. Each worker has one of its own, its keeper (``keeping``); above it
+template and agent adopt what a keeper leaves that was killed. Works for ordinary users, without
+cgroups. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+LOOK_S = 0.001  # between two looks whether all have ended
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt() -> None:
+    """Make this process the parent of the orphans among its descendants."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def end_below(pid: int, spared: Collection[int] = ()) -> set[int]:
+    """SIGKILL all descendants of an adopting process; return their pids.
+
+    ``spared`` are children that are left alone, with all below them. A process that was sent the
+    signal starts no other one. So a round that meets nobody new was the last. Safe from any
+    thread.
+    """
+    killed: set[int] = set()
+    while True:
+        known = len(killed)
+        parents = [pid]
+        while parents:
+            for child in children(parents.pop()):
+                if child in spared:
+                    continue
+                if child not in killed:
+                    killed.add(child)
+                    with suppress(OSError):  # ended meanwhile, or runs as another user
+                        os.kill(child, signal.SIGKILL)
+                parents.append(child)  # after its end: who were its children is now settled
+        if len(killed) == known:
+            return killed
+
+
+def sweep(spared: Collection[int] = (), *, limit_s: float = 0.0) -> set[int]:
+    """SIGKILL and reap our descendants but ``spared`` children; return the pids.
+
+    Repeats until none is left or the time is up: a process in the kernel may take long to end.
+    """
+    gone: set[int] = set()
+    limit = time.monotonic() + limit_s
+    while killed := end_below(os.getpid(), spared):
+        gone |= killed
+        reap(spared)
+        if time.monotonic() >= limit:
+            break
+        time.sleep(LOOK_S)
+    return gone
+
+
+def reap(spared: Collection[int] = ()) -> None:
+    """Reap the children that have ended, but not ``spared`` ones."""
+    for pid in children(os.getpid()):
+        if pid not in spared:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process, dead ones included; none if it has ended."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                found += map(int, (thread / "children").read_bytes().split())
+    return found

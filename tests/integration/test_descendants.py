@@ -1,0 +1,201 @@
+"""What workers start ends with them, also in sessions of its own, and leaves no files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bftrainer import process
+from bftrainer.elastic import descendants
+from bftrainer.wire.messages import Hello, KillWorker, Leave, Leaving
+from tests.integration.agent_harness import Daemon, Lab, in_lab, until
+from tests.support.processes import is_running
+
+# A loader that starts a program and a fork in sessions of their own, whose parents are gone; a
+# directory for the sockets of multiprocessing; a file as torch leaves that is killed too early.
+WORKER = """
+import multiprocessing as mp, multiprocessing.connection, os, subprocess, sys, threading, time
+from pathlib import Path
+from bftrainer.elastic import control, protocol
+
+def here_is(pid):
+    Path(f"{control.current().config.worker_id}-{pid}").touch()
+
+def orphan(run):
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork() == 0:
+            here_is(os.getpid())
+            run()
+        os._exit(0)
+    os.waitpid(child, 0)
+
+def load():
+    listener = mp.connection.Listener(family="AF_UNIX")
+    Path(f"/dev/shm/torch_{os.getpid()}_1_0").touch()
+    here_is(subprocess.Popen(["sleep", "601"], start_new_session=True, env={}).pid)
+    orphan(lambda: os.execve("/bin/sleep", ["sleep", "602"], {}))
+    here_is(os.getpid())
+    time.sleep(603)
+
+mp.get_context("fork").Process(target=load, daemon=True).start()
+orphan(lambda: time.sleep(604))
+here_is(os.getpid())
+control.current().send(protocol.Warm(warm_up_s=0.5))
+threading.Event().wait()
+"""
+LOADED = 5  # worker, loader, helper, two orphans
+
+
+@pytest.fixture
+def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp())  # short: a Unix socket comes to lie below it
+    monkeypatch.setenv("TMPDIR", str(path))
+    yield path
+    shutil.rmtree(path)
+
+
+def below(pid: int) -> set[int]:
+    found: set[int] = set()
+    for child in descendants.children(pid):
+        found |= {child} | below(child)
+    return found
+
+
+async def loaded(lab: Lab, daemon: Daemon, worker_id: str) -> set[int]:
+    """Start a worker; return it and all its descendants."""
+    daemon.send(lab.order(worker_id, lab.script("worker.py", WORKER)))
+
+    def found() -> set[int]:
+        return {int(mark.name.rpartition("-")[2]) for mark in lab.directory.glob(f"{worker_id}-*")}
+
+    await until(lambda: len(found()) == LOADED, "all that it starts")
+    return found()
+
+
+def running(pids: set[int]) -> set[int]:
+    return {pid for pid in pids if is_running(pid)}
+
+
+def files_of(pids: set[int], scratch: Path) -> list[Path]:
+    shared = [f for pid in pids for f in Path("/dev/shm").glob(f"torch_{pid}_*")]
+    return [*scratch.glob("bft-*"), *shared]
+
+
+def test_nothing_of_a_killed_worker_is_left_when_its_end_is_reported(
+    tmp_path: Path, scratch: Path
+) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        first = await loaded(lab, daemon, "w1")
+        second = await loaded(lab, daemon, "w2")
+        assert len(files_of(first | second, scratch)) == 4
+        daemon.send(KillWorker(worker_id="w1"))
+        end = await until(lambda: daemon.exited("w1"), "its end")
+        assert end.returncode == -signal.SIGKILL
+        assert running(first) == set()
+        assert running(second) == second, "the other's are its own"
+        assert len(files_of(first | second, scratch)) == 2
+
+    in_lab(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("how", ["told", "SIGTERM", "SIGTERM to all"])
+def test_a_pilot_leaves_nothing(tmp_path: Path, scratch: Path, how: str) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        agent = lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        pids = await loaded(lab, daemon, "w1")
+        assert len(files_of(pids, scratch)) == 2
+        everything = pids | below(agent.pid)
+        if how == "told":
+            daemon.send(Leave(reason="test"))
+        elif how == "SIGTERM":
+            agent.terminate()
+        else:
+            for pid in sorted(everything, reverse=True):  # loaders first
+                os.kill(pid, signal.SIGTERM)
+            agent.terminate()
+        assert await lab.agent_ended() == 0
+        await until(lambda: daemon.of(Leaving), "last words")
+        await until(lambda: not running(everything), "all have ended")
+        assert files_of(pids, scratch) == []
+
+    in_lab(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("killed", ["keeper", "template", "agent"])
+def test_what_is_above_a_worker_may_be_killed(tmp_path: Path, scratch: Path, killed: str) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        agent = lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        pids = await loaded(lab, daemon, "w1")
+        [template] = descendants.children(agent.pid)
+        [keeper] = descendants.children(template)
+        os.kill({"keeper": keeper, "template": template, "agent": agent.pid}[killed], 9)
+        if killed == "agent":
+            await until(lambda: not running(pids | {keeper, template}), "all have ended")
+            await until(lambda: not files_of(pids, scratch), "their files are gone")
+            return
+        end = await until(lambda: daemon.exited("w1"), "its end")
+        assert end.returncode == -signal.SIGKILL
+        await until(lambda: not running(pids), "all have ended")
+        assert files_of(pids, scratch) == []
+        assert is_running(agent.pid)
+        await loaded(lab, daemon, "w2")
+
+    in_lab(tmp_path, scenario)
+
+
+def test_signals_that_were_ignored_at_the_start_are_heeded(tmp_path: Path) -> None:
+    numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
+    text = (
+        "import signal, sys\n"
+        f"how = [signal.getsignal(n) for n in {[int(n) for n in numbers]}]\n"
+        "print(how == [signal.default_int_handler, *[signal.SIG_DFL] * 3])\n"
+    )
+
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+        try:
+            lab.start_agent()  # as nohup would
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        await until(lambda: daemon.of(Hello), "hello")
+        daemon.send(lab.order("w1", lab.script("show.py", text)))
+        await until(lambda: daemon.exited("w1"), "its end")
+        assert (lab.directory / "w1.log").read_text().startswith("True")
+
+    in_lab(tmp_path, scenario)
+
+
+def test_a_process_that_starts_others_without_end_is_ended(tmp_path: Path) -> None:
+    text = (
+        "import os, sys\n"
+        "from bftrainer.elastic import descendants\n"
+        "descendants.adopt()\n"
+        "if os.fork() == 0:\n"
+        "    for _ in range(10_000):\n"
+        "        os.setsid()\n"
+        "        if os.fork():\n"
+        "            os._exit(0)\n"
+        "descendants.sweep(limit_s=60.0)\n"
+        "sys.exit(len(descendants.children(os.getpid())))\n"
+    )
+    script = tmp_path / "chain.py"
+    script.write_text(text)
+    assert process.run([sys.executable, str(script)], timeout_s=300).is_ok
