@@ -14,7 +14,6 @@ import signal
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from pathlib import Path
 
 LOOK_S = 0.001  # between two looks whether all have ended
 _PR_SET_CHILD_SUBREAPER = 36
@@ -78,8 +77,10 @@ def reap(spared: Collection[int] = ()) -> None:
 def children(pid: int) -> list[int]:
     """Return the children of a process, dead ones included; none if it has ended."""
     found: list[int] = []
+    threads = f"/proc/{pid}/task"
     with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):
-                found += map(int, (thread / "children").read_bytes().split())
+        # Not with pathlib, which takes twice the time: a node waits for this.
+        for thread in os.listdir(threads):  # noqa: PTH208
+            with suppress(OSError), open(f"{threads}/{thread}/children", "rb", 0) as file:  # noqa: PTH123
+                found += map(int, file.read().split())
     return found

@@ -3,7 +3,7 @@
 The keeper adopts what the worker's descendants leave behind. When the worker has ended, it kills
 and reaps all of them and removes their files, before anybody is told. It has no other work. The
 worker dies with its keeper, and the keeper ends the worker when its own parent has died. Used by
-``template`` and ``trainers.mpi``. Standard library only.
+``template``. Standard library only.
 """
 
 from __future__ import annotations

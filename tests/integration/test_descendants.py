@@ -14,9 +14,10 @@ import pytest
 
 from bftrainer import process
 from bftrainer.elastic import descendants
-from bftrainer.wire.messages import Hello, KillWorker, Leave, Leaving
-from tests.integration.agent_harness import Daemon, Lab, in_lab, until
-from tests.support.processes import is_running
+from bftrainer.elastic.protocol import Commit, Member, to_body
+from bftrainer.wire.messages import Hello, KillWorker, Leave, Leaving, StartWorker, TellWorker
+from tests.integration.agent_harness import Daemon, Lab, in_lab, until, write_executable
+from tests.support.processes import below, is_running
 
 # A loader that starts a program and a fork in sessions of their own, whose parents are gone; a
 # directory for the sockets of multiprocessing; a file as torch leaves that is killed too early.
@@ -63,13 +64,6 @@ def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def below(pid: int) -> set[int]:
-    found: set[int] = set()
-    for child in descendants.children(pid):
-        found |= {child} | below(child)
-    return found
-
-
 async def loaded(lab: Lab, daemon: Daemon, worker_id: str) -> set[int]:
     """Start a worker; return it and all its descendants."""
     daemon.send(lab.order(worker_id, lab.script("worker.py", WORKER)))
@@ -79,6 +73,25 @@ async def loaded(lab: Lab, daemon: Daemon, worker_id: str) -> set[int]:
 
     await until(lambda: len(found()) == LOADED, "all that it starts")
     return found()
+
+
+PROGRAM = """
+import os, subprocess, sys, time
+from pathlib import Path
+helper = subprocess.Popen(["sleep", "601"], start_new_session=True, env={})
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        Path(f"w1-{os.getpid()}").touch()
+        time.sleep(602)
+    os._exit(0)
+for pid in (os.getpid(), helper.pid):
+    Path(f"w1-{pid}").touch()
+print("BFT ready", flush=True)
+while not Path("over").exists():
+    time.sleep(0.01)
+sys.exit(int(sys.argv[1]))
+"""
 
 
 def running(pids: set[int]) -> set[int]:
@@ -157,6 +170,59 @@ def test_what_is_above_a_worker_may_be_killed(tmp_path: Path, scratch: Path, kil
         await loaded(lab, daemon, "w2")
 
     in_lab(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("runtime", ["command", "mpi"])
+@pytest.mark.parametrize("how", ["ends", "is killed"])
+def test_nothing_of_a_program_is_left(tmp_path: Path, runtime: str, how: str) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        daemon.send(program(lab, runtime))
+        if runtime == "command":
+            await until(lambda: daemon.said("w1", "Warm"), "keeper is up")
+            daemon.send(TellWorker(worker_id="w1", body=to_body(ALONE)))
+
+        def found() -> set[int]:
+            return {int(mark.name.rpartition("-")[2]) for mark in lab.directory.glob("w1-*")}
+
+        pids = await until(lambda: found() if len(found()) == 3 else None, "all that it starts")
+        if how == "is killed":
+            daemon.send(KillWorker(worker_id="w1"))
+        else:
+            lab.script("over", "")
+        await until(lambda: daemon.exited("w1"), "its end")
+        await until(lambda: not running(pids), "all have ended")
+
+    in_lab(tmp_path, scenario)
+
+
+ALONE = Commit(
+    generation=1,
+    attempt=1,
+    token="t",  # noqa: S106 - no secret
+    members=(Member(worker_id="w1", rank=0, node="n1", address="127.0.0.1"),),
+)
+
+
+def program(lab: Lab, runtime: str) -> StartWorker:
+    script = lab.script("program.py", PROGRAM)
+    if runtime == "mpi":
+        order = lab.order("w1", script)
+        # For the agent this is a worker of mpi, whether MPI is installed or not.
+        started = f'#!/bin/sh\ncd "{lab.directory}" && exec {sys.executable} "{script}" 3\n'
+        interpreter = write_executable(lab.directory / "interpreter", started)
+        mpi: dict[str, object] = {"interpreter": str(interpreter)}
+        return order.model_copy(update={"program": "trainers.mpi", "options": mpi})
+    order = lab.order(
+        "w1", Path(sys.executable), args=(str(script), "3"), checkpoint_dir=str(lab.directory)
+    )
+    options: dict[str, object] = {
+        "launch": "every", "stop_signal": "USR1", "save_signal": "none", "saved_status": 85,
+        "grace_s": 20.0, "run": "t1@1.0",
+    }  # fmt: skip
+    return order.model_copy(update={"program": "trainers.command", "options": options})
 
 
 def test_signals_that_were_ignored_at_the_start_are_heeded(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from bftrainer.model.trainer import CheckpointContract, TrainerState
 from bftrainer.model.views import TrainerView
 from tests.integration.daemon_scripts import SLOW
 from tests.integration.test_daemon import DaemonSite
+from tests.support.processes import below, is_running, parent_of
 from tests.support.waiting import wait_for
 
 POLICY = """\
@@ -55,6 +59,11 @@ def kill_agent(once=False):
 """
 KILLS_AGENTS = KILL_AGENT + RAISES.replace(RAISE, "kill_agent()")
 KILLS_ONE_AGENT = KILL_AGENT + RAISES.replace(RAISE, "kill_agent(once=True)")
+LOADS = SLOW.replace("shuffle=True)", "shuffle=True, num_workers=2)").replace(
+    "        run.step()\n",
+    "        if run.step():\n"
+    "            print(run.step_count, file=open(f'steps-{os.getpid()}', 'a'), flush=True)\n",
+)
 ENDS_EARLY = SLOW.replace("        run.step()", "        run.step()\n    break")
 
 
@@ -131,6 +140,33 @@ def test_one_agent_that_is_killed_costs_its_trainer_nothing(site: DaemonSite) ->
     wait_for(lambda: site.view(trainer).record.failing.losses, what="the loss is known")
     wait_for(lambda: site.steps(trainer) > 10, what="more steps than ever before")
     assert site.view(trainer).record.failures == 0
+
+
+def test_sigterm_to_all_of_a_pilot_with_loaders_costs_its_trainer_no_step(site: DaemonSite) -> None:
+    trainer = site.submit("loads", LOADS, checkpoint_interval_s=3600.0)
+    site.observed(trainer, 2)
+    files = site.base / site.prefix / "loads"
+
+    def steps() -> dict[int, list[int]]:
+        texts = {int(f.name.partition("-")[2]): f.read_text() for f in files.glob("steps-*")}
+        return {pid: [int(n) for n in text.split("\n")[:-1]] for pid, text in texts.items()}
+
+    wait_for(lambda: len(steps()) == 2 and min(map(len, steps().values())) > 5, what="both train")
+    survivor, victim = steps()
+    agent = victim
+    for _ in ("keeper", "template", "agent"):
+        agent = parent_of(agent)
+    before = steps()[survivor][-1]
+    for pid in sorted([agent, *below(agent)], reverse=True):  # loaders first
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: steps()[survivor][-1] > before + 20, what="the other trains on")
+    assert not is_running(victim)
+    survived, lost = steps()[survivor], steps()[victim]
+    assert survived == list(range(survived[0], survived[-1] + 1)), "no step is done again"
+    assert lost[-1] < survived[-1]
+    assert site.view(trainer).record.failures == 0
+    site.client.cancel(trainer, now=True)
 
 
 def test_a_syntax_error_is_tried_once(site: DaemonSite) -> None:

@@ -16,7 +16,7 @@ from bftrainer.elastic import protocol
 from bftrainer.local.client import LocalClient
 from bftrainer.local.running import LocalServer, start_server
 from tests.integration.test_local import processes_of
-from tests.support.processes import is_running
+from tests.support.processes import is_running, parent_of
 from tests.support.waiting import wait_for
 
 # What an agent does with its template, and no more: asks for one, has it fork a worker.
@@ -97,8 +97,7 @@ class Started:
         self.is_shared, self.pid = found["is_shared"], found["pid"]
         worker = wait_for((directory / "worker").read_text).split()
         self.worker, self.keeper = int(worker[0]), int(worker[1])
-        keeper = Path(f"/proc/{self.keeper}/stat").read_text()
-        self.template = int(keeper.rpartition(")")[2].split()[1])
+        self.template = parent_of(self.keeper)
         self.modules = worker[2:]
         self.stray = int(wait_for((directory / "worker.stray").read_text))
 

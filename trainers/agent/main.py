@@ -104,6 +104,7 @@ class Agent:
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         lease_s = self._config.worker_lease_s
         self._workers.kill_silent(lease_s)
+        self._workers.reap()
         loop.call_later(lease_s / WATCHES_PER_LEASE, self._watch, loop)
 
     def _signalled(self, waiter: SignalWaiter) -> None:
@@ -119,16 +120,16 @@ class Agent:
     def leave(self, reason: str, told_s: float | None = None) -> NoReturn:
         """Kill all descendants, notify the daemon and exit with status 0."""
         told_s = time.time() if told_s is None else told_s
-        killed = self._workers.kill_all()
+        removing = _remove_files(self._workers.kill_all())
         self._link.last_words(reason, told_s)
-        _remove_files(killed)
+        removing.join(EXIT_LIMIT_S)  # not for long: a file system may hang
         if self._config.tidies:
             forget(self._config.state_dir / "agent.json")
         LOG.info("left: %s", reason)
         os._exit(0)
 
     def _vanish(self) -> NoReturn:
-        _remove_files(self._workers.kill_all())
+        _remove_files(self._workers.kill_all()).join(EXIT_LIMIT_S)
         os._exit(0)
 
     def _report(self, message: Said) -> None:
@@ -173,8 +174,8 @@ class Agent:
                 self._peers.allow(member.agent_public_key)
 
 
-def _remove_files(killed: Sequence[Killed]) -> None:
-    """Remove what workers left; not for long: a file system may hang."""
+def _remove_files(killed: Sequence[Killed]) -> Thread:
+    """Begin to remove what workers left."""
 
     def remove() -> None:
         for one in killed:
@@ -182,7 +183,7 @@ def _remove_files(killed: Sequence[Killed]) -> None:
 
     thread = Thread(target=remove, daemon=True)
     thread.start()
-    thread.join(EXIT_LIMIT_S)
+    return thread
 
 
 def _soon(

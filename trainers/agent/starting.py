@@ -55,13 +55,16 @@ class Started:
     child: subprocess.Popen[bytes] | None = None  # None: a copy of the host's template
 
     def kill(self) -> set[int]:
-        """SIGKILL it and all that it started, and return their pids; safe from any thread."""
-        below = end_below(self.pid)  # it adopts them while it lives
+        """SIGKILL it, and what it started unless that is ours to adopt; safe from any thread.
+
+        Returns the pids of what it started.
+        """
         if self.child is not None:
             process.kill_group(self.pid)
-        else:
-            with suppress(OSError):  # it has ended
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            return set()
+        below = end_below(self.pid)  # it adopts them while it lives
+        with suppress(OSError):  # it has ended
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         return below
 
     def reap(self) -> int:

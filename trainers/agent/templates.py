@@ -164,9 +164,9 @@ class Template:
 
     def kill_all(self) -> Killed:
         """SIGKILL the template, its workers and all that they started; safe from any thread."""
+        pids = set() if self._started is None else self._started.kill()
         for pid in list(self._workers.running.values()):
             _kill_worker(pid)
-        pids = set() if self._started is None else self._started.kill()
         return Killed(pids, list(self._workers.scratch.values()))
 
     def pid(self) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.descendants import end_below, sweep
+from bftrainer.elastic.descendants import end_below, reap, sweep
 from bftrainer.errors import BftError
 from bftrainer.wire.messages import (
     StartWorker,
@@ -183,18 +183,27 @@ class Workers:
 
     def kill_all(self) -> list[Killed]:
         """SIGKILL workers, templates and all that they started; safe from any thread."""
+        # First from above: keepers that are killed before their workers take no processor time.
+        killed = Killed(end_below(os.getpid()))
         self._programs.kill_all()
-        return [*self._pool.kill_all(), Killed(end_below(os.getpid()))]
+        return [killed, *self._pool.kill_all()]
 
     def sweep(self) -> set[int]:
         """Kill the descendants that we adopted, and reap them in time; return their pids.
 
-        Those of workers whose keeper lives are its own.
+        Those of workers whose keeper lives are its own. Workers of runtime ``mpi`` have none: while
+        there are any, it is unknown whose an orphan is.
         """
-        swept = sweep(self._pool.pids() | self._programs.pids())
+        if self._programs.pids():
+            return set()
+        swept = sweep(self._pool.pids())
         if swept:
             asyncio.get_running_loop().call_later(REAP_S, self.sweep)
         return swept
+
+    def reap(self) -> None:
+        """Reap the descendants that we adopted and that have ended."""
+        reap(self._pool.pids() | self._programs.pids())
 
     # -- events of templates and messages of workers -------------------------------------
 

@@ -9,9 +9,11 @@ import signal
 import socket
 import sys
 
+from bftrainer.elastic.descendants import adopt
 from trainers.command.keeper import Keeper
 
 if __name__ == "__main__":
     # Children inherit the agent's blocked signals; programs must not.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    adopt()
     sys.exit(Keeper(socket.socket(fileno=int(sys.argv[1]))).run())

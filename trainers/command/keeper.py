@@ -2,8 +2,9 @@
 
 To the agent a keeper is a worker: it receives its configuration, then messages of
 ``bftrainer.elastic.protocol``, and sends a worker's messages. It lives for one generation:
-``Warm`` at once, ``Ready``, the program, and an end. If the agent dies, the keeper kills its
-process group, including the program; if the keeper dies, the agent does. Called by
+``Warm`` at once, ``Ready``, the program, and an end. It adopts what the program leaves behind, and
+ends all that before it ends itself or starts the program again. If the agent dies, the keeper kills
+its process group, including the program; if the keeper dies, the agent does. Called by
 ``__main__``.
 """
 
@@ -20,7 +21,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bftrainer.elastic import protocol
+from bftrainer.elastic.descendants import reap, sweep
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.keeping import LAST_S
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
 from bftrainer.model.trainer import Launch
 from bftrainer.preamble import NOT_STARTED, under, why_not_started
@@ -34,6 +37,7 @@ from trainers.command.program import ControlFile, Program
 QUIET_START_S = 10.0  # a silent program counts as started after this time
 DIRECTORY_PATIENCE_S = 30.0  # limit until the first node's rename is visible here
 LOOK_S = 0.02  # between two checks for it
+REAP_S = 10.0  # at most, until processes that we adopted and that have ended are reaped
 NEWS_PATIENCE_S = 1.0  # wait for a message that explains a program's end: a loss, a stop
 MIN_RUN_S = 1.0  # a program that asks for a restart sooner would loop
 KILLED = 1  # our exit status after a failure, which ``Failed`` describes
@@ -97,8 +101,10 @@ class Keeper:
         while self._status is None:
             for key, _ in self._selector.select(self._patience_s()):
                 self._look_at(key.fd)
+            reap(self._own())
             self._let_time_pass(time.monotonic())
         self._talk.flush()
+        sweep(limit_s=LAST_S)
         return self._status
 
     def _look_at(self, fd: int) -> None:
@@ -107,7 +113,7 @@ class Keeper:
             for message in self._talk.receive():
                 self._told(message)
             if self._talk.is_over:
-                os.killpg(0, signal.SIGKILL)  # the agent is gone: we no longer hold the node
+                _end_all()  # the agent is gone: we no longer hold the node
         elif program is not None and fd == program.output_fd:
             self._hear(program)
             if program.is_silent:
@@ -119,6 +125,8 @@ class Keeper:
         now_s = time.monotonic()
         times = (self._deadline_s, self._save_s, self._talk.due_s)
         waits = [max(0.0, at - now_s) for at in times if at is not None]
+        if self._program is not None:
+            waits.append(REAP_S)
         if self._stage is Stage.LOOKING:
             waits.append(LOOK_S)
         return min(waits, default=None)
@@ -161,7 +169,7 @@ class Keeper:
             case protocol.Commit():
                 self._stop(is_abandoned=message.abandon)
             case protocol.Stop():
-                os.killpg(0, signal.SIGKILL)
+                _end_all()
 
     def _reserve_port(self) -> int:
         """Reserve a port for the program until it starts."""
@@ -215,6 +223,9 @@ class Keeper:
         if self._program is not None and number is not None:
             self._program.signal(number)
 
+    def _own(self) -> tuple[int, ...]:
+        return () if self._program is None else (self._program.pid,)
+
     # ---- the program -----------------------------------------------------------------
 
     def _take_directory(self, commit: protocol.Commit) -> None:
@@ -241,6 +252,7 @@ class Keeper:
         config, commit = self._orders.config, self._commit
         if commit is None:
             return
+        sweep(limit_s=LAST_S)  # what the last run of the program left
         directory = directory_of(Path(config.checkpoint_dir), commit.generation)
         environment = program_environment(
             config,
@@ -331,6 +343,7 @@ class Keeper:
             self._wait_for_news(Stage.SAVED)
         elif status == -signal.SIGTERM:  # the batch system takes the node
             self._talk.flush()
+            sweep(limit_s=LAST_S)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         else:
@@ -373,3 +386,9 @@ class Keeper:
 
     def _write_log(self, text: str) -> None:
         self._log.write(f"bftrainer: {text}\n".encode())
+
+
+def _end_all() -> None:
+    """Kill our descendants and ourselves."""
+    sweep()
+    os.killpg(0, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """One run of the user's program: its process, its output, its control file.
 
-The program is in the keeper's process group, so that one signal to the group ends both and all
-their children. Called by ``keeper``.
+The program is in the keeper's process group, so that one signal to the group ends both and their
+children. Called by ``keeper``.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Program:
         finally:
             os.close(writer)
         os.set_blocking(reader, False)
+        self.pid = self._child.pid
         self.output_fd = reader
         self.pidfd = os.pidfd_open(self._child.pid)
         self.started_s = time.monotonic()
