@@ -9,6 +9,7 @@ cgroups. Standard library only.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ from contextlib import suppress
 
 LOOK_S = 0.001  # between two looks whether all have ended
 _PR_SET_CHILD_SUBREAPER = 36
+_MANAGER = b"torch_shm_manag\n"  # torch_shm_manager, where tensors are shared by file_system
 
 
 def adopt() -> None:
@@ -26,28 +28,37 @@ def adopt() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def end_below(pid: int, spared: Collection[int] = ()) -> set[int]:
+def end_below(pid: int, spared: Collection[int] = (), *, is_last: bool = True) -> set[int]:
     """SIGKILL all descendants of an adopting process; return their pids.
 
-    ``spared`` are children that are left alone, with all below them. A process that was sent the
-    signal starts no other one. So a round that meets nobody new was the last. Safe from any
-    thread.
+    A process that was sent the signal starts no other one, and whoever loses its parent moves up.
+    So a look from below that meets nobody new was the last. Safe from any thread.
+
+    Args:
+        pid: the adopting process, which is left alone.
+        spared: children that are left alone, with all below them.
+        is_last: whether the node has to be empty. Else torch's managers of shared files are left to
+            end, within 2 s: they remove files that nobody else knows.
     """
-    killed: set[int] = set()
+    found, known = [pid], {pid, *spared}  # parents before their children
+
+    def look_at(parent: int) -> None:
+        new = [child for child in children(parent) if child not in known]
+        found.extend(child for child in new if is_last or not _cleans_up(child))
+        known.update(new)
+
     while True:
-        known = len(killed)
-        parents = [pid]
-        while parents:
-            for child in children(parents.pop()):
-                if child in spared:
-                    continue
-                if child not in killed:
-                    killed.add(child)
-                    with suppress(OSError):  # ended meanwhile, or runs as another user
-                        os.kill(child, signal.SIGKILL)
-                parents.append(child)  # after its end: who were its children is now settled
-        if len(killed) == known:
-            return killed
+        first = len(found)
+        for parent in found[::-1]:
+            look_at(parent)
+        for parent in itertools.islice(found, first, None):  # it grows
+            look_at(parent)
+        if len(found) == first:
+            return set(found[1:])
+        # In one go: processes that end take the processor from us.
+        for child in found[first:]:
+            with suppress(OSError):  # ended meanwhile, or runs as another user
+                os.kill(child, signal.SIGKILL)
 
 
 def sweep(spared: Collection[int] = (), *, limit_s: float = 0.0) -> set[int]:
@@ -57,7 +68,7 @@ def sweep(spared: Collection[int] = (), *, limit_s: float = 0.0) -> set[int]:
     """
     gone: set[int] = set()
     limit = time.monotonic() + limit_s
-    while killed := end_below(os.getpid(), spared):
+    while killed := end_below(os.getpid(), spared, is_last=False):
         gone |= killed
         reap(spared)
         if time.monotonic() >= limit:
@@ -84,3 +95,9 @@ def children(pid: int) -> list[int]:
             with suppress(OSError), open(f"{threads}/{thread}/children", "rb", 0) as file:  # noqa: PTH123
                 found += map(int, file.read().split())
     return found
+
+
+def _cleans_up(pid: int) -> bool:
+    with suppress(OSError), open(f"/proc/{pid}/comm", "rb", 0) as file:  # noqa: PTH123 - as above
+        return file.read() == _MANAGER
+    return False

@@ -148,6 +148,43 @@ def test_a_pilot_leaves_nothing(tmp_path: Path, scratch: Path, how: str) -> None
     in_lab(tmp_path, scenario)
 
 
+SHARES = """
+import threading, torch
+from torch.utils.data import DataLoader, TensorDataset
+from bftrainer.elastic import control, protocol
+def share(_=0):
+    torch.multiprocessing.set_sharing_strategy("file_system")
+share()
+data = TensorDataset(torch.randn(256, 8))
+batches = iter(DataLoader(data, batch_size=8, num_workers=2, worker_init_fn=share))
+kept = [next(batches) for _ in range(4)]
+control.current().send(protocol.Warm(warm_up_s=0.5))
+threading.Event().wait()
+"""
+
+
+def test_tensors_that_were_shared_by_files_are_removed(tmp_path: Path, scratch: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        agent = lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        daemon.send(lab.order("w1", lab.script("shares.py", SHARES)))
+        await until(lambda: daemon.said("w1", "Warm"), "worker is up")
+        pids = below(agent.pid)
+        assert files_of(pids, scratch)
+        assert managers(scratch)
+        daemon.send(KillWorker(worker_id="w1"))
+        await until(lambda: daemon.exited("w1"), "it has ended")
+        await until(lambda: not files_of(pids, scratch), "no shared file")
+        await until(lambda: not managers(scratch), "and no directory of its managers")
+
+    in_lab(tmp_path, scenario)
+
+
+def managers(scratch: Path) -> list[Path]:
+    return list(scratch.glob("torch-shm-dir-*"))
+
+
 @pytest.mark.parametrize("killed", ["keeper", "template", "agent"])
 def test_what_is_above_a_worker_may_be_killed(tmp_path: Path, scratch: Path, killed: str) -> None:
     async def scenario(lab: Lab) -> None:
