@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bftrainer.elastic.fields import in_one_line
+
 
 def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return rows in aligned plain columns; a header that starts with > aligns right."""
@@ -21,7 +23,5 @@ def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def shown(text: str) -> str:
-    """Return the text with unprintable characters escaped, safe for a terminal."""
-    if text.isprintable():  # nearly every cell
-        return text
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    """Return the text of others, safe for a terminal: no control sequences, the rest escaped."""
+    return in_one_line(text)

@@ -18,6 +18,7 @@ from bftrainer.explain.pilots import waiting, waiting_sentences
 from bftrainer.explain.restarts import loss_sentences, restart_sentences
 from bftrainer.explain.sizes import explain_trainer
 from bftrainer.explain.slow_nodes import slow_sentences, straggler_sentences
+from bftrainer.explain.speeds import near_speeds
 from bftrainer.explain.startable import impossible
 from bftrainer.explain.terms import told
 from bftrainer.harm.backoff import sentence
@@ -137,6 +138,8 @@ class DaemonViews:
             gain_of_one_more=marginal.gain_of_one_more if marginal else None,
             loss_of_one_fewer=marginal.loss_of_one_fewer if marginal else None,
             policy=daemon.policy.policy,
+            speeds=near_speeds(record, daemon.settings, len(view.planned_nodes), marginal),
+            t_fwd_s=daemon.settings.t_fwd_s,
         )
 
     def _pilot_sentences(

@@ -7,13 +7,17 @@ import click
 from bftrainer.api.documents import document
 from bftrainer.cli.common import (
     connect,
+    duration,
     json_option,
     print_json,
     socket_option,
     trainer_id_argument,
 )
-from bftrainer.columns import shown
-from bftrainer.model.views import Explanation
+from bftrainer.columns import columns, shown
+from bftrainer.model.terms import Term
+from bftrainer.model.views import Explanation, SizeSpeed
+
+_HEADERS = (">NODES", ">SAMPLES/S", ">LEFT", ">GAIN")
 
 
 @click.command()
@@ -39,26 +43,35 @@ def explain(trainer_id: str, socket_name: str | None, *, as_json: bool) -> None:
 def _numbers(view: Explanation) -> list[str]:
     if view.decision_id is None:
         return ["no decision has been made about it yet"]
+    lines = []
     if view.terms:
         width = max(len(term.name) for term in view.terms)
-        return [
+        lines = [
             f"decision {view.decision_id}; what the policy {view.policy} went by:",
-            *[
-                f"  {shown(term.name):<{width}}  {term.value:.6g} {shown(term.unit)}".rstrip()
-                for term in view.terms
-            ],
+            *[f"  {shown(term.name):<{width}}  {_valued(term)}" for term in view.terms],
         ]
-    return [
-        f"decision {view.decision_id}; what it weighed, in units of the policy's objective:",
-        f"  one node more anywhere  {view.node_price:.4g}",
-        f"  one node more here      {_change(view.gain_of_one_more, 'it cannot take another')}",
-        f"  one node fewer here     {_change(_negative(view.loss_of_one_fewer), 'it has none')}",
-    ]
+    if view.speeds:
+        begin = "" if lines else f"decision {view.decision_id}; "
+        table = columns(_HEADERS, [_row(one, view) for one in view.speeds])
+        lines += [f"{begin}what it trains with so many nodes:"]
+        lines += [f"  {line}" for line in table.splitlines()]
+        if any(one.change_samples is not None for one in view.speeds):
+            lines.append(f"  GAIN: within the next {view.t_fwd_s:.0f} s, pause included")
+    return lines or [f"decision {view.decision_id}; how fast it trains has not been measured yet"]
 
 
-def _negative(loss: float | None) -> float | None:
-    return None if loss is None else -loss
+def _valued(term: Term) -> str:
+    if term.unit == "s" and term.value >= 60.0:
+        return duration(term.value)
+    return f"{term.value:.6g} {shown(term.unit)}".rstrip()
 
 
-def _change(value: float | None, otherwise: str) -> str:
-    return otherwise if value is None else f"{value:+.4g}"
+def _row(one: SizeSpeed, view: Explanation) -> tuple[str, ...]:
+    change = "-" if one.change_samples is None else f"{one.change_samples:+.0f} samples"
+    is_planned = one.size == view.planned_size
+    return (
+        str(one.size),
+        f"{one.samples_per_s:.4g}",
+        duration(one.left_s),
+        "planned" if is_planned else change,
+    )

@@ -12,6 +12,7 @@ import click
 
 from bftrainer import __version__
 from bftrainer.cli.lazy import LazyGroup
+from bftrainer.columns import shown
 from bftrainer.errors import BftError, ExitCode, UsageError
 
 # verb -> (module:command, text for --help)
@@ -96,8 +97,7 @@ def print_error(error: BftError) -> None:
     first, *more = error.cause_lines()
     lines = (f"error {error.code}: {first}", *more, f"next: {error.next_step}")
     for line in lines:
-        # Names chosen by other users must not contain terminal control sequences.
-        click.echo("".join(c if c.isprintable() else repr(c)[1:-1] for c in line), err=True)
+        click.echo(shown(line), err=True)
 
 
 def _usage_error(problem: click.ClickException) -> UsageError:

@@ -207,7 +207,8 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("done", f"epoch {progress.epoch}, step {progress.step}, {progress.samples} samples"),
         ("rate", f"{progress.samples_per_s:.4g} samples/s"),
         *([("progress", part)] if (part := _progress(record)) else []),
-        *([("trial", text)] if (text := _trial(record)) else []),
+        *([("metric", text)] if (text := _metric(record)) else []),
+        *([("trial", f"{tag.number} of study {tag.study}")] if (tag := spec.trial) else []),
         ("rescales", f"{record.rescales}, generation {record.last_generation}"),
         ("failures", f"{record.failures}{f' of {spec.max_failures}' if spec.max_failures else ''}"),
         *([("trouble", view.trouble)] if view.trouble else []),
@@ -236,14 +237,9 @@ def _progress(record: TrainerRecord) -> str:
     return f"{100.0 * part:.1f}%{'' if seconds is None else f', {duration(seconds)} left'}"
 
 
-def _trial(record: TrainerRecord) -> str:
-    """Return which trial it is and what it reported last; "": it is none."""
-    tag = record.spec.trial
-    if tag is None:
-        return ""
-    last = record.reports[-1:]
-    said = "".join(f", reported {one.value:.6g} after epoch {one.epoch}" for one in last)
-    return f"{tag.number} of study {tag.study}{said}"
+def _metric(record: TrainerRecord) -> str:
+    """Return what it reported last, and when; "": nothing."""
+    return "".join(f"{one.value:.6g} after epoch {one.epoch}" for one in record.reports[-1:])
 
 
 def _request(spec: TrainerSpec) -> str:

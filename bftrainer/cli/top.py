@@ -24,8 +24,9 @@ from bftrainer.errors import BftError, ExitCode
 from bftrainer.model.views import StatusView, TrainerView
 
 NAMES = (
-    "id", "name", "user", "state", "nodes", "limits", "epoch", "rate", "done", "left", "reason",
-)  # fmt: skip
+    *("id", "name", "user", "state", "nodes", "limits", "epoch", "rate"),
+    *("metric", "done", "left", "reason"),
+)
 _AWAY = (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT)
 
 

@@ -26,6 +26,7 @@ COLUMNS: dict[str, tuple[str, Callable[[TrainerView, float], str]]] = {
     "rate": (">SAMPLES/S", lambda view, _: _rate(view.record)),
     "done": (">DONE", lambda view, _: _percent(done(view.record))),
     "left": (">LEFT", lambda view, _: duration(left_s(view.record))),
+    "metric": (">METRIC", lambda view, _: metric(view.record)),
     "rescales": (">RESCALES", lambda view, _: str(view.record.rescales)),
     "failures": (">FAILURES", lambda view, _: str(view.record.failures)),
     "weight": (">WEIGHT", lambda view, _: f"{view.record.spec.weight:g}"),
@@ -39,7 +40,7 @@ COLUMNS: dict[str, tuple[str, Callable[[TrainerView, float], str]]] = {
 }
 USUAL = (
     "id", "name", "user", "state", "nodes", "plan", "limits",
-    "epoch", "step", "rate", "rescales", "age", "reason",
+    "epoch", "step", "rate", "metric", "left", "age", "reason",
 )  # fmt: skip
 
 
@@ -103,6 +104,11 @@ def left_s(record: TrainerRecord) -> float | None:
     if not total or not progress.samples_per_s or record.state.is_final:
         return None
     return max(0.0, (total - progress.samples) / progress.samples_per_s)
+
+
+def metric(record: TrainerRecord) -> str:
+    """Return what its script reported last (``run.report``)."""
+    return f"{record.reports[-1].value:.4g}" if record.reports else "-"
 
 
 def _rate(record: TrainerRecord) -> str:

@@ -23,8 +23,8 @@ _BRACKETS = b"[]{}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _TOO_MANY = b"[" * (MOST_DEPTH + 1)
-# What colours a terminal's text, or sets its title (ECMA-48: CSI and OSC sequences).
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+# Colours, cursor movements, titles and links (ECMA-48); what is not complete stays, and is escaped.
+_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
 
 def in_one_line(text: str) -> str:
@@ -39,7 +39,7 @@ def shortened(text: str, most: int) -> str:
 
     What is left out is whole words of its middle: a traceback's error comes last.
     """
-    text = " ".join(_ESCAPES.sub("", text).split())
+    text = " ".join(_SEQUENCE.sub("", text).split())
     if len(text) <= most:
         return text
     tail = text[-(most // 3) :]
@@ -112,7 +112,7 @@ def words(value: Any) -> str:
     """Return a text for display: truncated, on one line, without escape codes."""
     if not isinstance(value, str):
         raise ValueError("not a text")  # noqa: TRY004  # one kind of error for all
-    return in_one_line(_ESCAPES.sub("", value[:MOST_WORDS]))[:MOST_WORDS]
+    return in_one_line(_SEQUENCE.sub("", value[:MOST_WORDS]))[:MOST_WORDS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,16 @@ class DrainView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SizeSpeed:
+    """What decisions assume of a trainer at one size."""
+
+    size: int  # in nodes
+    samples_per_s: float
+    left_s: float | None  # until its training is complete at this rate; None: not known
+    change_samples: float | None  # over T_fwd against the planned size, with the rescale's pause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Why a trainer has the size it has."""
 
@@ -137,6 +147,8 @@ class Explanation:
     loss_of_one_fewer: float | None
     policy: str = "milp"
     terms: tuple[Term, ...] = ()  # what the policy went by; (): the three figures above
+    speeds: tuple[SizeSpeed, ...] = ()  # near the planned size; (): its throughput is not measured
+    t_fwd_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

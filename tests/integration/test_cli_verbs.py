@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -18,7 +19,10 @@ from bftrainer.api.client import Client
 from bftrainer.cli.main import main
 from bftrainer.elastic import files
 from bftrainer.elastic.fence import path_for, write_whole
+from bftrainer.model.study import Report
+from bftrainer.model.terms import Term
 from bftrainer.model.trainer import TrainerState
+from bftrainer.model.views import SizeSpeed
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import MemoryService, error_code, socket_of
 
@@ -213,14 +217,54 @@ def test_a_directory_that_cannot_be_prepared_leaves_no_trainer(
     assert service.records["t1"].state is TrainerState.CANCELLED
 
 
-# ---- status -o and top ------------------------------------------------------------------
+# ---- explain, status -o and top ---------------------------------------------------------
+
+
+def test_explain_tells_samples_and_times_and_the_terms_of_a_policy(
+    service: MemoryService, output: Output
+) -> None:
+    submit()
+    output.readouterr()
+    assert main(["explain", "t1"]) == 0
+    text = output.readouterr().out
+    assert "- Two nodes are idle." in text
+    assert "decision 7; how fast it trains has not been measured yet" in text
+    service.speeds = (
+        SizeSpeed(size=1, samples_per_s=256.0, left_s=1400.0, change_samples=-30100.4),
+        SizeSpeed(size=2, samples_per_s=480.0, left_s=750.0, change_samples=None),
+    )
+    assert main(["explain", "t1"]) == 0
+    assert output.readouterr().out.splitlines()[-5:] == [
+        "decision 7; what it trains with so many nodes:",
+        "  NODES  SAMPLES/S    LEFT            GAIN",
+        "      1        256  23m20s  -30100 samples",
+        "      2        480  12m30s         planned",
+        "  GAIN: within the next 120 s, pause included",
+    ]
+    service.speeds = ()
+    service.terms = (
+        *(Term("attained", 5.25, "node-h"), Term("place in the queue", 2.0)),
+        *(Term("time left", 5423.12, "s"), Term("saved by one more", 2.5, "s")),
+    )
+    assert main(["explain", "t1"]) == 0
+    assert output.readouterr().out.splitlines()[-5:] == [
+        "decision 7; what the policy las went by:",
+        "  attained            5.25 node-h",
+        "  place in the queue  2",
+        "  time left           1h30m",
+        "  saved by one more   2.5 s",
+    ]
+    assert main(["explain", "t1", "--json"]) == 0
+    first, *_ = json.loads(output.readouterr().out)["terms"]
+    assert first == {"name": "attained", "value": 5.25, "unit": "node-h"}
 
 
 def test_columns_are_chosen_by_name(service: MemoryService, output: Output) -> None:
     submit("--samples", "1000")
     record = service.records["t1"]
     running = replace(record.progress, samples=250, samples_per_s=10.0)
-    service.records["t1"] = replace(record, progress=running)
+    reports = (Report(value=1.0, epoch=1), Report(value=0.123456, epoch=2))
+    service.records["t1"] = replace(record, progress=running, reports=reports)
     output.readouterr()
     assert main(["status", "-o", "help"]) == 0
     names = output.readouterr().out.split()
@@ -231,7 +275,37 @@ def test_columns_are_chosen_by_name(service: MemoryService, output: Output) -> N
     assert main(["status", "-o", "id,colour"]) == 2
     assert error_code(output) == "BFT-1048"
     assert main(["status", "t1"]) == 0
-    assert "25.0%, 1m15s left" in output.readouterr().out
+    text = output.readouterr().out
+    assert "25.0%, 1m15s left" in text
+    assert "metric        0.123456 after epoch 2" in text
+    for verb in (["status"], ["top", "-n", "1"]):
+        assert main(verb) == 0
+        header, row = output.readouterr().out.strip().splitlines()[-2:]
+        assert header.split().index("LEFT") - header.split().index("METRIC") in (1, 2)
+        assert {"0.1235", "1m15s"} <= set(row.split())
+
+
+def test_what_is_watched_through_a_pipe_comes_at_once_until_nobody_reads(
+    service: MemoryService,
+) -> None:
+    submit()
+    child = process.spawn(
+        [sys.executable, "-m", "bftrainer.cli.main", "status", "--watch", "0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    try:
+        for _ in range(2):  # a third look is to come: it has not ended
+            assert any(line.startswith(b"t1 ") for line in child.stdout)
+        child.stdout.close()
+        child.wait(timeout=60)
+        assert child.stderr.read() == b""
+    finally:
+        child.kill()
+        child.wait()
+        child.stderr.close()
 
 
 def test_top_repeats_its_lines_where_there_is_no_terminal(

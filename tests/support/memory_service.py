@@ -45,6 +45,7 @@ from bftrainer.model.views import (
     LogFile,
     NodeView,
     ReloadView,
+    SizeSpeed,
     StatusView,
     TrainerView,
 )
@@ -80,6 +81,7 @@ class MemoryService:
         self.log_dir = log_dir
         self.records: dict[str, TrainerRecord] = {}
         self.terms: tuple[Term, ...] = ()
+        self.speeds: tuple[SizeSpeed, ...] = ()
         self.log_files: dict[str, list[LogFile]] = {}
         self.peers: list[Peer] = []
         self.harm_records: list[HarmRecords] = []
@@ -162,6 +164,8 @@ class MemoryService:
             loss_of_one_fewer=3.25,
             policy="las" if self.terms else "milp",
             terms=self.terms,
+            speeds=self.speeds,
+            t_fwd_s=120.0,
         )
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:

@@ -72,7 +72,7 @@ def test_usage_errors_have_a_code_and_no_traceback(argv: list[str], capsys: Outp
 
 def test_errors_cannot_steer_the_terminal(capsys: Output) -> None:
     main_module.print_error(BftError("BFT-1001", "No \x1b[2J\nfile.", "Look again."))
-    assert capsys.readouterr().err == ("error BFT-1001: No \\x1b[2J\\nfile.\nnext: Look again.\n")
+    assert capsys.readouterr().err == ("error BFT-1001: No \\nfile.\nnext: Look again.\n")
 
 
 def _command_that_raises(problem: BaseException) -> click.Command:
@@ -144,7 +144,7 @@ def test_columns_align_and_are_not_cut() -> None:
 
 
 def test_shown_keeps_letters_and_escapes_the_rest() -> None:
-    assert shown("naïve 名 \u202e\x1b[0m\n") == "naïve 名 \\u202e\\x1b[0m\\n"
+    assert shown("naïve 名 \u202e\x1b[0m\x1b[1m\n\x1b") == "naïve 名 \\u202e\\n\\x1b"
 
 
 def test_the_reference_names_every_verb_option_and_exit_code() -> None:

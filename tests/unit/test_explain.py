@@ -8,9 +8,11 @@ import pytest
 
 from bftrainer.explain.backends import backend_sentences
 from bftrainer.explain.sizes import explain_trainer
+from bftrainer.explain.speeds import near_speeds
 from bftrainer.model.cluster import Node, NodeState, Snapshot
 from bftrainer.model.decision import Plan, Settings
-from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerState
+from bftrainer.model.trainer import MeasuredCosts, TrainerProgress, TrainerRecord, TrainerState
+from milp.problem import Curve, Objective
 from tests.support.snapshots import T0, Fold, held, idle_nodes, record, snapshot, with_state
 
 SETTINGS = Settings(reserve_nodes_per_type=0, p_jmax=2)
@@ -97,6 +99,43 @@ def test_a_parked_trainer_says_so() -> None:
     parked = replace(record(n_min=3), state=TrainerState.PARKED, reason="It has no nodes.")
     said = _explain(parked, _plan(snapshot(idle_nodes(2)), [parked]))
     assert said.endswith("It has no nodes.")
+
+
+@pytest.mark.parametrize("objective", [o for o in Objective if o is not Objective.UTILITY])
+def test_a_node_more_or_fewer_is_told_in_samples_whatever_the_objective(
+    objective: Objective,
+) -> None:
+    settings = replace(SETTINGS, objective=objective, rescale_up_guess_s=2.0)
+    made = record(n_max=4)
+    spec = replace(made.spec, curve=Curve(sizes=(1, 2, 3), samples_per_s=(100.0, 190.0, 270.0)))
+    made = replace(made, spec=replace(spec, weight=3.0, samples=100_000))
+    made = replace(made, progress=TrainerProgress(samples=43_000))
+    training = {"n1": "t1", "n2": "t1"}
+    fold = Fold(settings=settings)
+    plan = fold.decide(snapshot(BUSY), held("n1", "n2"), [made], training=training)
+    assert plan.allocation is not None
+    told = near_speeds(made, settings, 2, plan.allocation.marginals["t1"])
+    now, up, down = 190.0, 2.0, settings.rescale_down_guess_s
+    assert [(one.size, one.samples_per_s, one.left_s) for one in told] == [
+        (1, 100.0, 570.0),
+        (2, now, 300.0),
+        (3, 270.0, pytest.approx(57_000 / 270)),
+    ]
+    t_fwd_s = settings.t_fwd_s
+    assert [one.change_samples for one in told] == [
+        pytest.approx((100.0 - now) * t_fwd_s - now * down),
+        None,
+        pytest.approx((270.0 - now) * t_fwd_s - now * up),
+    ]
+
+
+def test_nothing_is_told_of_speeds_that_nobody_measured_and_of_sizes_that_cannot_be() -> None:
+    assert near_speeds(record(), SETTINGS, 2, None) == ()
+    costs = MeasuredCosts(samples_per_s_by_size=((2, 50.0),))
+    one = record(n_min=2, n_max=2, costs=costs)
+    [told] = near_speeds(one, SETTINGS, 2, None)
+    assert (told.size, told.left_s, told.change_samples) == (2, None, None)
+    assert near_speeds(replace(one, state=TrainerState.FINISHED), SETTINGS, 2, None) == ()
 
 
 @pytest.mark.parametrize(
