@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from bftrainer.columns import shown
 from bftrainer.demo.journal_facts import collect
 from bftrainer.demo.laptop import laptop_site, scratch_directory
 from bftrainer.demo.local_site import LocalSite
@@ -58,6 +59,7 @@ def run_try(spec: TrainerSpec, n_nodes: int, limit_s: float | None, say: Say) ->
             scratch, n_nodes=n_nodes, policy=POLICY, warm=() if is_shared else None
         ) as site:
             if is_shared:
+                say("Importing torch, once for all of them.")
                 site.server.await_warm()
             report = _Try(site, _placed(spec, n_nodes, scratch), say).run(limit_s)
         say(f"\n{as_text(report)}")
@@ -157,17 +159,26 @@ class _Try:
         counts = Counter(span.use for span in self._watch.timeline.now())
         record = self._watch.status.trainers[0].record
         elapsed_s = self._watch.elapsed_s
-        state = (counts, record.state, record.failures)
+        doing = self._doing(bool(counts[Use.STARTING]))
+        state = (counts, record.state, record.failures, doing)
         if state == self._said and elapsed_s - self._said_s < SAY_INTERVAL_S:
             return
         self._said, self._said_s = state, elapsed_s
         nodes = ", ".join(f"{counts[use]} {name}" for use, name in _USES.items() if counts[use])
         done = f"epoch {record.progress.epoch}, {record.progress.samples} samples"
-        self._say(f"{elapsed_s:6.1f} s  {record.state}; nodes: {nodes or 'idle'}; {done}")
+        self._say(f"{elapsed_s:6.1f} s  {record.state}{doing}; nodes: {nodes or 'idle'}; {done}")
         if record.failures > self._failures:
             self._failures = record.failures
             what = _last_failure(record) or "it got further since"
             self._say(f"{elapsed_s:6.1f} s  failure {self._failures}: {what}")
+
+    def _doing(self, is_starting: bool) -> str:
+        """Say what nodes that start are busy with before the first batch; "": nothing."""
+        if self._records.processes or not is_starting:
+            return ""
+        if self._site.client.logs(self._trainer_id):  # a worker's first act is to open its log
+            return ": running the script up to its first batch"
+        return ": importing torch"
 
     def _report(self) -> TryReport:
         view = self._watch.status.trainers[0]
@@ -198,7 +209,7 @@ class _Try:
             lines = path.read_text(errors="replace").splitlines()
             own = [line for line in lines if not _OURS.match(line)]
             if own:
-                return tuple(own[-most:])
+                return tuple(map(shown, own[-most:]))
         return ()
 
 

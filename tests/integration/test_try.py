@@ -93,6 +93,7 @@ def test_what_is_wrong_is_named_and_the_logs_are_kept(
     scratch: Path, text: str, code: str, said: str, status: int
 ) -> None:
     done = tried(scratch, text)
+    assert "\nImporting torch, once for all of them.\n" in done.stdout
     assert f"error {code}: " in done.stderr
     assert said in done.stderr
     assert done.returncode == status
@@ -125,6 +126,34 @@ def test_it_ends_after_the_time_it_is_given(scratch: Path) -> None:
     assert "options of try come before the script" in done.stderr
     assert "error BFT-1055: own.py had not finished after 2 s." in done.stderr
     assert done.returncode == 1
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.long
+def test_it_says_what_takes_so_long_before_the_first_batch(scratch: Path) -> None:
+    """With an interpreter of its own each node imports torch, as on a cluster; both wait for it."""
+    own, said, script = scratch / "python", scratch / "said", scratch / "own.py"
+    waits = f"until grep -q ': importing torch; nodes: ' {said}; do sleep 0.1; done"
+    own.write_text(
+        f'#!/bin/sh\ncase "$1" in *template.py) {waits};; esac\nexec {sys.executable} "$@"\n'
+    )
+    own.chmod(0o755)
+    waits = f"while ': running the script up to' not in open({str(said)!r}).read():"
+    text = LOOP.format(step="run.step()")
+    script.write_text(text.replace("model =", f"{waits} time.sleep(0.1)\nmodel =", 1))
+    with said.open("wb") as stream:
+        child = process.spawn(
+            (*TRY, "--interpreter", str(own), "--epochs", "1", str(script)),
+            env={**os.environ, "TMPDIR": str(scratch)},
+            cwd=scratch,
+            stdout=stream,
+            stderr=stream,
+        )
+    try:
+        assert child.wait(120) == 0, said.read_text()
+    finally:
+        process.kill_group(child.pid)
+        child.wait()
 
 
 def test_another_runtime_is_refused(scratch: Path) -> None:
