@@ -8,20 +8,22 @@ RSV = NJOBS. Sources: bhosts(1), lshosts(1), lsload(1), "host status" of LSF 10.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Node, NodeLeft, NodeState
 from lsf_adapters.dialect import Dialect
-from lsf_adapters.table import count, records, rows
+from lsf_adapters.table import Record, count, each, records, rows
 
 HEAD = ("HOST_NAME", "STATUS", "JL/U", "MAX", "NJOBS", "RUN", "SSUSP", "USUSP", "RSV")
 LOST = "UNKNOWN"  # model of a host whose lim does not answer, lshosts(1)
+UNREAD = "unread"  # status of a host whose line cannot be read
 FIELDS = ("host_name", "status", "max", "njobs", "run", "ssusp", "ususp", "rsv")
 _GPU_HEAD = re.compile(r"^HOST_NAME +gpu_id +gpu_model", re.MULTILINE)
-_MEMORY = re.compile(r"(\d{1,9}(?:\.\d+)?)([KMGT])")
-_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
+_MEMORY = re.compile(r"(\d{1,9}(?:\.\d+)?)([KMGTPE])")
+_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3, "E": 1024.0**4}
+_FACTOR = re.compile(r"\d{1,6}(?:\.\d+)?|-")  # cpuf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,23 +63,34 @@ def argv(dialect: Dialect) -> tuple[str, ...]:
     return ("bhosts", "-w")
 
 
-def hosts(text: str, dialect: Dialect) -> list[Host]:
-    """Parse the answer.
+def hosts(text: str, dialect: Dialect, odd: list[str] | None = None) -> list[Host]:
+    """Parse the answer. A host that cannot be read is there with the status ``UNREAD``.
+
+    ``odd`` gets the name of each such host.
 
     Raises:
         ParseError: it is not what ``bhosts`` prints.
     """
+    odd = [] if odd is None else odd
     if dialect is Dialect.IBM:
-        return [_host([one[name.upper()] for name in FIELDS]) for one in _whole(text)]
-    return [_host([*words[:2], *words[3:9]]) for words in rows(text, HEAD)]
+        found = records(text, "bhosts")
+        return each(found, _of_record, lambda one: one.get("HOST_NAME", ""), _unread, odd)
+    lines = rows(text, HEAD)
+    return each(lines, lambda words: _host([*words[:2], *words[3:]]), _first, _unread, odd)
 
 
-def _whole(text: str) -> Iterable[Mapping[str, str]]:
-    found = records(text, "bhosts")
-    for one in found:
-        if missing := [name for name in FIELDS if name.upper() not in one]:
-            raise ParseError(f"a host without {missing[0]}")
-    return found
+def _of_record(one: Record) -> Host:
+    if missing := [name for name in FIELDS if name.upper() not in one]:
+        raise ParseError(f"a host without {missing[0]}")
+    return _host([one[name.upper()] for name in FIELDS])
+
+
+def _first(words: Sequence[str]) -> str:
+    return words[0]
+
+
+def _unread(name: str) -> Host:
+    return Host(name=name, status=UNREAD, slots=None, used=0, running=0, suspended=0, reserved=0)
 
 
 def _host(words: list[str]) -> Host:
@@ -97,7 +110,8 @@ def _host(words: list[str]) -> Host:
 
 _STATES = {  # of hosts without jobs on them, but for the first two
     **dict.fromkeys(("unreach", "unavail", "closed_LIM", "unlicensed"), NodeState.DOWN),
-    **dict.fromkeys(("closed_Adm", "closed_Cu_Excl"), NodeState.DRAINED),
+    # Of the last two spellings the manual and the command may have either.
+    **dict.fromkeys(("closed_Adm", "closed_Cu_Excl", "closed_Cu_excl"), NodeState.DRAINED),
     "closed_Excl": NodeState.ALLOCATED,
     "closed_Full": NodeState.ALLOCATED,
     "ok": NodeState.IDLE,
@@ -127,6 +141,8 @@ def node_of(host: Host, hardware: Hardware, load: str, queues: tuple[str, ...]) 
     if slots < 1:
         return None
     state = state_of(host, load)
+    if state is NodeState.IDLE and hardware.model == LOST:
+        state = NodeState.UNKNOWN
     free = max(0, slots - host.used)
     is_partly_used = state is NodeState.ALLOCATED and free > 0 and host.status == "ok"
     left = NodeLeft(cpus=free, memory_mb=hardware.memory_mb, gpus=hardware.gpus)
@@ -144,23 +160,41 @@ def node_of(host: Host, hardware: Hardware, load: str, queues: tuple[str, ...]) 
     )
 
 
-def hardware(text: str) -> dict[str, Hardware]:
-    """Parse ``lshosts -w``.
+def hardware(text: str, odd: list[str] | None = None) -> dict[str, Hardware]:
+    """Parse ``lshosts -w``. A host that cannot be read has the model ``LOST``.
+
+    ``odd`` gets the name of each such host.
 
     Raises:
         ParseError: it is not what ``lshosts`` prints.
     """
-    found = {}
-    for words in rows(text, ("HOST_NAME", "type", "model", "cpuf", "ncpus", "maxmem")):
-        if len(words) < 8:
-            raise ParseError(f"a host of {len(words)} columns: {' '.join(words)[:60]!r}")
-        found[words[0]] = Hardware(
-            model=words[2],
-            cpus=count(words[4]),
-            memory_mb=_memory_mb(words[5]),
-            features=tuple(word for w in words[8:] if (word := w.strip("()"))),
-        )
-    return found
+    lines = rows(text, ("HOST_NAME", "type", "model", "cpuf", "ncpus", "maxmem"))
+    odd = [] if odd is None else odd
+    return dict(each(lines, _hardware, _first, lambda name: (name, Hardware(model=LOST)), odd))
+
+
+def _hardware(words: Sequence[str]) -> tuple[str, Hardware]:
+    """Read a line; blanks in the model are found by the numbers behind it."""
+    at = next((i for i in range(3, len(words) - 4) if _is_numbers(words[i : i + 3])), 0)
+    if not at:
+        raise ParseError(f"hardware of a host: {' '.join(words)[:60]!r}")
+    found = Hardware(
+        model=" ".join(words[2:at]),
+        cpus=count(words[at + 1]),
+        memory_mb=_memory_mb(words[at + 2]),
+        features=tuple(word for w in words[at + 5 :] if (word := w.strip("()"))),
+    )
+    return words[0], found
+
+
+def _is_numbers(words: Sequence[str]) -> bool:
+    """Whether these are a CPU factor, a number of processors and an amount of memory."""
+    factor, cpus, memory = words
+    return bool(
+        _FACTOR.fullmatch(factor)
+        and (cpus == "-" or cpus.isdecimal())
+        and (memory == "-" or _MEMORY.fullmatch(memory))
+    )
 
 
 def gpus(text: str) -> dict[str, tuple[int, str]]:

@@ -42,6 +42,7 @@ class JobReader:
         self._times: dict[str, tuple[float | None, float | None]] = {}  # submitted, started
         self._last_s: float | None = None  # when all jobs were last read
         self.running: frozenset[str] = frozenset()  # our jobs that hold slots, as last seen
+        self.odd: list[str] = []  # ids of jobs that could not be read the last time
         self.lost: frozenset[str] = frozenset()  # those whose host once did not answer
 
     def dialect(self) -> Dialect:
@@ -82,8 +83,8 @@ class JobReader:
         Raises:
             UnreadError: they could not be read.
         """
-        now_s = self._clock()
-        rows = self._steady(self._rows((), now_s)[0], now_s)
+        now_s, self.odd = self._clock(), []
+        rows = self._steady(self._rows((), now_s, self.odd)[0], now_s)
         self._times = {row.job_id: (row.submit_s, row.start_s) for row in rows}
         self._last_s = now_s
         return rows
@@ -141,19 +142,21 @@ class JobReader:
             if (asked := long.asked(job_id)) is not None
         }
 
-    def _rows(self, job_ids: Sequence[str], now_s: float) -> tuple[list[JobRow], frozenset[str]]:
+    def _rows(
+        self, job_ids: Sequence[str], now_s: float, odd: list[str] | None = None
+    ) -> tuple[list[JobRow], frozenset[str]]:
         """Return jobs, and the ids that are not found."""
         try:
             if self.known_dialect() is Dialect.IBM:
-                return self._json_rows(job_ids, now_s)
-            return self._wide_rows(job_ids, now_s)
+                return self._json_rows(job_ids, now_s, odd)
+            return self._wide_rows(job_ids, now_s, odd)
         except UnreadError:
             raise
         except ParseError as problem:
             raise UnreadError(f"bjobs printed something unexpected: {problem}.") from problem
 
     def _json_rows(
-        self, job_ids: Sequence[str], now_s: float
+        self, job_ids: Sequence[str], now_s: float, odd: list[str] | None
     ) -> tuple[list[JobRow], frozenset[str]]:
         done = self._lsf.query(queue_list.json_argv(self._refused, job_ids))
         while (name := queue_list.bad_field(done)) and name not in self._refused:
@@ -162,11 +165,11 @@ class JobReader:
         if queue_list.is_empty(done):
             return [], frozenset(job_ids)
         self._insist(done, has_answer="{" in done.stdout)
-        rows = queue_list.json_rows(done.stdout, now_s)
+        rows = queue_list.json_rows(done.stdout, now_s, odd)
         return rows, queue_list.unknown_records(done.stdout)
 
     def _wide_rows(
-        self, job_ids: Sequence[str], now_s: float
+        self, job_ids: Sequence[str], now_s: float, odd: list[str] | None
     ) -> tuple[list[JobRow], frozenset[str]]:
         done = self._lsf.query(queue_list.wide_argv(job_ids))
         missing = queue_list.unknown_ids(done) or frozenset()
@@ -175,7 +178,7 @@ class JobReader:
         if missing and not printed(done).strip():
             return [], missing
         self._insist(done, has_answer=bool(missing))
-        rows = queue_list.wide_rows(done.stdout, now_s)
+        rows = queue_list.wide_rows(done.stdout, now_s, odd)
         done = self._lsf.query(queue_list.long_argv(job_ids))
         if rows and not queue_list.is_empty(done):
             rows = queue_list.with_requests(rows, self._long(done, now_s))

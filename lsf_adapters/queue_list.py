@@ -19,12 +19,13 @@ from lsf_adapters.commands import printed, said
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.long_form import LongForm
 from lsf_adapters.requests import STATES, Asked, JobRow, asked_hosts, hosts_of
-from lsf_adapters.table import Record, records
+from lsf_adapters.table import Record, S, each, records
 
 WIDE_HEAD = ("JOBID", "USER", "STAT", "QUEUE", "FROM_HOST", "EXEC_HOST", "JOB_NAME")
 _WIDE = re.compile(
     r"(\d{1,10}) +(\S+) +([A-Z]+) +(\S+) +\S+ +(\S+) (.*) ([A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d)"
 )
+_ID = re.compile(r"\d{1,10}(?:\[\d{1,10}\])?")
 _INDEX = re.compile(r".*(\[\d{1,10}\])", re.DOTALL)
 _NO_JOB = re.compile(r"No (?:unfinished |matching )?job found")
 _NOT_FOUND = re.compile(r"Job <(\d+(?:\[\d+\])?)> is not found")
@@ -93,8 +94,14 @@ def unknown_records(text: str) -> frozenset[str]:
     return frozenset(one[1] for one in found if one)
 
 
-def wide_rows(text: str, now_s: float) -> list[JobRow]:
+def wide_rows(text: str, now_s: float, odd: list[str] | None = None) -> list[JobRow]:
     """Parse ``bjobs -w``.
+
+    Args:
+        text: its output.
+        now_s: when it was asked.
+        odd: gets the id of each job that cannot be read, which is there without a state; None:
+            there must be none.
 
     Raises:
         ParseError: it is not what ``bjobs`` prints, or cut off.
@@ -105,7 +112,27 @@ def wide_rows(text: str, now_s: float) -> list[JobRow]:
     heads = [i for i, line in enumerate(lines) if tuple(line.split()[:7]) == WIDE_HEAD]
     if not heads:
         raise ParseError(f"no line begins with {' '.join(WIDE_HEAD)}: {text[:60]!r}")
-    return [_wide_row(line, now_s) for line in lines[heads[0] + 1 :]]
+    lines = lines[heads[0] + 1 :]
+    return _each(lines, lambda line: _wide_row(line, now_s), lambda line: line.split()[0], odd)
+
+
+def _each(
+    jobs: Sequence[S],
+    read: Callable[[S], JobRow],
+    id_of: Callable[[S], str],
+    odd: list[str] | None,
+) -> list[JobRow]:
+    if odd is None:
+        return list(map(read, jobs))
+
+    def name_of(job: S) -> str:
+        return found if _ID.fullmatch(found := id_of(job)) else ""
+
+    return each(jobs, read, name_of, _unread, odd)
+
+
+def _unread(job_id: str) -> JobRow:
+    return JobRow(job_id=job_id, user="", state="", queue="", name="")
 
 
 def _wide_row(line: str, now_s: float) -> JobRow:
@@ -142,20 +169,25 @@ def with_requests(rows: Sequence[JobRow], long: LongForm | None) -> list[JobRow]
     ]
 
 
-def json_rows(text: str, now_s: float) -> list[JobRow]:
-    """Parse ``bjobs -o ... -json``; ids that are not found are left out.
+def json_rows(text: str, now_s: float, odd: list[str] | None = None) -> list[JobRow]:
+    """Parse ``bjobs -o ... -json``; ids that are not found are left out. ``odd`` as above.
 
     Raises:
         ParseError: it is not that.
     """
     found = [one for one in records(text, "bjobs") if "ERROR" not in one]
-    for one in found:
-        if missing := [name for name in NEEDED if name.upper() not in one]:
-            raise ParseError(f"a job without {missing[0]}")
-    return [_json_row(one, now_s) for one in found]
+    return _each(found, lambda one: _json_row(one, now_s), _id_of, odd)
+
+
+def _id_of(one: Record) -> str:
+    index = one.get("JOBINDEX", "")
+    job_id = one.get("JOBID", "").partition("[")[0]
+    return job_id if index in {*_NOTHING, "0"} else f"{job_id}[{index}]"
 
 
 def _json_row(one: Record, now_s: float) -> JobRow:
+    if missing := [name for name in NEEDED if name.upper() not in one]:
+        raise ParseError(f"a job without {missing[0]}")
     index = one["JOBINDEX"] if one["JOBINDEX"] not in {*_NOTHING, "0"} else ""
     job_id = one["JOBID"].partition("[")[0]
     if not job_id.isdecimal() or (index and not index.isdecimal()):

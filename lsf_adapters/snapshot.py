@@ -32,6 +32,7 @@ from lsf_adapters.jobs import JobReader, UnreadError
 from lsf_adapters.launcher import rank
 from lsf_adapters.requests import ENDED, JobRow, job_of
 from lsf_adapters.reservations import NONE, reservations
+from lsf_adapters.table import in_words
 
 T = TypeVar("T")
 CONFIG_INTERVAL_S = 600.0
@@ -78,6 +79,7 @@ class SnapshotReader:
         self._all_slots: dict[str, int] = {}  # of each host, nodes of the pilots' queue or not
         self.duplicates: tuple[str, ...] = ()  # job ids to cancel
         self._hardware: dict[str, hosts.Hardware] = {}
+        self._odd_hardware: list[str] = []
         self._reservations: tuple[Reservation, ...] | None = None
         self._read_s: dict[str, float] = {}  # when a part was last read (monotonic)
         self._ours: dict[str, JobRow] = {}  # our pilots that held slots in the last snapshot
@@ -96,6 +98,7 @@ class SnapshotReader:
             self._failures.append(OBSERVED_ONLY)
             self._unread.append("dialect")
         self._refresh(dialect)
+        self._failures += in_words("Hosts in lshosts", self._odd_hardware)
         seen = self._part("nodes", self._hosts)
         rows = self._part("jobs", self._rows)
         nodes = None if seen is None else self._nodes(seen)
@@ -165,7 +168,8 @@ class SnapshotReader:
             raise UnreadError("bparams printed something unexpected.")
         cycle_s = queues.seconds_of(parameters.get("MBD_SLEEP_TIME", ""))
         self.cycle_s = cycle_s or self.cycle_s
-        found = hosts.hardware(self._jobs.answer(commands.LSHOSTS))
+        self._odd_hardware.clear()
+        found = hosts.hardware(self._jobs.answer(commands.LSHOSTS), self._odd_hardware)
         gpus: dict[str, tuple[int, str]] = {}
         if dialect is Dialect.IBM and not self._gpus:
             try:
@@ -182,7 +186,9 @@ class SnapshotReader:
 
     def _hosts(self) -> list[hosts.Host]:
         dialect = self._jobs.known_dialect()
-        found = hosts.hosts(self._jobs.answer(hosts.argv(dialect)), dialect)
+        odd: list[str] = []
+        found = hosts.hosts(self._jobs.answer(hosts.argv(dialect)), dialect, odd)
+        self._failures += in_words("Hosts", odd)
         self._all_slots = {host.name: host.slots for host in found if host.slots}
         if self.queues and self._queue not in self.queues:
             raise UnreadError(f"There is no queue {self._queue}.")
@@ -210,6 +216,7 @@ class SnapshotReader:
 
     def _rows(self) -> list[JobRow]:
         rows = self._jobs.all()
+        self._failures += in_words("Jobs", self._jobs.odd)
         own = {row.job_id: row for row in rows if self._pilot_id(row)}
         # A pilot on a host that does not answer vanishes from the list as ZOMBI; it may still run.
         lost = [job_id for job_id in self._ours if job_id not in own]

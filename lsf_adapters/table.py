@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from bftrainer.hostlist import ParseError
 
 Record = Mapping[str, str]
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 def rows(text: str, head: Sequence[str]) -> Iterator[list[str]]:
@@ -50,16 +52,57 @@ def records(text: str, command: str) -> list[Record]:
         said: Any = json.loads(text[max(0, begin) :])
         if said["COMMAND"] != command:
             raise ParseError(f"the answer of {str(said['COMMAND'])[:40]!r}")
-        found = said["RECORDS"]
-        if not all(isinstance(value, str) for one in found for value in dict(one).values()):
-            raise ParseError("a value that is no text")
+        found = [dict(one) for one in said["RECORDS"]]
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         if isinstance(problem, ParseError):
             raise
         raise ParseError(f"not the JSON of {command}: {text[:60]!r}") from problem
-    return list(found)
+    # A value that is no text is as good as none.
+    return [{k: v for k, v in one.items() if isinstance(v, str)} for one in found]
 
 
+def each(
+    parts: Iterable[S],
+    read: Callable[[S], T],
+    name_of: Callable[[S], str],
+    unread: Callable[[str], T],
+    odd: list[str],
+) -> list[T]:
+    """Read each host or job; one that cannot be read does not hide the others.
+
+    Args:
+        parts: an answer's lines or records.
+        read: reads one.
+        name_of: returns the name of one; "": it has none, and the answer is refused.
+        unread: makes what stands for one that cannot be read.
+        odd: gets the names of such ones.
+
+    Raises:
+        ParseError: none can be read, as in another language.
+    """
+    found, n_read, first = [], 0, ""
+    for part in parts:
+        try:
+            found.append(read(part))
+            n_read += 1
+        except ParseError as problem:
+            if not (name := name_of(part)):
+                raise
+            found.append(unread(name))
+            odd.append(name)
+            first = first or str(problem)
+    if first and not n_read:
+        raise ParseError(first)
+    return found
+
+
+def in_words(what: str, odd: Sequence[str]) -> tuple[str, ...]:
+    """Say in a sentence which cannot be read; (): all can."""
+    some = ", ".join(odd[:_MOST_NAMED]) + (" and others" if odd[_MOST_NAMED:] else "")
+    return (f"{what} of LSF cannot be read, and are not used: {some}.",) if odd else ()
+
+
+_MOST_NAMED = 5
 _DIGITS = re.compile(r"[0-9]{1,9}")
 
 

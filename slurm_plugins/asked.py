@@ -18,13 +18,12 @@ from bftrainer.model.cluster import Job, JobState
 from bftrainer.model.features import Way
 from slurm_plugins.again import Made
 from slurm_plugins.constraint import ways_of
+from slurm_plugins.counts import gpus_of, whole
 from slurm_plugins.parse import (
     ControllerConfig,
     duration_s,
-    gpus_of,
     long_records,
     memory_mb_of,
-    whole,
 )
 from slurm_plugins.written import LONGEST, NOTHING, UNREAD, Doubts
 

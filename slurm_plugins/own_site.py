@@ -19,12 +19,13 @@ from bftrainer.model.cluster import Node, NodeLeft
 from bftrainer.model.own_site import DaemonJob, NodeLimit, OwnSite, Wish
 from slurm_plugins import commands, own_job, own_limits, parse, slots
 from slurm_plugins.commands import SlurmCommands
+from slurm_plugins.counts import whole
 from slurm_plugins.doctor import PARTITION_ARGV
 from slurm_plugins.failing import why_failed
 from slurm_plugins.floor import Floor
 from slurm_plugins.launcher import size_options
 from slurm_plugins.own_limits import Row, Taken
-from slurm_plugins.parse import duration_s, settings_in, values_in, whole
+from slurm_plugins.parse import duration_s, settings_in, values_in
 
 _PREEMPTING = ("preempt/partition_prio", "preempt/qos")
 _ENDS = ("CANCEL", "REQUEUE")  # modes that end a job; SUSPEND keeps its memory and GPUs

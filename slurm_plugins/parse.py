@@ -30,6 +30,7 @@ from slurm_plugins import states
 from slurm_plugins.again import Rows
 from slurm_plugins.arrays import tasks_of
 from slurm_plugins.constraint import ways_of
+from slurm_plugins.counts import gpus_of, whole
 from slurm_plugins.releases import release_of
 from slurm_plugins.written import LONGEST, NOTHING, Doubts, NodeLists, said
 
@@ -42,19 +43,17 @@ NODE_FIELDS = (
     *("Available", "Time", "Size", "PriorityTier", "OverSubscribe", "Reason"),
 )
 
+NOT_READ = "its line in sinfo cannot be read"
 N_JOB_FIELDS = 17
 FEW_NODES = 64
 
 _MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _MEMORY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,6})?)([KMGTP]?)")
 _WHOLE = re.compile(r"[0-9]{1,18}")
+_NUMBER = re.compile(r"[0-9]+")  # of a job
+_PRIORITY = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 # In days or seconds: 32 bits of minutes are 2,982,616 days.
 _LIMIT = re.compile(r"(?:([0-9]{1,7})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
-# A number at the end is the count; what precedes it is the type (4090, 1g.10gb).
-_GRES = re.compile(
-    r"(?:gres[:/])?gpu(?::(?![0-9]+$)([^:,(=]+))?(?::no_consume)?(?:[:=]([0-9]{1,9}))?"
-)
-_IN_PARENTHESES = re.compile(r"\([^()]*\)")
 # The field order of releases 22.05 to 25.05; free text follows the nodes.
 _RESERVATION = re.compile(
     r"ReservationName=(.+?) StartTime=(\S+) EndTime=(\S+) Duration=\S+ Nodes=(\S*) NodeCnt=[0-9]+"
@@ -188,29 +187,35 @@ def node_rows(text: str, known: Rows[NodeRow] | None = None) -> tuple[NodeRow, .
 
 def _node_row(row: str) -> NodeRow:
     fields = _fields(row, len(NODE_FIELDS))
-    (name, state, partition, gres, cpus, memory, features) = fields[:7]
-    (cpus_by_state, memory_used, gres_used, *allows, reason) = fields[7:]
+    name, partition, allows = fields[0], fields[2], fields[10:-1]
     if not name or not partition:
         raise ParseError("a node without a name or a partition")
+    try:
+        node = _node(fields)
+    except ParseError:  # no reason to know nothing of the others
+        node = Node(name=name, state=NodeState.UNKNOWN, reason=NOT_READ)
+    return NodeRow(partition=partition, allows=_partition(partition, *allows), node=node)
+
+
+def _node(fields: list[str]) -> Node:
+    name, state, _, gres, cpus, memory, features, cpus_by_state, memory_used, gres_used = fields[
+        :10
+    ]
     gpus, gpu_type = gpus_of(gres)
-    known_state = states.node_state(state)
+    known_state, reason = states.node_state(state), fields[-1]
     left = None
     if known_state is NodeState.ALLOCATED:
         left = _left(cpus_by_state, memory, memory_used, gpus - gpus_of(gres_used)[0])
-    return NodeRow(
-        partition=partition,
-        allows=_partition(partition, *allows),
-        node=Node(
-            name=name,
-            state=known_state,
-            left=left,
-            reason="" if reason in NOTHING else reason,
-            node_type=gpu_type,
-            gpus=gpus,
-            cpus=whole(cpus),
-            memory_mb=whole(memory),
-            features=() if features in NOTHING else tuple(features.split(",")),
-        ),
+    return Node(
+        name=name,
+        state=known_state,
+        left=left,
+        reason="" if reason in NOTHING else reason,
+        node_type=gpu_type,
+        gpus=gpus,
+        cpus=whole(cpus),
+        memory_mb=whole(memory),
+        features=() if features in NOTHING else tuple(features.split(",")),
     )
 
 
@@ -258,10 +263,11 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
     fields = _fields(row, N_JOB_FIELDS)
     (job_id, partition, state, reason, start, limit, planned, nodes, n_nodes) = fields[:9]
     (submit, user, features, gres, priority, required, excluded, waits_for) = fields[9:]
-    if not job_id:
-        raise ParseError("a job without an id")
-    tasks_of(job_id)  # checks the id
     doubts = Doubts()
+    number = _NUMBER.match(job_id)
+    if number is None:
+        raise ParseError(f"a job without an id: {row[:80]!r}")
+    job_id = doubts.read("tasks", job_id, _checked, number[0])
     leader, is_component, _ = job_id.partition("+")
     array, is_task, _ = leader.partition("_")
     return Job(
@@ -271,14 +277,14 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
         user=user,
         partitions=doubts.partitions(partition),
         state=states.job_state(state),
-        n_nodes=whole(n_nodes.partition("-")[0]),
+        n_nodes=doubts.read("a number of nodes", n_nodes.partition("-")[0], whole, 1),
         time_limit_s=doubts.read("a time limit", limit, duration_s, None),
         reason="" if reason in NOTHING else reason,
-        priority=float(whole(priority)),
-        submit_s=read_time(submit),
+        priority=doubts.read("a priority", priority, _priority, 0.0),
+        submit_s=doubts.read("a time of submission", submit, read_time, None),
         start_s=doubts.read("a begin", start, read_time, None),
-        nodes=expand(nodes),
-        planned_nodes=expand(planned),
+        nodes=doubts.read("its nodes", nodes, expand, ()),
+        planned_nodes=doubts.read("planned nodes", planned, expand, ()),
         required_nodes=doubts.read("nodes", required, lists.names, ()),
         excluded_nodes=doubts.read("nodes to avoid", excluded, lists.names, ()),
         waits_for=doubts.read("dependencies", waits_for, said, ""),
@@ -286,6 +292,11 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
         gpus_per_node=doubts.read("GPUs", gres, gpus_of, (0, ""))[0],
         unclear=doubts.words(),
     )
+
+
+def _checked(job_id: str) -> str:
+    tasks_of(job_id)
+    return job_id
 
 
 def pilot_names(text: str) -> dict[str, tuple[str, str]]:
@@ -395,28 +406,6 @@ def _pairs(parts: Iterable[str], mark: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, is_one, value in found if is_one}
 
 
-def gpus_of(gres: str) -> tuple[int, str]:
-    """Return the number of GPUs in a generic-resource string, and a name for what it describes.
-
-    ``gpu:a100:4(S:0-1),nvme:1`` gives ``(4, "gpu:a100:4")``, none gives ``(0, "cpu")``.
-
-    Raises:
-        ParseError: it is too long.
-    """
-    if len(gres) > LONGEST:
-        raise ParseError(f"generic resources of {len(gres)} characters: {gres[:80]!r}")
-    total, kinds = 0, []
-    for item in _IN_PARENTHESES.sub("", gres).split(","):
-        found = _GRES.fullmatch(item.strip())
-        if found is None:
-            continue
-        count = int(found[2]) if found[2] is not None else 1
-        total += count
-        if count:
-            kinds.append(":".join(filter(None, ("gpu", found[1], str(count)))))
-    return total, ",".join(kinds) or "cpu"
-
-
 def memory_mb_of(text: str) -> int:
     """Parse an amount of memory, ``500M`` or ``1.50G``; megabytes without a unit."""
     found = _MEMORY.fullmatch(text)
@@ -462,9 +451,7 @@ def time_s(text: str) -> float | None:
     return value
 
 
-def whole(text: str) -> int:
-    """Parse a count; sinfo appends ``+`` to the smallest of several."""
-    found = _WHOLE.fullmatch(text.strip().removesuffix("+"))
-    if found is None:
-        raise ParseError(f"not a whole number: {text[:40]!r}")
-    return int(found[0])
+def _priority(text: str) -> float:
+    if not _PRIORITY.fullmatch(text):
+        raise ParseError(f"not a priority: {text[:40]!r}")
+    return float(text)

@@ -212,6 +212,10 @@ class SnapshotReader:
             nodes[row.node.name] = row.node
             allows[row.partition] = row.allows
             partitions.setdefault(row.node.name, []).append(row.partition)
+        if unread := [name for name, node in nodes.items() if node.reason == parse.NOT_READ]:
+            self._failures.append(
+                f"The lines of {len(unread)} nodes in sinfo cannot be read, {unread[0]}'s first."
+            )
         self._partitions = tuple(allows[name] for name in sorted(allows))
         needed = {self.pilot_partition}
         if self.partition is not None:

@@ -15,7 +15,7 @@ from bftrainer.hostlist import ParseError, expand
 from bftrainer.model.cluster import Job, JobState
 from bftrainer.poll.announcer import STAND_IN, Announcement
 from slurm_plugins.constraint import ways_of
-from slurm_plugins.parse import gpus_of
+from slurm_plugins.counts import gpus_of
 from slurm_plugins.written import Doubts, NodeLists
 
 LONGEST_LINE = 1 << 18  # characters; 165,000 for GPUs alone were seen (22.05)

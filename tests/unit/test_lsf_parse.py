@@ -162,7 +162,84 @@ def test_bad_output_of_bhosts_is_refused(text: str) -> None:
         hosts.hosts(text, Dialect.IBM)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x9   ok   -   8.0   0   0   0   0   0",  # a value that is no count
+        "x9   ok   -   4   10000000   0   0   0",  # columns without a blank between
+        "x9   ok",
+        "x9   ok   -   4   0   0   0   0   0   new",
+    ],
+)
+def test_an_odd_host_hides_no_other(line: str) -> None:
+    text = recorded("bhosts-w-reserved")
+    names = [host.name for host in hosts.hosts(text, Dialect.VOLCLAVA)]
+    odd: list[str] = []
+    found = hosts.hosts(f"{text}{line}\n", Dialect.VOLCLAVA, odd)
+    assert ([host.name for host in found], odd) == ([*names, "x9"], ["x9"])
+    node = hosts.node_of(found[-1], hosts.Hardware(cpus=4), "ok", ())
+    assert node is not None
+    assert node.state is NodeState.UNKNOWN
+
+
+def test_an_odd_host_of_lsf_10_1_hides_no_other() -> None:
+    well = dict.fromkeys((name.upper() for name in hosts.FIELDS), "0") | {"STATUS": "ok"}
+    some: list[dict[str, object]] = [{**well, "HOST_NAME": "c1", "MAX": "4"}]
+    some += [{**well, "HOST_NAME": "c2", "MAX": None}, {**well, "HOST_NAME": "c3", "RUN": "-1"}]
+    odd: list[str] = []
+    said = json.dumps({"COMMAND": "bhosts", "HOSTS": 3, "RECORDS": some})
+    found = hosts.hosts(said, Dialect.IBM, odd)
+    assert [host.status for host in found] == ["ok", hosts.UNREAD, hosts.UNREAD]
+    assert odd == ["c2", "c3"]
+
+
+def test_names_with_blanks_and_petabytes_in_lshosts_and_a_line_that_is_neither() -> None:
+    head = "HOST_NAME type model cpuf ncpus maxmem maxswp server RESOURCES\n"
+    text = (
+        f"{head}c1 X86_64 AMD EPYC 7763 60.0 128 1.5P 3.9G Yes (mg big)\n"
+        "c2 X86_64 Intel_EM64T 60.0 64 503.7G - Yes ()\n"
+        "c3 X86_64 Intel_EM64T 60.0 64 much - Yes ()\n"
+        "c4 UNKNOWN UNKNOWN 1.0 - - - Yes ()\n"
+    )
+    odd: list[str] = []
+    found = hosts.hardware(text, odd)
+    assert (found["c1"].model, found["c1"].cpus) == ("AMD EPYC 7763", 128)
+    assert (found["c1"].memory_mb, found["c1"].features) == (int(1.5 * 1024**3), ("mg", "big"))
+    assert (found["c2"].memory_mb, found["c2"].model) == (int(503.7 * 1024), "Intel_EM64T")
+    assert (found["c3"].model, odd) == (hosts.LOST, ["c3"])
+    idle = hosts.Host(name="c3", status="ok", slots=4, used=0, running=0, suspended=0, reserved=0)
+    node = hosts.node_of(idle, found["c3"], "ok", ())
+    assert node is not None
+    assert node.state is NodeState.UNKNOWN
+    assert found["c4"] == hosts.Hardware(model=hosts.LOST)
+
+
 # -- jobs ------------------------------------------------------------------------------------
+
+
+def test_an_odd_job_hides_no_other() -> None:
+    text, ok = recorded("bjobs-w"), queue_list.wide_rows(recorded("bjobs-w"), NOW_S)
+    for line in (
+        "77 ann MIGRATED q h n1 x Nov 22 08:33",
+        "77[3] ann",
+        "77 ann RUN q h n1 x Nov 99",
+    ):
+        odd: list[str] = []
+        found = queue_list.wide_rows(f"{text}{line}\n", NOW_S, odd)
+        assert (found[:-1], odd) == (ok, [line.split()[0]])
+        job = job_of(found[-1], SLOTS)
+        assert (job.state, job.nodes) == (JobState.OTHER, ())
+        with pytest.raises(ParseError):  # of jobs by id each must be read
+            queue_list.wide_rows(f"{text}{line}\n", NOW_S)
+    for lines in (f"{text}what is this\n", f"{text.splitlines()[0]}\n77 ann MIGRATED q h n1 x\n"):
+        with pytest.raises(ParseError):
+            queue_list.wide_rows(lines, NOW_S, [])
+    fields = dict.fromkeys((name.upper() for name in queue_list.NEEDED), "")
+    well = {**fields, "JOBID": "7", "STAT": "RUN", "SUBMIT_TIME": "Nov 22 08:59"}
+    some = [well, {**well, "STAT": "MIGRATED", "JOBINDEX": "2"}, {"JOBID": "9"}]
+    said, odd = json.dumps({"COMMAND": "bjobs", "JOBS": 3, "RECORDS": some}), []
+    assert [row.job_id for row in queue_list.json_rows(said, NOW_S, odd)] == ["7", "7[2]", "9"]
+    assert odd == ["7[2]", "9"]
 
 
 def test_jobs_of_volclava() -> None:

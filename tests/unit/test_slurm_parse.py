@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bftrainer.hostlist import MAX_NAMES, ParseError, expand
 from bftrainer.model.cluster import JobState, NodeState, Presence
 from slurm_plugins import asked, parse, releases, states
+from slurm_plugins.counts import gpus_of
 from slurm_plugins.launcher import batch_script
 from slurm_plugins.topology import switches
 
@@ -310,10 +311,16 @@ class TestFields:
             ("gpu:tesla:no_consume:2", 2, "gpu:tesla:2"),
             ("gpu:0", 0, "cpu"),
             ("gpumem:4", 0, "cpu"),
+            ("gpu:1K", 1024, "gpu:1024"),
+            ("gpu:a100:2K(S:0)", 2048, "gpu:a100:2048"),
+            ("gres/gpu=2.5", 3, "gpu:3"),
+            ("gres/gpu:a100=1,gres/gpu=1", 1, "gpu:a100:1"),
+            ("cpu=4,gres/gpu=3,gres/gpu:a100=2,node=1", 3, "gpu:a100:2,gpu:1"),
+            ("gpu:2,gpu:a100:1", 3, "gpu:2,gpu:a100:1"),
         ],
     )
     def test_gpus(self, text: str, gpus: int, kind: str) -> None:
-        assert parse.gpus_of(text) == (gpus, kind)
+        assert gpus_of(text) == (gpus, kind)
 
     @pytest.mark.parametrize(
         ("text", "seconds"),
@@ -434,7 +441,7 @@ def _rows(n_fields: int) -> st.SearchStrategy[str]:
         parse.backfill_stats,
         parse.controller_config,
         switches,
-        parse.gpus_of,
+        gpus_of,
         parse.duration_s,
         parse.time_s,
         expand,

@@ -14,6 +14,7 @@ from bftrainer.model.features import meets, rule_of
 from bftrainer.queue.printed import PrintedQueue
 from slurm_plugins import asked, doctor, parse, states
 from slurm_plugins.constraint import ways_of
+from slurm_plugins.counts import gpus_of, whole
 from slurm_plugins.hook.lines import announcement
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts
@@ -23,7 +24,7 @@ _RECORDED = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05"
 _NAMES = [f"n{i}" for i in range(64)]
 _NODES = [node(name, features=("abcd"[len(name) % 4], "fast")) for name in _NAMES]
 _SITE = replace(snapshot(_NODES, []), partitions=(Partition(name="batch"), Partition(name="p")))
-# Of a job in the queue, and of what it asks for: the fields that its user wrote.
+# Of a job in the queue, and of what it asks for: all but its id may be odd, most by its user.
 _JOB = (
     "7",
     "",
@@ -43,7 +44,7 @@ _JOB = (
     "",
     "",
 )
-_OF_JOB = (1, 4, 5, 11, 12, 14, 15, 16)
+_OF_JOB = range(1, 17)
 _ASKED = ("7", *[""] * 16)
 _OF_ASKED = range(1, 17)
 _NO_SEPARATORS = dict.fromkeys(map(ord, ("\n", parse.RECORD, parse.FIELD)))
@@ -71,10 +72,10 @@ def _ask(text: str) -> None:
         queue.request(one)
 
 
-def _written(fields: tuple[str, ...], by_user: tuple[int, ...] | range, text: str) -> str:
-    """Return a record in which a user wrote that."""
+def _written(fields: tuple[str, ...], odd: range, text: str) -> str:
+    """Return a record in which these fields say that."""
     plain = text[:100_000].translate(_NO_SEPARATORS)  # it is written into many fields
-    return parse.FIELD.join(plain if i in by_user else value for i, value in enumerate(fields))
+    return parse.FIELD.join(plain if i in odd else value for i, value in enumerate(fields))
 
 
 def _beside_another(text: str) -> None:
@@ -104,7 +105,7 @@ def _advised(text: str) -> None:
 
 
 def _value(text: str) -> None:
-    for reader in (parse.duration_s, parse.time_s, parse.memory_mb_of, parse.whole):
+    for reader in (parse.duration_s, parse.time_s, parse.memory_mb_of, whole):
         try:
             reader(text)
         except ParseError:
@@ -138,7 +139,7 @@ _VALUES = texts("2-03:04:05", "1795165335", "2026-11-20T09:02:15", "1.50G", "500
 DOORS = (
     _door("slurm-host-list", expand, texts("n[1-3,07],login", "r[1-2]n[0-1]x8"), refuses=True),
     _door("slurm-constraint", _ask, _CONSTRAINTS, refuses=True),
-    _door("slurm-gres", parse.gpus_of, texts("gpu:a100:4(S:0-1),nvme:1", "gres:gpu"), refuses=True),
+    _door("slurm-gres", gpus_of, texts("gpu:a100:4(S:0-1),nvme:1", "gres:gpu"), refuses=True),
     _door("slurm-jobs", parse.jobs, _recorded("busy.squeue", "asks.squeue"), refuses=True),
     _door("slurm-job-beside-another", _beside_another, _CONSTRAINTS | _VALUES),
     _door("slurm-asked", asked.rows, _recorded("busy.asked", "asks.asked"), refuses=True),
