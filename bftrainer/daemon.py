@@ -29,7 +29,7 @@ from bftrainer.api.address import already_running
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
 from bftrainer.background import Background
-from bftrainer.decide import cycles
+from bftrainer.decide import cycles, end_cost
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.deciding import Decider, input_of
 from bftrainer.draining import Draining
@@ -304,8 +304,8 @@ class Daemon:
         return cycles.is_awaited(self.seen.memory, self.pilots.views(self.agents.connected))
 
     async def _warn_of_settings(self) -> None:
-        loop = asyncio.get_running_loop()
-        for found in await loop.run_in_executor(self._looking, self.system.findings):
+        loop, known = asyncio.get_running_loop(), end_cost.measured(self.seen.memory, self.settings)
+        for found in await loop.run_in_executor(self._looking, self.system.findings, known):
             LOG.warning("%s %s: %s", found.code, found.setting, found.cost)
 
     def on_announced(self, announcements: tuple[Announcement, ...]) -> None:

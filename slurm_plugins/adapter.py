@@ -266,7 +266,7 @@ class SlurmBatchSystem(BatchSystem):
             partitions=partitions.stdout,
             pilot_partition=name,
             queue_length=len(waiting),
-            n_nodes=len(snapshot.nodes or ()),
+            n_nodes=doctor.n_usable(snapshot.nodes or ()),
             has_hook=self._hook.is_given and not why_not_told,
             why_not_told=why_not_told,
             qos_flags=flags,

@@ -7,9 +7,10 @@ eight nodes, see docs/howto/slurm-site.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from bftrainer.model.cluster import Node, NodeState
 from bftrainer.model.finding import NOTHING, Finding, Measured, Weight
 from slurm_plugins.parse import settings_in, values_in
 
@@ -27,12 +28,20 @@ class SlurmSettings:
     partitions: str  # scontrol -o show partition
     pilot_partition: str
     queue_length: int  # pending ordinary jobs
-    n_nodes: int  # a pilot may be pending for each
+    n_nodes: int  # on which pilots can run (``n_usable``)
     has_hook: bool
     why_not_told: str = ""  # why the hook's file is not followed
     qos_flags: str = ""  # sacctmgr show qos, of the pilots' partition
     measured: Measured = NOTHING
     clock_ahead_s: float = 0.0  # the controller's
+
+
+def n_usable(nodes: Iterable[Node]) -> int:
+    """Return how many nodes can have pilots, now or when their jobs have ended."""
+    return sum(node.state not in _NO_PILOTS for node in nodes)
+
+
+_NO_PILOTS = frozenset({NodeState.DOWN, NodeState.DRAINED, NodeState.UNKNOWN})
 
 
 def findings(settings: SlurmSettings) -> tuple[Finding, ...]:
@@ -246,13 +255,15 @@ def _scheduler(config: Mapping[str, str], settings: SlurmSettings) -> Iterator[F
             )
     # slurm.conf(5), 22.05: the default is 500; values below 1 are ignored.
     depth = int(_number(values.get("bf_max_job_test", ""))) or 500
-    needed = settings.queue_length + settings.n_nodes
+    limit = settings.measured.max_nodes
+    n_pilots = settings.n_nodes if limit is None else min(limit, settings.n_nodes)
+    needed = settings.queue_length + n_pilots
     if needed > depth:
         yield Finding(
             code="BFT-1269",
             weight=Weight.LOSS,
             setting=f"bf_max_job_test={depth}",
-            cost=f"{settings.queue_length} jobs are pending and up to {settings.n_nodes} pilots "
+            cost=f"{settings.queue_length} jobs are pending and up to {n_pilots} pilots "
             "behind them: backfill stops before it reaches the last, so idle nodes stay idle.",
             remedy=f"SchedulerParameters=...,bf_max_job_test={2 * needed}",
         )

@@ -5,7 +5,7 @@ Queries the batch system, so it works without a daemon; a running daemon adds it
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,10 @@ def doctor(
     loaded = load_policy_file(policy_file, batch_system=batch_system, batch_options=first)
     system = load_batch_system(batch_system, {**loaded.policy.batch_options, **first})
     try:
-        found = system.findings(_measured(socket_name, batch_system))
+        measured = _measured(socket_name, batch_system)
+        if policy_file is not None:
+            measured = replace(measured, max_nodes=loaded.policy.max_nodes)
+        found = system.findings(measured)
         found += _service(system, policy_file)
     finally:
         system.close()

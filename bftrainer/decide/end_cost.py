@@ -40,6 +40,7 @@ def measured(memory: Memory, settings: Settings) -> Measured:
         end_s=end_cost_s(memory) if known.took_s else None,
         start_s=median(known.joined_s) if known.joined_s else None,
         promise_s=settings.harm_slo_s,
+        max_nodes=settings.max_nodes,
     )
 
 

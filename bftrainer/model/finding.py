@@ -20,11 +20,12 @@ class Weight(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a daemon has measured here; None: nothing yet, or no daemon."""
+    """What a daemon has measured here, and goes by; None: nothing yet, or no daemon."""
 
     end_s: float | None = None  # from a pilot's cancel request until its node is usable
     start_s: float | None = None  # from a pilot's start until its agent connected
     promise_s: float = 1.0  # promised time until a released node is free
+    max_nodes: int | None = None  # the policy's limit of nodes at once; None: there is none
 
 
 NOTHING = Measured()

@@ -155,7 +155,7 @@ def _validated(
     found: Mapping[str, _Set], batch_system: str, batch_options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the values of settings; add what is wrong with them to their documents' problems."""
-    values = {name: one.node.value for name, one in found.items()}
+    values = {name: _value(name, one.node) for name, one in found.items()}
     wrong: set[str] = set()
     try:
         SitePolicy.model_validate(values)
@@ -181,6 +181,12 @@ def _validated(
     return values
 
 
+def _value(name: str, node: YamlNode) -> Any:
+    """Return what a file sets; nothing below the name of a section is an empty section."""
+    default = SitePolicy.model_fields[name].get_default(call_default_factory=True)
+    return {} if node.value is None and isinstance(default, dict) else node.value
+
+
 def _explain(detail: ErrorDetails, found: Mapping[str, _Set]) -> None:
     name = str(detail["loc"][0])
     node = found[name].node.at(detail["loc"][1:])
@@ -199,7 +205,7 @@ def _explain(detail: ErrorDetails, found: Mapping[str, _Set]) -> None:
 
 def _check_options(one: _Set, batch_system: str, first: Mapping[str, Any]) -> None:
     try:
-        load_batch_system(batch_system, {**one.node.value, **first}).close()
+        load_batch_system(batch_system, {**(one.node.value or {}), **first}).close()
     except OptionError as errors:
         _complain_of(errors, one, first)
 

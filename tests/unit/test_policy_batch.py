@@ -74,6 +74,11 @@ def test_the_batch_system_that_is_used_checks_them(written: Callable[[str], Path
     assert places(path, batch_system="local") == [(2, 12, "BFT-1256")]
 
 
+def test_a_section_whose_last_line_was_deleted_is_empty(written: Callable[[str], Path]) -> None:
+    path = written("batch_options:\n  # hook_file: /x\npolicy_options:\nmax_nodes_by_user:\n")
+    assert load_policy_file(path, batch_system="slurm").policy == SitePolicy()
+
+
 def test_what_the_command_line_says_comes_before_the_file(written: Callable[[str], Path]) -> None:
     path = written("batch_options: {command_timeout_s: soon}\n")
     loaded = load_policy_file(path, batch_system="slurm", batch_options={"command_timeout_s": "3"})

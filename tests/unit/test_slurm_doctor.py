@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.model.cluster import NodeState
 from bftrainer.model.finding import Measured, Weight
-from slurm_plugins.doctor import SlurmSettings, findings, qos_of
+from slurm_plugins.doctor import SlurmSettings, findings, n_usable, qos_of
+from tests.support.snapshots import node
 
 CONFIG = """\
 Configuration data as of 2026-11-20T10:00:00
@@ -105,6 +107,18 @@ def test_each_wrong_setting_has_a_finding(
     assert found.setting
     assert found.cost.endswith(".")
     assert found.remedy
+
+
+def test_only_pilots_that_can_be_count_as_pending() -> None:
+    states = (NodeState.IDLE, NodeState.ALLOCATED, NodeState.DOWN, NodeState.DRAINED)
+    nodes = [node(f"{state}{k}", state) for state in states for k in range(100)]
+    assert n_usable([*nodes, node("x", NodeState.UNKNOWN)]) == 200
+    many = replace(GOOD, n_nodes=1100)
+    (found,) = findings(many)
+    assert found.code == "BFT-1269"
+    assert "up to 1100 pilots" in found.cost
+    assert findings(replace(many, measured=Measured(max_nodes=8))) == ()
+    assert findings(replace(many, measured=Measured(max_nodes=5000))) == (found,)
 
 
 EPILOG = configured(Epilog="/etc/slurm/check", Prolog="/etc/slurm/mount")
