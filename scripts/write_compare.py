@@ -7,12 +7,14 @@ and puts a table for each arena at the end of the page.
 from __future__ import annotations
 
 import json
+import os
+import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _bench.targets import ROOT
+from _bench.targets import ROOT, recorded
 
 from bftrainer.compare.table import HEADERS, Interval, Row, cells
 
@@ -26,11 +28,23 @@ def main(files: Sequence[str]) -> int:
     for arena in arenas:
         for row in arena["rows"]:
             row.pop("scores", None)
-    KEPT.write_text(json.dumps({"arenas": arenas}, separators=(",", ":")) + "\n", encoding="utf-8")
+    machine = f"{platform.machine()}, {os.cpu_count()} processors"
+    kept = json.dumps(
+        {"recorded": {**recorded(), "machine": machine}, "arenas": arenas}, separators=(",", ":")
+    )
+    KEPT.write_text(kept + "\n", encoding="utf-8")
     head = PAGE.read_text(encoding="utf-8").partition(HERE)[0]
-    tables = "\n".join(line for arena in arenas for line in _section(arena))
-    PAGE.write_text(f"{head}{HERE}\n{tables}", encoding="utf-8")
+    PAGE.write_text(f"{head}{HERE}\n{tables_of(json.loads(kept))}", encoding="utf-8")
     return 0
+
+
+def tables_of(kept: Mapping[str, Any]) -> str:
+    """Return what follows ``HERE``: when and where it was measured, and a table per arena."""
+    known, arenas = kept["recorded"], kept["arenas"]
+    seeds = max(row["figures"]["jct_mean_s"]["count"] for row in arenas[0]["rows"])
+    said = f"Seeds: {seeds}. Measured on {known['date']} with {known['commit']}"
+    lines = [f"{said} (machine: {known['machine']}).", ""]
+    return "\n".join(lines + [line for arena in arenas for line in _section(arena)])
 
 
 def _section(arena: Mapping[str, Any]) -> Iterator[str]:

@@ -87,7 +87,7 @@ def write_json(
     body = {
         "benchmark": benchmark,
         "machine": {"cpus": _cpus(), "platform": platform.platform()},
-        "recorded": _recorded(),
+        "recorded": recorded(),
         "targets": [{**asdict(t), "verdict": t.verdict} for t in targets],
         **results,
     }
@@ -97,7 +97,7 @@ def write_json(
     temporary.rename(path)
 
 
-def _recorded() -> dict[str, str]:
+def recorded() -> dict[str, str]:
     """Say what was run, when (UTC), and of which commit; ``scripts/write_results.py`` shows it."""
     told = run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], timeout_s=10.0)
     script, *arguments = sys.argv
