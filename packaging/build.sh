@@ -11,6 +11,7 @@ version="$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$root/bftrainer/__init__.py
 mkdir -p "$out" && out="$(cd "$out" && pwd)"
 work="$(mktemp -d)" && trap 'rm -rf "$work"' EXIT
 stage="$work/stage" prefix=/opt/bftrainer
+maintainer="${DEBFULLNAME:-bftrainer maintainers} <${DEBEMAIL:-maintainers@bftrainer.invalid}>"
 umask 022
 
 # From a copy: setuptools writes into the directory that it builds from.
@@ -25,6 +26,7 @@ ${PIP:-"$python" -m pip} --python "$stage$prefix/bin/python" install --quiet --n
   --disable-pip-version-check --root-user-action=ignore ${PIP_OPTIONS:-} \
   --constraint "$root/constraints.txt" "$work/source"
 "$stage$prefix/bin/python" "$here/write_service.py" "$stage"
+"$stage$prefix/bin/python" "$here/write_pages.py" "$stage" "$maintainer"
 
 # What names the directory of the build: scripts, compiled modules, pip's records.
 rm -f "$stage$prefix"/bin/[Aa]ctivate* "$stage$prefix"/lib/python*/site-packages/*.dist-info/direct_url.json
@@ -37,7 +39,7 @@ mkdir -p "$stage/usr/bin" "$stage/usr/share/doc/bftrainer"
 for program in bftrainer bftrainer-slurm-hook bftrainer-testcluster; do
   ln -s "$prefix/bin/$program" "$stage/usr/bin/$program"
 done
-cp -r "$root/docs/." "$stage/usr/share/doc/bftrainer"
+cp -r "$root/docs/." "$here/monitoring" "$root/CHANGELOG.md" "$stage/usr/share/doc/bftrainer"
 cp "$root/LICENSE" "$stage/usr/share/doc/bftrainer/copyright"
 
 if [ "$kind" != deb ]; then
@@ -48,7 +50,7 @@ fi
 if [ "$kind" != rpm ]; then
   mkdir "$stage/DEBIAN"
   sed -e "s|@VERSION@|$version|; s|@ARCH@|$(dpkg --print-architecture)|" \
-    -e "s|@PYTHON@|$(basename "$python")|" "$here/debian/control.in" > "$stage/DEBIAN/control"
+    -e "s|@PYTHON@|$(basename "$python")|; s|@MAINTAINER@|$maintainer|" "$here/debian/control.in" > "$stage/DEBIAN/control"
   install -m 755 "$here/debian/postinst" "$here/debian/prerm" "$stage/DEBIAN"
   dpkg-deb --root-owner-group -z2 --build "$stage" "$out"
 fi
