@@ -106,6 +106,18 @@ def _beside_another(text: str) -> None:
         raise AssertionError("what another job asks for was read otherwise")
 
 
+def _host_beside_others(text: str) -> None:
+    """Have any line in the lists of hosts: others are seen as ever."""
+    line = " ".join(text[:_MOST_READ].split("\n"))
+    listed = _read("bhosts-w-reserved"), _read("lshosts")
+    seen = hosts.hosts(listed[0], Dialect.VOLCLAVA)
+    if hosts.hosts(f"{listed[0]}{line}\n", Dialect.VOLCLAVA)[: len(seen)] != seen:
+        raise AssertionError("another host was read otherwise")
+    known = hosts.hardware(listed[1])
+    if not hosts.hardware(f"{listed[1]}x{line}\n").items() >= known.items():
+        raise AssertionError("another host's hardware was read otherwise")
+
+
 def _request(text: str) -> None:
     """Have a job ask for it in every way."""
     asked = Asked(
@@ -162,6 +174,7 @@ _REQUESTS = texts(
 
 DOORS = (
     _door("hosts", _hosts(Dialect.VOLCLAVA), _HOSTS),
+    _door("host-beside-others", _host_beside_others, _HOSTS, refuses=False),
     _door("hosts-json", _hosts(Dialect.IBM), texts(_HOST_JSON)),
     _door("jobs", _jobs(queue_list.wide_rows), texts(_WIDE, _read("bjobs-w-ended"))),
     _door("jobs-json", _jobs(queue_list.json_rows), texts(_JOB_JSON)),
