@@ -15,6 +15,7 @@ from bftrainer.cli.common import (
 )
 from bftrainer.columns import columns, shown
 from bftrainer.model.terms import Term
+from bftrainer.model.trainer import TrainerState
 from bftrainer.model.views import Explanation, SizeSpeed
 
 _HEADERS = (">NODES", ">SAMPLES/S", ">LEFT", ">GAIN")
@@ -57,7 +58,9 @@ def _numbers(view: Explanation) -> list[str]:
         lines += [f"  {line}" for line in table.splitlines()]
         if any(one.change_samples is not None for one in view.speeds):
             lines.append(f"  GAIN: within the next {view.t_fwd_s:.0f} s, pause included")
-    return lines or [f"decision {view.decision_id}; how fast it trains has not been measured yet"]
+    if not lines and not TrainerState(view.state).is_final:
+        return [f"decision {view.decision_id}; how fast it trains has not been measured yet"]
+    return lines
 
 
 def _valued(term: Term) -> str:

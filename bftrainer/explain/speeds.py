@@ -16,7 +16,7 @@ from milp.worth import curve_at
 def near_speeds(
     record: TrainerRecord, settings: Settings, planned: int, marginal: Marginal | None
 ) -> tuple[SizeSpeed, ...]:
-    """Return its planned size, one node fewer and one more; (): its throughput is not known.
+    """Return its planned size, one node fewer, and the next larger; (): throughput not known.
 
     Args:
         record: the trainer.
@@ -29,12 +29,13 @@ def near_speeds(
         return ()
     curve = fitted(record, explores=settings.explore_budget > 0.0).curve
     each = _samples_per_unit(curve, settings.objective, spec.weight)
-    more = marginal.gain_of_one_more if marginal else None
+    larger = max(planned + 1, spec.n_min)
+    more = marginal.gain_of_one_more if marginal and larger == planned + 1 else None
     fewer = marginal.loss_of_one_fewer if marginal else None
     changes = {
         planned - 1: None if fewer is None else -fewer * each,
         planned: None,
-        planned + 1: None if more is None else more * each,
+        larger: None if more is None else more * each,
     }
     left = (record.progress.total or spec.samples or 0) - record.progress.samples
     found = []

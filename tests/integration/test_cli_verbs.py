@@ -256,6 +256,10 @@ def test_explain_tells_samples_and_times_and_the_terms_of_a_policy(
     ]
     assert main(["explain", "t1", "--json"]) == 0
     first, *_ = json.loads(output.readouterr().out)["terms"]
+    service.terms = ()
+    service.set_state("t1", TrainerState.FINISHED)
+    assert main(["explain", "t1"]) == 0
+    assert "measured" not in output.readouterr().out
     assert first == {"name": "attained", "value": 5.25, "unit": "node-h"}
 
 

@@ -135,6 +135,7 @@ def test_nothing_is_told_of_speeds_that_nobody_measured_and_of_sizes_that_cannot
     one = record(n_min=2, n_max=2, costs=costs)
     [told] = near_speeds(one, SETTINGS, 2, None)
     assert (told.size, told.left_s, told.change_samples) == (2, None, None)
+    assert near_speeds(one, SETTINGS, 0, None) == (told,)  # what it waits for
     assert near_speeds(replace(one, state=TrainerState.FINISHED), SETTINGS, 2, None) == ()
 
 
