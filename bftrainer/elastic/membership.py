@@ -201,6 +201,8 @@ class Membership(WorkerGenerations):
         return None
 
     def _entered(self, commit: Commit, me: RankInfo, transfer_s: float, resumed: str) -> None:
+        if self.commit is None:
+            self.writer.come()
         if me.rank == 0 and self.rank != 0:
             self.writer.succeed()
         elif self.counters.step == 0:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from bftrainer.elastic import inheriting, parentage, reporting, resuming, transfer
+from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
@@ -137,6 +138,7 @@ class StateTransfer:
                 self._copy_into_model(self.initial.tensors)
                 self.state.restore_light(self.initial.light)
             return ""
+        self.writer.cost = Cost.of(found.header)
         # A rehearsal may have stepped a schedule.
         options = self.initial.light["groups"] if self.initial else self.state.options()
         own = inheriting.OwnOptions(self.state, options)

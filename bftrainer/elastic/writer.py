@@ -11,12 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import checkpoint, fence
+from bftrainer.elastic import checkpoint, checkpoint_gap, fence
 from bftrainer.elastic.checkpoint_age import Ages
+from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.protocol import Saved
@@ -25,12 +27,8 @@ from bftrainer.elastic.state_snapshot import Snapshots, StateSnapshot
 
 log = logging.getLogger("bftrainer.elastic")
 
-USUAL_SHARE = 0.25  # of the interval lies between two checkpoints while they cost little:
-MAX_HOLD_SHARE = 0.01  # ... the training stands still for them this share of its time
-MAX_WRITE_SHARE = 0.1  # ... and the file system is busy with them this share of the time
 LEAST_SHARE = 0.5  # of the interval lies between two slow writes at least
 MARGIN = 1.25  # factor by which the next write may take longer than the last
-UNKNOWN_SHARE = 0.1  # of the interval is left for a write of unknown duration
 
 
 class CheckpointWriter:
@@ -40,13 +38,16 @@ class CheckpointWriter:
         config = control.config
         self.directory = Path(config.checkpoint_dir) if config.checkpoint_dir else None
         self.interval_s = config.checkpoint_interval_s
+        self._lives_s = checkpoint_gap.lives_in(
+            dict(config.environment).get(checkpoint_gap.LIVES, "")
+        )
         self.last_s = self._came_s = time.monotonic()
         self._step = self._begun = -1  # last committed step, step of the newest snapshot
         self._control = control
         self._snapshots = Snapshots(state)
         self._ages = Ages(self.interval_s)
-        self.wall_s = 0.0  # of the last write
-        self.hold_s = 0.0  # for which the training stood still for the last snapshot
+        self.cost = Cost()  # of the last checkpoint
+        self._hold_s = 0.0  # for which the training stood still for the last snapshot
         self._thread: threading.Thread | None = None
 
     def is_due(self) -> bool:
@@ -61,24 +62,28 @@ class CheckpointWriter:
         """Return the time from one snapshot to the next.
 
         If all nodes are lost at once, the loss is the age of the last *complete* checkpoint.
-        So the next one is on disk when the interval ends, and earlier where that costs little
-        (docs/adr/0023-lone-state.md).
+        So the next one is on disk when the interval ends, and earlier where a loss would cost
+        more (docs/adr/0032-expected-life.md).
         """
-        cheap_s = max(
-            USUAL_SHARE * self.interval_s,
-            self.hold_s / MAX_HOLD_SHARE,
-            self.wall_s / MAX_WRITE_SHARE,
+        age_s = time.monotonic() - self._came_s
+        life_s = checkpoint_gap.expected_life_s(self._lives_s, age_s)
+        latest_s = self.interval_s - MARGIN * self.cost.wall_s
+        return min(
+            checkpoint_gap.optimum_s(self.cost, life_s),
+            max(LEAST_SHARE * self.interval_s, latest_s),
         )
-        latest_s = max(LEAST_SHARE * self.interval_s, self.interval_s - MARGIN * self.wall_s)
-        return min(cheap_s, latest_s)
 
     def note(self, step: int) -> None:
         """Record the time of a commit, also while another worker writes the checkpoints."""
         self._step = step
         self._ages.note(step, time.monotonic())
 
+    def come(self) -> None:
+        """Begin to train: the state is as old as it is on disk, and its life begins."""
+        self.last_s = self._came_s = time.monotonic()
+
     def begin(self) -> None:
-        """Start a new run: write its first step, then one per interval."""
+        """Start a new run: write its first step."""
         self.last_s = float("-inf")
 
     def succeed(self) -> None:
@@ -95,16 +100,15 @@ class CheckpointWriter:
         try:
             newest = checkpoint.newest_first(self.directory)[:1] if self.directory else []
             for path in newest:
+                with suppress(checkpoint.UnreadableError):
+                    self.cost = Cost.of(checkpoint.peek(path))
                 committed_s = self._ages.committed_s(checkpoint.step_of(path))
                 if committed_s is None:  # older than this worker, at least
                     age_s = time.time() - path.stat().st_mtime
                     committed_s = min(self._came_s, time.monotonic() - age_s)
         except OSError as problem:
             log.warning("cannot list checkpoints in %s: %s", self.directory, problem)
-        if committed_s is None:
-            self.last_s = float("-inf")  # unknown: write at once
-        else:
-            self.last_s = committed_s - UNKNOWN_SHARE * self.interval_s
+        self.last_s = float("-inf") if committed_s is None else committed_s  # unknown: at once
 
     def save_aside(self, counters: Counters, writer: Fence) -> None:
         """Copy the state now, write it in a thread.
@@ -118,7 +122,7 @@ class CheckpointWriter:
             return
         self.last_s, self._begun = time.monotonic(), counters.step
         snapshot = self._snapshots.take(counters)
-        self.hold_s = time.monotonic() - self.last_s
+        self._hold_s = time.monotonic() - self.last_s
         self._begin(partial(self._write_logged, snapshot, counters.step, counters.samples, writer))
 
     def _begin(self, work: Callable[[], object]) -> None:
@@ -154,19 +158,24 @@ class CheckpointWriter:
     def _write(self, snapshot: StateSnapshot, step: int, samples: int, writer: Fence) -> None:
         if self.directory is None:
             return
-        started = time.monotonic()
+        started, worked = time.monotonic(), time.thread_time()
         path = fence.path_for(self.directory, step, writer.generation)
         if not fence.claim(self.directory, writer):
             return
-        checkpoint.write(path, snapshot.header, snapshot.tensors)
+        header = {**snapshot.header, **self.cost.mark()}
+        checkpoint.write(path, header, snapshot.tensors)
         checkpoint.prune(self.directory, path, snapshot.header["layout"])
-        self.wall_s = time.monotonic() - started
+        self.cost = Cost(
+            hold_s=self._hold_s,
+            work_s=time.thread_time() - worked,
+            wall_s=time.monotonic() - started,
+        )
         self._control.send(
             Saved(
                 generation=writer.generation,
                 step=step,
                 samples=samples,
                 path=str(path),
-                wall_s=self.wall_s,
+                wall_s=self.cost.wall_s,
             )
         )

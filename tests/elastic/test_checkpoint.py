@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from bftrainer.elastic import ElasticError, checkpoint, codec, fence, resuming
+from bftrainer.elastic.checkpoint_gap import LIVES, Cost, expected_life_s, lives_in, optimum_s
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence, path_for
-from bftrainer.elastic.protocol import Left, Saved, WorkerConfig
-from bftrainer.elastic.state import State
+from bftrainer.elastic.protocol import Left, WorkerConfig
+from bftrainer.elastic.state import Counters, State
 from bftrainer.elastic.writer import CheckpointWriter
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
@@ -311,38 +312,75 @@ def test_a_run_that_starts_from_nothing_writes_at_once_and_parks_with_its_last_s
         ids = c.start(TRAIN, [json.dumps({"delay_s": 0.001})], count=2, **config)
         c.warm(ids)
         c.form(ids)
-        [first] = c.until(c.saved, "a checkpoint")
+        first = c.until(c.saved, "a checkpoint")[0]
         assert first.step >= 1
         c.trained_to(first.step + 20)
-        assert c.saved() == [first]
         c.park()
-        assert [s.step for s in c.saved()] == [first.step, c.workers[ids[0]].all(Left)[0].step]
-        c.members = []
-        (again,) = c.start(TRAIN, [json.dumps({})], **config)
-        c.warm([again])
-        [entered] = c.form([again])
-        c.trained_to(entered.step + 20)
-        assert not c.workers[again].all(Saved), "the file it came from is recent enough"
+        assert c.saved()[-1].step == c.workers[ids[0]].all(Left)[0].step
 
 
 def test_the_next_write_begins_so_early_that_it_is_complete_in_time(tmp_path: Path) -> None:
-    writer = _writer(tmp_path)
-    writer.wall_s = 8.0
+    writer = _writer(tmp_path, lives="1e9")
+    writer.cost = Cost(wall_s=8.0)
     assert writer.gap_s() == 50.0
-    writer.wall_s = 100.0
+    writer.cost = Cost(wall_s=100.0)
     assert writer.gap_s() == 30.0
 
 
 @pytest.mark.parametrize(
-    ("hold_s", "wall_s", "gap_s"),
-    [(0.0, 0.0, 15.0), (0.01, 0.2, 15.0), (0.3, 0.2, 30.0), (0.01, 2.0, 20.0), (9.0, 0.2, 59.75)],
+    ("cost", "life_s", "gap_s"),
+    [
+        (Cost(), 1e6, 1.0),
+        (Cost(hold_s=0.001, work_s=0.004, wall_s=0.02), 16.0, 1.0),
+        (Cost(hold_s=0.1, work_s=0.4, wall_s=1.0), 16.0, 4.0),
+        (Cost(hold_s=0.1, work_s=0.4, wall_s=6.0), 700.0, 31.3),
+        (Cost(hold_s=0.01, work_s=0.03, wall_s=0.2), 3600.0, 17.0),
+    ],
 )
-def test_checkpoints_come_more_often_than_asked_for_where_they_cost_little(
-    tmp_path: Path, hold_s: float, wall_s: float, gap_s: float
+def test_checkpoints_are_apart_as_young_and_daly_say(
+    cost: Cost, life_s: float, gap_s: float
 ) -> None:
-    writer = _writer(tmp_path)
-    writer.hold_s, writer.wall_s = hold_s, wall_s
-    assert writer.gap_s() == pytest.approx(gap_s)
+    assert optimum_s(cost, life_s) == pytest.approx(gap_s, rel=0.01)
+
+
+def test_a_life_is_expected_from_those_before_and_from_its_own_age() -> None:
+    assert expected_life_s((), 0.0) == 0.0
+    assert expected_life_s((), 40.0) == 40.0
+    assert expected_life_s((20.0, 10.0), 0.0) == 10.0
+    assert expected_life_s((20.0, 10.0), 3570.0) == 1200.0
+
+
+@pytest.mark.parametrize("lives", ["", "8 4", "8 x", "nan", "-1", "inf"])
+def test_lives_are_told_by_the_environment(tmp_path: Path, lives: str) -> None:
+    assert lives_in(lives) == ((8.0, 4.0) if lives == "8 4" else ())
+    writer = _writer(tmp_path, lives=lives)
+    writer.cost = Cost(hold_s=2.0)  # of so long a pause: the expected life counts
+    assert writer.gap_s() == pytest.approx(4.0 if lives == "8 4" else 1.0, rel=0.2)
+
+
+def test_a_checkpoint_says_what_the_one_before_it_took(tmp_path: Path) -> None:
+    writer, counters, claim = (
+        _writer(tmp_path),
+        Counters.known(None),
+        Fence(
+            incarnation=1,
+            generation=1,
+            token="t",  # noqa: S106
+            trainer_id="t1",
+        ),
+    )
+    for counters.step in (1, 2):
+        writer.save_now(counters, claim)
+    newest, before = checkpoint.newest_first(tmp_path)
+    assert Cost.of(checkpoint.peek(before)) == Cost()
+    assert Cost.of(checkpoint.peek(newest)).wall_s > 0.0
+
+
+@pytest.mark.parametrize(
+    "said", [None, 3, {}, {"hold_s": "x"}, {"hold_s": -1.0}, {"wall_s": float("nan")}, {"z": 1}]
+)
+def test_costs_in_a_strange_header_are_not_known(said: object) -> None:
+    assert Cost.of({"cost": said}) == Cost()
 
 
 @pytest.mark.parametrize(
@@ -357,12 +395,12 @@ def test_checkpoints_come_more_often_than_asked_for_where_they_cost_little(
 def test_a_new_first_worker_knows_how_old_the_newest_file_is(
     tmp_path: Path, written: int | None, age_s: float, committed: list[int], *, is_due: bool
 ) -> None:
-    writer = _writer(tmp_path)
+    writer = _writer(tmp_path, lives="1000")
     for step in committed:
         writer.note(step)
     if written is not None:
         path = path_for(tmp_path, written, 1)
-        checkpoint.write(path, {}, [])
+        checkpoint.write(path, Cost(hold_s=1.0).mark(), [])
         os.utime(path, (0.0, path.stat().st_mtime - age_s))
     writer.succeed()
     for thread in threading.enumerate():
@@ -371,11 +409,12 @@ def test_a_new_first_worker_knows_how_old_the_newest_file_is(
     assert writer.is_due() is is_due
 
 
-def _writer(directory: Path) -> CheckpointWriter:
+def _writer(directory: Path, lives: str = "") -> CheckpointWriter:
     model = torch.nn.Linear(2, 2)
     state = State(model, torch.optim.SGD(model.parameters(), lr=0.1), None, {})
     config = WorkerConfig(
         trainer_id="t1", worker_id="w1", node="n1", script="x",
         checkpoint_dir=str(directory), checkpoint_interval_s=60.0,
+        environment=((LIVES, lives),),
     )  # fmt: skip
     return CheckpointWriter(Control(config, None), state)
