@@ -17,6 +17,7 @@ from typing import Any
 LIVES = "BFT_LIVES_S"  # in a worker's environment: how long its trainer's last lives lasted, s
 KEY = "cost"  # in headers of checkpoints: of the one before
 LEAST_S = 1.0  # more often is not worth the files
+ENOUGH = 5  # steps, to compare them
 WRITE_WEIGHT = 0.1  # a second of writing, which is others' file system, in seconds of training
 
 
@@ -44,7 +45,7 @@ class Cost:
     """What a checkpoint took; nothing while that is not known."""
 
     hold_s: float = 0.0  # for which the training stood still
-    work_s: float = 0.0  # processor time of the writing thread, perhaps taken from the training
+    slow_s: float = 0.0  # that steps took longer while it was written
     wall_s: float = 0.0  # for which it wrote
 
     @classmethod
@@ -64,9 +65,37 @@ class Cost:
     @property
     def seconds(self) -> float:
         """Seconds of training that a checkpoint is worth."""
-        return self.hold_s + max(self.work_s, WRITE_WEIGHT * self.wall_s)
+        return self.hold_s + max(self.slow_s, WRITE_WEIGHT * self.wall_s)
 
 
 def optimum_s(cost: Cost, life_s: float) -> float:
     """Return the best time from one checkpoint to the next."""
     return max(LEAST_S, math.sqrt(2.0 * cost.seconds * life_s))
+
+
+class Slowdown:
+    """How much longer steps take while a checkpoint is written than before that."""
+
+    def __init__(self) -> None:
+        self._steps = {False: 0.0, True: 0.0}
+        self._took_s = {False: 0.0, True: 0.0}
+
+    def note(self, took_s: float, *, is_writing: bool) -> None:
+        """Record a step."""
+        self._steps[is_writing] += 1
+        self._took_s[is_writing] += took_s
+
+    def lost_s(self, wall_s: float, work_s: float) -> float:
+        """Return what a write has cost the training; earlier ones count less and less.
+
+        Args:
+            wall_s: for which it wrote.
+            work_s: processor time of its thread: the answer while there are too few steps.
+        """
+        lost_s = work_s
+        if min(self._steps.values()) >= ENOUGH:
+            before_s, beside_s = (self._took_s[key] / self._steps[key] for key in (False, True))
+            lost_s = wall_s * max(0.0, 1.0 - before_s / beside_s)
+        for sums in (self._steps, self._took_s):
+            sums.update({key: value / 2.0 for key, value in sums.items()})
+        return lost_s

@@ -18,7 +18,7 @@ from typing import Any
 
 from bftrainer.elastic import checkpoint, checkpoint_gap, fence
 from bftrainer.elastic.checkpoint_age import Ages
-from bftrainer.elastic.checkpoint_gap import Cost
+from bftrainer.elastic.checkpoint_gap import Cost, Slowdown
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.protocol import Saved
@@ -41,7 +41,8 @@ class CheckpointWriter:
         self._lives_s = checkpoint_gap.lives_in(
             dict(config.environment).get(checkpoint_gap.LIVES, "")
         )
-        self.last_s = self._came_s = time.monotonic()
+        self.last_s = self._came_s = self._noted_s = time.monotonic()
+        self._slowdown = Slowdown()
         self._step = self._begun = -1  # last committed step, step of the newest snapshot
         self._control = control
         self._snapshots = Snapshots(state)
@@ -56,7 +57,7 @@ class CheckpointWriter:
             return False
         if time.monotonic() - self.last_s < self.gap_s():
             return False
-        return self._thread is None or not self._thread.is_alive()
+        return not self._is_writing()
 
     def gap_s(self) -> float:
         """Return the time from one snapshot to the next.
@@ -75,12 +76,17 @@ class CheckpointWriter:
 
     def note(self, step: int) -> None:
         """Record the time of a commit, also while another worker writes the checkpoints."""
+        before_s, self._noted_s = self._noted_s, time.monotonic()
+        self._slowdown.note(self._noted_s - before_s, is_writing=self._is_writing())
         self._step = step
-        self._ages.note(step, time.monotonic())
+        self._ages.note(step, self._noted_s)
+
+    def _is_writing(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     def come(self) -> None:
         """Begin to train: the state is as old as it is on disk, and its life begins."""
-        self.last_s = self._came_s = time.monotonic()
+        self.last_s = self._came_s = self._noted_s = time.monotonic()
 
     def begin(self) -> None:
         """Start a new run: write its first step."""
@@ -122,7 +128,8 @@ class CheckpointWriter:
             return
         self.last_s, self._begun = time.monotonic(), counters.step
         snapshot = self._snapshots.take(counters)
-        self._hold_s = time.monotonic() - self.last_s
+        self._noted_s = time.monotonic()
+        self._hold_s = self._noted_s - self.last_s
         self._begin(partial(self._write_logged, snapshot, counters.step, counters.samples, writer))
 
     def _begin(self, work: Callable[[], object]) -> None:
@@ -165,17 +172,15 @@ class CheckpointWriter:
         header = {**snapshot.header, **self.cost.mark()}
         checkpoint.write(path, header, snapshot.tensors)
         checkpoint.prune(self.directory, path, snapshot.header["layout"])
-        self.cost = Cost(
-            hold_s=self._hold_s,
-            work_s=time.thread_time() - worked,
-            wall_s=time.monotonic() - started,
-        )
+        wall_s, work_s = time.monotonic() - started, time.thread_time() - worked
+        slow_s = self._slowdown.lost_s(wall_s, work_s)
+        self.cost = Cost(hold_s=self._hold_s, slow_s=slow_s, wall_s=wall_s)
         self._control.send(
             Saved(
                 generation=writer.generation,
                 step=step,
                 samples=samples,
                 path=str(path),
-                wall_s=self.cost.wall_s,
+                wall_s=wall_s,
             )
         )

@@ -16,7 +16,14 @@ import pytest
 import torch
 
 from bftrainer.elastic import ElasticError, checkpoint, codec, fence, resuming
-from bftrainer.elastic.checkpoint_gap import LIVES, Cost, expected_life_s, lives_in, optimum_s
+from bftrainer.elastic.checkpoint_gap import (
+    LIVES,
+    Cost,
+    Slowdown,
+    expected_life_s,
+    lives_in,
+    optimum_s,
+)
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence, path_for
 from bftrainer.elastic.protocol import Left, WorkerConfig
@@ -331,10 +338,10 @@ def test_the_next_write_begins_so_early_that_it_is_complete_in_time(tmp_path: Pa
     ("cost", "life_s", "gap_s"),
     [
         (Cost(), 1e6, 1.0),
-        (Cost(hold_s=0.001, work_s=0.004, wall_s=0.02), 16.0, 1.0),
-        (Cost(hold_s=0.1, work_s=0.4, wall_s=1.0), 16.0, 4.0),
-        (Cost(hold_s=0.1, work_s=0.4, wall_s=6.0), 700.0, 31.3),
-        (Cost(hold_s=0.01, work_s=0.03, wall_s=0.2), 3600.0, 17.0),
+        (Cost(hold_s=0.001, slow_s=0.004, wall_s=0.02), 16.0, 1.0),
+        (Cost(hold_s=0.1, slow_s=0.4, wall_s=1.0), 16.0, 4.0),
+        (Cost(hold_s=0.1, slow_s=0.4, wall_s=6.0), 700.0, 31.3),
+        (Cost(hold_s=0.01, slow_s=0.03, wall_s=0.2), 3600.0, 17.0),
     ],
 )
 def test_checkpoints_are_apart_as_young_and_daly_say(
@@ -348,6 +355,22 @@ def test_a_life_is_expected_from_those_before_and_from_its_own_age() -> None:
     assert expected_life_s((), 40.0) == 40.0
     assert expected_life_s((20.0, 10.0), 0.0) == 10.0
     assert expected_life_s((20.0, 10.0), 3570.0) == 1200.0
+
+
+def test_what_a_write_costs_is_found_by_the_steps_beside_it() -> None:
+    beside = Slowdown()
+    for _ in range(10):
+        beside.note(0.1, is_writing=False)
+    for _ in range(4):
+        beside.note(0.2, is_writing=True)
+    assert beside.lost_s(wall_s=2.0, work_s=0.3) == 0.3
+    for _ in range(4):
+        beside.note(0.2, is_writing=True)
+    assert beside.lost_s(wall_s=2.0, work_s=0.3) == pytest.approx(1.0)
+    for _ in range(100):
+        beside.note(0.1, is_writing=False)
+        beside.note(0.05, is_writing=True)
+    assert beside.lost_s(wall_s=2.0, work_s=0.3) == 0.0
 
 
 @pytest.mark.parametrize("lives", ["", "8 4", "8 x", "nan", "-1", "inf"])
