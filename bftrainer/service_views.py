@@ -14,6 +14,7 @@ from bftrainer.deciding import DECISION
 from bftrainer.explain.backends import backend_sentences
 from bftrainer.explain.batches import batch_sentences
 from bftrainer.explain.failures import trouble, trouble_sentences
+from bftrainer.explain.kept import is_vain, vain_sentence
 from bftrainer.explain.pilots import waiting, waiting_sentences
 from bftrainer.explain.restarts import loss_sentences, restart_sentences
 from bftrainer.explain.sizes import explain_trainer
@@ -129,6 +130,7 @@ class DaemonViews:
                 *backend_sentences(record),
                 *batch_sentences(record),
                 *self._fault_sentences(record),
+                *([why] if (why := vain_sentence(record, time.time())) else []),
                 *restart_sentences(record),
                 *loss_sentences(record),
                 *(() if record.state.is_final else (*self._stops(), *self._failures(record))),
@@ -225,6 +227,7 @@ class DaemonViews:
             left_out=len(daemon.seen.memory.left_out),
             failed_decisions=daemon.failures.count,
             refused=daemon.plane.server.counts,
+            vain=sum(is_vain(record, time.time()) for record in trainers.records.values()),
         )
         return daemon_figures(self.status(), extras)
 
@@ -289,7 +292,8 @@ class DaemonViews:
                 observed_nodes=observed,
                 trouble=trouble(record, daemon.policy.failure_budget, time.monotonic())
                 or hopeless.get(record.trainer_id)
-                or self._refused(record, observed),
+                or self._refused(record, observed)
+                or vain_sentence(record, time.time()),
                 waits=withheld.get(record.trainer_id, ""),
             )
             views.append(view)

@@ -7,10 +7,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.actuate.group import Regrouped, Rescaled
+from bftrainer.actuate import lives
+from bftrainer.actuate.generation import mark_of
+from bftrainer.actuate.group import Parked, Regrouped, Rescaled
 from bftrainer.actuate.outcomes import still
 from bftrainer.elastic.protocol import Progress
-from bftrainer.model.trainer import MeasuredCosts, TrainerProgress, TrainerRecord, TrainerState
+from bftrainer.model.trainer import (
+    Lives,
+    Mark,
+    MeasuredCosts,
+    TrainerProgress,
+    TrainerRecord,
+    TrainerState,
+)
+
+
+def lived(record: TrainerRecord, said: Progress) -> TrainerRecord:
+    """Return the record with what a report of the present generation says of this life."""
+    if said.generation != record.progress.generation:
+        return record
+    now = lives.progressed(record.lives, mark_of(said))
+    return record if now is record.lives else replace(record, lives=now)
 
 
 def progressed(
@@ -45,7 +62,17 @@ def rescaled(
         rescales=record.rescales + (1 if done.size_before else 0),
         costs=costs,
         progress=_entered(record.progress, done, now_s),
+        lives=_begun(record, done, now_s),
     )
+
+
+def _begun(record: TrainerRecord, done: Rescaled, now_s: float) -> Lives:
+    if done.is_restart:
+        return lives.began(record.lives, None, now_s)
+    if done.size_before:
+        return record.lives
+    at = Mark(step=done.step, epoch=done.epoch, samples=done.samples)
+    return lives.began(record.lives, at, now_s)
 
 
 def regrouped(record: TrainerRecord, done: Regrouped, now_s: float) -> TrainerRecord:
@@ -58,13 +85,14 @@ def regrouped(record: TrainerRecord, done: Regrouped, now_s: float) -> TrainerRe
     )
 
 
-def parked(record: TrainerRecord) -> TrainerRecord:
+def parked(record: TrainerRecord, done: Parked, now_s: float) -> TrainerRecord:
     """Return the record when no member is left."""
     return replace(
         record,
         state=TrainerState.PARKED,
         reason=still(record, "It has no nodes; it resumes from its last checkpoint."),
         progress=replace(record.progress, size=0, samples_per_s=0.0),
+        lives=lives.ended(record.lives, now_s, is_saved=done.is_saved),
     )
 
 

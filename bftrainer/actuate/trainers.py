@@ -307,7 +307,7 @@ class TrainerBook(TrainerRecords):
         return trainer if worker is not None else None
 
     def _on_progress(self, trainer: Trainer, said: protocol.Progress, node: str) -> None:
-        record = trainer.record
+        record = recording.lived(trainer.record, said)
         if mark_of(said).is_beyond(trainer.machine.failures.row.best):
             self.quarantine.trains(
                 record.trainer_id, self.nodes_of(record.trainer_id)[0], self._clock()
@@ -315,6 +315,7 @@ class TrainerBook(TrainerRecords):
         if self.speeds.on_progress(record.trainer_id, node, said):
             self._on_change()
         if said.step < record.progress.step and said.generation <= record.progress.generation:
+            self._set(trainer, record)
             return
         now_s, n_members = self._clock(), len(trainer.machine.members)
         watch, costs = learn_progress(trainer.watch, record, said, n_members, now_s)
@@ -426,7 +427,7 @@ class TrainerBook(TrainerRecords):
             return
         self.speeds.forget(record.trainer_id)
         trainer.is_saved = parked.is_saved
-        self._set(trainer, recording.parked(record))
+        self._set(trainer, recording.parked(record, parked, self._clock()))
         self._write(trainer, "parked", parked)
         self._on_change()
 

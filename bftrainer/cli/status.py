@@ -36,6 +36,7 @@ from bftrainer.cli.trainer_columns import (
     state_of,
 )
 from bftrainer.columns import shown
+from bftrainer.explain.kept import kept
 from bftrainer.explain.restarts import restart_sentences
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import StatusView, TrainerView
@@ -208,6 +209,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("rate", f"{progress.samples_per_s:.4g} samples/s"),
         *([("progress", part)] if (part := _progress(record)) else []),
         *([("metric", text)] if (text := _metric(record)) else []),
+        *([("kept", part)] if (part := kept(record)) else []),
         *([("trial", f"{tag.number} of study {tag.study}")] if (tag := spec.trial) else []),
         ("rescales", f"{record.rescales}, generation {record.last_generation}"),
         ("failures", f"{record.failures}{f' of {spec.max_failures}' if spec.max_failures else ''}"),

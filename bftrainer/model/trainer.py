@@ -170,6 +170,22 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lives:
+    """What a trainer keeps from one life to the next.
+
+    A life begins with a start from a checkpoint, or from nothing, and ends when no node is left.
+    """
+
+    reached: Mark = field(default_factory=Mark)  # in the present life, or the last one
+    lost: Mark = field(default_factory=Mark)  # reached in some life, and done again in the next
+    furthest: Mark = field(default_factory=Mark)  # that one has begun at
+    starts: int = 0  # in a row at which none began further, with the one that came there first
+    is_told: bool = True  # where the present life began
+    began_s: float = 0.0
+    lasted_s: tuple[float, ...] = ()  # the last of those that ended without a checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRow:
     """Consecutive failures without net progress, which count against ``failure_budget``."""
 
@@ -249,7 +265,8 @@ class TrainerRecord:
     waits_for: tuple[str, ...] = ()  # of ``after`` and ``after_any``: not ended yet, or not well
     reports: tuple[Report, ...] = ()  # of its metric, in order
     rung_s: float | None = None  # since when its budget is used up and its study is to decide
-    ADDED: ClassVar = frozenset({"reports", "rung_s"})
+    lives: Lives = field(default_factory=Lives)
+    ADDED: ClassVar = frozenset({"reports", "rung_s", "lives"})
 
 
 def happens_anywhere(cause: str) -> bool:
@@ -282,4 +299,4 @@ def as_decided(record: TrainerRecord) -> TrainerRecord:
         array_limit=None,
         trial=None,
     )
-    return replace(record, spec=spec, reports=())
+    return replace(record, spec=spec, reports=(), lives=Lives())

@@ -36,6 +36,7 @@ class Extras:
     can_write_down: bool = True
     left_out: int = 0
     failed_decisions: int = 0
+    vain: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)  # of agents, by kind
 
 
@@ -83,6 +84,10 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[MetricSample, ..
         _figure(
             "stragglers_replaced_total", "Stragglers replaced by another node.",
             extras.stragglers_replaced,
+        ),
+        _figure(
+            "trainers_without_progress",
+            "Trainers that start again and again and keep no progress.", extras.vain,
         ),
         *_harmless(extras),
         *_polling(status.polling),

@@ -5,6 +5,7 @@ Called by ``bftrainer.actuate``, for the runtime that makes the order.
 
 from __future__ import annotations
 
+from bftrainer.elastic.checkpoint_gap import LIVES
 from bftrainer.elastic.protocol import BY_DAEMON, TELLS, WorkerConfig
 from bftrainer.model.node_request import asked
 from bftrainer.model.trainer import TrainerRecord
@@ -26,6 +27,8 @@ def worker_config(
     """
     spec = record.spec
     trial = spec.trial.environment if spec.trial is not None else ()
+    lasted = " ".join(f"{life_s:.1f}" for life_s in record.lives.lasted_s)
+    lives = ((LIVES, lasted),) if lasted else ()
     return WorkerConfig(
         trainer_id=record.trainer_id,
         worker_id=worker_id,
@@ -33,7 +36,12 @@ def worker_config(
         script=spec.script,
         args=spec.args,
         cwd=spec.cwd,
-        environment=(*spec.environment, *trial, *((name, BY_DAEMON) for name in TELLS)),
+        environment=(
+            *spec.environment,
+            *trial,
+            *((name, BY_DAEMON) for name in TELLS),
+            *lives,
+        ),
         log_path=log_path,
         checkpoint_dir=spec.checkpoint_dir,
         checkpoint_interval_s=spec.checkpoint_interval_s,

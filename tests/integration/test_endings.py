@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.explain.kept import VAIN_STARTS
 from bftrainer.model.trainer import CheckpointContract, TrainerState
 from bftrainer.model.views import TrainerView
 from tests.integration.daemon_scripts import SLOW
@@ -46,6 +47,7 @@ print("BFT step=1 samples=1", flush=True)
 while True:
     time.sleep(0.1)
 """
+SILENT = "import time\nprint('BFT ready', flush=True)\ntime.sleep(3600)\n"
 KILL_AGENT = """\
 import os, pathlib
 def parent_of(pid):
@@ -167,6 +169,30 @@ def test_sigterm_to_all_of_a_pilot_with_loaders_costs_its_trainer_no_step(site: 
     assert lost[-1] < survived[-1]
     assert site.view(trainer).record.failures == 0
     site.client.cancel(trainer, now=True)
+
+
+def test_a_program_whose_starts_keep_nothing_is_named(site: DaemonSite) -> None:
+    trainer = site.submit(
+        "silent", SILENT, runtime="command", script=sys.executable, args=("train.py",),
+        contract=CheckpointContract(), interpreter="", epochs=None, n_max=1,
+    )  # fmt: skip
+
+    def starts(count: int) -> None:
+        def lives() -> tuple[int, int]:
+            found = site.view(trainer).record.lives
+            return found.starts, len(found.lasted_s)
+
+        wait_for(lambda: lives() == (count, count - 1), what=f"start {count}")
+
+    for count in range(1, VAIN_STARTS):
+        starts(count)
+        assert not site.view(trainer).trouble
+        site.server.client.submit(n_nodes=2, limit_s=60, duration_s=1)  # all there are
+    starts(VAIN_STARTS)
+    said = site.view(trainer).trouble
+    assert said.startswith("No progress in its last 3 starts: it reported none.")
+    assert said in site.client.explain(trainer).sentences
+    assert "bftrainer_trainers_without_progress 1.0" in site.client.metrics()
 
 
 def test_a_syntax_error_is_tried_once(site: DaemonSite) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.actuate import recording
-from bftrainer.actuate.group import Rescaled
+from bftrainer.actuate.group import Parked, Rescaled
 from bftrainer.elastic.protocol import Progress
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 from tests.support.snapshots import record
@@ -27,7 +27,8 @@ def test_each_report_counts_what_it_had_since_the_last() -> None:
     assert one.progress.node_s == 60.0
     one = _entered(one, 3, 140.0)
     assert one.progress.node_s == 80.0
-    one = recording.parked(one)
+    gone = Parked(generation=1, size_before=3, is_saved=False, reason="")
+    one = recording.parked(one, gone, 140.0)
     one = _entered(one, 1, 500.0)
     assert one.progress.node_s == 80.0
     one = replace(one, progress=replace(one.progress, reported_s=600.0))

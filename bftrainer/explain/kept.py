@@ -1,0 +1,74 @@
+"""Explains what a trainer keeps of its work from one life to the next. Pure.
+
+Called by ``service_views`` and ``cli.status``.
+"""
+
+from __future__ import annotations
+
+from statistics import mean
+
+from bftrainer.model.trainer import Lives, Mark, TrainerRecord
+
+VAIN_STARTS = 3  # so many in a row that begin no further are a finding
+PATIENCE = 2.0  # intervals after which a life that got further is expected to have kept it
+
+
+def kept(record: TrainerRecord) -> str:
+    """Return which part of its work was kept; "": it has done none."""
+    reached, lost = record.lives.reached, record.lives.lost
+    for unit, has, gone in (
+        ("samples", reached.samples, lost.samples),
+        ("steps", reached.step, lost.step),
+        ("epochs", reached.epoch, lost.epoch),
+    ):
+        if has or gone:
+            return f"{100.0 * has / (has + gone):.3g}% of {has + gone} {unit} that it trained"
+    return ""
+
+
+def is_vain(record: TrainerRecord, now_s: float) -> bool:
+    """Whether it starts again and again and keeps no progress."""
+    lives = record.lives
+    if record.state.is_final or lives.starts < VAIN_STARTS:
+        return False
+    patience_s = PATIENCE * record.spec.checkpoint_interval_s
+    is_better = bool(record.progress.size) and now_s - lives.began_s > patience_s
+    return not (is_better and lives.reached.is_beyond(lives.furthest))
+
+
+def vain_sentence(record: TrainerRecord, now_s: float) -> str:
+    """Say since how many starts it has kept no progress, and what to do; "": it keeps it."""
+    if not is_vain(record, now_s):
+        return ""
+    lives = record.lives
+    began = "it reported none"
+    if lives.furthest != Mark():
+        began = f"none began beyond {_place(lives.furthest)}"
+    elif _has_trained(lives):
+        began = "each began from nothing"
+    stayed = ""
+    if lives.lasted_s:
+        stayed = f" Its nodes stayed for {mean(lives.lasted_s):.0f} s on average."
+    return f"No progress in its last {lives.starts} starts: {began}.{stayed} {_advice(record)}"
+
+
+def _has_trained(lives: Lives) -> bool:
+    return lives.lost != Mark() or lives.reached.is_beyond(lives.furthest)
+
+
+def _place(mark: Mark) -> str:
+    if mark.step:
+        return f"step {mark.step}"
+    return f"{mark.samples} samples" if mark.samples else f"epoch {mark.epoch}"
+
+
+def _advice(record: TrainerRecord) -> str:
+    if not _has_trained(record.lives):
+        return "It needs longer to begin than its nodes stay: have it import and load less."
+    if record.spec.runtime == "torch":
+        return "Look in its log for why no checkpoint was written."
+    interval_s = record.spec.checkpoint_interval_s
+    return (
+        f"Have it write checkpoints more often (--checkpoint-interval is {interval_s:g} s), or look"
+        " in its log for why it does not."
+    )
