@@ -1,12 +1,12 @@
 """Averages the gradients of all workers, overlapped with the backward pass.
 
-Hooks copy each finished gradient, weighted by this worker's share of the global batch, into a
-flat bucket; a full bucket is reduced at once. The last bucket also carries every worker's vote
-to switch to a newer generation, so all agree on the step without an extra message; where
-gradients stay on GPUs the votes have a bucket of their own, reduced last. When ``backward()``
-returns, ``p.grad`` is the average, as with DistributedDataParallel. In a step of several
-passes all but the last only accumulate. Used by ``run`` at sizes above 1, and at size 1 where
-a step may have several passes.
+Hooks copy each finished gradient, weighted as ``loss_rule`` has it, into a flat bucket; a full
+bucket is reduced at once. The last bucket also carries every worker's vote to switch to a newer
+generation, so all agree on the step without an extra message, and the sum of weights that the
+script gives; where gradients stay on GPUs they have a bucket of their own, reduced last. When
+``backward()`` returns, ``p.grad`` is the gradient of the whole batch, as with
+DistributedDataParallel. In a step of several passes all but the last only accumulate. Used by
+``run`` at sizes above 1, and at size 1 where a step may have several passes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from bftrainer.elastic import device
 from bftrainer.elastic import group as groups
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group
+from bftrainer.elastic.loss_rule import LossRule
+from bftrainer.elastic.reduction import MEAN
 
 FIRST_BUCKET_BYTES = 1 << 20  # small, so that the first reduction starts early
 BUCKET_BYTES = 25 << 20
@@ -78,10 +80,12 @@ class GradientReducer:
         self,
         parameters: Sequence[torch.nn.Parameter],
         *,
+        rule: LossRule | None = None,
         works_alone: bool = False,
         measures: bool = False,
     ) -> None:
         self._all = list(parameters)
+        self._rule = rule or LossRule(MEAN)
         self.works_alone = works_alone  # active at size 1 too: a step may have several passes
         self.squares: tuple[float, float] | None = None  # see _measure
         self._measures = measures
@@ -100,6 +104,10 @@ class GradientReducer:
         self._vote: Callable[[], bool] = lambda: False
         self._abandoned: Callable[[], bool] = lambda: False
         self._weight = 1.0
+        self._share = 1.0  # of the batch, in this pass
+        self._streams = True  # this pass is reduced while it goes on
+        self._given: float | None = None  # weight by the script, of this pass
+        self._given_before = (0.0, 0.0)  # of the step's earlier passes, and their share
         self._handles: list[Any] = []
         self._watch()
 
@@ -127,7 +135,7 @@ class GradientReducer:
 
     def _allocate(self) -> None:
         groups = layout(self.params)
-        flags = 1 + len(self.params) + self._measures
+        flags = self._flag_count
         last = self.params[groups[-1][0]]
         own_flags = last.dtype not in _FLAG_DTYPES or device.is_on_device(last)
         self.buckets = [
@@ -139,6 +147,11 @@ class GradientReducer:
         if own_flags:  # half precision cannot count votes, and the host must read them
             self.buckets.append(GradientBucket([], [], flags))
         self._index()
+
+    @property
+    def _flag_count(self) -> int:
+        """A vote, a mark for each parameter, two sums of weights, perhaps a square."""
+        return 3 + len(self.params) + self._measures
 
     def _replace_haunted(self) -> None:
         haunted = [b for b in self.buckets if b.is_haunted]
@@ -185,8 +198,8 @@ class GradientReducer:
         for bucket in self.buckets:
             bucket.work = None
 
-    def begin(self, weight: float, number: int = 0, passes: Sequence[int] = (1,)) -> None:
-        """Start pass ``number`` of a step; its gradients are multiplied by ``weight``.
+    def begin(self, share: float, number: int = 0, passes: Sequence[int] = (1,)) -> None:
+        """Start pass ``number`` of a step, over this share of the batch.
 
         ``passes``: number of passes of each rank in this step.
         """
@@ -197,7 +210,11 @@ class GradientReducer:
         if number == 0 and self._has_carry:
             self._has_carry = False
             self._carried = [False] * len(self.params)
-        self._weight = weight
+        self._share, self._weight = share, self._rule.weight_of(share)
+        self._given = None
+        if number == 0:
+            self._given_before = (0.0, 0.0)
+        self._streams = self._is_last and self.overlaps and bool(self._rule.kind)
         self._square = 0.0
         self._seen = [False] * len(self.params)
         self._count = 0
@@ -226,7 +243,7 @@ class GradientReducer:
                 Variable._execution_engine.queue_callback(self.finish)  # noqa: SLF001
             self._count += 1
             self._seen[i] = True
-            if not (self._is_last and self.overlaps):
+            if not self._streams or self.broken is not None:
                 return  # collected when the pass is complete
             bucket, view = self._slots[i]
             weigh(p.grad, self._weight, view)
@@ -259,9 +276,45 @@ class GradientReducer:
             bucket.flags[1 : 1 + len(self.params)] = torch.tensor(
                 self._marks(), dtype=bucket.flags.dtype
             )
+        sums = zip(self._given_before, self._given_here, strict=True)
+        bucket.flags[1 + len(self.params)], bucket.flags[2 + len(self.params)] = map(sum, sums)
         if self._measures:
-            own = self._square / self._weight**2 if self._weight > 0 else 0.0
-            bucket.flags[1 + len(self.params)] = own
+            own = self._square / self._share**2 if self._share > 0 else 0.0
+            bucket.flags[3 + len(self.params)] = own
+
+    def give(self, weight: float) -> None:
+        """Multiply this pass by the script's weight instead.
+
+        Raises:
+            ElasticError: BFT-1405 when gradients of this pass were reduced already.
+        """
+        if self._count or self.is_finished:
+            raise ElasticError(
+                "BFT-1405",
+                "run.weight() was called after the backward pass.",
+                "Call it before loss.backward().",
+            )
+        if self._share > 0:
+            self._given, self._weight = weight, weight / self._rule.unit
+
+    @property
+    def _given_here(self) -> tuple[float, float]:
+        return (0.0, 0.0) if self._given is None else (self._given, self._share)
+
+    def _decide(self) -> None:
+        """In the first step of several parts: vote on how the loss is reduced."""
+        if self._rule.kind or not self._is_bound:
+            return
+        own = self._rule.votes(has_samples=self._share > 0, is_weighted=self._given is not None)
+        votes = torch.tensor(own)
+        if self.group is not None:
+            self.broken = groups.settle(self.group.control.all_reduce(votes), self._abandoned)
+        if self.broken is not None:
+            self._left = self.group
+            return
+        self._rule.settle(votes.tolist())
+        if self._given is None:
+            self._weight = self._rule.weight_of(self._share)
 
     def _marks(self) -> list[float]:
         """Return 1.0 for each parameter with a gradient of this worker in this step."""
@@ -277,7 +330,9 @@ class GradientReducer:
         for bucket in self.buckets:
             bucket.flat.zero_()
             bucket.missing = 0
-        self._launch_ready()
+        self._decide()
+        if self.broken is None:
+            self._launch_ready()
         self.finish()
 
     def finish(self) -> None:
@@ -286,12 +341,15 @@ class GradientReducer:
             return
         self.is_finished = True
         self.is_listening = False
+        self._decide()
+        if self.broken is not None:
+            return  # the step is void
         if not self._is_last:
             self._carry()
             return
         if self._launched < len(self.buckets):
             for i, seen in enumerate(self._seen):
-                if not seen:
+                if not (seen and self._streams):
                     weigh(self.params[i].grad, self._weight, self._slots[i][1])
             for bucket in self.buckets:
                 bucket.missing = 0
@@ -314,6 +372,8 @@ class GradientReducer:
             else:
                 bucket.carry.copy_(own)
         self._has_carry = True
+        sums = zip(self._given_before, self._given_here, strict=True)
+        self._given_before = (sum(next(sums)), sum(next(sums)))
         for i, p in enumerate(self.params):
             self._carried[i] |= p.grad is not None
 
@@ -341,9 +401,14 @@ class GradientReducer:
     def _hand_out(self) -> None:
         votes, *marks = self.buckets[-1].flags.tolist()
         self.votes = round(votes)
+        total, given_share, *squares = marks[len(self.params) :]
+        factor = self._rule.weigh(total, given_share)
+        if factor != 1.0:
+            for bucket in self.buckets:
+                bucket.flat[: bucket.count].mul_(factor)
         if self._measures:
             mean = sum(_square_of(bucket) for bucket in self.buckets)
-            self.squares = (marks[len(self.params)], mean)
+            self.squares = (squares[0] * factor**2, mean)
         for p, mark, (_, view) in zip(self.params, marks, self._slots, strict=False):
             # A parameter without a gradient on any member keeps None, as in plain torch.
             p.grad = view if mark else None

@@ -21,6 +21,7 @@ from bftrainer.elastic import group as groups
 from bftrainer.elastic.buckets import GradientBucket, GradientReducer, weigh
 from bftrainer.elastic.device import host_memory
 from bftrainer.elastic.group import Broken, Group
+from bftrainer.elastic.loss_rule import LossRule
 from bftrainer.elastic.state import pack, unpack
 
 
@@ -58,6 +59,7 @@ class OrderedReducer(GradientReducer):
         self,
         parameters: Sequence[torch.nn.Parameter],
         buffers: Callable[[], list[torch.Tensor]],
+        rule: LossRule | None = None,
     ) -> None:
         self._padding = 1
         self._exchanges: dict[tuple[int, tuple[int, ...]], Exchange] = {}
@@ -66,7 +68,7 @@ class OrderedReducer(GradientReducer):
         self._first: list[torch.Tensor] = []  # buffers after logical worker 0
         self._number = 0
         self._passes: tuple[int, ...] = (1,)
-        super().__init__(parameters, works_alone=True)
+        super().__init__(parameters, rule=rule, works_alone=True)
 
     def _allocate(self) -> None:
         super()._allocate()
@@ -76,7 +78,7 @@ class OrderedReducer(GradientReducer):
 
     def _padded(self, bucket: GradientBucket) -> GradientBucket:
         """Return a bucket that can be cut into slices of the same width."""
-        flags = 1 + len(self.params) if len(bucket.flags) else 0
+        flags = self._flag_count if len(bucket.flags) else 0
         short = -(bucket.count + flags) % self._padding
         return GradientBucket(bucket.members, self.params, flags + short)
 
@@ -88,14 +90,14 @@ class OrderedReducer(GradientReducer):
         self._padding = 1 if group is None else group.size
         self._allocate()
 
-    def begin(self, weight: float, number: int = 0, passes: Sequence[int] = (1,)) -> None:
+    def begin(self, share: float, number: int = 0, passes: Sequence[int] = (1,)) -> None:
         """Start the pass of one logical worker."""
         if number == 0:
             self._before = [b.clone() for b in self._buffers]
             self._first = []
         else:
             self._restore(self._before)
-        super().begin(weight, number, passes)
+        super().begin(share, number, passes)
         self._number, self._passes = number, tuple(passes)
 
     def contribute_nothing(self, passes: Sequence[int] = (1,)) -> None:
@@ -122,6 +124,10 @@ class OrderedReducer(GradientReducer):
         self.is_listening = False
         if not self._is_bound:
             return  # a rehearsal
+        self._decide()
+        if self.broken is not None:
+            self._restore(self._before)
+            return
         rank = 0 if self.group is None else self.group.rank
         if rank == 0 and self._number == 0:
             self._first = [b.clone() for b in self._buffers]
@@ -139,6 +145,8 @@ class OrderedReducer(GradientReducer):
                 bucket.flags.zero_()
                 marks = torch.tensor(self._marks(), dtype=bucket.flags.dtype)
                 bucket.flags[1 : 1 + len(self.params)] = marks
+                at = 1 + len(self.params)
+                bucket.flags[at : at + 2] = torch.tensor(self._given_here, dtype=bucket.flags.dtype)
             if self.group is not None:
                 exchange = self._exchange(k)
                 exchange.leaves[:, self._number].copy_(bucket.flat.view(self.group.size, -1))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic import group as groups
-from bftrainer.elastic import offering, own_order, registered_models
+from bftrainer.elastic import loss_rule, offering, own_order, registered_models
 from bftrainer.elastic.batch import (
     BatchPiece,
     GlobalBatch,
@@ -31,6 +30,7 @@ from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken
 from bftrainer.elastic.loader import Loader, View, least_share
+from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.ordered_reduction import OrderedReducer
 from bftrainer.elastic.own_order import Indices
@@ -63,6 +63,7 @@ class Run(RunInfo):
         batch: GlobalBatch | PerWorkerBatch | None = None,
         bitwise: LogicalWorkers | None = None,
         indices: Indices | None = None,
+        loss: str | None = None,
     ) -> None:
         self._control = control = control_module.current()
         config = control.config
@@ -83,6 +84,7 @@ class Run(RunInfo):
         self._loader.cutting = cutting
         self._scaling = Scaling(cutting, self._plan.batch)
         self._rates = self._scaling.rates
+        self._rule = LossRule(loss, model.parameters(), lambda: self._updater.scale)
         registered = self._registered(extra or {})
         self._updater = Updater(optimizer, registered)
         self._rows = PerSampleStates(registered, self._plan.batch, cutting)
@@ -100,22 +102,20 @@ class Run(RunInfo):
                 config.backend, self._state.parameters(), is_bitwise=cutting.logical > 0
             ),
         )
-        super().__init__(membership)
-        self._is_entered = False
-        self._is_looping = False
-        self._batch: int | None = None  # global size of the batch the script is working on
-        self._is_last_pass = True  # over that batch
+        super().__init__(membership, self._rule)
+        self._is_entered = self._is_looping = False
         self._undo: dict[str, Any] | None = None  # light state, to undo what a pass changes
         self._short_batch: int | None = None  # of the last step, if some had no samples
         self._pace = StepDurations(self._length.total(self._plan.epoch_samples, config))
         self._record = record_of(self)
+        self._rule.look(has_parts=cutting.is_parted or not control.is_plain)
         control.on_script_end, control.report = self.finish, self.report
 
     def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Return the script's extra state and the run's own."""
         rates = {KEY: self._rates} if self._rates.measures else {}
         own = {} if self._loader.own is None else {own_order.KEY: self._loader.own}
-        return {**extra, **rates, **own}
+        return {**extra, **rates, **own, loss_rule.KEY: self._rule}
 
     # ---- the loops -------------------------------------------------------------------
 
@@ -200,6 +200,7 @@ class Run(RunInfo):
         if membership.size > 1 and reducer is not None and reducer.broken is not None:
             # The step is void: whatever the script does until the next batch is undone.
             self._updater.forget()
+            self._rule.forget()
             membership.undo = self._state.snapshot_light()
             return False
         if self._cutting.logical:
@@ -212,24 +213,6 @@ class Run(RunInfo):
         self._commit(batch)
         return True
 
-    @property
-    def is_last_pass(self) -> bool:
-        """Whether the next ``step()`` updates: no further pass over this batch follows."""
-        return self._is_last_pass
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients in here; the next backward pass outside averages them."""
-        reducer = self._membership.reducer
-        if reducer is None or not reducer.is_listening:
-            yield
-            return
-        reducer.is_listening = False
-        try:
-            yield
-        finally:
-            reducer.is_listening = not reducer.is_finished
-
     def finish(self) -> None:
         """Complete the run: write the final checkpoint and report ``Finished``.
 
@@ -241,6 +224,7 @@ class Run(RunInfo):
             return
         self._control.is_over = True
         end_watch()
+        end_looking()
         self._loader.close()
         membership = self._membership
         for hook in membership.on_generation_end:
@@ -284,15 +268,11 @@ class Run(RunInfo):
         membership.handover.keep_initial()
         membership.reducer = self._new_reducer()
         self._is_rehearsing = True
-        samples = self._cutting.rehearsal(self._plan.batch)
-        self._batch = samples
-        membership.reducer.begin(1.0)
-        membership.reducer.is_in_hand = True
-        self._strays.next_batch()
-        self._rows.serve(BatchPiece(start=0, stop=samples))
-        with quiet_schedulers():
-            yield self._loader.rehearsal(samples)
-        self._require_stepped()
+        samples, least = self._cutting.rehearsal(self._plan.batch), self._cutting.least
+        yield from self._rehearse_with(membership.reducer, samples)
+        if self._rule.is_open():  # its loss over other samples tells more
+            other = samples - 1 if samples > least else samples + 1
+            yield from self._rehearse_with(membership.reducer, other)
         self._is_rehearsing = False
         for p in self._state.parameters():
             if p.grad is not None:
@@ -300,6 +280,17 @@ class Run(RunInfo):
                 p.grad = None
         groups.rehearse(self._control.config.address)
         self._say_warm()
+
+    def _rehearse_with(self, reducer: GradientReducer, samples: int) -> Iterator[Any]:
+        self._batch, self._rule.batch = samples, self._plan.batch
+        self._rule.take(samples)
+        reducer.begin(1.0)
+        reducer.is_in_hand = True
+        self._strays.next_batch()
+        self._rows.serve(BatchPiece(start=0, stop=min(samples, self._plan.batch)))
+        with quiet_schedulers():
+            yield self._loader.rehearsal(samples)
+        self._require_stepped()
 
     def _say_warm(self) -> None:
         self._control.send(Warm(warm_up_s=time.monotonic() - self._control.started_s))
@@ -341,9 +332,11 @@ class Run(RunInfo):
     def _new_reducer(self) -> GradientReducer:
         parameters = self._state.parameters()
         if self._cutting.logical:
-            return OrderedReducer(parameters, self._state.buffers)
+            return OrderedReducer(parameters, self._state.buffers, self._rule)
         is_parted, measures = self._cutting.is_parted, self._rates.measures
-        return GradientReducer(parameters, works_alone=is_parted, measures=measures)
+        return GradientReducer(
+            parameters, rule=self._rule, works_alone=is_parted, measures=measures
+        )
 
     def _passes(self, batch: int, pieces: Sequence[BatchPiece]) -> Iterator[Any]:
         """Process a share in several passes; only the last one updates."""
@@ -383,7 +376,9 @@ class Run(RunInfo):
 
     def _take_in_hand(self, batch: int, samples: int, number: int = 0) -> None:
         """Note that the script now works on ``samples`` samples of a global batch."""
-        self._batch = batch
+        self._batch, rule = batch, self._rule
+        rule.batch, rule.sum_weight = batch, self._plan.batch / self._membership.terms.batch
+        rule.take(samples)
         reducer = self._membership.reducer
         if reducer is not None and (self.size > 1 or reducer.works_alone):
             reducer.begin(samples / batch, number, self._pass_counts(batch))
@@ -439,6 +434,7 @@ class Run(RunInfo):
         counters.step += 1
         counters.position += batch
         counters.samples += batch
+        self._rule.commit(is_first=self.rank == 0)
         self._note_commit(batch)
 
     def _note_commit(self, batch: int) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.loss_rule import LossRule
 from bftrainer.elastic.membership import GenerationInfo, Membership
 from bftrainer.elastic.parameters import params
 
@@ -14,9 +18,13 @@ Hook = Callable[[GenerationInfo], object]
 class RunInfo:
     """Position, metrics and hooks of one training run."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, rule: LossRule) -> None:
         self._membership = membership
+        self._rule = rule
         self._is_rehearsing = False
+        self._batch: int | None = None  # global size of the batch the script is working on
+        self._is_last_pass = True  # over that batch
+        membership.on_entered.append(lambda _info: rule.forget())
         self._on_committed: list[Hook] = []
 
     @property
@@ -70,6 +78,11 @@ class RunInfo:
         return self._is_rehearsing
 
     @property
+    def is_last_pass(self) -> bool:
+        """Whether the next ``step()`` updates: no further pass over this batch follows."""
+        return self._is_last_pass
+
+    @property
     def params(self) -> Mapping[str, Any]:
         """The parameters of this trial; empty outside of a study."""
         return params()
@@ -93,6 +106,51 @@ class RunInfo:
             epoch=counters.epoch + self._is_epoch_over(),
             samples=counters.samples,
         )
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients in here; the next backward pass outside averages them."""
+        reducer = self._membership.reducer
+        if reducer is None or not reducer.is_listening:
+            yield
+            return
+        reducer.is_listening = False
+        try:
+            yield
+        finally:
+            reducer.is_listening = not reducer.is_finished
+
+    def weight(self, weight: Any) -> None:
+        """Say what this batch counts by: what its loss was divided by, instead of its samples.
+
+        For a mean over something else than samples, such as tokens without padding: the update
+        is then the mean over all workers' tokens. Call it for every batch, before the backward
+        pass; with 0 the batch does not count.
+
+        Args:
+            weight: a finite number, 0 or more.
+
+        Raises:
+            ElasticError: BFT-1405 outside of a batch or after its backward pass; BFT-1428 when it
+                is no such number, or the loss is a sum.
+        """
+        value = float(weight)
+        if not (math.isfinite(value) and value >= 0.0):
+            raise ElasticError(
+                "BFT-1428",
+                f"run.weight() was given {value}.",
+                "Give the finite number by which the loss was divided, 0 or more.",
+            )
+        if self._batch is None:
+            raise ElasticError(
+                "BFT-1405",
+                "run.weight() was called without a batch.",
+                "Call it inside the loop over run.batches().",
+            )
+        self._rule.refuse_weight()
+        reducer = self._membership.reducer
+        if reducer is not None and reducer.is_in_hand:
+            reducer.give(value)
 
     def _is_in_vain(self) -> bool:
         """Whether what the script does now changes nothing."""

@@ -190,7 +190,7 @@ def test_buckets_hold_weighted_gradients_last_parameters_first() -> None:
     torch.testing.assert_close(
         flat[: -len(reducer.buckets[0].flags)], 0.25 * torch.cat([g.flatten() for g in expected])
     )
-    assert reducer.buckets[0].flags.tolist() == [0.0, 1.0, 1.0, 1.0, 1.0]
+    assert reducer.buckets[0].flags.tolist() == [0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
 
 
 def test_bucket_sizes_first_small_then_large() -> None:

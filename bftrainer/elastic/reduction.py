@@ -1,0 +1,318 @@
+"""Reads from autograd's graph whether a loss is a mean or a sum over the samples.
+
+A loss is cut into terms: what its sums and constant factors hold together. Each term names the
+reductions that made it a number, from the outside to the inside. Which of them is over the samples,
+and whether a factor depends on their number, one batch often leaves open; the same loss over
+another number of samples decides it. What is not certain is unclear, never guessed. Used by
+``loss_rule``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+MEAN, SUM = "mean", "sum"
+FREE = "free"  # does not depend on the samples, such as a penalty on parameters
+UNEVEN = "it is a mean over something else than the samples"
+HIDDEN = "autograd does not show how it is reduced"
+MIXED = "its terms are reduced differently"
+# Nodes that change no value.
+_SAME = (
+    *("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Alias"),
+    *("Permute", "Transpose", "T"),
+)
+_MOST_NODES = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """One mean or sum."""
+
+    op: str  # MEAN or SUM
+    count: int  # elements that it reduces to one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A part of a loss."""
+
+    reductions: tuple[Reduction, ...] = ()
+    factor: float = 1.0  # product of all constants
+    is_scaled: bool = False  # there are constants
+    is_free: bool = False
+    is_even: bool = True  # no weights, nothing left out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A loss over so many samples."""
+
+    samples: int
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How a loss is reduced over the samples."""
+
+    kind: str = ""  # MEAN, SUM, or "" if it is unclear
+    is_certain: bool = False  # no other reading is possible
+    reason: str = ""  # why it is unclear
+
+
+# ---- reading the graph -------------------------------------------------------------------
+
+
+def terms_of(root: Any, parameters: Collection[int], loss_scale: float) -> tuple[Term, ...]:
+    """Return the terms of a loss.
+
+    Args:
+        root: the loss tensor.
+        parameters: addresses of the data of all parameters.
+        loss_scale: of mixed precision; a factor of this value does not count.
+    """
+    if root.grad_fn is None or root.numel() != 1:
+        return (Term(),)
+    return tuple(_Walk(parameters, loss_scale).terms(root.grad_fn, Term()))
+
+
+class _Walk:
+    """Goes down from one loss."""
+
+    def __init__(self, parameters: Collection[int], loss_scale: float) -> None:
+        self._parameters = parameters
+        self._loss_scale = loss_scale
+        self._left = _MOST_NODES
+
+    def terms(self, node: Any, so_far: Term) -> Iterator[Term]:
+        """Yield the terms below a node."""
+        while True:
+            self._left -= 1
+            name, below = _name(node), [child for child, _ in node.next_functions]
+            inner = [child for child in below if child is not None]
+            if self._left < 0:
+                yield replace(so_far, reductions=())
+                return
+            if (fused := _fused(node)) is not None:
+                reduction, is_even = fused
+                yield replace(so_far, reductions=(*so_far.reductions, reduction), is_even=is_even)
+                return
+            if name in ("Sum", "Mean"):
+                reduction = Reduction(op=name.lower(), count=_reduced(node))
+                so_far = replace(so_far, reductions=(*so_far.reductions, reduction))
+            elif name in ("Mul", "Div") and (factor := _constant(node, below)) is not None:
+                so_far = self._scaled(so_far, 1 / factor if name == "Div" else factor)
+            elif name in ("Add", "Sub", "Rsub") and not so_far.reductions:
+                for child in inner:
+                    yield from self.terms(child, so_far)
+                return
+            elif name == "Stack":  # what is reduced over has the number of its parts
+                yield from dict.fromkeys(t for child in inner for t in self.terms(child, so_far))
+                return
+            elif name in ("Mul", "Div") and len(inner) == 2 and not so_far.reductions:
+                yield from self._product(inner, so_far, is_ratio=name == "Div")
+                return
+            elif name not in _SAME and name != "Neg":
+                yield replace(so_far, is_free=self._is_free(node))
+                return
+            node = inner[0]
+
+    def _scaled(self, term: Term, factor: float) -> Term:
+        if factor == self._loss_scale:
+            self._loss_scale = 1.0  # once
+            return term
+        return replace(term, factor=term.factor * factor, is_scaled=True)
+
+    def _product(self, inner: Sequence[Any], so_far: Term, *, is_ratio: bool) -> Iterator[Term]:
+        """Yield the terms of a product with something that does not depend on the samples."""
+        if self._is_free(inner[1]):
+            yield from self.terms(inner[0], so_far)
+        elif self._is_free(inner[0]) and not is_ratio:
+            yield from self.terms(inner[1], so_far)
+        else:
+            yield so_far
+
+    def _is_free(self, node: Any) -> bool:
+        """Whether nothing but parameters goes into a node."""
+        waiting, known = [node], set()
+        while waiting:
+            one = waiting.pop()
+            self._left -= 1
+            if self._left < 0 or any(not self._is_own(t) for t in _saved_tensors(one)):
+                return False
+            if one not in known:
+                known.add(one)
+                waiting += [child for child, _ in one.next_functions if child is not None]
+        return True
+
+    def _is_own(self, saved: torch.Tensor) -> bool:
+        return saved.numel() <= 1 or saved.data_ptr() in self._parameters
+
+
+def _name(node: Any) -> str:
+    """Return a node's name without its ending: ``MulBackward0`` is ``Mul``."""
+    return str(node.name()).rstrip("0123456789").removesuffix("Backward")
+
+
+def _saved_tensors(node: Any) -> list[torch.Tensor]:
+    saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
+    return [one for one in saved if isinstance(one, torch.Tensor)]
+
+
+def _reduced(node: Any) -> int:
+    """Return how many elements a sum or mean makes one."""
+    sizes = [int(n) for n in node._saved_self_sym_sizes]  # noqa: SLF001 - how torch shows it
+    dims = getattr(node, "_saved_dim", None)
+    if not dims:
+        return math.prod(sizes)
+    wrapped = [d - (1 << 64) if d >= 1 << 63 else d for d in dims]  # torch shows them unsigned
+    return math.prod(sizes[d] for d in wrapped)
+
+
+def _fused(node: Any) -> tuple[Reduction, bool] | None:
+    """Return the reduction of a loss function that torch has as one node, and if it is even."""
+    code = getattr(node, "_saved_reduction", 0)
+    if code not in (1, 2):
+        return None
+    given, name = node._saved_self, _name(node)  # noqa: SLF001
+    count = given.numel()
+    if name in ("NllLoss", "NllLoss2D", "MultiMarginLoss", "MultilabelMarginLoss"):
+        count //= given.shape[1] if given.dim() > 1 else count
+    is_even = True
+    if name.startswith("NllLoss") and code == 1:
+        total = node._saved_total_weight  # noqa: SLF001
+        is_even = node._saved_weight is None and float(total) == count  # noqa: SLF001
+    return Reduction(op=MEAN if code == 1 else SUM, count=count), is_even
+
+
+def _constant(node: Any, below: Sequence[Any]) -> float | None:
+    """Return the constant of a product, or of a quotient of which it is the divisor."""
+    is_other = len(below) < 2 or below[1] is None
+    if below[0] is None and (not is_other and _name(node) == "Div"):
+        return None
+    value = getattr(node, "_saved_other" if is_other else "_saved_self", None)
+    if below[0] is not None and not is_other:
+        return None
+    if isinstance(value, torch.Tensor):
+        value = value.item() if value.numel() == 1 else None
+    return float(value) if isinstance(value, int | float) and value else None
+
+
+# ---- judging -----------------------------------------------------------------------------
+
+
+def judge(seen: Sequence[Seen], batch: int) -> Verdict:
+    """Return what the newest of the observations says, with the help of another.
+
+    Args:
+        seen: the loss over one or more numbers of samples, the newest last.
+        batch: samples of the whole batch, by which a script may divide at any size.
+    """
+    if not seen:
+        return Verdict(reason=HIDDEN)
+    now = seen[-1]
+    others = [
+        one
+        for one in seen[:-1]
+        if one.samples != now.samples and _shape(one.terms) == _shape(now.terms)
+    ]
+    differs = not others and any(one.samples != now.samples for one in seen[:-1])
+    most = max(Counter(now.terms).values(), default=0)
+    if differs or (not others and most >= now.samples > 1):  # a loop over samples, perhaps
+        return Verdict(reason=HIDDEN)
+    other = others[-1] if others else None
+    found = [
+        _of_term(term, now.samples, batch, *((other.terms[i], other.samples) if other else ()))
+        for i, term in enumerate(now.terms)
+    ]
+    if unclear := [one for one in found if not one.kind]:
+        return unclear[0]
+    kinds = {one.kind for one in found}
+    if kinds not in ({MEAN}, {MEAN, FREE}, {SUM}):
+        return Verdict(reason=MIXED)
+    return Verdict(
+        kind=SUM if SUM in kinds else MEAN, is_certain=all(one.is_certain for one in found)
+    )
+
+
+def _shape(terms: Sequence[Term]) -> list[tuple[object, ...]]:
+    return [
+        (term.is_free, term.is_scaled, *(reduction.op for reduction in term.reductions))
+        for term in terms
+    ]
+
+
+def _of_term(
+    term: Term, samples: int, batch: int, other: Term | None = None, other_samples: int = 0
+) -> Verdict:
+    """Judge one term, with the help of the same one over ``other_samples``."""
+    ours, is_even = _over_samples(term, samples, other, other_samples)
+    ops = {reduction.op for reduction in ours}
+    if term.is_free and not ours:
+        return Verdict(kind=FREE, is_certain=True)
+    if len(ops) != 1:
+        return Verdict(reason=HIDDEN)
+    [op] = ops
+    if op == MEAN and not (is_even and term.is_even):
+        return Verdict(reason=UNEVEN)
+    if other is None:
+        kind = _alone(op, term, samples, batch, [reduction.count for reduction in ours])
+    else:
+        kind = _compared(op, samples / other_samples, term.factor / other.factor)
+    if not kind:
+        return Verdict(reason=UNEVEN if op == SUM and abs(term.factor) < 1 else HIDDEN)
+    is_plain = not term.is_scaled and len({r.op for r in term.reductions}) == 1
+    return Verdict(kind=kind, is_certain=is_plain or other is not None)
+
+
+def _over_samples(
+    term: Term, samples: int, other: Term | None, other_samples: int
+) -> tuple[list[Reduction], bool]:
+    """Return the reductions that are over the samples, and if each has as much of every sample."""
+    if other is None:
+        ours = () if term.is_free else term.reductions
+        return [r for r in ours if r.count % samples == 0], True
+    pairs = list(zip(term.reductions, other.reductions, strict=True))
+    grown = [(now, then) for now, then in pairs if now.count != then.count]
+    is_even = all(now.count * other_samples == then.count * samples for now, then in grown)
+    return [now for now, _ in grown], is_even
+
+
+def _compared(op: str, samples: float, factor: float) -> str:
+    """Return the kind of a term whose factor became ``factor`` times what it was."""
+    if math.isclose(factor, 1.0, rel_tol=1e-6):
+        return op
+    if op == SUM and math.isclose(factor * samples, 1.0, rel_tol=1e-6):
+        return MEAN  # a sum that is divided by the samples
+    if op == MEAN and math.isclose(factor, samples, rel_tol=1e-6):
+        return SUM
+    return ""
+
+
+def _alone(op: str, term: Term, samples: int, batch: int, counts: Sequence[int]) -> str:
+    """Return the kind of a term seen over one number of samples; "" unless only one makes sense."""
+    size = abs(term.factor)
+    if not term.is_scaled or (samples > 1 and size == 1.0):
+        return op
+    if samples == 1:
+        return ""
+    if op == MEAN:  # times its samples it would be a sum
+        return "" if _is_whole(size / samples) else MEAN
+    divisor = 1 / size
+    if samples < batch:
+        ways = [samples, *counts]
+        if any(math.isclose(divisor, way, rel_tol=1e-6) for way in ways):
+            return MEAN
+        if any(math.isclose(divisor, way * batch / samples, rel_tol=1e-6) for way in ways):
+            return SUM
+    return SUM if size >= 0.5 and samples > 2 else ""
+
+
+def _is_whole(number: float) -> bool:
+    return number > 0.5 and math.isclose(number, round(number), rel_tol=1e-6)

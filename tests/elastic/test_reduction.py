@@ -1,0 +1,105 @@
+"""Whatever a loss is reduced over, an update is that of one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.elastic import journal
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
+
+TRAIN = SCRIPTS / "train_loss.py"
+LOSSES = ("sum", "mean", "tokens", "classes", "vae")
+KIND = {"sum": "sum", "vae": "sum", "mean": "mean", "tokens": "weighted", "classes": "weighted"}
+
+SUM = """\
+import os, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from bftrainer import elastic
+
+torch.manual_seed(0)
+x = torch.randn(400, 8)
+m = nn.Linear(8, 1)
+o = torch.optim.SGD(m.parameters(), lr=1e-4)
+run = elastic.Run(m, o, DataLoader(TensorDataset(x), batch_size=20), epochs=10)
+for e in run.epochs():
+    for (a,) in run.batches():
+        o.zero_grad()
+        (m(a) - a.sum(1, keepdim=True)).pow(2).sum().backward()
+        run.step()
+with open(os.path.join(os.environ["BFT_TEST_DIR"], "final"), "w") as file:
+    file.write("%.6f" % (m(x) - x.sum(1, keepdim=True)).pow(2).mean().item())
+"""
+
+
+def fixed(directory: Path, template: TemplateProcess, size: int, **settings: Any) -> journal.Entry:
+    directory.mkdir()
+    with Controller(directory, template) as c:
+        ids = c.start(TRAIN, [json.dumps(settings)], count=size)
+        c.warm(ids)
+        c.form(ids)
+        c.finished()
+    return journal.result(directory)
+
+
+def apart(found: journal.Entry, wanted: journal.Entry) -> float:
+    """The largest difference of a parameter, relative to the largest parameter."""
+    a, b = torch.tensor(found["parameters"]), torch.tensor(wanted["parameters"])
+    assert found["steps"] == wanted["steps"]
+    assert a.isfinite().all()
+    return float((a - b).abs().max() / b.abs().max())
+
+
+def rescaled(
+    directory: Path, template: TemplateProcess, sizes: tuple[int, ...], **settings: Any
+) -> journal.Entry:
+    """Train through these sizes, two steps each; a negative one begins with a kill of rank 0."""
+    directory.mkdir()
+    holds = [[2 * i, i + 1] for i in range(1, len(sizes))]
+    arguments = [json.dumps({**settings, "holds": holds})]
+    with Controller(directory, template) as c:
+        members: list[str] = []
+        for i, size in enumerate(sizes):
+            if i:
+                c.trained_to(2 * i - 1)
+            if size < 0:
+                c.kill(members[0])
+                dead = c.workers[members.pop(0)]
+                c.until(lambda w=dead: w.returncode is not None, "death noticed")  # type: ignore[misc]
+            more = c.start(TRAIN, arguments, count=max(0, abs(size) - len(members)))
+            c.warm(more)
+            # The first leave, so that rank 0 changes as well.
+            members = [*members, *more][-abs(size) :]
+            c.form(members, abandon=size < 0)
+        c.finished()
+    return journal.result(directory)
+
+
+def test_a_sum_is_learnt_as_by_one_process(tmp_path: Path, template: TemplateProcess) -> None:
+    script = tmp_path / "b_sum.py"
+    script.write_text(SUM)
+    finals = []
+    for size in (1, 2):
+        with Controller(tmp_path / str(size), template) as c:
+            c.directory.mkdir()
+            ids = c.start(script, count=size)
+            c.warm(ids)
+            c.form(ids)
+            c.finished()
+        finals.append((c.directory / "final").read_text())
+    assert finals == ["2.229573", "2.229573"]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_parameters_are_those_of_one_process(
+    tmp_path: Path, template: TemplateProcess, loss: str
+) -> None:
+    one = fixed(tmp_path / "one", template, 1, loss=loss)
+    found = rescaled(tmp_path / "many", template, (2, 3, -2, 1), loss=loss)
+    assert apart(found, one) < 1e-9
+    assert found["rule"]["kind"] == KIND[loss]
