@@ -318,10 +318,9 @@ class GradientReducer:
 
     def _marks(self) -> list[float]:
         """Return 1.0 for each parameter with a gradient of this worker in this step."""
-        if self._weight <= 0:
-            return [0.0] * len(self.params)
+        counts = self._weight > 0
         pairs = zip(self.params, self._carried, strict=True)
-        return [1.0 if p.grad is not None or carried else 0.0 for p, carried in pairs]
+        return [float(carried or (counts and p.grad is not None)) for p, carried in pairs]
 
     def contribute_nothing(self, passes: Sequence[int] = (1,)) -> None:
         """Take part in a step in which this worker has no samples."""
@@ -375,7 +374,7 @@ class GradientReducer:
         sums = zip(self._given_before, self._given_here, strict=True)
         self._given_before = (sum(next(sums)), sum(next(sums)))
         for i, p in enumerate(self.params):
-            self._carried[i] |= p.grad is not None
+            self._carried[i] |= p.grad is not None and self._weight > 0
 
     def _await_all(self, group: Group) -> None:
         began_s = time.monotonic()

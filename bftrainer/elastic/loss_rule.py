@@ -37,6 +37,7 @@ _ADVICE = (
     'Declare it, elastic.Run(..., loss="mean") or loss="sum", or say what each share counts by'
     " run.weight(n); see docs/howto/train-pytorch.md, Losses."
 )
+_ENOUGH, _MOST = 2, 5  # losses over the same samples, and in all
 _watching: list[Callable[[], None]] = []  # removes the watch of the latest run
 
 
@@ -65,7 +66,8 @@ class LossRule:
         self.sum_weight = 1.0  # of a share whose loss is a sum
         self._samples = 0  # of the pass in hand
         self._terms: tuple[Term, ...] = ()  # of its backward passes
-        self._seen: dict[int, Seen] = {}  # by samples
+        self._seen: list[Seen] = []  # the last few losses
+        self._is_fresh = True  # the pass in hand is to be looked at, and was not
         self._is_inside = False  # a backward pass
         self._is_looking = False
 
@@ -133,6 +135,8 @@ class LossRule:
     def take(self, samples: int) -> None:
         """Note that the script now works on this many samples."""
         self._samples, self._terms = samples, ()
+        known = sum(one.samples == samples for one in self._seen)
+        self._is_fresh = samples < self.batch or known < _ENOUGH  # a share decides, or alone
         if self._is_looking and not _watching:
             self._watch()
 
@@ -176,7 +180,7 @@ class LossRule:
 
     def is_open(self) -> bool:
         """Whether the loss over another number of samples would help."""
-        return self._is_looking and bool(self._seen) and not self._verdict().is_certain
+        return self._is_looking and bool(self._terms) and not self._verdict().is_certain
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is decided."""
@@ -221,26 +225,24 @@ class LossRule:
             end_looking()
 
     def _see(self, tensors: Any) -> None:
-        if self._samples in self._seen and not self._terms:
-            return  # in an earlier batch
+        if not self._is_fresh:
+            return
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         own = {p.data_ptr() for p in self._parameters}
         try:
             terms = [t for root in roots for t in terms_of(root, own, self._loss_scale())]
         except (RuntimeError, AttributeError, TypeError, IndexError):
             terms = [Term()]  # a node that torch shows in another way
+        if self._terms:  # an earlier backward pass over the same samples
+            self._seen.pop()
         self._terms = (*self._terms, *terms)
-        self._seen.pop(self._samples, None)
-        self._seen[self._samples] = Seen(samples=self._samples, terms=self._terms)
+        seen = Seen(samples=self._samples, terms=self._terms)
+        self._seen = [*self._seen[-_MOST:], seen]
         if self._declared:
             self._compare()
 
     def _verdict(self) -> Verdict:
-        now = self._seen.get(self._samples)
-        if now is None:
-            return Verdict(reason=HIDDEN)
-        others = [one for one in self._seen.values() if one is not now]
-        return judge([*others, now], self.batch)
+        return judge(self._seen) if self._terms else Verdict(reason=HIDDEN)
 
     def _compare(self) -> None:
         """Refuse a declaration that is certainly not true."""
@@ -252,7 +254,7 @@ class LossRule:
                 " over the samples.",
                 f'Declare loss="{verdict.kind}", or nothing.',
             )
-        if verdict.is_certain or len(self._seen) > 1:
+        if verdict.is_certain or len(self._seen) > _ENOUGH:
             self._stop()
 
 

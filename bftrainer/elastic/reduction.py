@@ -124,7 +124,7 @@ class _Walk:
             node = inner[0]
 
     def _scaled(self, term: Term, factor: float) -> Term:
-        if factor == self._loss_scale:
+        if factor == self._loss_scale != 1.0:
             self._loss_scale = 1.0  # once
             return term
         return replace(term, factor=term.factor * factor, is_scaled=True)
@@ -207,28 +207,23 @@ def _constant(node: Any, below: Sequence[Any]) -> float | None:
 # ---- judging -----------------------------------------------------------------------------
 
 
-def judge(seen: Sequence[Seen], batch: int) -> Verdict:
-    """Return what the newest of the observations says, with the help of another.
+def judge(seen: Sequence[Seen]) -> Verdict:
+    """Return what the newest of these losses is, with the help of the others.
 
-    Args:
-        seen: the loss over one or more numbers of samples, the newest last.
-        batch: samples of the whole batch, by which a script may divide at any size.
+    They are best over different numbers of samples.
     """
     if not seen:
         return Verdict(reason=HIDDEN)
-    now = seen[-1]
-    others = [
-        one
-        for one in seen[:-1]
-        if one.samples != now.samples and _shape(one.terms) == _shape(now.terms)
-    ]
-    differs = not others and any(one.samples != now.samples for one in seen[:-1])
+    now, shape = seen[-1], _shape(seen[-1].terms)
+    others = [one for one in seen[:-1] if _shape(one.terms) == shape]
+    compared = any(one.samples != now.samples for one in others)
     most = max(Counter(now.terms).values(), default=0)
-    if differs or (not others and most >= now.samples > 1):  # a loop over samples, perhaps
-        return Verdict(reason=HIDDEN)
-    other = others[-1] if others else None
+    if not compared and (
+        most >= now.samples or now.samples == 1 or any(one.samples != now.samples for one in seen)
+    ):
+        return Verdict(reason=HIDDEN)  # a loop over samples, perhaps
     found = [
-        _of_term(term, now.samples, batch, *((other.terms[i], other.samples) if other else ()))
+        _of_term(term, now.samples, [(one.terms[i], one.samples) for one in others])
         for i, term in enumerate(now.terms)
     ]
     if unclear := [one for one in found if not one.kind]:
@@ -248,71 +243,86 @@ def _shape(terms: Sequence[Term]) -> list[tuple[object, ...]]:
     ]
 
 
-def _of_term(
-    term: Term, samples: int, batch: int, other: Term | None = None, other_samples: int = 0
-) -> Verdict:
-    """Judge one term, with the help of the same one over ``other_samples``."""
-    ours, is_even = _over_samples(term, samples, other, other_samples)
-    ops = {reduction.op for reduction in ours}
-    if term.is_free and not ours:
-        return Verdict(kind=FREE, is_certain=True)
-    if len(ops) != 1:
-        return Verdict(reason=HIDDEN)
-    [op] = ops
-    if op == MEAN and not (is_even and term.is_even):
-        return Verdict(reason=UNEVEN)
-    if other is None:
-        kind = _alone(op, term, samples, batch, [reduction.count for reduction in ours])
-    else:
-        kind = _compared(op, samples / other_samples, term.factor / other.factor)
-    if not kind:
-        return Verdict(reason=UNEVEN if op == SUM and abs(term.factor) < 1 else HIDDEN)
-    is_plain = not term.is_scaled and len({r.op for r in term.reductions}) == 1
-    return Verdict(kind=kind, is_certain=is_plain or other is not None)
+def _of_term(term: Term, samples: int, others: Sequence[tuple[Term, int]]) -> Verdict:
+    """Judge one term, with the help of the same one over other batches."""
+    if any(n == samples and not _is_same(one, term) for one, n in others):
+        return Verdict(reason=UNEVEN)  # so it depends on more than their number
+    verdicts = [
+        _against(term, samples / n, *_over_samples(term, samples, one, n), one.factor)
+        for one, n in others
+        if n != samples
+    ]
+    if not verdicts:
+        return _alone(term, samples)
+    unclear = [one for one in verdicts if not one.kind]
+    is_one = len({one.kind for one in verdicts}) == 1
+    return verdicts[0] if is_one and not unclear else (*unclear, Verdict(reason=UNEVEN))[0]
+
+
+def _is_same(one: Term, other: Term) -> bool:
+    return one.reductions == other.reductions and _is_close(one.factor, other.factor)
 
 
 def _over_samples(
-    term: Term, samples: int, other: Term | None, other_samples: int
+    term: Term, samples: int, other: Term, other_samples: int
 ) -> tuple[list[Reduction], bool]:
     """Return the reductions that are over the samples, and if each has as much of every sample."""
-    if other is None:
-        ours = () if term.is_free else term.reductions
-        return [r for r in ours if r.count % samples == 0], True
     pairs = list(zip(term.reductions, other.reductions, strict=True))
     grown = [(now, then) for now, then in pairs if now.count != then.count]
     is_even = all(now.count * other_samples == then.count * samples for now, then in grown)
     return [now for now, _ in grown], is_even
 
 
-def _compared(op: str, samples: float, factor: float) -> str:
-    """Return the kind of a term whose factor became ``factor`` times what it was."""
-    if math.isclose(factor, 1.0, rel_tol=1e-6):
-        return op
-    if op == SUM and math.isclose(factor * samples, 1.0, rel_tol=1e-6):
-        return MEAN  # a sum that is divided by the samples
-    if op == MEAN and math.isclose(factor, samples, rel_tol=1e-6):
-        return SUM
-    return ""
+def _against(
+    term: Term, samples: float, ours: Sequence[Reduction], is_even: bool, factor: float
+) -> Verdict:
+    """Judge a term over ``samples`` times as many samples as when its factor was ``factor``."""
+    op, verdict = _op(term, ours, is_even=is_even)
+    grown = term.factor / factor
+    if verdict is not None:
+        return verdict
+    if _is_close(grown, 1.0):
+        return Verdict(kind=op, is_certain=True)
+    if op == SUM and _is_close(grown * samples, 1.0):
+        return Verdict(kind=MEAN, is_certain=True)  # a sum that is divided by the samples
+    if op == MEAN and _is_close(grown, samples):
+        return Verdict(kind=SUM, is_certain=True)
+    return Verdict(reason=UNEVEN)
 
 
-def _alone(op: str, term: Term, samples: int, batch: int, counts: Sequence[int]) -> str:
-    """Return the kind of a term seen over one number of samples; "" unless only one makes sense."""
+def _alone(term: Term, samples: int) -> Verdict:
+    """Judge a term seen over one number of samples: only where nothing else makes sense."""
+    ours = [r for r in term.reductions if not term.is_free and r.count % samples == 0]
+    op, verdict = _op(term, ours, is_even=True)
+    if verdict is not None:
+        return verdict
     size = abs(term.factor)
-    if not term.is_scaled or (samples > 1 and size == 1.0):
-        return op
-    if samples == 1:
-        return ""
-    if op == MEAN:  # times its samples it would be a sum
-        return "" if _is_whole(size / samples) else MEAN
-    divisor = 1 / size
-    if samples < batch:
-        ways = [samples, *counts]
-        if any(math.isclose(divisor, way, rel_tol=1e-6) for way in ways):
-            return MEAN
-        if any(math.isclose(divisor, way * batch / samples, rel_tol=1e-6) for way in ways):
-            return SUM
-    return SUM if size >= 0.5 and samples > 2 else ""
+    if not term.is_scaled or size == 1.0:
+        is_plain = not term.is_scaled and len({r.op for r in term.reductions}) == 1
+        return Verdict(kind=op, is_certain=is_plain)
+    if op == MEAN and not _is_whole(size / samples):
+        return Verdict(kind=MEAN)  # times its samples it would be a sum
+    if op == SUM and size >= 0.5 and samples > 2:
+        return Verdict(kind=SUM)  # and this a mean if divided by them
+    return Verdict(reason=HIDDEN)
+
+
+def _op(term: Term, ours: Sequence[Reduction], *, is_even: bool) -> tuple[str, Verdict | None]:
+    """Return what reduces a term over its samples; the verdict where that settles it."""
+    ops = {reduction.op for reduction in ours}
+    if term.is_free and not ours:
+        return "", Verdict(kind=FREE, is_certain=True)
+    if len(ops) != 1:
+        return "", Verdict(reason=HIDDEN)
+    [op] = ops
+    if op == MEAN and not (is_even and term.is_even):
+        return "", Verdict(reason=UNEVEN)
+    return op, None
+
+
+def _is_close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-6)
 
 
 def _is_whole(number: float) -> bool:
-    return number > 0.5 and math.isclose(number, round(number), rel_tol=1e-6)
+    return number > 0.5 and _is_close(number, round(number))

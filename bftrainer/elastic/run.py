@@ -271,7 +271,7 @@ class Run(RunInfo):
         samples, least = self._cutting.rehearsal(self._plan.batch), self._cutting.least
         yield from self._rehearse_with(membership.reducer, samples)
         if self._rule.is_open():  # its loss over other samples tells more
-            other = samples - 1 if samples > least else samples + 1
+            other = samples // 2 if samples >= 2 * least else samples + 1
             yield from self._rehearse_with(membership.reducer, other)
         self._is_rehearsing = False
         for p in self._state.parameters():

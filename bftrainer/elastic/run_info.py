@@ -147,10 +147,10 @@ class RunInfo:
                 "run.weight() was called without a batch.",
                 "Call it inside the loop over run.batches().",
             )
-        self._rule.refuse_weight()
         reducer = self._membership.reducer
         if reducer is not None and reducer.is_in_hand:
             reducer.give(value)
+        self._rule.refuse_weight()
 
     def _is_in_vain(self) -> bool:
         """Whether what the script does now changes nothing."""

@@ -103,3 +103,27 @@ def test_parameters_are_those_of_one_process(
     found = rescaled(tmp_path / "many", template, (2, 3, -2, 1), loss=loss)
     assert apart(found, one) < 1e-9
     assert found["rule"]["kind"] == KIND[loss]
+
+
+# Shrinks, grows, and two deaths of rank 0; eleven changes of size.
+SIZES = (1, 3, 2, 4, -3, 1, 2, 4, 3, -2, 4, 1)
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "accumulated by the script and clipped": {"parts": 2, "clip": 0.05},
+    "accumulated by the run and clipped": {"most": 3, "clip": 0.05},
+    "scaled": {"amp": True},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_parameters_are_those_of_one_process_after_ten_rescales_and_two_deaths(
+    tmp_path: Path, template: TemplateProcess, loss: str, way: str
+) -> None:
+    alone = {k: v for k, v in WAYS[way].items() if k == "clip"}
+    one = fixed(tmp_path / "one", template, 1, loss=loss, epochs=3, **alone)
+    found = rescaled(tmp_path / "many", template, SIZES, loss=loss, epochs=3, **WAYS[way])
+    print(f"{loss}, {way}: {apart(found, one):.1e}")  # noqa: T201 - the figure of the proof
+    assert apart(found, one) < 1e-9
+    assert found["rule"]["kind"] == KIND[loss]
