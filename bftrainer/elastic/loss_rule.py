@@ -13,7 +13,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -28,6 +28,7 @@ from bftrainer.elastic.reduction import (
     Verdict,
     judge,
     terms_of,
+    together,
 )
 
 KEY = "bft-loss"  # among the registered objects
@@ -91,12 +92,18 @@ class LossRule:
         return 2.0 ** round(math.log2(self._total)) if self._total > 0 else 1.0
 
     def votes(self, *, has_samples: bool, is_weighted: bool) -> list[float]:
-        """Return this worker's part of a vote: mean, sum, weighted, unclear."""
+        """Return this worker's part of a vote: mean, sum, weighted, unclear.
+
+        Raises:
+            ElasticError: BFT-1428 when the script gives weights to a sum.
+        """
         if not has_samples:
             return [0.0] * 4
-        if is_weighted:
-            return [0.0, 0.0, 1.0, 0.0]
         verdict = self._verdict()
+        if is_weighted:
+            if verdict.kind == SUM and not any(term.is_scaled for term in self._terms):
+                self._refuse_weight()
+            return [0.0, 0.0, 1.0, 0.0]
         self._reason = verdict.reason or MIXED  # or others saw something else
         return [float(verdict.kind == kind) for kind in (MEAN, SUM, WEIGHTED, "")]
 
@@ -151,11 +158,15 @@ class LossRule:
     def refuse_weight(self) -> None:
         """Raise BFT-1428 if a weight contradicts what is known."""
         if self.kind == SUM:
-            raise ElasticError(
-                "BFT-1428",
-                "run.weight() was called, but the loss is a sum over the samples.",
-                "Leave it out, or divide the loss by the weight.",
-            )
+            self._refuse_weight()
+
+    @staticmethod
+    def _refuse_weight() -> NoReturn:
+        raise ElasticError(
+            "BFT-1428",
+            "run.weight() was called, but the loss is a sum over the samples.",
+            "Leave it out, or divide the loss by the weight.",
+        )
 
     def commit(self, *, is_first: bool) -> None:
         """Keep what was decided in the update that is now committed; rank 0 tells the user."""
@@ -235,7 +246,7 @@ class LossRule:
             terms = [Term()]  # a node that torch shows in another way
         if self._terms:  # an earlier backward pass over the same samples
             self._seen.pop()
-        self._terms = (*self._terms, *terms)
+        self._terms = together(self._terms, terms) if self._terms else tuple(terms)
         seen = Seen(samples=self._samples, terms=self._terms)
         self._seen = [*self._seen[-_MOST:], seen]
         if self._declared:

@@ -82,6 +82,31 @@ def terms_of(root: Any, parameters: Collection[int], loss_scale: float) -> tuple
     return tuple(_Walk(parameters, loss_scale).terms(root.grad_fn, Term()))
 
 
+def together(one: Sequence[Term], other: Sequence[Term]) -> tuple[Term, ...]:
+    """Return the terms of two losses over parts of a worker's samples, which are added up."""
+    pairs = list(zip(one, other, strict=False))
+    if _shape(one) != _shape(other) or not all(_may_join(a, b) for a, b in pairs):
+        return (*one, *other)
+    return tuple(_joined(a, b) for a, b in pairs)
+
+
+def _may_join(one: Term, other: Term) -> bool:
+    return all(r.op == MEAN for r in one.reductions) or _is_close(one.factor, other.factor)
+
+
+def _joined(one: Term, other: Term) -> Term:
+    if one.is_free or not one.reductions:
+        return one
+    is_mean = all(r.op == MEAN for r in one.reductions)
+    outer, *inner = one.reductions
+    return replace(
+        one,
+        reductions=(replace(outer, count=outer.count + other.reductions[0].count), *inner),
+        factor=one.factor + other.factor if is_mean else one.factor,
+        is_even=one.is_even and other.is_even,
+    )
+
+
 class _Walk:
     """Goes down from one loss."""
 

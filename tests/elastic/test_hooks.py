@@ -11,7 +11,7 @@ import pytest
 from bftrainer.elastic.protocol import Interrupted, Reported
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
-from tests.elastic.frameworks import Framework, assert_same, natively, start, template
+from tests.elastic.frameworks import FRAMEWORKS, Framework, assert_same, natively, start, template
 
 __all__ = ["template"]
 
@@ -89,6 +89,27 @@ def test_a_trial_s_rungs_come_to_what_one_go_does_and_each_epoch_s_metric_is_rep
     assert found == {(n, 10 * n, 73 * n) for n in (1, 2, 3)}
     values = [r.value for message in said for r in message.reports]
     assert all((value > 0) == (framework.module == "transformers") for value in values)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_language_models_learn_from_each_token_alike(
+    tmp_path: Path, template: TemplateProcess, accumulate: int
+) -> None:
+    pytest.importorskip("transformers")
+    framework = FRAMEWORKS[0]
+    settings = {"samples": 73, "tokens": True, "batch": 8 // accumulate, "accumulate": accumulate}
+    with Controller(tmp_path, template) as c:
+        holds = [[5, 2], [17, 3]]  # of 30 steps
+        ids = start(c, framework, count=3, holds=holds, **settings)
+        wanted = natively(template, framework, **settings)
+        c.warm(ids)
+        c.form(ids[:1])
+        c.trained_to(4)
+        c.form(ids)
+        c.trained_to(16)
+        c.form(ids[1:])
+        c.finished()
+    assert_same(tmp_path, wanted, samples=73, atol=1e-5)
 
 
 @pytest.mark.long

@@ -228,3 +228,19 @@ def test_once_it_is_decided_backward_is_torchs_own_again() -> None:
     watched.clear()
     train(loss)  # never cut, so there is nothing to find out
     assert watched == [False]
+
+
+@pytest.mark.parametrize(
+    "name", ["mse, sum", "mse, mean", "sum / len(x)", "VAE, sums (pytorch/examples)"]
+)
+def test_parts_of_a_share_are_one_loss(name: str) -> None:
+    loss, rule = all_losses()[name], LossRule(None, [])
+    wanted = truth(loss)
+    rule.batch = BATCH
+    rule.look(has_parts=True)
+    for share in (range(SHARE), range(SHARE // 2), range(BATCH - 5, BATCH)):
+        rule.take(len(share))
+        for part in torch.arange(share.start, share.stop).chunk(2):
+            made = loss(model(), part)
+            (made * (len(part) / len(share)) if wanted == "mean" else made).backward()
+    assert rule._verdict().kind == wanted

@@ -49,7 +49,7 @@ def fixed(directory: Path, template: TemplateProcess, size: int, **settings: Any
 
 def apart(found: journal.Entry, wanted: journal.Entry) -> float:
     """The largest difference of a parameter, relative to the largest parameter."""
-    a, b = torch.tensor(found["parameters"]), torch.tensor(wanted["parameters"])
+    a, b = (torch.tensor(e["parameters"], dtype=torch.float64) for e in (found, wanted))
     assert found["steps"] == wanted["steps"]
     assert a.isfinite().all()
     return float((a - b).abs().max() / b.abs().max())

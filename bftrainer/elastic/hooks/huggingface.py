@@ -48,6 +48,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
     """Makes ``trainer`` elastic; ``run`` is its run while it trains.
 
     ``report``: name of the metric of its evaluations that is reported, such as ``eval_loss``.
+    ``loss``: as for ``Run``.
     """
 
     def __init__(
@@ -56,12 +57,13 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         *,
         bitwise: LogicalWorkers | None = None,
         report: str | None = None,
+        loss: str | None = None,
     ) -> None:
         _refuse(trainer)
         self.trainer = trainer
         self.run: Driven | None = None
         self._scaler: Any = None
-        self._bitwise, self._report = bitwise, report
+        self._bitwise, self._report, self._loss = bitwise, report, loss
         args = trainer.args
         # A pass of ours is a batch for the Trainer; we do the accumulation.
         self._passes = args.gradient_accumulation_steps
@@ -69,6 +71,8 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         self._loader: DataLoader[Any] | None = None
         self._their_loader = trainer.get_train_dataloader
         trainer.get_train_dataloader = self._get_loader
+        self._their_samples = trainer.get_batch_samples
+        trainer.get_batch_samples = self._get_samples
         self._their_save = trainer._save_checkpoint  # noqa: SLF001 - there is no public way
         trainer._save_checkpoint = self._save  # noqa: SLF001
         if not control_module.current().is_plain:
@@ -104,6 +108,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
             epochs=state.num_train_epochs,
             batch=batch_rule(loader, passes=self._passes, is_bitwise=self._bitwise is not None),
             bitwise=self._bitwise,
+            loss=self._loss,
             work=FrameworkWork(train=self._train, ready=self._clip),
         )
         run.on_entered(self._entered)
@@ -154,6 +159,13 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
     def _get_loader(self) -> Batches:
         self._loader = plain_loader(self._their_loader(), passes=self._passes)
         return Batches(self._loader, self._started)
+
+    def _get_samples(self, *args: Any) -> tuple[list[Any], Any]:
+        """Also say what the batch counts by, where the Trainer divides the loss by it."""
+        batches, items = self._their_samples(*args)
+        if items is not None and self.run is not None:
+            self.run.weight(items)
+        return batches, items
 
     def _started(self) -> Driven:
         if self.run is None:

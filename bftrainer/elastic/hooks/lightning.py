@@ -87,14 +87,21 @@ class ElasticEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc
 class ElasticCallback(_library.Callback):  # type: ignore[misc]
     """Makes the Trainer's next ``fit`` elastic; ``run`` is its run while it trains.
 
-    ``report``: name of the logged metric that is reported, such as ``val_loss``.
+    ``report``: name of the logged metric that is reported, such as ``val_loss``. ``loss``: as for
+    ``Run``.
     """
 
-    def __init__(self, *, bitwise: LogicalWorkers | None = None, report: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        bitwise: LogicalWorkers | None = None,
+        report: str | None = None,
+        loss: str | None = None,
+    ) -> None:
         self.run: Driven | None = None
         self.trainer: Any = None
         self.is_first = control_module.current().is_plain  # otherwise not known yet
-        self._bitwise, self._report = bitwise, report
+        self._bitwise, self._report, self._loss = bitwise, report, loss
         self._passes = 1
         self._loader: DataLoader[Any] | None = None
         if not self.is_first:
@@ -148,6 +155,7 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
                 self._loader, passes=self._passes, is_bitwise=self._bitwise is not None
             ),
             bitwise=self._bitwise,
+            loss=self._loss,
             work=FrameworkWork(train=self._train, ready=self._ready),
         )
         run.on_entered(self._entered)

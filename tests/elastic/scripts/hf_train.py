@@ -13,6 +13,8 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     EarlyStoppingCallback,
+    GPT2Config,
+    GPT2LMHeadModel,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -64,18 +66,24 @@ def counted() -> dict[str, Any]:
 
 
 set_seed(4)
-model = BertForSequenceClassification(
-    BertConfig(
-        vocab_size=64,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=8,
-        hidden_dropout_prob=settings["dropout"],
-        attention_probs_dropout_prob=0.0,
+model: Any
+if settings["tokens"]:
+    texts = GPT2Config(vocab_size=64, n_positions=8, n_embd=16, n_layer=1, n_head=2)
+    texts.resid_pdrop = texts.embd_pdrop = texts.attn_pdrop = settings["dropout"]
+    model = GPT2LMHeadModel(texts)
+else:
+    model = BertForSequenceClassification(
+        BertConfig(
+            vocab_size=64,
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=8,
+            hidden_dropout_prob=settings["dropout"],
+            attention_probs_dropout_prob=0.0,
+        )
     )
-)
 trainer = Noting(
     model=model,
     args=TrainingArguments(
