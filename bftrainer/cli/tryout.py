@@ -51,6 +51,12 @@ TAKEN = (
     metavar="S",
     help="End it after this time.  [default: when the script ends]",
 )
+@click.option(
+    "--compare",
+    "compares",
+    is_flag=True,
+    help="Run it in one process as well, before, and say what differs.",
+)
 @json_option
 @click.pass_context
 def try_out(
@@ -61,13 +67,15 @@ def try_out(
     n_nodes: int,
     limit_s: float | None,
     *,
+    compares: bool,
     as_json: bool,
     **_: Any,
 ) -> None:
     """Run the training script SCRIPT on nodes that come and go on this machine.
 
     Needs no cluster and no daemon. One worker is killed while it trains. Says at the end whether
-    every sample was used exactly once per epoch. Checkpoints are not kept.
+    every sample was used exactly once per epoch. Checkpoints are not kept. With --compare also
+    whether elastic training changes anything: losses, final parameters, samples, time.
     """
     check_script(script)
     spec = build_spec(script, args, _values(ctx, script), os.environ)
@@ -83,7 +91,8 @@ def try_out(
     # Imported here to keep other verbs fast.
     from bftrainer.tryout.run import run_try  # noqa: PLC0415
 
-    report = run_try(spec, n_nodes, limit_s, partial(click.echo, err=as_json))
+    say = partial(click.echo, err=as_json)
+    report = run_try(spec, n_nodes, limit_s, say, compares=compares)
     if as_json:
         print_json(document("try", report))
 

@@ -64,8 +64,10 @@ class LossRule:
         self._pending: tuple[str, float] | None = None  # the same, of the update under way
         self._reason = ""  # why the mean is only assumed
         self.batch = 1  # samples of the present global batch
+        self.given: float | None = None  # the script's weight of the pass in hand
         self.sum_weight = 1.0  # of a share whose loss is a sum
-        self._samples = 0  # of the pass in hand
+        self.on_loss: Callable[[float], object] | None = None  # is told each outer loss
+        self.samples = self.passes = 0  # of the pass in hand; until now
         self._terms: tuple[Term, ...] = ()  # of its backward passes
         self._seen: list[Seen] = []  # the last few losses
         self._is_fresh = True  # the pass in hand is to be looked at, and was not
@@ -141,10 +143,11 @@ class LossRule:
 
     def take(self, samples: int) -> None:
         """Note that the script now works on this many samples."""
-        self._samples, self._terms = samples, ()
+        self.samples, self._terms, self.given = samples, (), None
+        self.passes += 1
         known = sum(one.samples == samples for one in self._seen)
         self._is_fresh = samples < self.batch or known < _ENOUGH  # a share decides, or alone
-        if self._is_looking and not _watching:
+        if (self._is_looking or self.on_loss) and not _watching:
             self._watch()
 
     def look(self, *, has_parts: bool) -> None:
@@ -212,10 +215,13 @@ class LossRule:
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
             is_outer = not self._is_inside and threading.get_ident() == thread
-            if not (self._is_looking and is_outer):
+            if not is_outer:
                 real(tensors, *args, **kwargs)
                 return
-            self._see(tensors)
+            if self._is_looking:
+                self._see(tensors)
+            if self.on_loss is not None and isinstance(tensors, torch.Tensor):
+                self.on_loss(float(tensors.detach().sum()) / self._loss_scale())
             self._is_inside = True  # checkpointing calls it again inside
             try:
                 real(tensors, *args, **kwargs)
@@ -231,8 +237,8 @@ class LossRule:
         _watching.append(end)
 
     def _stop(self) -> None:
-        if self._is_looking:
-            self._is_looking = False
+        self._is_looking = False
+        if self.on_loss is None:
             end_looking()
 
     def _see(self, tensors: Any) -> None:
@@ -247,7 +253,7 @@ class LossRule:
         if self._terms:  # an earlier backward pass over the same samples
             self._seen.pop()
         self._terms = together(self._terms, terms) if self._terms else tuple(terms)
-        seen = Seen(samples=self._samples, terms=self._terms)
+        seen = Seen(samples=self.samples, terms=self._terms)
         self._seen = [*self._seen[-_MOST:], seen]
         if self._declared:
             self._compare()

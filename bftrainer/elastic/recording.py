@@ -1,4 +1,4 @@
-"""Notes which samples a worker was handed and which updates it committed.
+"""Notes which samples a worker was handed, their losses, and which updates it committed.
 
 Off unless ``$BFT_RECORD_SAMPLES`` names a directory, as ``bftrainer try`` sets it. Every process
 appends JSON lines to a file of its own, a batch's before the script gets it: a worker may be
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bftrainer.elastic.loss_rule import LossRule
 from bftrainer.elastic.membership import GenerationInfo
 from bftrainer.elastic.run_info import RunInfo
 
@@ -33,6 +34,12 @@ class SampleRecord:
         ``number`` of the pass; ``may_repeat``: the order is the script's own.
         """
         self._write("handed", info, epoch=info.epoch, indices=list(indices), **where)
+
+    def lost(self, info: GenerationInfo, loss: float, rule: LossRule) -> None:
+        """Note the loss of a pass, or of a part of one, and how passes are put together."""
+        weight = rule.samples if rule.given is None else rule.given
+        number = rule.passes
+        self._write("loss", info, loss=loss, weight=weight, number=number, reduction=rule.kind)
 
     def entered(self, info: GenerationInfo) -> None:
         """Note that a generation begins, after ``step`` updates."""
@@ -56,4 +63,5 @@ def record_of(run: RunInfo) -> SampleRecord | None:
     record = SampleRecord(Path(directory))
     run.on_entered(record.entered)
     run.on_committed(record.committed)
+    run.on_loss(record.lost)
     return record

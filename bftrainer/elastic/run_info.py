@@ -151,6 +151,7 @@ class RunInfo:
         if reducer is not None and reducer.is_in_hand:
             reducer.give(value)
         self._rule.refuse_weight()
+        self._rule.given = value
 
     def _is_in_vain(self) -> bool:
         """Whether what the script does now changes nothing."""
@@ -159,6 +160,15 @@ class RunInfo:
     def _is_epoch_over(self) -> bool:
         """Whether all batches of the present epoch are committed."""
         return False
+
+    def on_loss(self, hook: Callable[[GenerationInfo, float, LossRule], object]) -> None:
+        """Call ``hook`` with each loss of which the script takes the gradient and that counts."""
+
+        def tell(loss: float) -> None:
+            if not self._is_in_vain():
+                hook(self._membership.info(), loss, self._rule)
+
+        self._rule.on_loss = tell
 
     def on_generation_end(self, hook: Hook) -> None:
         """Call ``hook`` on every member when a generation ends, before state moves."""

@@ -142,7 +142,7 @@ def speeds(processes: Mapping[int, Sequence[Line]]) -> list[SizeSpeed]:
     spans: dict[Key, list[Line]] = defaultdict(list)
     for lines in processes.values():
         for line in lines:
-            if line["kind"] != "handed":
+            if line["kind"] in ("entered", "committed"):
                 spans[_key(line)].append(line)
     totals: dict[int, tuple[int, float]] = {}
     for lines in spans.values():
@@ -161,6 +161,26 @@ def speeds(processes: Mapping[int, Sequence[Line]]) -> list[SizeSpeed]:
 def has_committed(processes: Mapping[int, Sequence[Line]]) -> bool:
     """Whether any update was made."""
     return any(line["kind"] == "committed" for lines in processes.values() for line in lines)
+
+
+def losses(processes: Mapping[int, Sequence[Line]]) -> dict[int, float]:
+    """Return the loss of each update that the run kept, over its whole batch."""
+    counted = _committed(line for lines in processes.values() for line in lines)
+    shares: dict[int, dict[tuple[int, int], tuple[float, float]]] = defaultdict(dict)
+    kind = ""  # found out in the first update of several parts
+    for pid, lines in processes.items():
+        for line in lines:
+            if line["kind"] != "loss" or (_key(line), line["step"] + 1) not in counted:
+                continue
+            of, share = shares[line["step"] + 1], (pid, line["number"])
+            of[share] = of.get(share, (0.0, 0.0))[0] + line["loss"], line["weight"]
+            kind = line["reduction"] or kind
+    return {
+        step: sum(x for x, _ in of.values())
+        if kind == "sum"
+        else sum(x * w for x, w in of.values() if w) / (sum(w for _, w in of.values()) or 1.0)
+        for step, of in sorted(shares.items())
+    }
 
 
 def newest(processes: Mapping[int, Sequence[Line]], *, rank: int = 0) -> Place | None:

@@ -1,4 +1,4 @@
-"""What a try found: figures, the sentences that are printed, and what is wrong. Pure."""
+"""What a try found: figures, the sentences that are printed, and what is wrong."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerState
+from bftrainer.tryout import comparing
+from bftrainer.tryout.comparing import Comparison
 from bftrainer.tryout.records import EpochUse, SizeSpeed
 
 NOT_ELASTIC = "BFT-1423"  # the worker's error
@@ -39,6 +41,7 @@ class TryReport:
     speeds: tuple[SizeSpeed, ...]
     epochs: tuple[EpochUse, ...]
     last_lines: tuple[str, ...]  # that the script printed
+    comparison: Comparison | None = None  # with one process
 
 
 def wrong(report: TryReport) -> BftError | None:
@@ -99,6 +102,8 @@ def as_text(report: TryReport) -> str:
         lines += [f"  rescales    {_rescales(report)}", f"  killed      {_kill(report.kill)}"]
         speeds = ", ".join(f"{s.samples_per_s:.0f} with {_workers(s.size)}" for s in report.speeds)
         lines += [f"  samples/s   {speeds}", f"  samples     {_samples(report)}"]
+    if report.comparison is not None:
+        lines += comparing.as_text(report.comparison)
     if report.last_lines:
         lines += ["  it printed at last", *(f"    {line}" for line in report.last_lines)]
     return "\n".join(lines)

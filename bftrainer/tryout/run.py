@@ -24,7 +24,9 @@ from bftrainer.demo.samples import Use
 from bftrainer.demo.watch import Watch
 from bftrainer.local.workload import JobWorkload, WorkItem
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState, with_place
-from bftrainer.tryout.records import Records, epochs, has_committed, newest, speeds
+from bftrainer.tryout import comparing
+from bftrainer.tryout.comparing import Comparison, Outcome
+from bftrainer.tryout.records import Records, epochs, has_committed, losses, newest, speeds
 from bftrainer.tryout.report import Kill, TryReport, as_text, wrong
 
 RECORD_VARIABLE = "BFT_RECORD_SAMPLES"  # bftrainer/elastic/recording.py
@@ -45,27 +47,72 @@ _OURS = re.compile(r"bftrainer: |generation \d+\.\d+ ")  # lines of bftrainer.el
 Say = Callable[[str], None]
 
 
-def run_try(spec: TrainerSpec, n_nodes: int, limit_s: float | None, say: Say) -> TryReport:
+def run_try(
+    spec: TrainerSpec, n_nodes: int, limit_s: float | None, say: Say, *, compares: bool = False
+) -> TryReport:
     """Run everything; ``say`` is called with each line to print.
+
+    ``compares``: run the script in one process as well, before.
 
     Raises:
         BftError: BFT-1053 to BFT-1055 after the report was printed, or something else failed; the
             temporary directory is kept, and its path in the message.
     """
     with scratch_directory("bft-try-") as scratch:
-        say(f"Starting {n_nodes} nodes on this machine, and a daemon for them.")
-        is_shared = spec.runtime == "torch" and spec.interpreter == sys.executable
-        with laptop_site(
-            scratch, n_nodes=n_nodes, policy=POLICY, warm=() if is_shared else None
-        ) as site:
-            if is_shared:
-                say("Importing torch, once for all of them.")
-                site.server.await_warm()
-            report = _Try(site, _placed(spec, n_nodes, scratch), say).run(limit_s)
+        alone = None
+        if compares:
+            (scratch / "alone").mkdir()
+            one = dataclasses.replace(spec, workers_per_node=1)
+            alone = _tried(one, 1, scratch / "alone", limit_s, say)
+            if problem := wrong(alone.report):
+                say(f"\nAlone: {as_text(alone.report)}")
+                raise problem
+        elastic = _tried(spec, n_nodes, scratch, limit_s, say)
+        report = elastic.report
+        if alone is not None and wrong(report) is None:
+            report = dataclasses.replace(report, comparison=_compared(elastic, alone))
         say(f"\n{as_text(report)}")
         if problem := wrong(report):
             raise problem
     return report
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """A script that was run, and where its last state is."""
+
+    report: TryReport
+    losses: dict[int, float]
+    metric: float | None
+    checkpoints: Path
+
+    def outcome(self) -> Outcome:
+        return comparing.outcome(self.checkpoints, self.report.seconds, self.losses, self.metric)
+
+
+def _tried(
+    spec: TrainerSpec, n_nodes: int, scratch: Path, limit_s: float | None, say: Say
+) -> _Tried:
+    """Run a script on so many nodes; on one it is left alone."""
+    nodes = f"{n_nodes} nodes" if n_nodes > 1 else "one node"
+    say(f"Starting {nodes} on this machine, and a daemon for {'them' if n_nodes > 1 else 'it'}.")
+    is_shared = spec.runtime == "torch" and spec.interpreter == sys.executable
+    with laptop_site(
+        scratch, n_nodes=n_nodes, policy=POLICY, warm=() if is_shared else None
+    ) as site:
+        if is_shared:
+            say("Importing torch, once for all of them.")
+            site.server.await_warm()
+        return _Try(site, _placed(spec, n_nodes, scratch), say).run(limit_s)
+
+
+def _compared(elastic: _Tried, alone: _Tried) -> Comparison:
+    return Comparison(
+        elastic=elastic.outcome(),
+        alone=alone.outcome(),
+        parameters=comparing.parameter_difference(elastic.checkpoints, alone.checkpoints),
+        losses=comparing.loss_difference(elastic.losses, alone.losses),
+    )
 
 
 def _placed(spec: TrainerSpec, n_nodes: int, scratch: Path) -> TrainerSpec:
@@ -107,7 +154,7 @@ class _Try:
         self._has_trained = False
         self._failures = 0  # those that were told
 
-    def run(self, limit_s: float | None) -> TryReport:
+    def run(self, limit_s: float | None) -> _Tried:
         """Submit it and wait for its end, or for the end of the time."""
         self._trainer_id = self._site.client.submit(self._spec).record.trainer_id
         self._watch.look()
@@ -117,11 +164,18 @@ class _Try:
             self._records.look()
             if not self._has_trained and has_committed(self._records.processes):
                 self._has_trained = True  # before, jobs would take the nodes of what is to fail
-                self._site.server.client.start_workload(_workload(self._site.n_nodes))
+                if self._site.n_nodes > 1:
+                    self._site.server.client.start_workload(_workload(self._site.n_nodes))
             self._kill = self._kill or self._kill_one()
             self._tell()
         self._end()
-        return self._report()
+        reports = self._watch.status.trainers[0].record.reports
+        return _Tried(
+            report=self._report(),
+            losses=losses(self._records.processes),
+            metric=reports[-1].value if reports else None,
+            checkpoints=Path(self._spec.checkpoint_dir),
+        )
 
     def _end(self) -> None:
         """End the script if it has not ended; read the records when nobody writes any more."""

@@ -44,12 +44,14 @@ def scratch() -> Iterator[Path]:
         yield directory
 
 
-def tried(scratch: Path, text: str, *options: str, args: tuple[str, ...] = ()) -> Completed:
+def tried(
+    scratch: Path, text: str, *options: str, args: tuple[str, ...] = (), timeout_s: float = 120
+) -> Completed:
     script = scratch / "own.py"
     script.write_text(text)
     return process.run(
         (*TRY, *options, str(script), *args),
-        timeout_s=120,
+        timeout_s=timeout_s,
         env={**os.environ, "TMPDIR": str(scratch)},
         cwd=scratch,
     )
@@ -70,6 +72,49 @@ def test_a_sound_script_is_rescaled_killed_and_uses_every_sample_once(scratch: P
     assert report["last_lines"][-1] == f"trained {30 * 202}"
     assert {s["size"] for s in report["speeds"]} >= {2}
     assert "every one exactly once in each of 30 epochs" in done.stderr
+    assert list(scratch.glob("bft-try-*")) == []
+
+
+COMPARED = """\
+import time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from bftrainer import elastic
+
+torch.manual_seed(0)
+x = torch.randn(202, 4)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), {norm}, torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+run = elastic.Run(model, optimizer, DataLoader(TensorDataset(x), batch_size=16), epochs=20)
+for epoch in run.epochs():
+    for (x,) in run.batches():
+        optimizer.zero_grad()
+        (model(x) - x[:, :1]).pow(2).sum().backward()
+        run.step()
+        time.sleep(0.02)
+    run.report(model[0].weight.abs().sum())
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("norm", "said"),
+    [
+        ("torch.nn.Tanh()", "changed nothing but the order of sums"),
+        pytest.param("torch.nn.BatchNorm1d(4)", "changed something", marks=pytest.mark.long),
+    ],
+    ids=["a sum", "batch normalisation"],
+)
+def test_beside_one_process_it_says_what_differs(scratch: Path, norm: str, said: str) -> None:
+    done = tried(scratch, COMPARED.format(norm=norm), "--compare", "--json", timeout_s=280)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["comparison"]
+    ways = (found["elastic"], found["alone"])
+    assert [(way["updates"], way["samples"]) for way in ways] == [(260, 4040)] * 2
+    assert all(way["metric"] > 0 and way["loss"] > 0 and way["seconds"] > 0 for way in ways)
+    is_same = max(found["parameters"], found["losses"]) < 1e-5
+    assert is_same == ("nothing" in said)
+    assert f"Elastic training {said}" in done.stderr
     assert list(scratch.glob("bft-try-*")) == []
 
 

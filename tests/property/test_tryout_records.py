@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.tryout.records import EpochUse, Line, Records, epochs, newest, speeds
+from bftrainer.tryout.records import EpochUse, Line, Records, epochs, losses, newest, speeds
 
 SAMPLES, BATCH = 50, 8
 
@@ -161,3 +161,23 @@ def test_lines_are_read_as_they_come_and_cut_ones_later(tmp_path: Path) -> None:
     records.look()
     records.look()
     assert [line["step"] for line in records.processes[7]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("reduction", "weights", "wanted"),
+    [("mean", (3, 1), 2.5), ("", (1, 1), 3.0), ("sum", (3, 1), 6.0), ("weighted", (0, 2), 4.0)],
+)
+def test_losses_of_shares_are_put_together_as_their_gradients(
+    reduction: str, weights: tuple[float, float], wanted: float
+) -> None:
+    writer = Writer()
+    writer.enter(2)
+    for number, value in ((1, 0.5), (1, 1.5), (0, 9.0)):  # two parts of a share; of a step undone
+        made = value if weights[0] or number == 0 else float("nan")
+        writer.write(
+            "loss", 0, 1 - number, loss=made, weight=weights[0], number=number, reduction=reduction
+        )
+    writer.write("loss", 1, 0, loss=4.0, weight=weights[1], number=1, reduction=reduction)
+    for rank in range(2):
+        writer.write("committed", rank, 1)
+    assert losses(writer.processes) == {1: wanted}

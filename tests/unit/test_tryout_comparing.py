@@ -1,0 +1,82 @@
+"""Two trainings side by side: what is the same, what differs, what cannot be compared."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from bftrainer.elastic import checkpoint, codec
+from bftrainer.tryout.comparing import (
+    Comparison,
+    Outcome,
+    as_text,
+    loss_difference,
+    outcome,
+    parameter_difference,
+)
+
+ONE = Outcome(seconds=31.4, updates=250, samples=4000, loss=0.25, metric=None)
+
+
+def saved(directory: Path, *parameters: torch.Tensor, layout: int = 1) -> Path:
+    """Write a checkpoint of these parameters, a buffer and an optimizer's moment."""
+    directory.mkdir()
+    rest = {"trained": [True] * len(parameters), "moment": torch.ones(3)}
+    structure, tensors = codec.encode(rest)
+    header = {"layout": layout, "counters": {"step": 7, "samples": 70}, "structure": structure}
+    name = directory / "step-000000000007-0.bft"
+    checkpoint.write(name, header, [*parameters, torch.full((2,), float(layout)), *tensors])
+    return directory
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_the_largest_difference_is_found_in_any_type(tmp_path: Path, dtype: torch.dtype) -> None:
+    zeros, values = torch.zeros(2, dtype=dtype), torch.tensor([[1.0, -4.0], [0.5, 2.0]]).to(dtype)
+    empty = torch.empty(0, dtype=dtype)
+    one = saved(tmp_path / "one", zeros, empty, values)
+    changed = values.clone()
+    changed[0, 1] = -3.0
+    other = saved(tmp_path / "other", zeros, empty, changed)
+    assert parameter_difference(one, one) == 0.0
+    assert parameter_difference(other, one) == 0.25
+    changed[1, 1] = math.nan
+    assert parameter_difference(saved(tmp_path / "nan", zeros, empty, changed), one) == math.inf
+    assert outcome(one, 1.0, {3: 2.0, 7: 1.5}, 0.5) == Outcome(
+        seconds=1.0, updates=7, samples=70, loss=1.5, metric=0.5
+    )
+
+
+def test_other_models_and_nothing_saved_cannot_be_compared(tmp_path: Path) -> None:
+    one = saved(tmp_path / "one", torch.ones(2))
+    assert parameter_difference(one, saved(tmp_path / "other", torch.ones(2), layout=2)) is None
+    assert parameter_difference(one, tmp_path) is None
+    integers = saved(tmp_path / "integers", torch.ones(2, dtype=torch.int32))
+    assert parameter_difference(integers, integers) is None
+
+
+def test_losses_are_compared_where_both_have_them() -> None:
+    assert loss_difference({1: 4.0, 2: 1.5, 3: 9.0}, {1: 4.0, 2: 1.0}) == 0.125
+    assert loss_difference({}, {1: 4.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("parameters", "losses", "said"),
+    [
+        (1e-7, 2e-8, "nothing but the order of sums: parameters differ by 1.0e-07"),
+        (0.5, 0.1, "changed something: parameters differ by 5.0e-01"),
+        (1e-7, 0.1, "changed something"),
+        (math.nan, None, "changed something"),
+        (None, None, "cannot be compared"),
+    ],
+)
+def test_the_page_says_what_it_means(
+    parameters: float | None, losses: float | None, said: str
+) -> None:
+    found = Comparison(elastic=ONE, alone=ONE, parameters=parameters, losses=losses)
+    text = "\n".join(as_text(found))
+    assert said in text
+    assert "250" in text
+    assert "reported" not in text
