@@ -27,6 +27,7 @@ _SAME = (
     *("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Alias"),
     *("Permute", "Transpose", "T"),
 )
+_SAVES_NOTHING = ("Add", "Sub", "Rsub", "Cat", "Stack")
 _MOST_NODES = 4000
 
 
@@ -169,8 +170,11 @@ class _Walk:
         while waiting:
             one = waiting.pop()
             self._left -= 1
-            if self._left < 0 or any(not self._is_own(t) for t in _saved_tensors(one)):
+            if self._left < 0 or not all(self._is_own(t) for t in _saved_tensors(one)):
                 return False
+            is_custom = isinstance(one, torch.autograd.function.BackwardCFunction)
+            if is_custom or (_name(one) in _SAVES_NOTHING and _has_constants(one)):
+                return False  # what else goes into it is not shown
             if one not in known:
                 known.add(one)
                 waiting += [child for child, _ in one.next_functions if child is not None]
@@ -186,8 +190,13 @@ def _name(node: Any) -> str:
 
 
 def _saved_tensors(node: Any) -> list[torch.Tensor]:
-    saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
-    return [one for one in saved if isinstance(one, torch.Tensor)]
+    saved = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
+    listed = [one for several in saved if isinstance(several, tuple) for one in several]
+    return [one for one in (*saved, *listed) if isinstance(one, torch.Tensor)]
+
+
+def _has_constants(node: Any) -> bool:
+    return any(child is None for child, _ in node.next_functions)
 
 
 def _reduced(node: Any) -> int:

@@ -223,6 +223,24 @@ def loop(net: Net, i: Tensor) -> Tensor:
     return total
 
 
+class Squares(torch.autograd.Function):
+    """A fused loss, as kernels of extensions are."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor) -> Tensor:
+        ctx.save_for_backward(given)
+        return given.pow(2).sum()
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Tensor:
+        (given,) = ctx.saved_tensors
+        return cast("Tensor", 2 * given * above)
+
+
+def squares(given: Tensor) -> Tensor:
+    return cast("Tensor", Squares.apply(given))  # type: ignore[no-untyped-call]
+
+
 def of_scripts() -> Iterator[tuple[str, Loss]]:
     """Yield losses as public training scripts write them."""
     f = functional
@@ -349,6 +367,15 @@ def of_scripts() -> Iterator[tuple[str, Loss]]:
         lambda n, i: (
             n.pixels(grid[i]).diff(dim=3).abs().sum() + n.pixels(grid[i]).diff(dim=2).abs().sum()
         ),
+    )
+    yield "function of its own, sum", lambda n, i: squares(n.out(x[i]))
+    yield (
+        "mean plus a function of its own",
+        lambda n, i: n.out(x[i]).pow(2).mean() + squares(n.out(x[i])),
+    )
+    yield (
+        "mean plus what saves nothing",
+        lambda n, i: n.out(x[i]).pow(2).mean() + (n.main.bias + target[i]).sum(),
     )
     yield "einsum", lambda n, i: torch.einsum("bi,bi->", n.out(x[i]), target[i])
     yield "RMSE", lambda n, i: f.mse_loss(n.out(x[i]), target[i]).sqrt()

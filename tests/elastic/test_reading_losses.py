@@ -26,6 +26,7 @@ UNCLEAR = {
     "per-sample loop, sum",
     "per-sample loop, mean",
     "einsum",
+    "function of its own, sum",
 }
 # A mean of what each sample's loss makes of the others': no weight is exact, and nobody is told.
 COUPLED = {"InfoNCE", "Cox"}
@@ -183,9 +184,10 @@ def test_a_weight_of_zero_leaves_a_part_out_whatever_its_loss() -> None:
         (lambda _r, out: out.pow(2).mean(), {"loss": "sum"}, "BFT-1428", "its loss is a mean"),
         (lambda _r, out: out.sum(), {"loss": "most"}, "BFT-1403", "'most'"),
         (lambda r, out: (r.weight(2), out.sum())[1], {"loss": "sum"}, "BFT-1428", "is a sum"),
+        (lambda r, out: (r.weight(2), out.sum())[1], PASSES, "BFT-1428", "is a sum"),
         (lambda r, out: (r.weight(-1), out.sum())[1], {}, "BFT-1428", "given -1.0"),
         (
-            lambda r, out: (r.is_last_pass and r.weight(2), out.sum())[1],
+            lambda r, out: (r.is_last_pass and r.weight(2), out.mean())[1],
             PASSES,
             "BFT-1428",
             "a part of the batches",
@@ -197,7 +199,7 @@ def test_a_weight_of_zero_leaves_a_part_out_whatever_its_loss() -> None:
             r"before loss\.backward",
         ),
     ],
-    ids=["mean", "sum", "word", "weight of a sum", "negative", "now and then", "late"],
+    ids=["mean", "sum", "word", "weight of a sum", "seen", "negative", "now and then", "late"],
 )
 def test_contradictions_are_refused(
     loss: Callable[[Run, Tensor], Tensor], options: dict[str, Any], code: str, said: str
