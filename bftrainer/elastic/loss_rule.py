@@ -201,9 +201,11 @@ class LossRule:
         return {"kind": self._kind, "total": self._total}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore it; what the script declares goes first."""
+        """Restore it; what the script declares goes first.
+
+        What is pending stays: between the passes of an update the state is put back, too.
+        """
         self._kind, self._total = state["kind"], state["total"]
-        self._pending = None
         if self._kind and not self._declared:
             self._stop()
 

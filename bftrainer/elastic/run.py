@@ -426,6 +426,7 @@ class Run(RunInfo):
         if isinstance(outcome, Broken):
             return outcome
         if outcome:
+            self._rule.forget()  # the state has it
             self._note_commit(batch)
         return None
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from bftrainer.elastic.protocol import Interrupted
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -103,6 +104,50 @@ def test_parameters_are_those_of_one_process(
     found = rescaled(tmp_path / "many", template, (2, 3, -2, 1), loss=loss)
     assert apart(found, one) < 1e-9
     assert found["rule"]["kind"] == KIND[loss]
+
+
+@pytest.mark.parametrize("loss", ["sum", "tokens"])
+def test_bitwise_they_are_the_same_bits_at_any_size(
+    tmp_path: Path, template: TemplateProcess, loss: str
+) -> None:
+    few = {"loss": loss, "logical": 4, "samples": 70}
+    one = fixed(tmp_path / "one", template, 1, **few)
+    assert fixed(tmp_path / "three", template, 3, **few)["parameters"] == one["parameters"]
+    plain = fixed(tmp_path / "plain", template, 1, loss=loss, samples=70)
+    assert apart(one, plain) < 1e-9
+
+
+@pytest.mark.parametrize("loss", ["sum", "tokens"])
+def test_members_with_more_passes_than_others_vote_once(
+    tmp_path: Path, template: TemplateProcess, loss: str
+) -> None:
+    one = fixed(tmp_path / "one", template, 1, loss=loss, samples=70)
+    found = fixed(tmp_path / "three", template, 3, loss=loss, samples=70, most=5)  # 2, 1 and 1
+    assert apart(found, one) < 1e-9
+    assert found["rule"]["kind"] == KIND[loss]
+
+
+def test_rules_for_the_learning_rate_take_sums_for_means(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    wanted = fixed(tmp_path / "one", template, 1, loss="sum", batch=32)
+    found = fixed(tmp_path / "two", template, 2, loss="sum", batch=16, rule="linear")
+    assert apart(found, wanted) < 1e-9
+
+
+def test_a_vote_that_one_member_did_not_see_is_held_again(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    settings = {"fail_at": [1, 1], "epochs": 1, "optimizer": "sgd"}
+    with Controller(tmp_path, template) as c:
+        ids = c.start(SCRIPTS / "train_ids.py", [json.dumps(settings)], count=2)
+        c.warm(ids)
+        c.form(ids)
+        c.until(lambda: all(c.workers[i].all(Interrupted) for i in ids), "both interrupted")
+        c.form(ids, abandon=True)
+        c.finished()
+    assert journal.disagreements(tmp_path, "hash") == []
+    assert journal.result(tmp_path)["steps"] == 13
 
 
 # Shrinks, grows, and two deaths of rank 0; eleven changes of size.
