@@ -97,7 +97,7 @@ class LossRule:
         """Return this worker's part of a vote: mean, sum, weighted, unclear.
 
         Raises:
-            ElasticError: BFT-1428 when the script gives weights to a sum.
+            ElasticError: BFT-1432 when the script gives weights to a sum.
         """
         if not has_samples:
             return [0.0] * 4
@@ -125,13 +125,13 @@ class LossRule:
             declared_share: of the batch, for which it gave any.
 
         Raises:
-            ElasticError: BFT-1428 when it gave some for a part of the batch only.
+            ElasticError: BFT-1432 when it gave some for a part of the batch only.
         """
         if declared_share <= 0.0 and self.kind != WEIGHTED:
             return 1.0
         if declared_share < 0.999:
             raise ElasticError(
-                "BFT-1428",
+                "BFT-1432",
                 "run.weight() was called for a part of the batches only.",
                 "Call it for every batch, before the backward pass, with 0 where nothing counts.",
             )
@@ -159,14 +159,14 @@ class LossRule:
         self._is_looking = has_parts or bool(self._declared)
 
     def refuse_weight(self) -> None:
-        """Raise BFT-1428 if a weight contradicts what is known."""
+        """Raise BFT-1432 if a weight contradicts what is known."""
         if self.kind == SUM:
             self._refuse_weight()
 
     @staticmethod
     def _refuse_weight() -> NoReturn:
         raise ElasticError(
-            "BFT-1428",
+            "BFT-1432",
             "run.weight() was called, but the loss is a sum over the samples.",
             "Leave it out, or divide the loss by the weight.",
         )
@@ -268,7 +268,7 @@ class LossRule:
         verdict = self._verdict()
         if verdict.is_certain and verdict.kind != self._declared:
             raise ElasticError(
-                "BFT-1428",
+                "BFT-1432",
                 f'The script declares loss="{self._declared}", and its loss is a {verdict.kind}'
                 " over the samples.",
                 f'Declare loss="{verdict.kind}", or nothing.',

@@ -131,13 +131,13 @@ class RunInfo:
             weight: a finite number, 0 or more.
 
         Raises:
-            ElasticError: BFT-1405 outside of a batch or after its backward pass; BFT-1428 when it
+            ElasticError: BFT-1405 outside of a batch or after its backward pass; BFT-1432 when it
                 is no such number, or the loss is a sum.
         """
         value = float(weight)
         if not (math.isfinite(value) and value >= 0.0):
             raise ElasticError(
-                "BFT-1428",
+                "BFT-1432",
                 f"run.weight() was given {value}.",
                 "Give the finite number by which the loss was divided, 0 or more.",
             )

@@ -180,16 +180,16 @@ def test_a_weight_of_zero_leaves_a_part_out_whatever_its_loss() -> None:
 @pytest.mark.parametrize(
     ("loss", "options", "code", "said"),
     [
-        (lambda _r, out: out.sum(), {"loss": "mean"}, "BFT-1428", 'Declare loss="sum"'),
-        (lambda _r, out: out.pow(2).mean(), {"loss": "sum"}, "BFT-1428", "its loss is a mean"),
+        (lambda _r, out: out.sum(), {"loss": "mean"}, "BFT-1432", 'Declare loss="sum"'),
+        (lambda _r, out: out.pow(2).mean(), {"loss": "sum"}, "BFT-1432", "its loss is a mean"),
         (lambda _r, out: out.sum(), {"loss": "most"}, "BFT-1403", "'most'"),
-        (lambda r, out: (r.weight(2), out.sum())[1], {"loss": "sum"}, "BFT-1428", "is a sum"),
-        (lambda r, out: (r.weight(2), out.sum())[1], PASSES, "BFT-1428", "is a sum"),
-        (lambda r, out: (r.weight(-1), out.sum())[1], {}, "BFT-1428", "given -1.0"),
+        (lambda r, out: (r.weight(2), out.sum())[1], {"loss": "sum"}, "BFT-1432", "is a sum"),
+        (lambda r, out: (r.weight(2), out.sum())[1], PASSES, "BFT-1432", "is a sum"),
+        (lambda r, out: (r.weight(-1), out.sum())[1], {}, "BFT-1432", "given -1.0"),
         (
             lambda r, out: (r.is_last_pass and r.weight(2), out.mean())[1],
             PASSES,
-            "BFT-1428",
+            "BFT-1432",
             "a part of the batches",
         ),
         (
