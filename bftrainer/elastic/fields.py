@@ -28,9 +28,10 @@ _SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\
 
 
 def in_one_line(text: str) -> str:
-    """Return the text with all unprintable characters escaped."""
+    """Return the text without control sequences, all other unprintable characters escaped."""
     if text.isprintable():
         return text
+    text = _SEQUENCE.sub("", text)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -112,7 +113,7 @@ def words(value: Any) -> str:
     """Return a text for display: truncated, on one line, without escape codes."""
     if not isinstance(value, str):
         raise ValueError("not a text")  # noqa: TRY004  # one kind of error for all
-    return in_one_line(_SEQUENCE.sub("", value[:MOST_WORDS]))[:MOST_WORDS]
+    return in_one_line(value[:MOST_WORDS])[:MOST_WORDS]
 
 
 @dataclass(frozen=True, slots=True)
