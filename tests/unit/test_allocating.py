@@ -132,4 +132,4 @@ def test_decisions_keep_nothing_of_nodes_whose_time_runs_out() -> None:
 
 def _alive() -> int:
     gc.collect()
-    return sum(isinstance(one, ProblemNode) for one in gc.get_objects())
+    return sum(type(one) is ProblemNode for one in gc.get_objects())
