@@ -5,8 +5,7 @@ Ten trainers come one after another to a site of eight nodes, train for a few mi
 daemon's books, its machines and decisions are the real ones, on a clock of their own
 (``tests/support/fleet.py``); workers take 5 to 120 s to start, polls come every 1 to 30 s. Figure:
 pilots requested per pilot whose node made a first step; 1 is the least. Once without ordinary jobs,
-once with ordinary jobs that take nodes for a while. Beside it the daemon that also took trainers
-which had ended for training (until 2026-11-25).
+once with ordinary jobs that take nodes for a while.
 """
 
 from __future__ import annotations
@@ -15,18 +14,13 @@ import argparse
 import logging
 import random
 import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
-from unittest.mock import patch
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' model of a site
 
 from _bench.benchmark import Benchmark, Measured, note
 
-from bftrainer.actuate import trainers
-from bftrainer.actuate.occupancy import Occupancy
-from bftrainer.actuate.opening import Trainer
 from tests.support.fleet import Fleet
 
 N_NODES, N_TRAINERS = 8, 10
@@ -44,8 +38,8 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     for start_s in STARTS_S:
         for poll_s in POLLS_S:
             cell = {
-                name: [_per_first_step(start_s, poll_s, seed, **how) for seed in seeds]
-                for name, how in ARMS.items()
+                name: [_per_first_step(start_s, poll_s, seed, has_jobs=has_jobs) for seed in seeds]
+                for name, has_jobs in ARMS.items()
             }
             rows.append(
                 [f"{start_s:g} s", f"{poll_s:g} s", *(f"{fmean(v):.2f}" for v in cell.values())]
@@ -57,57 +51,30 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     measured.table(title, ["start", "poll", *ARMS], rows, left=2)
     measured.results["per_first_step"] = figures
     measured.at_most("without ordinary jobs", fmean(figures["alone"]), 1.1, "pilots")
-    measured.at_most(
-        "with ordinary jobs", fmean(figures["with jobs"]), fmean(figures["with jobs, before"]),
-        "pilots", note="the daemon before",
-    )  # fmt: skip
 
 
-def _per_first_step(
-    start_s: float, poll_s: float, seed: int, *, has_jobs: bool, is_before: bool
-) -> float:
+def _per_first_step(start_s: float, poll_s: float, seed: int, *, has_jobs: bool) -> float:
     chance = random.Random(seed)  # noqa: S311 - a replay, reproducible by its seed
-    seen = patch.object(trainers, "occupancy_of", _before) if is_before else patch.dict({})
-    with seen:
-        fleet = Fleet(N_NODES, poll_s=poll_s, hello_s=3.0)
-        nodes, busy = sorted(fleet.cluster.types), dict[str, float]()
-        at_s = 0.0
-        while at_s < LAST_S:
-            if at_s % APART_S == 0 and len(fleet.asked) < N_TRAINERS:
-                most = chance.choice([1, 1, 2, 4])
-                fleet.submit(n_min=1, n_max=most, start_s=start_s, steps=STEPS)
-            for node in nodes if has_jobs else ():
-                if node not in busy and chance.random() < 1.0 / BUSY_EVERY_S:
-                    fleet.take(node)
-                    busy[node] = at_s + chance.expovariate(1.0 / BUSY_S)
-                elif busy.get(node, at_s + 1.0) <= at_s:
-                    fleet.give(node)
-                    del busy[node]
-            fleet.pass_time(1.0)
-            at_s += 1.0
+    fleet = Fleet(N_NODES, poll_s=poll_s, hello_s=3.0)
+    nodes, busy = sorted(fleet.cluster.types), dict[str, float]()
+    at_s = 0.0
+    while at_s < LAST_S:
+        if at_s % APART_S == 0 and len(fleet.asked) < N_TRAINERS:
+            most = chance.choice([1, 1, 2, 4])
+            fleet.submit(n_min=1, n_max=most, start_s=start_s, steps=STEPS)
+        for node in nodes if has_jobs else ():
+            if node not in busy and chance.random() < 1.0 / BUSY_EVERY_S:
+                fleet.take(node)
+                busy[node] = at_s + chance.expovariate(1.0 / BUSY_S)
+            elif busy.get(node, at_s + 1.0) <= at_s:
+                fleet.give(node)
+                del busy[node]
+        fleet.pass_time(1.0)
+        at_s += 1.0
     return fleet.requested.total() / max(1, len({pilot for pilot, _ in fleet.trained_on}))
 
 
-def _before(
-    books: Iterable[Trainer], settled_until_s: Mapping[str, float], among: object = None
-) -> Occupancy:
-    """State what the daemon stated before: members of whatever trainer, ended or not."""
-    del among
-    training = {
-        one.machine.workers[worker_id].node: one.record.trainer_id
-        for one in books
-        for worker_id in one.machine.members
-        if worker_id in one.machine.workers
-    }
-    return Occupancy(training=training, settled_until_s=settled_until_s)
-
-
-ARMS: dict[str, dict[str, bool]] = {
-    "alone": {"has_jobs": False, "is_before": False},
-    "alone, before": {"has_jobs": False, "is_before": True},
-    "with jobs": {"has_jobs": True, "is_before": False},
-    "with jobs, before": {"has_jobs": True, "is_before": True},
-}
+ARMS = {"alone": False, "with jobs": True}  # whether there are ordinary jobs
 
 BENCHMARK = Benchmark(
     name="starts",

@@ -1,9 +1,11 @@
 """Allocates the nodes of the pool to trainers by the site's policy: a stage of ``decision``.
 
-States the allocation problem: a trainer has (C_j) the nodes on which it trains; nodes still on
-their way count as free. Such nodes stay with the trainer they were planned for where the
-allocation is as good, so that no warm-up is wasted. Trainers whose rescale budget is used up keep
-their nodes. Pure.
+States the allocation problem: a trainer has (C_j) the nodes on which it trains and, once it does,
+those on which its further workers start; only what trains pauses at a rescale. Without them a
+trainer that begins on one node of several would lose the others to one that waits, since that one
+pays no pause. All other nodes count as free; they stay with the trainer they were planned for
+where the allocation is as good, so that no warm-up is wasted. Trainers whose rescale budget is
+used up keep their nodes. Pure.
 """
 
 from __future__ import annotations
@@ -102,6 +104,8 @@ def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem 
     if not trainers or not names or p_jmax < 1:
         return None
     training = nodes_by_trainer(given.training, names)
+    starts = names & draft.memory.joining.since_s.keys() - given.training.keys()
+    starting = nodes_by_trainer(draft.memory.assignment, starts)
     problem = Problem(
         nodes=tuple(
             [
@@ -119,7 +123,12 @@ def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem 
         ),
         trainers=tuple(
             [
-                problem_trainer(record, own, settings, own)
+                problem_trainer(
+                    record,
+                    (*own, *(starting.get(record.trainer_id, ()) if own else ())),
+                    settings,
+                    own,
+                )
                 for record in trainers
                 for own in (training.get(record.trainer_id, ()),)
             ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from bftrainer.model.decision import Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec
 from bftrainer.profile.curves import fitted
 from milp.problem import ProblemNode, ProblemTrainer
+from milp.worth import rate
 
 
 def nodes_by_trainer(
@@ -78,7 +80,7 @@ def _make(
     spec, costs = record.spec, record.costs
     limit = settings.max_nodes_per_trainer
     up, down = costs.rescale_up_s, costs.rescale_down_s
-    return ProblemTrainer(
+    made = ProblemTrainer(
         trainer_id=record.trainer_id,
         n_min=spec.n_min,
         # Never below n_min: submissions are checked, a policy may have changed since.
@@ -90,4 +92,14 @@ def _make(
         settled=settled,
         weight=spec.weight,
         utility=spec.utility,
+    )
+    if not 0 < len(settled) < len(current):
+        return made
+    # The problem charges the rate of all that is current; only what trains pauses.
+    held = rate(made, len(current), settings.objective)
+    share = rate(made, len(settled), settings.objective) / held if held else 1.0
+    return replace(
+        made,
+        rescale_up_s=made.rescale_up_s * share,
+        rescale_down_s=made.rescale_down_s * share,
     )

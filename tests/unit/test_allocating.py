@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from bftrainer.model.cluster import NodeState
-from bftrainer.model.decision import Memory, PilotView, Settings
+from bftrainer.model.decision import Joining, Memory, PilotView, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 from milp.problem import ProblemNode
 from tests.support.snapshots import (
@@ -133,3 +133,21 @@ def test_decisions_keep_nothing_of_nodes_whose_time_runs_out() -> None:
 def _alive() -> int:
     gc.collect()
     return sum(type(one) is ProblemNode for one in gc.get_objects())
+
+
+def test_a_node_on_which_a_further_worker_starts_stays_with_its_trainer() -> None:
+    """Else one that waits would get it: it pays no pause, and the node is worth as much to it."""
+    fold = Fold(settings=Settings(reserve_nodes_per_type=0, p_jmax=2))
+    planned = {"n1": "t1", "n2": "t1", "n3": "t2"}
+    joining = Joining(since_s={"n2": T0 - 50.0})
+    for t2_n_max in (1, 4):
+        trainers = record("t1", n_max=2), record("t2", n_max=t2_n_max)
+        fold.memory = Memory(assignment=planned, joining=joining)
+        plan = fold.decide(
+            snapshot(idle_nodes(3)), held("n1", "n2"), trainers, training={"n1": "t1"}
+        )
+        assert plan.assignment == planned
+        (first, _) = fold.policy.problems[-1].trainers
+        assert (first.current, first.settled) == (("n1", "n2"), ("n1",))
+        guess_s = Settings().rescale_up_guess_s  # one of two nodes pauses
+        assert guess_s / 2.0 <= first.rescale_up_s < guess_s
