@@ -38,6 +38,7 @@ from bftrainer.model.views import (
 )
 from bftrainer.observability.figures import Extras, daemon_figures
 from bftrainer.observability.metrics import MetricSample
+from bftrainer.surviving.decision import unfit
 from bftrainer.surviving.words import sentences as left_out_sentences
 
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
@@ -140,7 +141,9 @@ class DaemonViews:
             gain_of_one_more=marginal.gain_of_one_more if marginal else None,
             loss_of_one_fewer=marginal.loss_of_one_fewer if marginal else None,
             policy=daemon.policy.policy,
-            speeds=near_speeds(record, daemon.settings, len(view.planned_nodes), marginal),
+            speeds=()
+            if unfit(record, daemon.settings)  # nothing can be computed with its numbers
+            else near_speeds(record, daemon.settings, len(view.planned_nodes), marginal),
             t_fwd_s=daemon.settings.t_fwd_s,
         )
 

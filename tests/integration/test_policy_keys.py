@@ -36,6 +36,7 @@ OTHER: dict[str, Any] = {
     "time_zone": "Europe/Zurich",
     "harm_slo_share": 0.75,
     "fair_share_half_life_s": 600.0,
+    "max_wait_s": 600.0,
 }
 DECIDED = ("seen", "_seen", "_sound", "_shorten", "_before")  # what was, not what is
 OURS = ("bftrainer.", "milp.")

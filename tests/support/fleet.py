@@ -307,6 +307,8 @@ class Fleet:
         first = next((w for w in world.workers.values() if w.group is not None), None)
         if first is None or first.group is None or not world.train(first.worker_id):
             return
+        for _ in first.group.members[1:]:  # throughput grows with the size
+            world.train(first.worker_id)
         members = [world.workers[m.worker_id] for m in first.group.members]
         one.first_step_s = self._clock() if one.first_step_s is None else one.first_step_s
         self.trained_on.update((member.pilot_id, trainer_id) for member in members)
