@@ -25,7 +25,6 @@ POLICIES = (
     "optimus",
     "pollux",
     "themis",
-    "utility-exact",
 )
 BACK_OFF_S = 35.0  # the longest after failures, and a pass of the scheduler
 ENDLESS = 10**9
