@@ -107,10 +107,14 @@ def test_a_policy_decides_for_real_trainers(
             assert BATCH.least <= live.record(trainer).progress.batch <= BATCH.most
         live.trains_beyond(torch, 2 * SAMPLES)  # so that an epoch is over
         noted = Records(tmp_path / "torch" / "noted")
-        noted.look()
-        *whole, _ = epochs(noted.processes)
-        assert whole
-        assert all(use.is_once for use in whole)
+
+        def are_used_once() -> bool:
+            """Of a worker that goes on, the lines after those of the others may be missing yet."""
+            noted.look()
+            *whole, _ = epochs(noted.processes)
+            return bool(whole) and all(use.is_once for use in whole)
+
+        wait_for(are_used_once, what="the samples of each whole epoch were used once")
         assert live.sidecar.client.status().failures == ()
     finally:
         for view in live.sidecar.client.trainers():
