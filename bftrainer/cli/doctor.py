@@ -128,7 +128,14 @@ def _rules(kind: str, system: BatchSystem, policy: SitePolicy) -> str:
     from bftrainer.poll import firewall, networks  # noqa: PLC0415
 
     nodes = networks.addresses_of(system.pilot_hosts())
-    return firewall.rules(kind, nodes, policy.ports or "", networks.chosen_ports())
+    return firewall.rules(
+        kind,
+        nodes,
+        ports=policy.ports or "",
+        chosen=networks.chosen_ports(),
+        control=policy.control_network or "",
+        training=policy.training_network or "",
+    )
 
 
 def _status(socket_name: str | None, batch_system: str) -> StatusView | None:

@@ -17,14 +17,23 @@ _FAMILIES = {4: ("ip", "ipv4"), 6: ("ip6", "ipv6")}
 
 
 def networks_of(addresses: Iterable[str]) -> tuple[str, ...]:
-    """Return the fewest networks that consist of these addresses, IPv4 first."""
+    """Return the fewest networks or addresses that cover exactly these, IPv4 first."""
     known = [ipaddress.ip_network(address) for address in addresses]
     four = ipaddress.collapse_addresses(n for n in known if isinstance(n, ipaddress.IPv4Network))
     six = ipaddress.collapse_addresses(n for n in known if isinstance(n, ipaddress.IPv6Network))
-    return tuple(str(network) for network in (*four, *six))
+    found = (str(network) for network in (*four, *six))
+    return tuple(one.removesuffix("/32").removesuffix("/128") for one in found)
 
 
-def rules(kind: str, nodes: Sequence[str], ports: str, chosen: tuple[int, int]) -> str:
+def rules(
+    kind: str,
+    nodes: Sequence[str],
+    *,
+    ports: str,
+    chosen: tuple[int, int],
+    control: str = "",
+    training: str = "",
+) -> str:
     """Return the commands, with comments that say where.
 
     Args:
@@ -32,30 +41,50 @@ def rules(kind: str, nodes: Sequence[str], ports: str, chosen: tuple[int, int]) 
         nodes: addresses of all nodes.
         ports: of the policy, as ``41000-41100``.
         chosen: first and last port of those that the kernel chooses.
+        control: ``control_network`` of the policy.
+        training: ``training_network`` of the policy; "": as ``control``.
 
     Raises:
-        UsageError: BFT-1316, the policy names no ports, or the nodes' addresses are not known.
+        UsageError: BFT-1316, the policy names no ports, or nobody knows the nodes' addresses.
     """
-    if not ports or not nodes:
-        what = "the policy names no ports" if not ports else "no node's address is known"
-        raise UsageError(
-            "BFT-1316",
-            f"There are no rules to print: {what}.",
-            "Set ports in the policy, as ports: 41000-41100, and name it with --policy."
-            if not ports
-            else "Run it where the batch system's commands work and know the nodes.",
+    if not ports:
+        raise _refusal(
+            "the policy names no ports",
+            "Set ports in the policy, as ports: 41000-41100, and name it with --policy.",
         )
+    to_daemon, to_nodes = _sources(control, nodes), _sources(training or control, nodes)
     between = f"{chosen[0]}-{chosen[1]}"
     one = _nftables if kind == "nftables" else _firewalld
     return "\n".join(
         (
             "# On the daemon's host: agents, and verbs on nodes.",
-            *one(networks_of(nodes), [ports]),
+            *one(to_daemon, [ports]),
             "# On every node: other agents and workers, and what Gloo, NCCL and MPI choose",
             "# (net.ipv4.ip_local_port_range of this host; the nodes' may differ).",
-            *one(networks_of(nodes), _distinct(ports, between)),
+            *one(to_nodes, _distinct(ports, between)),
         )
     )
+
+
+def _sources(network: str, nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the networks of packets: that of the policy, else the addresses of nodes."""
+    if "/" in network:
+        return (network,)
+    if network:
+        raise _refusal(
+            f"which addresses nodes have at {network} is not known here",
+            "Name the network in the policy by its numbers, as 10.0.0.0/8.",
+        )
+    if not nodes:
+        raise _refusal(
+            "no node's address is known",
+            "Run it where the batch system's commands work and know the nodes.",
+        )
+    return networks_of(nodes)
+
+
+def _refusal(what: str, next_step: str) -> UsageError:
+    return UsageError("BFT-1316", f"There are no rules to print: {what}.", next_step)
 
 
 def _distinct(ports: str, between: str) -> list[str]:
