@@ -16,6 +16,7 @@ from bftrainer.errors import UsageError
 from bftrainer.wire.keys import Z85_KEY_CHARS
 from bftrainer.wire.private import read_private, write_private
 
+ADDED = ("tidies", "agent_timeout_s")  # not written while they have their defaults
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -35,6 +36,7 @@ class AgentConfig(BaseModel):
     end_margin_s: float = Field(default=5.0, ge=0)  # leave this much earlier
     heartbeat_s: Seconds = 1.0
     lease_s: Seconds = 1800.0
+    agent_timeout_s: Seconds = 5.0  # without any sign of the daemon the path to it is dead
     worker_lease_s: Seconds = 10.0
     gpus: int = Field(default=0, ge=0)
     interpreters: tuple[str, ...] = ()  # templates to start first
@@ -44,7 +46,8 @@ class AgentConfig(BaseModel):
     def save(self, path: Path) -> None:
         """Write the file; BFT-1302 when it exists."""
         # Agents of the release before do not know it.
-        unused = set() if self.tidies else {"tidies"}
+        added = {name: AgentConfig.model_fields[name].default for name in ADDED}
+        unused = {name for name, default in added.items() if getattr(self, name) == default}
         write_private(path, self.model_dump_json(indent=1, exclude=unused).encode())
 
     @classmethod
