@@ -193,6 +193,11 @@ class SlurmBatchSystem(BatchSystem):
             self.cycle_s = self._reader.config.bf_interval_s
         return snapshot
 
+    def pilot_hosts(self) -> tuple[str, ...]:
+        """Return the nodes' addresses (NodeAddr); (): Slurm does not answer."""
+        done = self.commands.query(commands.HOSTS)
+        return tuple(sorted(set(done.stdout.split()))) if done.is_ok else ()
+
     def pilots_are_in(self, directory: Path) -> None:
         """Tell our pilots from those of other daemons by this."""
         self._launcher.pilots_are_in(directory)

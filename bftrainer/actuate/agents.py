@@ -47,6 +47,7 @@ class AgentBook:
         self._incarnation = incarnation
         self._keys = keys
         self.endpoint = ""
+        self.further: tuple[str, ...] = ()  # where agents may find us, too
         self.endpoint_file: Path | None = None  # for agents, if the daemon may move
         self.connected: dict[str, Hello] = {}
         self.away: dict[str, Hello] = {}  # the daemon is cut off from them
@@ -55,6 +56,11 @@ class AgentBook:
     def held(self) -> Mapping[str, Hello]:
         """Agents that hold their nodes, heard or not."""
         return {**self.away, **self.connected}
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """All endpoints at which agents may find us, the most probable first."""
+        return (self.endpoint, *self.further)
 
     def write_files(
         self,
@@ -87,6 +93,9 @@ class AgentBook:
             node=node,
             address=address,
             daemon_endpoint=self.endpoint,
+            endpoints=self.further,
+            network=self.policy.training_network or "",
+            ports=self.policy.ports or "",
             daemon_public_key=self._keys.public,
             key_file=Path("agent.key") if user else directory / "agent.key",
             state_dir=Path() if user else directory,
@@ -100,7 +109,7 @@ class AgentBook:
             endpoint_file=self.endpoint_file,
             tidies=bool(user),
         )
-        contents = {"agent.json": config.model_dump_json(), "agent.key": pair_text(keys)}
+        contents = {"agent.json": config.text(), "agent.key": pair_text(keys)}
         if not user:
             save_pair(keys, directory / "agent.key")
             config.save(directory / "agent.json")

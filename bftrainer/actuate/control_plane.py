@@ -97,9 +97,9 @@ class ControlPlane:
         self.agents.policy = policy
         self.trainers.adopt_policy(policy)
 
-    async def start(self, host: str, port: int = 0) -> str:
-        """Listen for agents; return the endpoint (port 0: any free one)."""
-        self.agents.endpoint = await self.server.start(host, port)
+    async def start(self, host: str, port: int = 0, ports: str = "") -> str:
+        """Listen for agents; return the endpoint (port 0: a free one, within ``ports``)."""
+        self.agents.endpoint = await self.server.start(host, port, ports)
         return self.agents.endpoint
 
     async def stop(self) -> None:

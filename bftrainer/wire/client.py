@@ -60,7 +60,7 @@ class DaemonConnection:
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.set(zmq.LINGER, 0)
         self._dealer.set(zmq.SNDHWM, QUEUED_MESSAGES)
-        self._dealer.set(zmq.IPV6, int("[" in endpoint))
+        self._dealer.set(zmq.IPV6, 1)  # as well
         self._dealer.set(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
         come_back_soon(self._dealer, timeout_s)
         self._dealer.set(zmq.CURVE_SERVERKEY, daemon_public_key.encode("ascii"))
@@ -83,7 +83,6 @@ class DaemonConnection:
         if endpoint != self._endpoint:
             LOG.info("the daemon is at %s now", endpoint)
             self._dealer.disconnect(self._endpoint)
-            self._dealer.set(zmq.IPV6, int("[" in endpoint))
             self._dealer.connect(endpoint)
             self._endpoint = endpoint
 

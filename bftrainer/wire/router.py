@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket as sockets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,9 @@ import zmq
 import zmq.utils.z85
 from zmq.utils.monitor import parse_monitor_message
 
+from bftrainer.elastic.ports import listen_within
 from bftrainer.errors import BftError
+from bftrainer.wire.addresses import ANY, endpoint_at, numeric
 from bftrainer.wire.dead_paths import HANDSHAKE_LIMIT_MS, close_when_dead
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.pump import SocketPump, has_input
@@ -92,21 +93,29 @@ class CurveRouter:
         self._router.set(zmq.ZAP_DOMAIN, b"bftrainer")
         self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED | _FAILED_HANDSHAKES)
 
-    def start(self, host: str, port: int) -> str:
-        """Listen and return the endpoint; ``port`` 0 takes a free one.
+    def start(self, host: str, port: int, ports: str = "") -> str:
+        """Listen and return the endpoint.
+
+        Args:
+            host: address or name of this host; "*": all its addresses, of IPv4 and IPv6.
+            port: 0: a free one.
+            ports: the range that a free one is taken from; "": any.
 
         Raises:
             BftError: BFT-1306 if it cannot listen on the address.
         """
         try:
-            is_v6 = ":" in host
-            address = f"[{host}]" if is_v6 else sockets.gethostbyname(host)
-            self._router.set(zmq.IPV6, int(is_v6))
-            self._router.bind(f"tcp://{address}:{port or '*'}")
-        except (zmq.ZMQError, OSError) as problem:
+            address = host if host == ANY else numeric(host)
+            # With it, ANY includes IPv4 (zmq_setsockopt(3)).
+            self._router.set(zmq.IPV6, int(address == ANY or ":" in address))
+            if port:
+                self._router.bind(endpoint_at(address, port))
+            else:
+                listen_within(ports, lambda free: self._router.bind(endpoint_at(address, free)))
+        except (zmq.ZMQError, OSError, ValueError) as problem:
             raise BftError(
                 "BFT-1306",
-                f"Cannot listen on {host}:{port}: {problem}.",
+                f"Cannot listen on {host}:{port or ports or 'any port'}: {problem}.",
                 "Choose a free port and an address of this host.",
             ) from problem
         self._pumps = [

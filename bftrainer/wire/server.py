@@ -109,14 +109,14 @@ class AgentServer:
         """Number of refused or dropped messages, by reason."""
         return self.refusals.counts
 
-    async def start(self, bind_host: str, port: int = 0) -> str:
+    async def start(self, bind_host: str, port: int = 0, ports: str = "") -> str:
         """Listen and return the endpoint; BFT-1306 when that is impossible.
 
         Register known pilots first: a refused agent retries only after its reconnection
         interval.
         """
         _raise_file_limit()
-        endpoint = self._router.start(bind_host, port)
+        endpoint = self._router.start(bind_host, port, ports)
         self._schedule_check()
         return endpoint
 
