@@ -59,7 +59,7 @@ from bftrainer.reloading import Reloading
 from bftrainer.wire.endpoint import remember, remembered_port
 from bftrainer.wire.keys import load_or_create_pair
 from bftrainer.wire.listening import offered_at
-from bftrainer.wire.messages import Leaving
+from bftrainer.wire.messages import Leave, Leaving
 
 LOG = logging.getLogger("bftrainer.daemon")
 HASTE_S = 0.025  # if decisions take longer, one that only gives back comes first
@@ -216,6 +216,7 @@ class Daemon:
         is_for_all = self.policy.is_for_all
         ours = (journal, self.system, own_user(), self._clock, time.monotonic)
         self.pilots = PilotBook(*ours, as_submitter=is_for_all)
+        self.pilots.unreachable_s = self.policy.unreachable_s
         self.refusals.as_submitter = is_for_all
         self.system.pilots_are_in(pilots_dir)
         self.strays = StrayPilots(pilots_dir, self.pilots.pilots, believes_names=not is_for_all)
@@ -290,7 +291,8 @@ class Daemon:
 
     def _agent_came(self, pilot_id: str) -> None:
         self._expected_agents.discard(pilot_id)
-        self.pilots.agent_came(pilot_id)
+        if why := self.pilots.agent_came(pilot_id):
+            self.plane.server.send(pilot_id, Leave(reason=why))
 
     def _agent_gone(self, pilot_id: str, why: str, farewell: Leaving | None) -> None:
         pilot = self.pilots.pilots.get(pilot_id)
@@ -309,7 +311,7 @@ class Daemon:
     # ---- poll ----------------------------------------------------------------------------
 
     def _waits_for_cycle(self) -> bool:
-        return cycles.is_awaited(self.seen.memory, self.pilots.views(self.agents.connected))
+        return cycles.is_awaited(self.seen.memory, self.pilots.views(self.agents.held))
 
     async def _warn_of_settings(self) -> None:
         loop, known = asyncio.get_running_loop(), end_cost.measured(self.seen.memory, self.settings)
@@ -410,7 +412,7 @@ class Daemon:
         return input_of(
             snapshot,
             self.trainers,
-            self.pilots.views(self.agents.connected),
+            self.pilots.views(self.agents.held),
             self.refusals,
             self.settings,
             self.seen.memory,

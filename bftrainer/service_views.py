@@ -16,6 +16,7 @@ from bftrainer.explain.batches import batch_sentences
 from bftrainer.explain.failures import trouble, trouble_sentences
 from bftrainer.explain.kept import is_vain, vain_sentence
 from bftrainer.explain.pilots import waiting, waiting_sentences
+from bftrainer.explain.reserve import true_cause
 from bftrainer.explain.restarts import loss_sentences, restart_sentences
 from bftrainer.explain.sizes import explain_trainer
 from bftrainer.explain.slow_nodes import slow_sentences, straggler_sentences
@@ -58,7 +59,7 @@ class DaemonViews:
         daemon, seen = self._daemon, self._daemon.seen
         snapshot, nodes = seen.snapshot, self._nodes()
         pilots = daemon.pilots
-        held = len(daemon.agents.connected)
+        held = len(daemon.agents.held)
         return StatusView(
             incarnation=daemon.incarnation,
             pid=os.getpid(),
@@ -290,7 +291,7 @@ class DaemonViews:
         planned: dict[str, list[str]] = {}
         for node, trainer_id in plan.assignment.items() if plan else ():
             planned.setdefault(trainer_id, []).append(node)
-        held = {h.node for h in daemon.agents.connected.values()}
+        held = {h.node for h in daemon.agents.held.values()}
         waited_for = daemon.pilots.by_node().keys() - held
         views, withheld = [], daemon.trainers.waiting.withheld()
         for record in records:
@@ -326,8 +327,10 @@ class DaemonViews:
         use, reason = "not ours", plan.not_used.get(node.name, "") if plan else ""
         if pilot is not None:
             use = "held" if pilot.record.pilot_id in daemon.agents.connected else "requested"
+            if pilot.record.pilot_id in daemon.agents.away or pilot.unheard_s is not None:
+                use = "unreachable"
         elif plan and node.name in plan.reserve:
-            use = "reserve"
+            use, reason = "reserve", true_cause(reason, plan, daemon.settings)
         elif node.name in daemon.seen.memory.held_off:
             use = "held-off"
         elif node.state in _FREE:

@@ -15,6 +15,8 @@ from bftrainer.errors import UsageError
 from bftrainer.wire.keys import Z85_KEY_CHARS
 from bftrainer.wire.private import read_private, write_private
 
+# Not written while they have their defaults: agents of releases before do not know them.
+ADDED = ("tidies", "agent_timeout_s", "endpoints", "network", "ports")
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -34,6 +36,7 @@ class AgentConfig(BaseModel):
     end_margin_s: float = Field(default=5.0, ge=0)  # leave this much earlier
     heartbeat_s: Seconds = 1.0
     lease_s: Seconds = 1800.0
+    agent_timeout_s: Seconds = 5.0  # without any sign of the daemon the path to it is dead
     worker_lease_s: Seconds = 10.0
     gpus: int = Field(default=0, ge=0)
     interpreters: tuple[str, ...] = ()  # templates to start first
@@ -45,8 +48,8 @@ class AgentConfig(BaseModel):
 
     def text(self) -> str:
         """Return the file's contents, without what agents of releases before do not know."""
-        later = ("tidies", "endpoints", "network", "ports")
-        unused = {name for name in later if not getattr(self, name)}
+        added = {name: AgentConfig.model_fields[name].default for name in ADDED}
+        unused = {name for name, default in added.items() if getattr(self, name) == default}
         return self.model_dump_json(indent=1, exclude=unused)
 
     def save(self, path: Path) -> None:

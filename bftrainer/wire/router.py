@@ -20,6 +20,7 @@ from zmq.utils.monitor import parse_monitor_message
 from bftrainer.elastic.ports import listen_within
 from bftrainer.errors import BftError
 from bftrainer.wire.addresses import ANY, endpoint_at, numeric
+from bftrainer.wire.dead_paths import HANDSHAKE_LIMIT_MS, close_when_dead
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.pump import SocketPump, has_input
 from bftrainer.wire.refused_messages import RefusedMessages
@@ -28,7 +29,6 @@ LOG = logging.getLogger("bftrainer.wire")
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 TURN_S = 0.02  # longest time of handling messages before other work of the loop
 GONE_LIMIT_S = 0.05  # longest delay of a loss, for frames sent before it
-HANDSHAKE_LIMIT_MS = 5000
 QUEUED_MESSAGES = 10_000  # per connection and direction, before sends are refused
 FRAME_OVERHEAD_BYTES = 64  # what CURVE adds to a message
 _FAILED_HANDSHAKES = (
@@ -49,7 +49,8 @@ class Origin:
 class CurveRouter:
     """One listening socket with its authentication and its connection monitor.
 
-    ``refused_messages`` counts what was refused or dropped, by reason.
+    ``refused_messages`` counts what was refused or dropped, by reason. ``dead_after_s``: close
+    connections that are silent for so long; None: those that TCP gives up alone.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class CurveRouter:
         on_frame: Callable[[Origin, bytes], None],
         on_gone: Callable[[bytes], None] | None = None,
         refusals: RefusedMessages | None = None,
+        dead_after_s: float | None = None,
     ) -> None:
         self._keys = keys
         self._max_message_bytes = max_message_bytes
@@ -72,6 +74,8 @@ class CurveRouter:
         self._pumps: list[SocketPump] = []
         self.refusals = refusals or RefusedMessages(LOG)
         self._open_sockets()
+        if dead_after_s is not None:
+            close_when_dead(self._router, dead_after_s)
 
     def _open_sockets(self) -> None:
         # A context of our own: a ZAP handler is global to its context.

@@ -86,6 +86,7 @@ class DaemonLink:
             daemon_public_key=config.daemon_public_key,
             keys=keys,
             incarnation=config.incarnation,
+            timeout_s=config.agent_timeout_s,
             on_message=self._heard,
             on_up=self._up,
             on_down=self._down,
