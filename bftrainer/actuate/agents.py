@@ -62,6 +62,14 @@ class AgentBook:
         """All endpoints at which agents may find us, the most probable first."""
         return (self.endpoint, *self.further)
 
+    def places(self) -> str:
+        """Say where to look if agents do not connect."""
+        return (
+            f"See the output of their jobs ({self._pilots_dir}/ID/agent.log; all nodes have to see"
+            " that directory: pilots_dir), the log of the batch system on that node (slurmd.log,"
+            f" sbatchd.log), and whether nodes reach {', '.join(self.offered)}."
+        )
+
     def write_files(
         self,
         pilot_id: str,
