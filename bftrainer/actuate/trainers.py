@@ -21,6 +21,7 @@ from bftrainer.actuate.costs import (
     watch_from,
     watch_of,
 )
+from bftrainer.actuate.cuts import Cuts, all_barred
 from bftrainer.actuate.failures import given_up
 from bftrainer.actuate.generation import mark_of
 from bftrainer.actuate.group import (
@@ -98,6 +99,7 @@ class TrainerBook(TrainerRecords):
         self.speeds = SpeedBook(policy.straggler_threshold, self._note)
         self.budget = RescaleBudget(policy.rescale_budget)
         self.quarantine = Quarantine(policy.quarantine_s)
+        self.cuts = Cuts()
         self.reports = Reports(send, self._refusals)
         # The latest, as (trainer, at_s, what); the journal has all.
         self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
@@ -192,7 +194,9 @@ class TrainerBook(TrainerRecords):
         ends = ((i, t.machine.ends_by_s) for i, t in self.trainers.items())
         winding_up = {i: end_s + ahead_s for i, end_s in ends if end_s is not None}
         settled_until_s = {**self.budget.used_up(now_s), **winding_up}
-        return occupancy_of(self.trainers.values(), settled_until_s, among)
+        who = occupancy_of(self.trainers.values(), settled_until_s, among)
+        apart = all_barred(self.trainers.values(), among, self._steady(), ahead_s)
+        return replace(who, apart=apart)
 
     def busy_pilots(self) -> frozenset[str]:
         """Return the pilots on which a worker runs or starts."""
@@ -291,7 +295,8 @@ class TrainerBook(TrainerRecords):
                 self._write(trainer, "requeued", {"state": str(trainer.record.state)})
                 self._on_change()
         self._let_go()
-        if self.quarantine.has_changed(self._clock()):
+        cuts = self.cuts.have_changed(self.trainers.values(), self._steady())
+        if self.quarantine.has_changed(self._clock()) or cuts:
             self._on_change()
 
     # ---- consequences ------------------------------------------------------------------

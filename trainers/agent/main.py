@@ -37,6 +37,7 @@ from bftrainer.wire.peers import PeerServer
 from trainers.agent.folder import forget, tidy
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
+from trainers.agent.reach import Reach
 from trainers.agent.signals import EXIT_LIMIT_S, SignalWaiter
 from trainers.agent.starting import Started
 from trainers.agent.templates import Killed
@@ -72,6 +73,7 @@ class Agent:
             is_up=lambda: self._link.is_up,
             was_in_touch=lambda: self._link.was_in_touch,
         )
+        self._reach = Reach(self._workers.teams, self._report)
         self._peers = PeerServer(keys=self._peer_keys, answer=self._orphaned.answer)
         self._link = DaemonLink(
             config,
@@ -96,6 +98,7 @@ class Agent:
         self._orphaned.start(self._peer_endpoint)
         self._link.start()
         self._watch(loop)
+        self._reach.start()
         if self._config.tidies:
             Thread(target=tidy, args=(self._config.state_dir,), daemon=True).start()
         LOG.info("agent of %s on %s, pid %d", self._config.pilot_id, self._config.node, os.getpid())
