@@ -65,15 +65,16 @@ class Agent:
             on_commit=self._allow_members,
             started=started,
         )
+        self._reach = Reach(self._workers.teams, self._report)
         self._orphaned = PeerRecovery(
             pilot_id=config.pilot_id,
             daemon_endpoint=config.daemon_endpoint,
             keys=self._peer_keys,
             workers=self._workers,
+            silent=self._reach.silent,
             is_up=lambda: self._link.is_up,
             was_in_touch=lambda: self._link.was_in_touch,
         )
-        self._reach = Reach(self._workers.teams, self._report)
         self._peers = PeerServer(keys=self._peer_keys, answer=self._orphaned.answer)
         self._link = DaemonLink(
             config,
