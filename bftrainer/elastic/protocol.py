@@ -309,6 +309,19 @@ class Failed:
     place: Words = ""  # "file:line" of the script's own code; "": not in it
 
 
+# ---- from the agent ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreachable:
+    """Nodes of its rosters that this worker's node cannot connect to, while it does not get on.
+
+    Repeated while there are any, then once without. An older daemon drops it.
+    """
+
+    nodes: Texts
+
+
 ToWorker: TypeAlias = Prepare | Commit | Stop
 FromWorker: TypeAlias = (
     Warm
@@ -323,13 +336,13 @@ FromWorker: TypeAlias = (
     | Finished
     | Failed
 )
-Message: TypeAlias = ToWorker | FromWorker | WorkerConfig
+Message: TypeAlias = ToWorker | FromWorker | WorkerConfig | Unreachable
 
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Reported, Alive, Interrupted, Saved,
-        Left, Finished, Failed, WorkerConfig,
+        Left, Finished, Failed, WorkerConfig, Unreachable,
     )
 }  # fmt: skip
 
