@@ -179,14 +179,17 @@ def _answer(
 
 
 def _as_planned(allocation: Allocation, problem: Problem, draft: Draft) -> Allocation:
-    """Exchange nodes on which nobody trains so that they stay with their planned trainers.
+    """Exchange nodes on which nobody goes on training so that they stay with who was planned there.
 
-    Sizes are unchanged. A node that ends within the forward-looking time moves if its trainer gets
-    one that lasts longer than this one will have lasted since the trainer began to start there.
+    Sizes are unchanged. A trainer that grows gets what another gives up rather than the node on
+    which a third one starts. A node that ends within the forward-looking time moves if its trainer
+    gets one that lasts longer than this one will have lasted since it began to start there.
     """
     planned, training = draft.memory.assignment, draft.given.training
-    nodes = {node.name: node for node in problem.nodes if node.name not in training}
-    theirs = sorted(planned.keys() & nodes.keys() - draft.memory.slow_nodes.keys())
+    go_on = dict(training.items() & allocation.assignment.items())
+    nodes = {node.name: node for node in problem.nodes if node.name not in go_on}
+    elsewhere = training.keys() | draft.memory.slow_nodes.keys()
+    theirs = sorted(planned.keys() & nodes.keys() - elsewhere)
     stays = {name: planned[name] for name in theirs}
     if stays.items() <= allocation.assignment.items():
         return allocation

@@ -95,8 +95,18 @@ class Starts(RuleBasedStateMachine):
         fleet.pass_time(start_s + BACK_OFF_S)  # those that grow
         requested, released = fleet.requested.total(), len(fleet.released)
         assert requested - before <= len(self.nodes), "a node was asked for twice"
-        fleet.pass_time(2 * start_s)
+        sizes = fleet.sizes()
+        assert not fleet.pass_time(2 * start_s, lambda: fleet.sizes() != sizes), "sizes change"
         assert (fleet.requested.total(), len(fleet.released)) == (requested, released)
+
+
+def test_a_lease_of_themis_is_for_the_nodes_that_a_trainer_has() -> None:
+    """One node of six changed hands at every look: whoever had it became the less badly off."""
+    fleet = Fleet(6, policy="themis")
+    for n_min, n_max, start_s in ((2, 4, 1.0), (1, 1, 60.0), (2, 4, 1.0)):
+        fleet.submit(n_min=n_min, n_max=n_max, start_s=start_s, steps=ENDLESS)
+    assert fleet.pass_time(80.0, lambda: fleet.sizes() == {"t1": 3, "t2": 1, "t3": 2})
+    assert not fleet.pass_time(80.0, lambda: fleet.sizes() != {"t1": 3, "t2": 1, "t3": 2})
 
 
 TestStarts = Starts.TestCase

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from bftrainer.decide.decision import decide
+from bftrainer.decide.policies.base import Context
 from bftrainer.model.cluster import NodeState
-from bftrainer.model.decision import Joining, Memory, PilotView, Settings
+from bftrainer.model.decision import DecisionInput, Joining, Memory, PilotView, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
-from milp.problem import ProblemNode
+from milp.problem import Allocation, Problem, ProblemNode
+from milp.worth import allocation_value
+from tests.support.policies import Scripted
 from tests.support.snapshots import (
     T0,
     Fold,
@@ -151,3 +156,27 @@ def test_a_node_on_which_a_further_worker_starts_stays_with_its_trainer() -> Non
         assert (first.current, first.settled) == (("n1", "n2"), ("n1",))
         guess_s = Settings().rescale_up_guess_s  # one of two nodes pauses
         assert guess_s / 2.0 <= first.rescale_up_s < guess_s
+
+
+def test_a_trainer_that_grows_gets_what_another_gives_up_and_not_where_a_third_starts() -> None:
+    """A policy names nodes by sizes only; t2 would begin anew at every change of the others."""
+    sizes = {"n1": "t1", "n2": "t1", "n3": "t2", "n4": "t3", "n5": "t3"}
+    planned = {"n1": "t1", "n2": "t1", "n3": "t1", "n4": "t2", "n5": "t3"}
+
+    def answer(problem: Problem, context: Context) -> dict[str, Any]:
+        del context
+        worth = allocation_value(problem, sizes)
+        return {"allocation": Allocation(assignment=sizes, objective=worth, node_price=0.0)}
+
+    given = DecisionInput(
+        now_s=T0,
+        snapshot=snapshot(idle_nodes(5)),
+        is_new_snapshot=True,
+        pilots=held(*node_names(5)),
+        trainers=(record("t1", n_max=4), record("t2"), record("t3", n_max=4)),
+        settings=Settings(reserve_nodes_per_type=0, p_jmax=3),
+        memory=Memory(assignment=planned),
+        training={"n1": "t1", "n2": "t1", "n3": "t1", "n5": "t3"},
+    )
+    plan = decide(given, Scripted(answer=answer))
+    assert plan.assignment == sizes | {"n3": "t3", "n4": "t2"}

@@ -71,12 +71,12 @@ class Lease:
     def __init__(self, context: Context, period_s: float) -> None:
         """Go on with the lease in force, or begin one of ``period_s``."""
         until_s = context.state
-        self._is_new = until_s is None or until_s <= context.now_s
-        self._until_s: float = context.now_s + period_s if self._is_new else until_s
+        self.is_new = until_s is None or until_s <= context.now_s
+        self._until_s: float = context.now_s + period_s if self.is_new else until_s
 
     def order(self, handing: Handing, key: Callable[[int], Any]) -> list[int]:
         """Return the trainers by a key; under a lease those with nodes come first."""
-        if self._is_new:
+        if self.is_new:
             return by_key(handing, key)
         return by_key(handing, lambda j: (not handing.pool.present[j], key(j)))
 

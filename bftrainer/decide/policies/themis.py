@@ -26,7 +26,7 @@ from milp.problem import Problem
 class Options:
     """How long a lease is."""
 
-    lease_s: float = 1200.0  # so long who runs is not displaced by who is worse off
+    lease_s: float = 1200.0  # so long nodes are not taken for who is worse off
 
     def __post_init__(self) -> None:
         if self.lease_s <= 0.0:
@@ -57,7 +57,10 @@ class ThemisPolicy:
 
         def next_step(j: int, size: int) -> Step | None:
             higher = next_rise(levels[j], size)
-            return None if higher is None else Step(-levels[j][size], higher)
+            if higher is None:
+                return None
+            is_leased = not lease.is_new and higher <= len(handing.pool.present[j])
+            return Step(math.inf if is_leased else -levels[j][size], higher)
 
         def why(j: int) -> tuple[Term, ...]:
             return (Term("rho at its size", -levels[j][handing.size(j)]),)
