@@ -22,6 +22,7 @@ from bftrainer.elastic.files import UnreadableError
 from bftrainer.elastic.mpi.state import MpiState
 from bftrainer.elastic.protocol import Saved
 from bftrainer.elastic.reporting import NO_REPORTS
+from bftrainer.elastic.unsaved import telling
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -97,10 +98,9 @@ class Disk:
         )
 
     def _write_logged(self, checkpoint: Checkpoint, fence: Fence) -> None:
-        try:
-            self._write(checkpoint, fence)
-        except OSError as problem:  # a full disk must not end the training
-            log.warning("checkpoint not written: %s", problem)
+        if self.directory is not None:
+            with telling(self._control, self.directory):
+                self._write(checkpoint, fence)
 
     def load(self) -> Checkpoint | None:
         """Return the newest checkpoint that can be trusted.
