@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from bftrainer.actuate import stimuli
-from bftrainer.elastic import protocol, unsaved
+from bftrainer.elastic import patience, protocol, resuming, unsaved
 from bftrainer.elastic.control import Control
+from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import write_whole
 from bftrainer.elastic.own_name import own_name
+from bftrainer.elastic.patience import patiently
 from bftrainer.elastic.protocol import Unsaved, WorkerConfig
 from tests.support.generations import Driver
 
@@ -61,10 +63,9 @@ def test_a_write_that_does_not_end_is_told_while_it_lasts(
     with _control() as (control, agent):
         with unsaved.telling(control, tmp_path):
             assert "has not ended" in _said(agent).cause  # it hangs until then
-        before = threading.active_count()
         with unsaved.telling(control, tmp_path, usual_s=1000.0):
             pass
-        assert threading.active_count() <= before
+        assert not select.select([agent], [], [], 0.0)[0], "as long as usual"
 
 
 def test_what_is_told_stands_until_a_checkpoint_is_complete() -> None:
@@ -91,3 +92,39 @@ def test_a_temporary_file_is_of_this_host_and_process(
     monkeypatch.setattr(Path, "rename", rename)
     write_whole(tmp_path / "state", [b"x"])
     assert renamed == [f".state.{own_name()}.tmp"]
+
+
+# ---- reading ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_what_cannot_be_read_for_a_while_is_read_then(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "PAUSE_S", 0.0)
+    troubles = [OSError(number, os.strerror(number))] * 3
+
+    def read() -> str:
+        if troubles:
+            raise troubles.pop()
+        return "the state"
+
+    assert patiently(read, tmp_path) == "the state"
+    assert caplog.text.count("BFT-1343") == 1
+
+
+def test_a_training_does_not_begin_anew_because_its_checkpoint_cannot_be_read_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(
+        "bftrainer.elastic.checkpoint.newest_first", lambda _where: _fail(errno.ESTALE)
+    )
+    with pytest.raises(ElasticError) as caught:
+        resuming.find(tmp_path, 7)
+    assert caught.value.code == "BFT-1343"
+
+
+def test_other_errors_are_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError):
+        patiently(lambda: _fail(errno.EACCES), tmp_path)
