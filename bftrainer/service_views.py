@@ -131,6 +131,7 @@ class DaemonViews:
             sentences=(
                 *trouble_sentences(record, daemon.policy.failure_budget, time.monotonic()),
                 *self._cuts(of=trainer_id).values(),
+                *self._not_saved(trainer_id),
                 *self._pilot_sentences(record, view.planned_nodes),
                 *self._size_sentences(record, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
@@ -266,6 +267,10 @@ class DaemonViews:
         found = {i: cuts.sentence(t, now_s) for i, t in trainers.items() if of in ("", i)}
         return {trainer_id: why for trainer_id, why in found.items() if why}
 
+    def _not_saved(self, trainer_id: str) -> tuple[str, ...]:
+        trainer = self._daemon.trainers.trainers.get(trainer_id)
+        return () if trainer is None or not (why := trainer.machine.not_saved) else (why,)
+
     def _stops(self) -> tuple[str, ...]:
         why = self._daemon.draining.sentence()
         return (why,) if why else ()
@@ -314,6 +319,7 @@ class DaemonViews:
                 observed_nodes=observed,
                 trouble=trouble(record, daemon.policy.failure_budget, time.monotonic())
                 or cut.get(record.trainer_id)
+                or " ".join(self._not_saved(record.trainer_id))
                 or hopeless.get(record.trainer_id)
                 or self._refused(record, observed)
                 or vain_sentence(record, time.time())

@@ -35,16 +35,21 @@ class BrokenGenerations(WorkerSet):
     apart: Apart = field(default_factory=Apart)
     cut: str = ""  # why the generation that forms goes without members that live
     in_vain: int = 0  # generations in a row that broke without a loss and without a step
+    not_saved: str = ""  # why checkpoints are not written
     complaint: tuple[str, str] = ("", "")  # the worker that reported the last one broken, and why
-    ADDED: ClassVar = WorkerSet.ADDED | {"apart", "cut", "in_vain", "complaint"}
+    ADDED: ClassVar = WorkerSet.ADDED | {"apart", "cut", "in_vain", "complaint", "not_saved"}
 
     def _note_trouble(self, worker: Worker, body: protocol.Message, now_s: float) -> None:
-        """Record what a message says of a broken generation."""
+        """Record what a message says of broken generations and checkpoints."""
         match body:
             case protocol.Interrupted() if body.generation >= self._working_generation():
                 # Usually the cause reaches us too, as the death of a member.
                 if self.interrupted_s is None:
                     self.interrupted_s, self.complaint = now_s, (worker.worker_id, body.reason)
+            case protocol.Unsaved():
+                self.not_saved = body.cause
+            case protocol.Saved():
+                self.not_saved = ""
             case protocol.Unreachable():
                 self.apart = self.apart.heard(worker.node, body.nodes, now_s)
 

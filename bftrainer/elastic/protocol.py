@@ -282,6 +282,13 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unsaved:
+    """Checkpoints are not written; until the next ``Saved``. Older agents and daemons drop it."""
+
+    cause: Words  # with its code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The worker is not in the new generation and exits with status 0."""
 
@@ -332,6 +339,7 @@ FromWorker: TypeAlias = (
     | Alive
     | Interrupted
     | Saved
+    | Unsaved
     | Left
     | Finished
     | Failed
@@ -342,7 +350,7 @@ _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Reported, Alive, Interrupted, Saved,
-        Left, Finished, Failed, WorkerConfig, Unreachable,
+        Left, Finished, Failed, WorkerConfig, Unreachable, Unsaved,
     )
 }  # fmt: skip
 
