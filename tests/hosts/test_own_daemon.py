@@ -25,6 +25,7 @@ def test_a_trainer_grows_over_hosts_gives_a_node_and_uses_each_sample_once(
 ) -> None:
     with OwnDaemon(cluster) as daemon:
         daemon.does("up", "--partition", "scavenge")
+        daemon.polls_each(1.0)
         trainer = daemon.submit_train("1:2", epochs=EPOCHS)
         daemon.trains_at(trainer, 2)
         job = cluster.does("login", "sbatch", "--parsable", "-N1", "--wrap=sleep 5", user="bob")
