@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from bftrainer.actuate import cuts
 from bftrainer.api.privacy import no_trainer
 from bftrainer.daemon import Daemon
-from bftrainer.decide import end_cost
+from bftrainer.decide import apart, end_cost
 from bftrainer.deciding import DECISION
 from bftrainer.explain.backends import backend_sentences
 from bftrainer.explain.batches import batch_sentences
@@ -84,6 +85,7 @@ class DaemonViews:
             back_off=sentence(daemon.harm.state),
             slow_nodes=tuple(self._slow_nodes().values()),
             cooling_nodes=tuple(self._cooling_nodes().values()),
+            cuts=tuple(f"{trainer_id}: {why}" for trainer_id, why in self._cuts().items()),
             left_out=left_out_sentences(seen.memory.left_out),
             measured=end_cost.measured(seen.memory, daemon.settings),
             draining=daemon.draining.sentence(),
@@ -129,6 +131,8 @@ class DaemonViews:
             observed_size=len(view.observed_nodes),
             sentences=(
                 *trouble_sentences(record, daemon.policy.failure_budget, time.monotonic()),
+                *self._cuts(of=trainer_id).values(),
+                *self._not_saved(trainer_id),
                 *self._pilot_sentences(record, view.planned_nodes),
                 *self._size_sentences(record, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
@@ -234,6 +238,7 @@ class DaemonViews:
             slow_nodes=len(daemon.seen.memory.slow_nodes),
             cooling_nodes=len(self._cooling_nodes()),
             mute_pilots=daemon.refusals.n_mute,
+            cut_trainers=len(self._cuts()),
             vain_trainers=daemon.refusals.n_vain,
             stragglers_found=trainers.speeds.found,
             stragglers_replaced=trainers.speeds.replaced,
@@ -258,6 +263,16 @@ class DaemonViews:
             for name, one in cooling.items()
             if of in ("", one.trainer_id)
         }
+
+    def _cuts(self, of: str = "") -> dict[str, str]:
+        """Say of trainers which of their nodes cannot reach each other."""
+        trainers, now_s = self._daemon.trainers.trainers, time.monotonic()
+        found = {i: cuts.sentence(t, now_s) for i, t in trainers.items() if of in ("", i)}
+        return {trainer_id: why for trainer_id, why in found.items() if why}
+
+    def _not_saved(self, trainer_id: str) -> tuple[str, ...]:
+        trainer = self._daemon.trainers.trainers.get(trainer_id)
+        return () if trainer is None or not (why := trainer.machine.not_saved) else (why,)
 
     def _stops(self) -> tuple[str, ...]:
         why = self._daemon.draining.sentence()
@@ -304,7 +319,7 @@ class DaemonViews:
             planned.setdefault(trainer_id, []).append(node)
         held = {h.node for h in daemon.agents.held.values()}
         waited_for = daemon.pilots.by_node().keys() - held
-        views, withheld = [], daemon.trainers.waiting.withheld()
+        views, withheld, cut = [], daemon.trainers.waiting.withheld(), self._cuts()
         for record in records:
             nodes = planned.get(record.trainer_id, ())
             observed, starting = daemon.trainers.nodes_of(record.trainer_id)
@@ -315,6 +330,8 @@ class DaemonViews:
                 observed_nodes=observed,
                 trouble=self._cut_off(record.trainer_id)
                 or trouble(record, daemon.policy.failure_budget, time.monotonic())
+                or cut.get(record.trainer_id)
+                or " ".join(self._not_saved(record.trainer_id))
                 or hopeless.get(record.trainer_id)
                 or self._refused(record, observed)
                 or vain_sentence(record, time.time())
@@ -354,6 +371,8 @@ class DaemonViews:
         reason = late.get(node.name, reason)
         if not reason and node.name in (cooling := self._cooling_nodes()):
             reason = cooling[node.name]
+        if not reason and daemon.seen.given is not None:
+            reason = apart.why_unused(daemon.seen.given, node.name)
         if not reason and node.name in daemon.seen.memory.slow_nodes:
             reason = self._slow_nodes()[node.name]
         return NodeView(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from bftrainer.actuate import changing, recording, stimuli, trials
@@ -20,6 +21,7 @@ from bftrainer.actuate.costs import (
     watch_from,
     watch_of,
 )
+from bftrainer.actuate.cuts import Cuts, all_barred
 from bftrainer.actuate.failures import given_up
 from bftrainer.actuate.generation import mark_of
 from bftrainer.actuate.group import (
@@ -95,6 +97,7 @@ class TrainerBook(AdoptingTrainers):
         self.speeds = SpeedBook(policy.straggler_threshold, self._note)
         self.budget = RescaleBudget(policy.rescale_budget)
         self.quarantine = Quarantine(policy.quarantine_s)
+        self.cuts = Cuts()
         self.reports = Reports(send, self._refusals)
         self.standing, self.on_broken = {}, lambda _pilot_ids: None
         # The latest, as (trainer, at_s, what); the journal has all.
@@ -178,7 +181,9 @@ class TrainerBook(AdoptingTrainers):
         winding_up = {i: end_s + ahead_s for i, end_s in ends if end_s is not None}
         standing = dict.fromkeys(self.standing, now_s + STANDS_S)
         settled_until_s = {**self.budget.used_up(now_s), **winding_up, **standing}
-        return occupancy_of(self.trainers.values(), settled_until_s, among)
+        who = occupancy_of(self.trainers.values(), settled_until_s, among)
+        apart = all_barred(self.trainers.values(), among, self._steady(), ahead_s)
+        return replace(who, apart=apart)
 
     def busy_pilots(self) -> frozenset[str]:
         """Return the pilots on which a worker runs or starts."""
@@ -281,7 +286,8 @@ class TrainerBook(AdoptingTrainers):
                 self._write(trainer, "requeued", {"state": str(trainer.record.state)})
                 self._on_change()
         self._let_go()
-        if self.quarantine.has_changed(self._clock()):
+        cuts = self.cuts.have_changed(self.trainers.values(), self._steady())
+        if self.quarantine.has_changed(self._clock()) or cuts:
             self._on_change()
 
     # ---- consequences ------------------------------------------------------------------

@@ -240,7 +240,9 @@ class DecisionInput:
     # Trainer whose rescale budget is used up -> until when it keeps its nodes.
     settled_until_s: Mapping[str, float] = field(default_factory=dict)
     blackout: Blackout | None = None  # the present or the next one
-    ADDED: ClassVar = frozenset({"blackout", "occupied"})
+    # Trainer -> node that it must not get -> since when: its other nodes cannot reach that one.
+    apart: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    ADDED: ClassVar = frozenset({"blackout", "occupied", "apart"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,7 @@ class StatusView:
     back_off: str = ""  # one sentence while the daemon backs off (docs/design/give-back.md)
     slow_nodes: tuple[str, ...] = ()  # a sentence each (docs/design/estimators.md)
     cooling_nodes: tuple[str, ...] = ()  # a sentence each (docs/reference/failures.md)
+    cuts: tuple[str, ...] = ()  # trainers of which nodes cannot reach each other, likewise
     left_out: tuple[str, ...] = ()  # left out of decisions, a sentence each (docs/design/solver.md)
     measured: Measured = NOTHING  # of pilots (docs/design/give-back.md)
     draining: str = ""  # one sentence while no node is taken (docs/howto/operate.md)

@@ -31,6 +31,7 @@ class Extras:
     slow_nodes: int = 0
     cooling_nodes: int = 0
     mute_pilots: int = 0
+    cut_trainers: int = 0
     vain_trainers: int = 0
     stragglers_found: int = 0
     stragglers_replaced: int = 0
@@ -75,6 +76,10 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[MetricSample, ..
         _figure(
             "cooling_nodes", "Nodes not used because workers failed there.",
             extras.cooling_nodes,
+        ),
+        _figure(
+            "cut_trainers", "Trainers of which nodes cannot reach each other (BFT-1340).",
+            extras.cut_trainers,
         ),
         _figure(
             "stragglers_found_total", "Workers found persistently slow.", extras.stragglers_found

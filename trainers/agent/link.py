@@ -41,6 +41,7 @@ LOOK_EVERY_S = 5.0  # where a daemon may be that is away
 LOOK_LIMIT_S = 4.0
 SILENT_HEARTBEATS = 3  # without a message: send Hello again
 LEAVING_LINGER_MS = 20
+_REPEATED = frozenset({"Progress", "Unreachable"})
 
 
 class DaemonLink:
@@ -123,8 +124,8 @@ class DaemonLink:
             return
         if isinstance(message, WorkerExited):
             return  # sent with ``ends``
-        if isinstance(message, WorkerSaid) and message.body["type"] == "Progress":
-            return  # the newest is in Hello, and the next comes soon
+        if isinstance(message, WorkerSaid) and message.body["type"] in _REPEATED:
+            return  # the next comes soon
         if isinstance(message, WorkerSaid) and message.body["type"] == "Reported":
             # The newest repeats the others.
             self._held_back = [m for m in self._held_back if not _is_older(m, message)]

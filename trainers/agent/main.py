@@ -38,6 +38,7 @@ from bftrainer.wire.peers import PeerServer
 from trainers.agent.folder import forget, tidy
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
+from trainers.agent.reach import Reach
 from trainers.agent.signals import EXIT_LIMIT_S, SignalWaiter
 from trainers.agent.starting import Started
 from trainers.agent.templates import Killed
@@ -67,11 +68,13 @@ class Agent:
             on_commit=self._allow_members,
             started=started,
         )
+        self._reach = Reach(self._workers.teams, self._report)
         self._orphaned = PeerRecovery(
             pilot_id=config.pilot_id,
             daemon_endpoint=lambda: self._link.endpoint,
             keys=self._peer_keys,
             workers=self._workers,
+            silent=self._reach.silent,
             is_up=lambda: self._link.is_up,
             was_in_touch=lambda: self._link.was_in_touch,
         )
@@ -99,6 +102,7 @@ class Agent:
             self._listen()
         self._link.start()
         self._watch(loop)
+        self._reach.start()
         if self._config.tidies:
             Thread(target=tidy, args=(self._config.state_dir,), daemon=True).start()
         LOG.info("agent of %s on %s, pid %d", self._config.pilot_id, self._config.node, os.getpid())
