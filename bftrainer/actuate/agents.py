@@ -121,12 +121,7 @@ class AgentBook:
         if not user:
             save_pair(keys, directory / "agent.key")
             config.save(directory / "agent.json")
-        return AgentFiles(
-            directory=directory,
-            config=directory / "agent.json",
-            log=directory / "agent.log",
-            contents=contents if user else {},
-        )
+        return _files(directory, contents if user else {})
 
     def forget(self, pilot_id: str) -> None:
         """Drop the agent and its secrets; its log stays for inspection."""
@@ -161,6 +156,15 @@ class AgentBook:
             lease_s=self.policy.lease_s,
             interpreters=interpreters,
         )
+
+
+def _files(directory: Path, contents: Mapping[str, str]) -> AgentFiles:
+    return AgentFiles(
+        directory=directory,
+        config=directory / "agent.json",
+        log=directory / "agent.log",
+        contents=contents,
+    )
 
 
 def _make(directory: Path) -> None:
