@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bftrainer.actuate import cuts
@@ -17,6 +17,7 @@ from bftrainer.explain.batches import batch_sentences
 from bftrainer.explain.failures import trouble, trouble_sentences
 from bftrainer.explain.kept import is_vain, vain_sentence
 from bftrainer.explain.pilots import waiting, waiting_sentences
+from bftrainer.explain.reserve import true_cause
 from bftrainer.explain.restarts import loss_sentences, restart_sentences
 from bftrainer.explain.sizes import explain_trainer
 from bftrainer.explain.slow_nodes import slow_sentences, straggler_sentences
@@ -43,6 +44,7 @@ from bftrainer.surviving.decision import unfit
 from bftrainer.surviving.words import sentences as left_out_sentences
 
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
+SHOWN_LATE = 3  # agents of one trainer
 
 
 class DaemonViews:
@@ -58,7 +60,7 @@ class DaemonViews:
         daemon, seen = self._daemon, self._daemon.seen
         snapshot, nodes = seen.snapshot, self._nodes()
         pilots = daemon.pilots
-        held = len(daemon.agents.connected)
+        held = len(daemon.agents.held)
         return StatusView(
             incarnation=daemon.incarnation,
             pid=os.getpid(),
@@ -87,12 +89,13 @@ class DaemonViews:
             measured=end_cost.measured(seen.memory, daemon.settings),
             draining=daemon.draining.sentence(),
             policy_notes=daemon.reloading.notes(),
+            late_agents=tuple(daemon.late.by_node().values()),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
         """Return every node of the last snapshot."""
-        waits = self._waiting_pilots()
-        return tuple(self._node(n, waits) for n in self._nodes())
+        waits, late = self._waiting_pilots(), self._daemon.late.by_node()
+        return tuple(self._node(n, waits, late) for n in self._nodes())
 
     def trainers(self) -> tuple[TrainerView, ...]:
         """Return all trainers in order of submission."""
@@ -154,13 +157,19 @@ class DaemonViews:
     def _pilot_sentences(
         self, record: TrainerRecord, planned_nodes: Sequence[str]
     ) -> tuple[str, ...]:
-        """Say why its pilots are refused, or wait."""
+        """Say why its pilots are refused, or wait, or that their agents do not come."""
         if record.state.is_final:
             return ()
         daemon, waiting = self._daemon, self._waiting_pilots()
+        late = self._late(planned_nodes)
         why = daemon.refusals.why_of(record)
         reasons = [waiting[node] for node in planned_nodes if node in waiting]
-        return (*([why] if why else []), *waiting_sentences(reasons))
+        return (*([why] if why else []), *waiting_sentences(reasons), *late)
+
+    def _late(self, nodes: Collection[str]) -> list[str]:
+        """Say of a few of these nodes that agents on them have not connected."""
+        late = self._daemon.late.by_node()
+        return [sentence for node, sentence in late.items() if node in nodes][:SHOWN_LATE]
 
     def _waiting_pilots(self) -> dict[str, str]:
         """Return why pilots are pending, in the batch system's words, by node."""
@@ -297,7 +306,7 @@ class DaemonViews:
         planned: dict[str, list[str]] = {}
         for node, trainer_id in plan.assignment.items() if plan else ():
             planned.setdefault(trainer_id, []).append(node)
-        held = {h.node for h in daemon.agents.connected.values()}
+        held = {h.node for h in daemon.agents.held.values()}
         waited_for = daemon.pilots.by_node().keys() - held
         views, withheld, cut = [], daemon.trainers.waiting.withheld(), self._cuts()
         for record in records:
@@ -313,7 +322,8 @@ class DaemonViews:
                 or " ".join(self._not_saved(record.trainer_id))
                 or hopeless.get(record.trainer_id)
                 or self._refused(record, observed)
-                or vain_sentence(record, time.time()),
+                or vain_sentence(record, time.time())
+                or " ".join(self._late(() if record.state.is_final else nodes)[:1]),
                 waits=withheld.get(record.trainer_id, ""),
             )
             views.append(view)
@@ -326,7 +336,7 @@ class DaemonViews:
             return ""
         return refusals.why_of(record)
 
-    def _node(self, node: Node, waits: Mapping[str, str]) -> NodeView:
+    def _node(self, node: Node, waits: Mapping[str, str], late: Mapping[str, str]) -> NodeView:
         daemon = self._daemon
         plan = daemon.seen.plan
         pilot = daemon.pilots.by_node().get(node.name)
@@ -334,8 +344,10 @@ class DaemonViews:
         use, reason = "not ours", plan.not_used.get(node.name, "") if plan else ""
         if pilot is not None:
             use = "held" if pilot.record.pilot_id in daemon.agents.connected else "requested"
+            if pilot.record.pilot_id in daemon.agents.away or pilot.unheard_s is not None:
+                use = "unreachable"
         elif plan and node.name in plan.reserve:
-            use = "reserve"
+            use, reason = "reserve", true_cause(reason, plan, daemon.settings)
         elif node.name in daemon.seen.memory.held_off:
             use = "held-off"
         elif node.state in _FREE:
@@ -344,6 +356,7 @@ class DaemonViews:
             use = "busy"
         if node.name in waits and pilot is not None:
             reason = f"Pilot {pilot.record.pilot_id} is queued: {waiting(waits[node.name])}."
+        reason = late.get(node.name, reason)
         if not reason and node.name in (cooling := self._cooling_nodes()):
             reason = cooling[node.name]
         if not reason and daemon.seen.given is not None:

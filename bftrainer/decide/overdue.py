@@ -27,7 +27,7 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     took_s = [given.now_s - (known.started_s[pilot_id] or given.now_s) for pilot_id in came]
     started_s: dict[str, float | None] = {}
     for pilot in given.pilots:
-        if not (pilot.is_held or pilot.is_leaving):
+        if not (pilot.is_held or pilot.is_leaving or pilot.is_silent):
             since_s = known.started_s.get(pilot.pilot_id)
             has_begun = since_s is None and pilot.end_s is not None
             started_s[pilot.pilot_id] = given.now_s if has_begun else since_s
@@ -52,7 +52,7 @@ def stage(draft: Draft) -> Draft:
 def _late(given: DecisionInput, memory: Memory) -> Iterator[Release]:
     limit_s = memory.agents.limit_s
     for pilot in given.pilots:
-        if pilot.is_held or pilot.is_leaving:
+        if pilot.is_held or pilot.is_leaving or pilot.is_silent:
             continue
         since_s, reason = memory.agents.started_s[pilot.pilot_id], ""
         if since_s is not None and given.now_s - since_s > limit_s:

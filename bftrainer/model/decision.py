@@ -71,6 +71,8 @@ class PilotView:
     is_leaving: bool = False  # cancelled or on its way out
     end_s: float | None = None  # when its time limit expires
     user: str = ""  # it runs as, and only whose trainers may use it; "": all trainers
+    is_silent: bool = False  # its agent was connected and is not heard; it did not say it leaves
+    ADDED: ClassVar = frozenset({"is_silent"})
     REMOVED: ClassVar = frozenset({"shortest_limit_s"})
 
 

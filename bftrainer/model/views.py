@@ -94,6 +94,7 @@ class StatusView:
     measured: Measured = NOTHING  # of pilots (docs/design/give-back.md)
     draining: str = ""  # one sentence while no node is taken (docs/howto/operate.md)
     policy_notes: tuple[str, ...] = ()  # of the last reload, a sentence each
+    late_agents: tuple[str, ...] = ()  # not connected, a sentence each (docs/howto/slurm-site.md)
     other_trainers: int = 0  # of other users, not shown (policy ``visibility``)
 
 

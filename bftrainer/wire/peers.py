@@ -167,9 +167,9 @@ class PeerServer:
         """Number of refused or dropped messages, by reason."""
         return self._router.refusals.counts
 
-    def start(self, host: str) -> str:
-        """Listen on a free port and return the endpoint."""
-        return self._router.start(host, 0)
+    def start(self, host: str, ports: str = "") -> str:
+        """Listen on a free port, within ``ports``, and return the endpoint; or BFT-1306."""
+        return self._router.start(host, 0, ports)
 
     def allow(self, public_key: str) -> None:
         """Answer this key from now on."""

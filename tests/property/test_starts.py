@@ -83,6 +83,8 @@ class Starts(RuleBasedStateMachine):
         n_min = {i: fleet.book.records[i].spec.n_min for i in fleet.open_trainers()}
         if sum(n_min.values()) > len(self.nodes):
             return  # who waits is the policy's choice
+        if fleet.settings.policy == "milp":
+            n_min = self._started_by_milp(n_min)
         slowest_s = max((fleet.asked[i].start_s for i in n_min), default=0.0)
         start_s = 2 * fleet.hello_s + slowest_s + 3 * fleet.poll_s
         before = fleet.requested.total()
@@ -98,6 +100,13 @@ class Starts(RuleBasedStateMachine):
         sizes = fleet.sizes()
         assert not fleet.pass_time(2 * start_s, lambda: fleet.sizes() != sizes), "sizes change"
         assert (fleet.requested.total(), len(fleet.released)) == (requested, released)
+
+    def _started_by_milp(self, n_min: dict[str, int]) -> dict[str, int]:
+        """Leave out those that would need nodes planned for others: it need not gain by them."""
+        planned = self.fleet.plan.assignment if self.fleet.plan else {}
+        waiting = n_min.keys() - set(planned.values())
+        fits = sum(n_min[one] for one in waiting) <= len(self.nodes) - len(planned)
+        return n_min if fits else {one: n for one, n in n_min.items() if one not in waiting}
 
 
 def test_a_lease_of_themis_is_for_the_nodes_that_a_trainer_has() -> None:

@@ -47,7 +47,7 @@ class PeerRecovery:
         self,
         *,
         pilot_id: str,
-        daemon_endpoint: str,
+        daemon_endpoint: Callable[[], str],
         keys: KeyPair,
         workers: Workers,
         silent: Callable[[str], frozenset[str]],
@@ -84,7 +84,7 @@ class PeerRecovery:
 
     async def _watch(self) -> None:
         while not self._is_up():
-            refused = await refuses(self._daemon_endpoint, CONNECT_LIMIT_S)
+            refused = await refuses(self._daemon_endpoint(), CONNECT_LIMIT_S)
             is_in_touch = self._was_in_touch() and not self._is_up()
             self._is_orphaned = refused is True and is_in_touch
             self._look()
