@@ -36,6 +36,7 @@ class _Pilot:
     end_s: float  # its time limit strikes
     user: str
     is_held: bool = False
+    has_trained: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -224,6 +225,7 @@ class PhysicalModel:
         now_s = self._now_s
         for release in plan.releases:
             self._pilots.pop(release.node, None)
+        self.tally.pilots += len(plan.claims)
         for claim in plan.claims:
             self._pilots[claim.node] = _Pilot(
                 pilot_id=f"p{next(self._numbers)}",
@@ -279,6 +281,8 @@ class PhysicalModel:
         trainer.rescales += 1
         for node in warm:
             del member.warm_at_s[node]
+            self.tally.pilots_trained += not self._pilots[node].has_trained
+            self._pilots[node].has_trained = True
         if member.checkpoint_at_s == math.inf and self.costs.checkpoint_interval.mean_s > 0:
             member.checkpoint_at_s = now_s + self.costs.checkpoint_interval.mean_s
         gone = self._paired(member, has_joined=True)
