@@ -19,6 +19,7 @@ from bftrainer.simulate.costs import (
     costs_from_mapping,
 )
 from bftrainer.simulate.metrics import Metrics
+from bftrainer.simulate.physical import PhysicalModel
 from bftrainer.simulate.replay import Outcome
 from bftrainer.simulate.session import Choices, play
 from bftrainer.simulate.traces.fragments import Fragments, make_fragments
@@ -180,6 +181,27 @@ class TestPhysical:
         for poll_s in (None, 1.0):
             _, found = run(given, trial("t"), costs=costs, poll_s=poll_s)
             assert found.pilots_per_first_step == 3 / 2
+
+    def test_a_checkpoint_within_a_pause_has_what_was_trained_before_it(self) -> None:
+        costs = PhysicalCosts(checkpoint_interval=constant(35.0), pause_up=constant(10.0))
+        given = trace((0, 0, 120), (1, 100, 120))
+        outcome, found = run(given, trial("t"), costs=costs)
+        assert outcome.trainers[0].done == pytest.approx(1000.0)  # of 1200; at 105 s
+        assert found.cost_preemption * found.a_s == pytest.approx(200.0)
+
+    def test_checkpoints_are_no_events(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        steps, step = [0], PhysicalModel.step
+
+        def counted(model: PhysicalModel) -> bool:
+            steps[-1] += 1
+            return step(model)
+
+        monkeypatch.setattr(PhysicalModel, "step", counted)
+        run(trace((0, 0, 1000)), trial("t"), costs=PhysicalCosts())
+        steps.append(0)
+        often = PhysicalCosts(checkpoint_interval=constant(0.5))
+        run(trace((0, 0, 1000)), trial("t"), costs=often)
+        assert steps[0] == steps[1] > 0
 
     def test_a_change_is_decided_on_when_it_is_seen(self) -> None:
         costs = PhysicalCosts(detection=constant(10.0))
