@@ -6,6 +6,7 @@ change. Fresh ones: ``--hypothesis-profile=fresh``, which ``make test-long`` doe
 """
 
 import os
+import signal
 import zlib
 from collections import Counter
 
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+# A shell has its background jobs ignore it, and what tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two cores are busy with other tests
 
 # How long an example takes says something about the machine's other work, not about the code.

@@ -8,14 +8,13 @@ import resource
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 from bftrainer.elastic import store
-from bftrainer.elastic.store import NONCE_BYTES, PROOF_BYTES, StoreClient, StoreServer
+from bftrainer.elastic.store import NONCE_BYTES, PAUSE_S, PROOF_BYTES, StoreClient, StoreServer
 from bftrainer.elastic.torch_store import TorchStore
 from tests.fuzz.door import memory_bytes
 from tests.support.waiting import wait_for
@@ -169,7 +168,11 @@ def test_of_too_many_strangers_the_oldest_go(
         stranger.close()
 
 
-def test_without_descriptors_it_waits_and_does_not_spin(server: StoreServer) -> None:
+def test_without_descriptors_it_waits_and_does_not_spin(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("bftrainer.elastic.store.time.sleep", pauses.append)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as waiting:
         free = os.dup(waiting.fileno())  # the next descriptor
@@ -177,14 +180,12 @@ def test_without_descriptors_it_waits_and_does_not_spin(server: StoreServer) -> 
         resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
         try:
             waiting.connect(("127.0.0.1", server.port))
-            began_s = time.process_time()
-            time.sleep(1.0)
-            used_s = time.process_time() - began_s
+            wait_for(lambda: len(pauses) > 2, what="it pauses after each refusal")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         waiting.settimeout(10.0)
         assert len(waiting.recv(NONCE_BYTES)) == NONCE_BYTES
-    assert used_s < 0.3
+    assert set(pauses) == {PAUSE_S}
 
 
 def test_who_proves_nothing_in_time_goes(

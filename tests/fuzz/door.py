@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import pkgutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 from hypothesis.strategies import SearchStrategy
 
 from tests.fuzz import doors
+from tests.support.effort import lines_of
 
-MOST_S = 0.1  # processor time of one call
+MOST_LINES = 1_200_000  # of plain Python that cost as much as one call
 MOST_BYTES = 50 << 20  # growth of the process during one call
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -67,24 +67,21 @@ def all_doors() -> tuple[Door, ...]:
 
 
 def knock(door: Door, given: Drawn) -> None:
-    """Call once; fail on an error of another type, on time and on memory.
+    """Call once; fail on an error of another type, on work and on memory."""
+    grew_bytes: list[int] = []
 
-    Processor time, not the clock's: the machine may have other work, which slows processor time,
-    too. Over the limit it is measured again: the least of five counts.
-    """
-    for is_last in (False, False, False, False, True):
+    def call() -> None:
         _forget_peak()
-        before_bytes, began_s = memory_bytes("VmRSS"), time.thread_time()
+        before_bytes = memory_bytes("VmRSS")
         with contextlib.suppress(*door.refuses_with):
             door.call(given.value)
-        took_s = time.thread_time() - began_s
-        grew_bytes = memory_bytes("VmHWM") - before_bytes
-        if took_s <= MOST_S and grew_bytes <= MOST_BYTES:
-            return
-        if is_last:
-            raise AssertionError(
-                f"{door.name}: {took_s:.2f} s, {grew_bytes / 2**20:.0f} MB for {given}"
-            )
+        grew_bytes.append(memory_bytes("VmHWM") - before_bytes)
+
+    lines = lines_of(call, most=MOST_LINES)
+    if lines > MOST_LINES or min(grew_bytes) > MOST_BYTES:
+        raise AssertionError(
+            f"{door.name}: as much as {lines:.0f} lines, {min(grew_bytes) >> 20} MB for {given}"
+        )
 
 
 def _forget_peak() -> None:

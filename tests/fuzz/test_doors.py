@@ -1,4 +1,4 @@
-"""No door lets an error of another type through, takes 0.1 s, or grows by 50 MB."""
+"""No door lets an error of another type through, costs too much work, or grows by 50 MB."""
 
 from __future__ import annotations
 

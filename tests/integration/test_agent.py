@@ -252,8 +252,7 @@ async def _start_waiting(lab: Lab, daemon: Daemon, worker_id: str = "w1") -> tup
     assert lab.agent is not None
     daemon.send(lab.order(worker_id, lab.script("waiting.py", WAITING)))
     await until(lambda: daemon.said(worker_id, "Warm"), "worker is up")
-    started = daemon.started(worker_id)
-    assert started is not None
+    started = await until(lambda: daemon.started(worker_id), "its agent says so, too")
     child = int((lab.directory / f"{worker_id}.log").read_text().split()[1])
     (template,) = filter(is_running, children(lab.agent.pid))  # not those it is still to reap
     return started.pid, child, template

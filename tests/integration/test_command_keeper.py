@@ -45,7 +45,7 @@ def test_a_checkpoint_is_asked_for_measured_and_found_again(tmp_path: Path) -> N
         assert keeper.ended() == 0
         (saved,) = keeper.said(protocol.Saved)
         assert saved.step == 3
-        assert 0.0 < saved.wall_s < 20.0
+        assert saved.wall_s > 0.0
         assert isinstance(keeper.heard[-1], protocol.Left)
         assert (tmp_path / "checkpoints" / "latest" / "state").read_text() == "saved"
     with KeeperProcess(tmp_path, HEAD + SAVES + TAIL) as second:

@@ -111,8 +111,6 @@ def _check_figures(document: dict[str, Any]) -> None:
 
 @pytest.mark.timeout(120)
 def test_demo_interrupted_leaves_nothing(scratch: Path, tmp_path: Path) -> None:
-    # A shell has its background jobs ignore SIGINT, and children would inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     with (tmp_path / "said").open("wb") as said:
         child = process.spawn(
             _command(tmp_path / "out"),

@@ -77,7 +77,7 @@ def test_whoever_does_not_leave_is_ended_at_the_deadline_by_the_next_daemon(
             return view.nodes_held + view.nodes_requested == 0
 
         wait_for(is_empty, what="the node is back")
-        assert 5.0 < time.monotonic() - began_s < 12.0
+        assert time.monotonic() - began_s > 5.0
         assert not site.view(trainer).record.state.is_final
         site.client.cancel(trainer, now=True)
 

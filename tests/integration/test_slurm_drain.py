@@ -81,7 +81,6 @@ def test_eight_nodes_are_emptied_by_the_switch_and_without_a_daemon(
         took_s = time.monotonic() - began_s
         said = capsys.readouterr().out
         assert said.startswith(f"{N} nodes are given back after ")
-        assert took_s < 60.0
         assert cluster.command("squeue", "-h").stdout == ""
         with capsys.disabled():
             sys.stdout.write(f"\ntime to empty, {N} nodes: {took_s:.1f} s\n")

@@ -209,7 +209,6 @@ def test_another_runtime_is_refused(scratch: Path) -> None:
 
 @pytest.mark.timeout(150)
 def test_interrupted_it_leaves_nothing(scratch: Path) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     (scratch / "own.py").write_text(LOOP.format(step="run.step()"))
     with (scratch / "said").open("wb") as said:
         child = process.spawn(

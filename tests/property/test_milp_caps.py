@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 
 import pytest
@@ -150,8 +149,6 @@ def test_caps_that_cross_are_bounded_at_worst() -> None:
     problem = large(7, n_trainers=80, classes="ab")
     odd = Cap(name="odd", trainers=tuple(f"t{j}" for j in range(1, 60, 3)), most=30)
     problem = replace(problem, caps=(*problem.caps, odd))
-    began = time.perf_counter()
-    found = solve(problem)
+    found = solve(problem)  # a search without an end would run into the time-out of every test
     check(problem, found)
     assert found.gap <= 0.02 * found.objective
-    assert time.perf_counter() - began < 30.0  # a search without an end

@@ -21,6 +21,10 @@ PACKAGES = ("bftrainer", "lsf_adapters", "milp", "slurm_plugins", "trainers")
 MAX_LINES = 500
 MAX_FUNCTION_LINES = 60
 SERIALISERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}
+CLOCKS = {
+    *("monotonic", "perf_counter", "process_time", "thread_time"),
+    *("monotonic_ns", "perf_counter_ns", "process_time_ns", "thread_time_ns"),
+}
 PROCESS_MODULES = {"multiprocessing", "pty", "_posixsubprocess"}
 PROCESS_CALLS = {
     "os": ("system", "popen", "fork", "exec", "spawn", "posix_spawn"),
@@ -176,6 +180,77 @@ def _is_silent_catch_all(handler: ast.ExceptHandler) -> bool:
         "BaseException",
     }
     return is_broad and all(isinstance(s, ast.Pass | ast.Continue) for s in handler.body)
+
+
+def test_no_test_asserts_that_something_was_quick() -> None:
+    """A busier or slower machine would fail it; ``tests.support.effort`` compares instead."""
+    found = [
+        f"{_name(path)}:{line}"
+        for path in _modules("tests")
+        for function in ast.walk(_tree(path))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for line in _stopwatches(function)
+    ]
+    assert found == []
+
+
+def test_a_stopwatch_would_be_seen() -> None:
+    text = """def test():
+    took_s, limit = time.monotonic() - began, 3
+    assert took_s < limit
+    assert 1.0 < perf_counter() - began <= 2.0
+    assert limit > took_s
+    assert took_s > limit
+    assert spent < per_s * (time.monotonic() - began)
+    assert time.thread_time() - began < effort_s(call)
+    assert time.monotonic() < deadline"""
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef)
+    assert list(_stopwatches(function)) == [3, 4, 5]
+
+
+def _stopwatches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[int]:
+    """Lines that assert an upper bound on a duration that is no duration itself."""
+    taken = {
+        name.id
+        for found in ast.walk(function)
+        if isinstance(found, ast.Assign) and _reads_duration(found.value, set())
+        for target in found.targets
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name) and name.id.endswith("_s")
+    }
+    for found in ast.walk(function):
+        if not isinstance(found, ast.Assert):
+            continue
+        for compared in ast.walk(found.test):
+            if isinstance(compared, ast.Compare):
+                sides = [compared.left, *compared.comparators]
+                for left, operator, right in zip(sides, compared.ops, sides[1:], strict=False):
+                    if isinstance(operator, ast.Gt | ast.GtE):
+                        left, right = right, left  # noqa: PLW2901
+                    is_quick = _reads_duration(left, taken) and not _reads_duration(right, taken)
+                    if is_quick and not isinstance(operator, ast.Eq | ast.NotEq):
+                        yield found.lineno
+
+
+def _reads_duration(part: ast.expr, taken: set[str]) -> bool:
+    """Whether an expression has the difference of two readings of a clock in it."""
+    for one in ast.walk(part):
+        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Sub):
+            calls = [x.func for x in ast.walk(one) if isinstance(x, ast.Call)]
+            if any(_called(call) in CLOCKS for call in calls):
+                return True
+        if isinstance(one, ast.Name) and one.id in taken:
+            return True
+        if isinstance(one, ast.Call) and _called(one.func) == "effort_s":
+            return True
+    return False
+
+
+def _called(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def test_no_work_is_left_in_comments() -> None:

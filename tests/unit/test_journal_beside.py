@@ -56,11 +56,10 @@ def disk_busy(journal: Journal) -> Iterator[None]:
 
 def test_who_notes_does_not_wait_for_the_disk(journal: Journal) -> None:
     with disk_busy(journal):
-        began = time.monotonic()
         for turn in range(5):
             journal.note("turn", {"n": turn})
             journal.note_large("look", Look(turn=turn))
-        assert time.monotonic() - began < 1.0
+        assert journal.trouble is None  # who waited would have met its 5 s
         assert journal.last_seq("turn") is None
     journal.flush()
     kinds = [entry.kind for entry in journal.entries()]
