@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bftrainer.columns import shown
 from bftrainer.elastic import files
+from bftrainer.elastic.own_name import own_name
 from bftrainer.errors import UsageError
 
 SET_ASIDE = "set-aside"
@@ -101,7 +102,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _copy(path: Path, target: Path) -> None:
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}.{own_name()}.tmp")
     try:
         with path.open("rb") as file, temporary.open("xb") as copy:
             shutil.copyfileobj(file, copy, _CHUNK_BYTES)

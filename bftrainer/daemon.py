@@ -19,6 +19,7 @@ from typing import Final
 from bftrainer.accounting.accountant import Accountant
 from bftrainer.actuate.control_plane import ControlPlane, Listener
 from bftrainer.actuate.group import NodeOffer
+from bftrainer.actuate.late_agents import LateAgents
 from bftrainer.actuate.pilot_ends import PilotEnds
 from bftrainer.actuate.pilot_refusals import PilotRefusals
 from bftrainer.actuate.pilot_requests import Claiming
@@ -57,7 +58,8 @@ from bftrainer.polling import Poller
 from bftrainer.reloading import Reloading
 from bftrainer.wire.endpoint import remember, remembered_port
 from bftrainer.wire.keys import load_or_create_pair
-from bftrainer.wire.messages import Leaving
+from bftrainer.wire.listening import offered_at
+from bftrainer.wire.messages import Leave, Leaving
 
 LOG = logging.getLogger("bftrainer.daemon")
 HASTE_S = 0.025  # if decisions take longer, one that only gives back comes first
@@ -75,6 +77,7 @@ class DaemonOptions:
     state_dir: Path
     socket: Path | None = None  # None: in the state directory
     bind_host: str = "127.0.0.1"
+    offered: tuple[str, ...] = ()  # addresses that others are told; (): the bound one
     agent_address: str = ""  # data-plane address of agents; "": each finds its own
     journal_url: str = ""  # "": SQLite in the state directory
     accepted_loss: int | None = None  # the last journal entry whose loss is accepted
@@ -152,8 +155,8 @@ class Daemon:
             )
             await api.start()
             if self.options.may_be_shared:
-                self._far = FarDaemon(state_dir, api, self.keys)
-                self._far.start(self.options.bind_host)
+                self._far = FarDaemon(state_dir, api, self.keys, self.policy.ports or "")
+                self._far.start(self.options.bind_host, self.options.offered)
             loops = [
                 asyncio.create_task(loop())
                 for loop in (self.poller.run, self._decide_loop, self._tick_loop, self._life_loop)
@@ -213,6 +216,7 @@ class Daemon:
         is_for_all = self.policy.is_for_all
         ours = (journal, self.system, own_user(), self._clock, time.monotonic)
         self.pilots = PilotBook(*ours, as_submitter=is_for_all)
+        self.pilots.unreachable_s = self.policy.unreachable_s
         self.refusals.as_submitter = is_for_all
         self.system.pilots_are_in(pilots_dir)
         self.strays = StrayPilots(pilots_dir, self.pilots.pilots, believes_names=not is_for_all)
@@ -235,11 +239,11 @@ class Daemon:
             clock=self._clock,
         )
         self.agents, self.trainers = self.plane.agents, self.plane.trainers
+        self.late = LateAgents(self.pilots, self.agents, self._clock)
         books = (journal, self.pilots, self.trainers, self.seen, self._clock)
         self.accountant = Accountant(*books, lambda: self.policy)
         self.trainers.on_ended = Notifier(self._is_on_disk).ended
-        records = self.trainers.records
-        self.pilots.on_ended = lambda pilot: self.refusals.pilot_ended(pilot, records)
+        self.refusals.follow(self.pilots, self.trainers.records)
         self.ends = PilotEnds(self.pilots, self.plane, self.background)
         self.draining = Draining(
             journal=journal,
@@ -268,10 +272,14 @@ class Daemon:
                 self._expected_agents.add(pilot_id)
         file = self.options.state_dir / "endpoint"
         self.agents.endpoint_file = file if self.options.may_be_shared else None
-        endpoint = await self.plane.start(self.options.bind_host, remembered_port(file))
-        remember(file, endpoint)
+        ports = self.policy.ports or ""
+        port = remembered_port(file, ports)
+        endpoint = await self.plane.start(self.options.bind_host, port, ports)
+        offered = offered_at(self.options.offered, endpoint)
+        self.agents.endpoint, self.agents.further = offered[0], offered[1:]
+        remember(file, *offered)
         self.adopt_deadline_s = time.monotonic() + self.policy.agent_timeout_s
-        LOG.info("incarnation %d listens on %s", self.incarnation, endpoint)
+        LOG.info("incarnation %d listens on %s", self.incarnation, ", ".join(offered))
 
     def _is_on_disk(self) -> bool:
         """Wait until the journal is, in any thread; False: it cannot be written."""
@@ -282,7 +290,8 @@ class Daemon:
 
     def _agent_came(self, pilot_id: str) -> None:
         self._expected_agents.discard(pilot_id)
-        self.pilots.agent_came(pilot_id)
+        if why := self.pilots.agent_came(pilot_id):
+            self.plane.server.send(pilot_id, Leave(reason=why))
 
     def _agent_gone(self, pilot_id: str, why: str, farewell: Leaving | None) -> None:
         pilot = self.pilots.pilots.get(pilot_id)
@@ -301,7 +310,7 @@ class Daemon:
     # ---- poll ----------------------------------------------------------------------------
 
     def _waits_for_cycle(self) -> bool:
-        return cycles.is_awaited(self.seen.memory, self.pilots.views(self.agents.connected))
+        return cycles.is_awaited(self.seen.memory, self.pilots.views(self.agents.held))
 
     async def _warn_of_settings(self) -> None:
         loop, known = asyncio.get_running_loop(), end_cost.measured(self.seen.memory, self.settings)
@@ -402,7 +411,7 @@ class Daemon:
         return input_of(
             snapshot,
             self.trainers,
-            self.pilots.views(self.agents.connected),
+            self.pilots.views(self.agents.held),
             self.refusals,
             self.settings,
             self.seen.memory,
@@ -483,6 +492,7 @@ class Daemon:
             if self.poller.has_hook:
                 self.decide_soon()  # polls are rare then, but decisions depend on time, too
             self.plane.send_signs_of_life()
+            self.late.look()
             if not self.plane.is_adopting:
                 self.accountant.look()
             if self._far is not None and (other := self._far.successor()):

@@ -69,6 +69,7 @@ def input_of(
         cooling=book.quarantine.cooling(now_s),
         settled_until_s=who.settled_until_s,
         blackout=blackout,
+        apart=who.apart,
     )
 
 

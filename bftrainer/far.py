@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from bftrainer.api import address
@@ -16,25 +17,36 @@ from bftrainer.api.far_client import FarClient
 from bftrainer.api.far_server import FarServer
 from bftrainer.api.server import ApiServer
 from bftrainer.errors import BftError
+from bftrainer.wire.endpoint import remember, remembered_port
 from bftrainer.wire.keys import KeyPair, load_or_create_pair
+from bftrainer.wire.listening import offered_at
 
 LOG = logging.getLogger("bftrainer.daemon")
 ANSWER_LIMIT_S = 5.0
+PORT_NAME = "api-endpoint"
 
 
 class FarDaemon:
     """What other hosts see of this daemon."""
 
-    def __init__(self, state_dir: Path, api: ApiServer, keys: KeyPair) -> None:
+    def __init__(self, state_dir: Path, api: ApiServer, keys: KeyPair, ports: str = "") -> None:
         client = load_or_create_pair(state_dir / address.KEY_NAME)
-        self._state_dir, self._keys = state_dir, keys
+        self._state_dir, self._keys, self._ports = state_dir, keys, ports
         self._server = FarServer(api.app, keys, client.public)
         self._own: Address | None = None
 
-    def start(self, host: str) -> None:
-        """Listen, and say where."""
-        endpoint = self._server.start(host)
-        self._own = address.own_address(endpoint, self._keys.public, os.environ)
+    def start(self, host: str, offered: Sequence[str] = ()) -> None:
+        """Listen, at the port of the daemon before if it is free, and say where.
+
+        Args:
+            host: to bind.
+            offered: addresses that verbs are told; (): the bound one.
+        """
+        file = self._state_dir / PORT_NAME
+        endpoint = self._server.start(host, remembered_port(file, self._ports), self._ports)
+        endpoints = offered_at(offered, endpoint)
+        remember(file, *endpoints)
+        self._own = address.own_address(endpoints, self._keys.public, os.environ)
         address.write(self._state_dir, self._own)
 
     async def stop(self) -> None:

@@ -114,6 +114,7 @@ class Reloading:
         daemon.poller.adopt_policy(new)
         daemon.harm.adopt_policy(new)
         daemon.plane.adopt_policy(new)
+        daemon.pilots.unreachable_s = new.unreachable_s
         daemon.journal.keep(86_400.0 * new.journal_days)
         daemon.manager.ready(new)  # polls may be further apart now
         logging.getLogger("bftrainer").setLevel(new.log_level.upper())

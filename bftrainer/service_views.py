@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from bftrainer.actuate import cuts
 from bftrainer.api.privacy import no_trainer
 from bftrainer.daemon import Daemon
-from bftrainer.decide import end_cost
+from bftrainer.decide import apart, end_cost
 from bftrainer.deciding import DECISION
 from bftrainer.explain.backends import backend_sentences
 from bftrainer.explain.batches import batch_sentences
 from bftrainer.explain.failures import trouble, trouble_sentences
 from bftrainer.explain.kept import is_vain, vain_sentence
 from bftrainer.explain.pilots import waiting, waiting_sentences
+from bftrainer.explain.reach import cut_off_sentence
+from bftrainer.explain.reserve import true_cause
 from bftrainer.explain.restarts import loss_sentences, restart_sentences
 from bftrainer.explain.sizes import explain_trainer
 from bftrainer.explain.slow_nodes import slow_sentences, straggler_sentences
@@ -42,6 +45,7 @@ from bftrainer.surviving.decision import unfit
 from bftrainer.surviving.words import sentences as left_out_sentences
 
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
+SHOWN_LATE = 3  # agents of one trainer
 
 
 class DaemonViews:
@@ -57,7 +61,7 @@ class DaemonViews:
         daemon, seen = self._daemon, self._daemon.seen
         snapshot, nodes = seen.snapshot, self._nodes()
         pilots = daemon.pilots
-        held = len(daemon.agents.connected)
+        held = len(daemon.agents.held)
         return StatusView(
             incarnation=daemon.incarnation,
             pid=os.getpid(),
@@ -81,16 +85,18 @@ class DaemonViews:
             back_off=sentence(daemon.harm.state),
             slow_nodes=tuple(self._slow_nodes().values()),
             cooling_nodes=tuple(self._cooling_nodes().values()),
+            cuts=tuple(f"{trainer_id}: {why}" for trainer_id, why in self._cuts().items()),
             left_out=left_out_sentences(seen.memory.left_out),
             measured=end_cost.measured(seen.memory, daemon.settings),
             draining=daemon.draining.sentence(),
             policy_notes=daemon.reloading.notes(),
+            late_agents=tuple(daemon.late.by_node().values()),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
         """Return every node of the last snapshot."""
-        waits = self._waiting_pilots()
-        return tuple(self._node(n, waits) for n in self._nodes())
+        waits, late = self._waiting_pilots(), self._daemon.late.by_node()
+        return tuple(self._node(n, waits, late) for n in self._nodes())
 
     def trainers(self) -> tuple[TrainerView, ...]:
         """Return all trainers in order of submission."""
@@ -125,6 +131,8 @@ class DaemonViews:
             observed_size=len(view.observed_nodes),
             sentences=(
                 *trouble_sentences(record, daemon.policy.failure_budget, time.monotonic()),
+                *self._cuts(of=trainer_id).values(),
+                *self._not_saved(trainer_id),
                 *self._pilot_sentences(record, view.planned_nodes),
                 *self._size_sentences(record, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
@@ -150,13 +158,19 @@ class DaemonViews:
     def _pilot_sentences(
         self, record: TrainerRecord, planned_nodes: Sequence[str]
     ) -> tuple[str, ...]:
-        """Say why its pilots are refused, or wait."""
+        """Say why its pilots are refused, or wait, or that their agents do not come."""
         if record.state.is_final:
             return ()
         daemon, waiting = self._daemon, self._waiting_pilots()
+        late = self._late(planned_nodes)
         why = daemon.refusals.why_of(record)
         reasons = [waiting[node] for node in planned_nodes if node in waiting]
-        return (*([why] if why else []), *waiting_sentences(reasons))
+        return (*([why] if why else []), *waiting_sentences(reasons), *late)
+
+    def _late(self, nodes: Collection[str]) -> list[str]:
+        """Say of a few of these nodes that agents on them have not connected."""
+        late = self._daemon.late.by_node()
+        return [sentence for node, sentence in late.items() if node in nodes][:SHOWN_LATE]
 
     def _waiting_pilots(self) -> dict[str, str]:
         """Return why pilots are pending, in the batch system's words, by node."""
@@ -223,6 +237,8 @@ class DaemonViews:
             back_off_level=daemon.harm.state.level,
             slow_nodes=len(daemon.seen.memory.slow_nodes),
             cooling_nodes=len(self._cooling_nodes()),
+            mute_pilots=daemon.refusals.n_mute,
+            cut_trainers=len(self._cuts()),
             vain_trainers=daemon.refusals.n_vain,
             stragglers_found=trainers.speeds.found,
             stragglers_replaced=trainers.speeds.replaced,
@@ -230,6 +246,7 @@ class DaemonViews:
             left_out=len(daemon.seen.memory.left_out),
             failed_decisions=daemon.failures.count,
             refused=daemon.plane.server.counts,
+            unreachable=len(daemon.agents.away) + daemon.pilots.n_silent,
             vain=sum(is_vain(record, time.time()) for record in trainers.records.values()),
         )
         return daemon_figures(self.status(), extras)
@@ -247,6 +264,16 @@ class DaemonViews:
             if of in ("", one.trainer_id)
         }
 
+    def _cuts(self, of: str = "") -> dict[str, str]:
+        """Say of trainers which of their nodes cannot reach each other."""
+        trainers, now_s = self._daemon.trainers.trainers, time.monotonic()
+        found = {i: cuts.sentence(t, now_s) for i, t in trainers.items() if of in ("", i)}
+        return {trainer_id: why for trainer_id, why in found.items() if why}
+
+    def _not_saved(self, trainer_id: str) -> tuple[str, ...]:
+        trainer = self._daemon.trainers.trainers.get(trainer_id)
+        return () if trainer is None or not (why := trainer.machine.not_saved) else (why,)
+
     def _stops(self) -> tuple[str, ...]:
         why = self._daemon.draining.sentence()
         return (why,) if why else ()
@@ -257,7 +284,15 @@ class DaemonViews:
         found = snapshot.failures if snapshot else ("No snapshot has been taken yet.",)
         trouble = str(daemon.journal.trouble or "")
         refused = "" if record is not None else daemon.refusals.why
-        return (*found, *(why for why in (refused, trouble) if why))
+        return (*found, *(why for why in (self._cut_off(), refused, trouble) if why))
+
+    def _cut_off(self, trainer_id: str = "") -> str:
+        """Say whether the daemon is cut off from agents; of a trainer, if they are its own."""
+        agents, since_s = self._daemon.agents, self._daemon.plane.server.reach.since_s
+        if since_s is None or (trainer_id and trainer_id not in self._daemon.trainers.standing):
+            return ""
+        nodes = [hello.node for hello in agents.away.values()]
+        return cut_off_sentence(nodes, len(agents.held), time.monotonic() - since_s)
 
     # ---- views -------------------------------------------------------------------------
 
@@ -282,9 +317,9 @@ class DaemonViews:
         planned: dict[str, list[str]] = {}
         for node, trainer_id in plan.assignment.items() if plan else ():
             planned.setdefault(trainer_id, []).append(node)
-        held = {h.node for h in daemon.agents.connected.values()}
+        held = {h.node for h in daemon.agents.held.values()}
         waited_for = daemon.pilots.by_node().keys() - held
-        views, withheld = [], daemon.trainers.waiting.withheld()
+        views, withheld, cut = [], daemon.trainers.waiting.withheld(), self._cuts()
         for record in records:
             nodes = planned.get(record.trainer_id, ())
             observed, starting = daemon.trainers.nodes_of(record.trainer_id)
@@ -293,10 +328,14 @@ class DaemonViews:
                 planned_nodes=tuple(sorted(nodes)),
                 requested_nodes=tuple(sorted(waited_for.intersection(nodes).union(starting))),
                 observed_nodes=observed,
-                trouble=trouble(record, daemon.policy.failure_budget, time.monotonic())
+                trouble=self._cut_off(record.trainer_id)
+                or trouble(record, daemon.policy.failure_budget, time.monotonic())
+                or cut.get(record.trainer_id)
+                or " ".join(self._not_saved(record.trainer_id))
                 or hopeless.get(record.trainer_id)
                 or self._refused(record, observed)
-                or vain_sentence(record, time.time()),
+                or vain_sentence(record, time.time())
+                or " ".join(self._late(() if record.state.is_final else nodes)[:1]),
                 waits=withheld.get(record.trainer_id, ""),
             )
             views.append(view)
@@ -309,7 +348,7 @@ class DaemonViews:
             return ""
         return refusals.why_of(record)
 
-    def _node(self, node: Node, waits: Mapping[str, str]) -> NodeView:
+    def _node(self, node: Node, waits: Mapping[str, str], late: Mapping[str, str]) -> NodeView:
         daemon = self._daemon
         plan = daemon.seen.plan
         pilot = daemon.pilots.by_node().get(node.name)
@@ -317,8 +356,10 @@ class DaemonViews:
         use, reason = "not ours", plan.not_used.get(node.name, "") if plan else ""
         if pilot is not None:
             use = "held" if pilot.record.pilot_id in daemon.agents.connected else "requested"
+            if pilot.record.pilot_id in daemon.agents.away or pilot.unheard_s is not None:
+                use = "unreachable"
         elif plan and node.name in plan.reserve:
-            use = "reserve"
+            use, reason = "reserve", true_cause(reason, plan, daemon.settings)
         elif node.name in daemon.seen.memory.held_off:
             use = "held-off"
         elif node.state in _FREE:
@@ -327,8 +368,11 @@ class DaemonViews:
             use = "busy"
         if node.name in waits and pilot is not None:
             reason = f"Pilot {pilot.record.pilot_id} is queued: {waiting(waits[node.name])}."
+        reason = late.get(node.name, reason)
         if not reason and node.name in (cooling := self._cooling_nodes()):
             reason = cooling[node.name]
+        if not reason and daemon.seen.given is not None:
+            reason = apart.why_unused(daemon.seen.given, node.name)
         if not reason and node.name in daemon.seen.memory.slow_nodes:
             reason = self._slow_nodes()[node.name]
         return NodeView(

@@ -22,8 +22,10 @@ from bftrainer.model.site_file import SiteFile
 from bftrainer.poll.announcer import Announcer
 from bftrainer.poll.batch_system import BatchSystem, PilotObservation, PilotRequest
 from bftrainer.poll.options import Value, Variable, checked
+from bftrainer.poll.service_files import ACCOUNT
 from bftrainer.poll.site_inspector import own_program
 from bftrainer.submit.client import SubmitHelper
+from bftrainer.wire.listening import look_around
 from slurm_plugins import commands, doctor, releases
 from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands
 from slurm_plugins.failing import why_failed
@@ -139,6 +141,7 @@ class SlurmBatchSystem(BatchSystem):
         self._is_own, self._grace_s = options.is_own, options.grace_s
         self.runs_as_users = bool(options.submit_helper)
         self._cpus_per_node = 0
+        self._pilots_dir: Path | None = None
         self._given = options.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         user = options.user or pwd.getpwuid(os.geteuid()).pw_name
         self._floor = options.floor_job and Floor(
@@ -193,8 +196,14 @@ class SlurmBatchSystem(BatchSystem):
             self.cycle_s = self._reader.config.bf_interval_s
         return snapshot
 
+    def pilot_hosts(self) -> tuple[str, ...]:
+        """Return the nodes' addresses (NodeAddr); (): Slurm does not answer."""
+        done = self.commands.query(commands.HOSTS)
+        return tuple(sorted(set(done.stdout.split()))) if done.is_ok else ()
+
     def pilots_are_in(self, directory: Path) -> None:
         """Tell our pilots from those of other daemons by this."""
+        self._pilots_dir = directory
         self._launcher.pilots_are_in(directory)
 
     def launch_pilot(self, request: PilotRequest) -> str:
@@ -238,13 +247,24 @@ class SlurmBatchSystem(BatchSystem):
             BatchSystemError: BFT-1247, Slurm's settings cannot be read.
         """
         try:
-            return site_files(self._settings(NOTHING), self._given, program=own_program())
+            return site_files(
+                self._settings(NOTHING),
+                self._given,
+                program=own_program(),
+                pilots_dir=self._shared_pilots_dir(),
+            )
         except ParseError as problem:
             raise BatchSystemError(
                 "BFT-1247",
                 f"Slurm's settings cannot be read: {problem}",
                 "Repeat it when the controller answers.",
             ) from problem
+
+    def _shared_pilots_dir(self) -> Path | None:
+        """Return where pilots' files lie; None: nodes are this host, or see homes of users."""
+        if self.runs_as_users or look_around(self.pilot_hosts()).has_others is False:
+            return None
+        return self._pilots_dir or Path("/home", self._given.get("user", ACCOUNT), "pilots")
 
     def _settings(self, measured: Measured) -> doctor.SlurmSettings:
         """Read the settings; raises ``ParseError``."""

@@ -36,6 +36,7 @@ RESERVATIONS = ("scontrol", "-o", "show", "reservations")
 SDIAG = ("sdiag",)
 CONFIG = ("scontrol", "show", "config")
 TOPOLOGY = ("scontrol", "show", "topology")
+HOSTS = ("sinfo", "-h", "-N", "-a", "-o", "%o")  # NodeAddr, sinfo(1)
 VERSION = ("sinfo", "-V")  # of the commands; the configuration has the controller's
 
 DEFAULT_TIMEOUT_S = 15.0
@@ -88,7 +89,7 @@ class SlurmCommands(Commands):
 
 def kind_of(argv: Sequence[str]) -> str:
     """Return the kind of a request; "submit" and "cancel" are orders."""
-    if argv[0] in _KINDS and tuple(argv) != VERSION:
+    if argv[0] in _KINDS and tuple(argv) not in (VERSION, HOSTS):
         return _KINDS[argv[0]]
     if argv[0] == "squeue":
         return "jobs" if tuple(argv) in (SQUEUE, ASKED) else "pilots"

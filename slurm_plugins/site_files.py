@@ -35,7 +35,11 @@ _NOT_OF_CONF = {"BFT-1270", "BFT-1274", "BFT-1275"}  # sacctmgr; the site's own 
 
 
 def site_files(
-    settings: SlurmSettings, options: Mapping[str, Any], *, program: str = PROGRAM
+    settings: SlurmSettings,
+    options: Mapping[str, Any],
+    *,
+    program: str = PROGRAM,
+    pilots_dir: Path | None = None,
 ) -> tuple[SiteFile, ...]:
     """Return the files, filled in for this site, the checklist last.
 
@@ -43,13 +47,15 @@ def site_files(
         settings: as printed.
         options: of the adapter, as they were given.
         program: ``bftrainer`` on the daemon's host.
+        pilots_dir: of the policy, where nodes are other hosts; None: not needed.
     """
     hook_file = Path(str(options.get("hook_file", HOOK_FILE)))
     config = settings_in(settings.config)
     conf = Path(config.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
     slurm_user = config.get("SlurmUser", "slurm").partition("(")[0]
     account = str(options.get("user", ACCOUNT))
-    service = _service(hook_file, slurm_user, account=account, program=program)
+    writes = (str(pilots_dir),) if pilots_dir else ()
+    service = _service(hook_file, slurm_user, account=account, program=program, writes=writes)
     hook = "bftrainer-slurm-hook writes it"
     relay = relay_file(options, file=hook_file, directory=conf.parent, account=account)
     told = {} if relay else {"hook_file": str(hook_file)}
@@ -74,11 +80,12 @@ def site_files(
             is_executable=True,
             path=str(conf.parent / scripts.EPILOG_NAME),
         ),
-        first_policy("Slurm", (_AS_USERS,) if helper else (), {**options, **told}),
+        first_policy("Slurm", _first(pilots_dir, is_for_users=bool(helper)), {**options, **told}),
         checklist(
             "Slurm",
             "slurm",
             [
+                *_shared(pilots_dir, account),
                 *_steps(settings, conf, hook_file, account),
                 *((f"`{relay.name}`: {relay.about}; enable and start it.",) if relay else ()),
                 *(f"`{file.name}`: {file.about}." for file in helper),
@@ -95,14 +102,43 @@ def usual_service() -> tuple[SiteFile, ...]:
     return _service(Path(HOOK_FILE), "slurm", account=ACCOUNT, program=PROGRAM)
 
 
+def _first(pilots_dir: Path | None, *, is_for_users: bool) -> tuple[FirstSetting, ...]:
+    if is_for_users:
+        return (_AS_USERS,)
+    if pilots_dir is None:
+        return ()
+    why = "a directory that all nodes see, and that only the daemon's account can write"
+    return (FirstSetting(name="pilots_dir", value=str(pilots_dir), why=why),)
+
+
+def _shared(pilots_dir: Path | None, account: str) -> list[str]:
+    if pilots_dir is None:
+        return []
+    return [
+        (
+            f"`install -d -o {account} -g {account} -m 700 {pilots_dir}`, on a file system that "
+            "all nodes see under the same name. For another place: write it into `pilots_dir` of "
+            "`policy.yaml`, and repeat `site init --write` with `--policy policy.yaml` and "
+            "another `--directory`."
+        )
+    ]
+
+
 def _service(
-    hook_file: Path, slurm_user: str, *, account: str, program: str
+    hook_file: Path,
+    slurm_user: str,
+    *,
+    account: str,
+    program: str,
+    writes: tuple[str, ...] = (),
 ) -> tuple[SiteFile, ...]:
     place = (
         "# The hook's file: SlurmUser writes, the daemon reads, nobody else does either.",
         f"d {hook_file.parent} 2750 {slurm_user} {account} -",
     )
-    return service_files("slurm", program=program, account=account, after=UNITS, directories=place)
+    return service_files(
+        "slurm", program=program, account=account, after=UNITS, writes=writes, directories=place
+    )
 
 
 def _with_partition(settings: SlurmSettings) -> tuple[SlurmSettings, str]:

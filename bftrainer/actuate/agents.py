@@ -47,8 +47,28 @@ class AgentBook:
         self._incarnation = incarnation
         self._keys = keys
         self.endpoint = ""
+        self.further: tuple[str, ...] = ()  # where agents may find us, too
         self.endpoint_file: Path | None = None  # for agents, if the daemon may move
         self.connected: dict[str, Hello] = {}
+        self.away: dict[str, Hello] = {}  # the daemon is cut off from them
+
+    @property
+    def held(self) -> Mapping[str, Hello]:
+        """Agents that hold their nodes, heard or not."""
+        return {**self.away, **self.connected}
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """All endpoints at which agents may find us, the most probable first."""
+        return (self.endpoint, *self.further)
+
+    def places(self) -> str:
+        """Say where to look if agents do not connect."""
+        return (
+            f"See the output of their jobs ({self._pilots_dir}/ID/agent.log; all nodes have to see"
+            " that directory: pilots_dir), the log of the batch system on that node (slurmd.log,"
+            f" sbatchd.log), and whether nodes reach {', '.join(self.offered)}."
+        )
 
     def write_files(
         self,
@@ -75,45 +95,38 @@ class AgentBook:
             user: whom it runs as; "": the daemon's.
         """
         directory = self._pilots_dir / pilot_id
-        try:
-            directory.mkdir(parents=True, mode=0o700)
-        except OSError as problem:
-            raise BftError(
-                "BFT-2216",
-                f"The directory {directory} for a pilot cannot be created: {problem.strerror}.",
-                "Check that the state directory is writable and its disk has space.",
-            ) from problem
+        _make(directory)
         config = AgentConfig(
             pilot_id=pilot_id,
             node=node,
             address=address,
             daemon_endpoint=self.endpoint,
+            endpoints=self.further,
+            network=self.policy.training_network or "",
+            ports=self.policy.ports or "",
             daemon_public_key=self._keys.public,
             key_file=Path("agent.key") if user else directory / "agent.key",
             state_dir=Path() if user else directory,
             incarnation=self._incarnation,
             heartbeat_s=self.policy.heartbeat_s,
             lease_s=self.policy.lease_s,
+            agent_timeout_s=self.policy.agent_timeout_s,
             worker_lease_s=self.policy.worker_lease_s,
             gpus=gpus,
             interpreters=(interpreter,) if interpreter else (),
             endpoint_file=self.endpoint_file,
             tidies=bool(user),
         )
-        contents = {"agent.json": config.model_dump_json(), "agent.key": pair_text(keys)}
+        contents = {"agent.json": config.text(), "agent.key": pair_text(keys)}
         if not user:
             save_pair(keys, directory / "agent.key")
             config.save(directory / "agent.json")
-        return AgentFiles(
-            directory=directory,
-            config=directory / "agent.json",
-            log=directory / "agent.log",
-            contents=contents if user else {},
-        )
+        return _files(directory, contents if user else {})
 
     def forget(self, pilot_id: str) -> None:
         """Drop the agent and its secrets; its log stays for inspection."""
         self.connected.pop(pilot_id, None)
+        self.away.pop(pilot_id, None)
         forget_secrets(self._pilots_dir / pilot_id)
 
     def remove_old(self, keep: int) -> None:
@@ -143,3 +156,23 @@ class AgentBook:
             lease_s=self.policy.lease_s,
             interpreters=interpreters,
         )
+
+
+def _files(directory: Path, contents: Mapping[str, str]) -> AgentFiles:
+    return AgentFiles(
+        directory=directory,
+        config=directory / "agent.json",
+        log=directory / "agent.log",
+        contents=contents,
+    )
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, mode=0o700)
+    except OSError as problem:
+        raise BftError(
+            "BFT-2216",
+            f"The directory {directory} for a pilot cannot be created: {problem.strerror}.",
+            "Check that the state directory is writable and its disk has space.",
+        ) from problem

@@ -30,7 +30,7 @@ from bftrainer.wire.messages import (
     WorkerExited,
     WorkerSaid,
 )
-from bftrainer.wire.server import AgentServer
+from bftrainer.wire.server import UNREACHABLE, AgentServer
 
 LOG = logging.getLogger("bftrainer.daemon")
 
@@ -90,15 +90,16 @@ class ControlPlane:
             steady=time.monotonic,
             refusals=self.server.refusals,
         )
+        self.trainers.on_broken = self.server.give_up
 
     def adopt_policy(self, policy: SitePolicy) -> None:
         """Go by another policy from now on; connected agents hear of it as they need to."""
         self.agents.policy = policy
         self.trainers.adopt_policy(policy)
 
-    async def start(self, host: str, port: int = 0) -> str:
-        """Listen for agents; return the endpoint (port 0: any free one)."""
-        self.agents.endpoint = await self.server.start(host, port)
+    async def start(self, host: str, port: int = 0, ports: str = "") -> str:
+        """Listen for agents; return the endpoint (port 0: a free one, within ``ports``)."""
+        self.agents.endpoint = await self.server.start(host, port, ports)
         return self.agents.endpoint
 
     async def stop(self) -> None:
@@ -126,24 +127,47 @@ class ControlPlane:
 
     def _on_hello(self, pilot_id: str, hello: Hello) -> None:
         self.agents.connected[pilot_id] = hello
+        was_away = self.agents.away.pop(pilot_id, None) is not None
         self._listener.came(pilot_id)
         own = self.interpreters(self._user_of(pilot_id))
         self.server.send(pilot_id, self.agents.welcome(own))
-        if self.is_adopting:
+        if self.is_adopting or was_away:
             self.trainers.reports.keep(pilot_id, hello.workers)
+            self._reached()
         else:
             self.trainers.reconcile(pilot_id, hello.workers)
         self._listener.changed()
 
     def _on_lost(self, pilot_id: str, why: str) -> None:
-        if pilot_id in self.agents.connected:
+        if why == UNREACHABLE:
+            self._cannot_reach(pilot_id)
+        elif pilot_id in self.agents.held:
             LOG.info("agent of pilot %s is lost: %s", pilot_id, why)
             self._listener.gone(pilot_id, why, None)
             self._disconnect(pilot_id)
 
+    def _cannot_reach(self, pilot_id: str) -> None:
+        if (hello := self.agents.connected.pop(pilot_id, None)) is None:
+            return
+        if not self.agents.away:
+            LOG.warning("BFT-1330: cut off from most agents; trainers go on without the daemon")
+        LOG.info("agent of pilot %s on %s cannot be reached", pilot_id, hello.node)
+        self.agents.away[pilot_id] = hello
+        self.trainers.cannot_reach(pilot_id)
+        self._listener.changed()
+
+    def _reached(self) -> None:
+        """Go on with the trainers that stood still, once no agent is away."""
+        is_back = bool(self.trainers.standing or self.trainers.reports.pilots)
+        if is_back and not (self.agents.away or self.is_adopting):
+            LOG.info("no agent is cut off any more: trainers are taken over as they are")
+            self.trainers.reached(self.offers())
+
     def _disconnect(self, pilot_id: str) -> None:
         self.agents.connected.pop(pilot_id, None)
+        self.agents.away.pop(pilot_id, None)
         self.trainers.on_agent_lost(pilot_id)
+        self._reached()
         self._listener.changed()
 
     # ---- trainers → agents ---------------------------------------------------------------
@@ -153,7 +177,7 @@ class ControlPlane:
         if pilot_id in self.agents.connected:  # the batch system could not reach its node
             self.server.send(pilot_id, Leave(reason="The batch system has ended its pilot."))
         self.server.forget(pilot_id)
-        if pilot_id in self.agents.connected:
+        if pilot_id in self.agents.held:
             self._disconnect(pilot_id)
         self.agents.forget(pilot_id)
 

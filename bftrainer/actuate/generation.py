@@ -15,6 +15,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from bftrainer.actuate.broken import LOST, BrokenGenerations
 from bftrainer.actuate.group import (
     Announced,
     Ended,
@@ -43,13 +44,11 @@ from bftrainer.actuate.stimuli import (
     WorkerMessage,
     WorkerMissing,
 )
-from bftrainer.actuate.worker_set import WorkerSet
 from bftrainer.elastic import protocol
 from bftrainer.elastic.fields import shortened
 from bftrainer.model.trainer import Mark
 
 READY_TIMEOUT_S = 15.0  # control threads answer in milliseconds, except in a stopped process
-INTERRUPTED_PATIENCE_S = 1.0  # wait for the cause of a broken collective
 END_PATIENCE_S = 10.0  # how long other ranks may run on after rank 0 ended
 MAX_CAUSE_CHARS = 1000  # of a failure's cause
 KILLED_ITS_AGENT = (  # without the node's name: ``failures`` compares causes
@@ -63,21 +62,18 @@ TAKES_NODE = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
 @dataclass(kw_only=True, eq=False)
-class GenerationMachine(WorkerSet):
+class GenerationMachine(BrokenGenerations):
     """State machine of one trainer's membership; its fields are its whole state."""
 
     n_min: int
     join_window_s: float
     commit_key: str = field(repr=False)  # secret: tokens of commits are derived from it
-    generation: int = 0  # greatest announced
     commits: int = 0  # sent so far
     step: int = 0
     epoch: int = 0
     samples: int = 0
     is_saved: bool = False
-    is_broken: bool = False
     is_ended: bool = False
-    interrupted_s: float | None = None
     ended_s: float | None = None
     staying: Mapping[str, str] = field(default_factory=dict)  # see ``TargetsSet``
     size_before: int = 0  # of the last complete generation
@@ -111,6 +107,7 @@ class GenerationMachine(WorkerSet):
                 self.join_window_s = stimulus.join_window_s
                 self.start_timeout_s = stimulus.start_timeout_s
                 self.stall.lease_s = stimulus.no_progress_s
+                self.apart = replace(self.apart, patience_s=stimulus.cut_patience_s)
             case WorkerMissing(worker_id=worker_id):
                 self.workers[worker_id].phase = WorkerPhase.GONE
             case TimePassed():
@@ -127,6 +124,7 @@ class GenerationMachine(WorkerSet):
             return []
         out: list[Instruction] = []
         self.stall.heard(worker_id, body, self.step, now_s)
+        self._note_trouble(worker, body, now_s)
         match body:
             case protocol.Warm() if worker.phase is WorkerPhase.STARTING:
                 # Agents may repeat messages; only the first counts.
@@ -136,12 +134,10 @@ class GenerationMachine(WorkerSet):
             case protocol.Entered() if worker.phase is not WorkerPhase.LEAVING:
                 out += self._on_entered(worker, body, now_s)
             case protocol.Progress() if body.step >= self.step:
+                self.in_vain = self.in_vain if body.step == self.step else 0
                 self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
                 known = (self.workers.get(w) for w in self.members)
                 self.failures.progressed(mark_of(body), (w.node for w in known if w))
-            case protocol.Interrupted() if body.generation >= self._working_generation():
-                # Usually the cause reaches us too, as the death of a member.
-                self.interrupted_s = self.interrupted_s or now_s
             case protocol.Saved():
                 self.is_saved = self.is_saved or self.is_parking
             case protocol.Left():
@@ -241,7 +237,7 @@ class GenerationMachine(WorkerSet):
         if set(forming.roster) - forming.entered:
             return []
         self.forming, self.members = None, forming.roster
-        self.is_broken, self.interrupted_s = False, None
+        self.is_broken, self.interrupted_s, self.cut = False, None, ""
         self.batch = forming.batch
         self.stall.progressed(now_s)
         before, self.size_before = self.size_before, len(forming.roster)
@@ -269,6 +265,7 @@ class GenerationMachine(WorkerSet):
     def _advance(self, now_s: float) -> list[Instruction]:
         if self.is_ended:
             return self._clear_up(now_s)
+        self._do_without(now_s)
         out = self._match_workers_to_targets(now_s)
         if self.forming is not None:
             out += self._advance_forming(now_s)
@@ -301,7 +298,7 @@ class GenerationMachine(WorkerSet):
         is_same = self.members and not is_changed and len(roster) <= len(self.members)
         if is_same and self._batch_of(len(roster)) in (0, self.batch):
             return out
-        reason = "a member was lost" if self.is_broken else "planned"
+        reason = self.cut or LOST if self.is_broken else "planned"
         # Some member must bring the state. Otherwise park: the members write a checkpoint, from
         # which the joiners start.
         if len(roster) >= max(1, self.n_min) and (keep or not self.members):
@@ -326,18 +323,6 @@ class GenerationMachine(WorkerSet):
         if awaited is None:
             return node in self.targets
         return all(self.workers[w].node != awaited for w in (*self._alive_members(), *joiners))
-
-    def _has_waited(self, now_s: float) -> bool:
-        """Whether a reported broken collective has had no visible cause for too long."""
-        return (
-            self.interrupted_s is not None and now_s - self.interrupted_s > INTERRUPTED_PATIENCE_S
-        )
-
-    def _working_generation(self) -> int:
-        """The generation that members are in or entering; reports of older ones are ignored."""
-        if self.forming is None or self.forming.is_committed:
-            return self.generation
-        return self.generation - 1
 
     def _joiners(self, now_s: float) -> list[str]:
         """Warm workers, once no other is starting or the first has waited long enough."""
@@ -368,8 +353,9 @@ class GenerationMachine(WorkerSet):
             abandon=self.is_broken,
         )
         self.is_saved = False
+        out: list[Instruction] = [*self._complain(now_s), Announced(generation=self.generation)]
         self.interrupted_s = None
-        return [Announced(generation=self.generation), *self._send_prepare(self.forming)]
+        return out + self._send_prepare(self.forming)
 
     def _send_prepare(self, forming: Forming) -> list[Instruction]:
         forming.waiting = set(forming.roster)
@@ -401,14 +387,6 @@ class GenerationMachine(WorkerSet):
     def _is_stuck(self, forming: Forming, now_s: float) -> bool:
         """Whether a commit fails: members report it, or none reaches the step boundary."""
         return self._has_waited(now_s) or (not forming.abandon and self.stall.has_stalled(now_s))
-
-    def _reform_after_commit(self, forming: Forming) -> list[Instruction]:
-        """Some members may have switched already: keep the union of both memberships."""
-        union = dict.fromkeys([*forming.roster, *self.members])
-        self.members = tuple(union)
-        self.is_broken = True
-        self.forming = None
-        return []
 
     def _retry(self, forming: Forming, now_s: float) -> list[Instruction]:
         """Nothing was committed: retry the same generation without the lost workers."""
@@ -478,11 +456,8 @@ class GenerationMachine(WorkerSet):
         )
         self.members, self.size_before = (), 0
         self.is_parking = self.is_broken = False
-        self.interrupted_s = None
+        self.interrupted_s, self.cut = None, ""
         return [parked]
-
-    def _nodes_of(self, roster: Sequence[str]) -> tuple[str, ...]:
-        return tuple(self.workers[w].node for w in roster if w in self.workers)
 
     def _tell(self, worker_ids: Iterable[str], message: protocol.ToWorker) -> list[Instruction]:
         body = protocol.to_body(message)

@@ -22,6 +22,8 @@ class Occupancy:
     training: Mapping[str, str] = field(default_factory=dict)  # node -> trainer
     occupied: Mapping[str, str] = field(default_factory=dict)  # node -> trainer
     settled_until_s: Mapping[str, float] = field(default_factory=dict)  # trainer -> when
+    # Trainer -> node that it must not get, because others of its nodes cannot reach it -> since.
+    apart: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def occupancy_of(

@@ -9,6 +9,7 @@ import math
 import secrets
 from dataclasses import dataclass, field
 
+from bftrainer.actuate.apart import Apart
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.log_files import FailedTries, log_directory
 from bftrainer.actuate.outcomes import save_grace_s
@@ -21,6 +22,9 @@ from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSp
 from bftrainer.policy.model import SitePolicy
 from bftrainer.profile.measure import Observation
 from bftrainer.runtimes.base import Resize, resize_of
+
+FOUND_S = 5.0  # an agent has looked for so long when it reports a node that it cannot reach
+RESTART_PATIENCE_S = 30.0  # connections outlive a short cut, and a restart costs more
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +69,9 @@ def limits_of(policy: SitePolicy, spec: TrainerSpec) -> LimitsSet:
         join_window_s=policy.join_window_s,
         start_timeout_s=policy.start_timeout_s,
         no_progress_s=0.0 if restarts else policy.no_progress_s,
+        cut_patience_s=max(
+            RESTART_PATIENCE_S if restarts else 0.0, policy.agent_timeout_s - FOUND_S
+        ),
     )
 
 
@@ -88,6 +95,7 @@ def machine_of(
         log_directory=str(log_directory(spec)),
     )
     machine.stall.lease_s = limits.no_progress_s
+    machine.apart = Apart(patience_s=limits.cut_patience_s)
     if restarts:
         machine.leave_patience_s = (spec.contract or CheckpointContract()).grace_s + KILL_MARGIN_S
     machine.failures.row = record.failing

@@ -24,7 +24,7 @@ from bftrainer.poll.batch_system import BatchSystem, PilotObservation, PilotRequ
 
 LOG = logging.getLogger("bftrainer.pilots")
 FORCE_AFTER_S = 2.0  # then a pilot asked to leave is cancelled with force
-GONE = "disconnected"  # reason of a lost connection (``wire.server``)
+GONE, SILENT = "disconnected", "silent"  # reasons of lost connections (``wire.server``)
 SIGNAL = "signal"  # reason of an agent that was asked to leave by one
 
 
@@ -40,9 +40,10 @@ class Pilot:
     is_leaving: bool = False
     is_retired: bool = False  # it leaves only because ``retire`` said so
     left_s: float | None = None  # when we asked for its end (``steady``)
-    is_forced: bool = False
     was_asked: bool = False  # we asked for its end; otherwise the batch system ended it
+    is_completing: bool = False  # the batch system ends its job
     is_mute: bool = False  # its agent disconnected without a Leaving
+    unheard_s: float | None = None  # (``steady``) since when, or since it is silent
     is_given_back: bool = False  # we asked for its end for an ordinary job
     farewell: str = ""  # why its agent left, in its own words
     came_s: float | None = None  # when its agent first connected
@@ -79,7 +80,10 @@ class PilotBook:
         # Ended pilots to be asked about -> job id, and whether its agent left without a word.
         self._unexplained: dict[str, tuple[str, bool]] = {}
         self._uncancelled = SaidOnce()
+        self.unreachable_s = 0.0  # how long an agent may be unheard before its pilot is cancelled
+        self.on_came: Callable[[Pilot], None] = lambda _pilot: None
         self.on_ended: Callable[[Pilot], None] = lambda _pilot: None
+        self.on_explained: Callable[[str, PilotObservation], None] = lambda _pilot_id, _how: None
         self.give_backs = 0
         self.preemptions = 0
 
@@ -99,6 +103,11 @@ class PilotBook:
         """Return the pilots that were asked to leave or are doing so."""
         return {pilot_id for pilot_id, pilot in self.pilots.items() if pilot.is_leaving}
 
+    @property
+    def n_silent(self) -> int:
+        """Number of pilots whose agents are lost without a word."""
+        return sum(pilot.unheard_s is not None for pilot in self.pilots.values())
+
     def views(self, held: Iterable[str]) -> tuple[PilotView, ...]:
         """Return the pilots for a decision; ``held``: those with a connected agent."""
         connected = set(held)
@@ -111,6 +120,7 @@ class PilotBook:
                 is_leaving=p.is_leaving,
                 end_s=None if p.start_s is None else p.start_s + p.record.time_limit_s,
                 user=self.user_of(pilot_id),
+                is_silent=p.unheard_s is not None,
             )
             for pilot_id, p in sorted(self.pilots.items())
         )
@@ -237,12 +247,29 @@ class PilotBook:
     def overdue(self) -> list[str]:
         """Return job ids that should be gone by now, to be cancelled with force (again)."""
         now_s = self._steady()
-        late = []
+        late = self._give_up(now_s)
         for pilot in self.pilots.values():
             if pilot.left_s is not None and now_s - pilot.left_s > FORCE_AFTER_S:
                 pilot.left_s = now_s
                 late.append(pilot.record.pilot_id)
         return self.job_ids(late) if late else []
+
+    def _give_up(self, now_s: float) -> list[str]:
+        """End the pilots whose agents were not heard for too long, and return them."""
+        given_up = []
+        for pilot_id, pilot in self.pilots.items():
+            if pilot.is_leaving or pilot.unheard_s is None:
+                continue
+            silent_s = now_s - pilot.unheard_s
+            if silent_s > self.unreachable_s:
+                pilot.is_leaving = pilot.was_asked = True
+                pilot.left_s = now_s
+                why = f"Its agent was not heard for {silent_s:.0f} s (unreachable_s)."
+                pilot.record = replace(pilot.record, state=PilotState.CANCELLED, reason=why)
+                given_up.append(pilot)
+                LOG.warning("pilot %s on %s is cancelled: %s", pilot_id, pilot.record.node, why)
+        self._note(given_up)
+        return [pilot.record.pilot_id for pilot in given_up]
 
     def agent_ends(self, pilot_id: str, grace_s: float) -> None:
         """Record that the batch system preempts the pilot and leaves it ``grace_s``."""
@@ -255,32 +282,42 @@ class PilotBook:
         LOG.info("pilot %s is preempted in %.0f s", pilot_id, grace_s)
 
     def agent_left(self, pilot_id: str, reason: str) -> None:
-        """Record that the agent announced its exit or lost its connection."""
+        """Record that the agent announced its exit or lost its connection.
+
+        One that did not say that it leaves may come back for ``unreachable_s``.
+        """
         pilot = self.pilots.get(pilot_id)
         if pilot is None:
             return
         pilot.silent_s = self._clock()
+        is_unheard = reason in (GONE, SILENT)
+        if is_unheard and not pilot.farewell:  # else its connection ends after its Leaving
+            pilot.unheard_s = self._steady()
         if pilot.is_leaving:
             return
-        pilot.is_leaving, pilot.is_mute = True, reason == GONE
-        pilot.left_s, pilot.farewell = self._steady(), reason
+        pilot.farewell, pilot.is_mute = reason, reason == GONE
+        if not is_unheard:
+            pilot.is_leaving, pilot.left_s = True, self._steady()
         if reason == SIGNAL:
             self.preemptions += 1
         LOG.info("agent of pilot %s left: %s", pilot_id, reason)
 
-    def agent_came(self, pilot_id: str) -> None:
-        """Record that the agent sent Hello."""
+    def agent_came(self, pilot_id: str) -> str:
+        """Record that the agent sent Hello; return why it has to go, "": it may stay."""
         pilot = self.pilots.get(pilot_id)
         if pilot is None:
-            return
-        pilot.silent_s = None
+            return "Its pilot is not known."
+        pilot.silent_s = pilot.unheard_s = None
         if pilot.came_s is None:
             pilot.came_s = self._clock()
-        if pilot.is_leaving and not pilot.was_asked:
-            # Only its connection was lost.
-            pilot.is_leaving, pilot.is_mute, pilot.left_s = False, False, None
+            self.on_came(pilot)
+        if not pilot.is_leaving:  # only its connection was lost
+            pilot.is_mute, pilot.farewell = False, ""
         if pilot.record.state is PilotState.REQUESTED:
             self._update(pilot, state=PilotState.RUNNING)
+        # What was asked for or has begun is not taken back, even if its agent did not hear of it.
+        is_ending = pilot.was_asked or pilot.is_completing
+        return (pilot.record.reason or "Its job is ending.") if is_ending else ""
 
     def recognised(self, snapshot: Snapshot) -> Snapshot:
         """Return it without jobs of other users that only have the name of a pilot of ours."""
@@ -331,7 +368,7 @@ class PilotBook:
             if 0.0 < limit_s < math.inf and limit_s != pilot.record.time_limit_s:
                 self._update(pilot, time_limit_s=limit_s)  # rounded by the batch system
         if job.state is JobState.COMPLETING:
-            pilot.is_leaving = True
+            pilot.is_leaving = pilot.is_completing = True
 
     def end(self, pilot_id: str, reason: str) -> None:
         """Journal the end of a pilot, and drop it."""

@@ -58,6 +58,11 @@ class Reports:
         self._send, self._refusals = send, refusals
         self._known: dict[str, Sequence[WorkerReport]] = {}
 
+    @property
+    def pilots(self) -> frozenset[str]:
+        """Those whose agents' reports are stored."""
+        return frozenset(self._known)
+
     def keep(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
         """Store an agent's report; a second Hello replaces the first."""
         self._known[pilot_id] = reports

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from bftrainer.actuate.broken import LOST
 from bftrainer.actuate.generation import END_PATIENCE_S, GenerationMachine
 from bftrainer.actuate.group import Instruction, Kill, Parked, Rescaled, Worker, WorkerPhase
 from bftrainer.elastic import protocol
@@ -18,7 +19,6 @@ from bftrainer.elastic import protocol
 KILL_MARGIN_S = 10.0  # added to the worker's own grace, for its last messages
 FRESH_START_S = 5.0  # wait for new workers on the former nodes
 MAX_WINDOW_S = 30.0  # longest wait of a grow for further joiners
-LOST = "a member was lost"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class RestartMachine(GenerationMachine):
         self.stopped = Stopped(
             since_s=now_s,
             size_before=len(self.members),
-            reason=LOST if self.is_broken else "planned",
+            reason=self.cut or LOST if self.is_broken else "planned",
         )
         self.unsaved = ""
         return self._park(now_s)
@@ -130,7 +130,7 @@ class RestartMachine(GenerationMachine):
         self.stopped = stopped
         self.members, self.size_before = (), 0
         self.is_parking = self.is_saved = self.is_broken = False
-        self.interrupted_s = None
+        self.interrupted_s, self.cut = None, ""
         if len(self.targets) < max(1, self.n_min):
             return self._parked(stopped)
         return self._match_workers_to_targets(now_s)

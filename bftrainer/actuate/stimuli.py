@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from bftrainer.actuate.group import NodeOffer
 from bftrainer.elastic import protocol
@@ -48,6 +48,8 @@ class LimitsSet:
     join_window_s: float
     start_timeout_s: float
     no_progress_s: float
+    cut_patience_s: float = 0.0  # nodes that cannot reach each other are left out after it
+    ADDED: ClassVar = frozenset({"cut_patience_s"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from bftrainer.actuate import changing, recording, stimuli, trials
-from bftrainer.actuate.adoption import adopt, parked_meanwhile
+from bftrainer.actuate.adopting import AdoptingTrainers
 from bftrainer.actuate.costs import (
     learn_leaving,
     learn_progress,
@@ -21,6 +21,7 @@ from bftrainer.actuate.costs import (
     watch_from,
     watch_of,
 )
+from bftrainer.actuate.cuts import Cuts, all_barred
 from bftrainer.actuate.failures import given_up
 from bftrainer.actuate.generation import mark_of
 from bftrainer.actuate.group import (
@@ -30,12 +31,10 @@ from bftrainer.actuate.group import (
     Kill,
     NodeOffer,
     Parked,
-    Regrouped,
     Rescaled,
     StartWorkerOn,
     Tell,
     WorkerFailed,
-    worker_on,
 )
 from bftrainer.actuate.occupancy import Occupancy, occupancy_of
 from bftrainer.actuate.opening import Trainer, limits_of
@@ -44,7 +43,6 @@ from bftrainer.actuate.quarantine import Quarantine
 from bftrainer.actuate.reported_workers import Reports
 from bftrainer.actuate.rescale_budget import RescaleBudget
 from bftrainer.actuate.speeds import SpeedBook
-from bftrainer.actuate.trainer_records import TrainerRecords
 from bftrainer.elastic import protocol
 from bftrainer.errors import BftError
 from bftrainer.journal.journal import Journal
@@ -59,6 +57,7 @@ from bftrainer.wire.refused_messages import RefusedMessages
 
 LOG = logging.getLogger("bftrainer.trainers")
 KEPT_RESCALES = 1000
+STANDS_S = 60.0  # so long no decision changes the nodes of trainers that cannot be reached
 REPORTS_EVERY_S = 2.0  # workers repeat what a killed daemon did not write
 
 
@@ -69,7 +68,7 @@ class Send(Protocol):
         """Send without waiting."""
 
 
-class TrainerBook(TrainerRecords):
+class TrainerBook(AdoptingTrainers):
     """All trainers, with the machines of those that are not final."""
 
     def __init__(
@@ -98,7 +97,9 @@ class TrainerBook(TrainerRecords):
         self.speeds = SpeedBook(policy.straggler_threshold, self._note)
         self.budget = RescaleBudget(policy.rescale_budget)
         self.quarantine = Quarantine(policy.quarantine_s)
+        self.cuts = Cuts()
         self.reports = Reports(send, self._refusals)
+        self.standing, self.on_broken = {}, lambda _pilot_ids: None
         # The latest, as (trainer, at_s, what); the journal has all.
         self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
         self.pauses, self.paused_s = 0, 0.0  # since the daemon started
@@ -172,27 +173,17 @@ class TrainerBook(TrainerRecords):
 
     # ---- agents ----------------------------------------------------------------------
 
-    def adopt_all(self, offers: Mapping[str, NodeOffer]) -> None:
-        """Build the machines' state from all ``reports``; ``offers`` by pilot id."""
-        found = self.reports.judged({i: t.record for i, t in self.trainers.items()}, offers)
-        for trainer in self.trainers.values():
-            believed, now_s = found.get(trainer.record.trainer_id, ()), self._steady()
-            workers = [worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
-            done = adopt(trainer.machine, workers, {b.worker_id: b.said for b in believed})
-            trainer.log.restart()
-            if done is not None and done.generation > trainer.record.progress.generation:
-                self._on_regrouped(trainer, done)
-            elif trainer.record.progress.size and not trainer.machine.members:
-                self._on_parked(trainer, parked_meanwhile(trainer.record))
-
     def occupancy(self, among: Container[str] | None = None) -> Occupancy:
         """Return who is where; ``among``: the trainers of a decision, None: all that are open."""
         now_s = self._clock()
         ahead_s = now_s - self._steady()  # against the machines' clock
         ends = ((i, t.machine.ends_by_s) for i, t in self.trainers.items())
         winding_up = {i: end_s + ahead_s for i, end_s in ends if end_s is not None}
-        settled_until_s = {**self.budget.used_up(now_s), **winding_up}
-        return occupancy_of(self.trainers.values(), settled_until_s, among)
+        standing = dict.fromkeys(self.standing, now_s + STANDS_S)
+        settled_until_s = {**self.budget.used_up(now_s), **winding_up, **standing}
+        who = occupancy_of(self.trainers.values(), settled_until_s, among)
+        apart = all_barred(self.trainers.values(), among, self._steady(), ahead_s)
+        return replace(who, apart=apart)
 
     def busy_pilots(self) -> frozenset[str]:
         """Return the pilots on which a worker runs or starts."""
@@ -212,6 +203,10 @@ class TrainerBook(TrainerRecords):
                     known.add(worker.worker_id)
                     if worker.worker_id not in there:
                         self._handle(trainer, stimuli.WorkerMissing(worker_id=worker.worker_id))
+        for report in reports:  # its words may have been lost with its connection
+            for body in report.latest if report.worker_id in known else ():
+                if body.get("type") != protocol.Progress.__name__:
+                    self.on_body(pilot_id, report.worker_id, body)
         for worker_id in sorted(there ^ known):
             self._send(pilot_id, KillWorker(worker_id=worker_id))
 
@@ -291,7 +286,8 @@ class TrainerBook(TrainerRecords):
                 self._write(trainer, "requeued", {"state": str(trainer.record.state)})
                 self._on_change()
         self._let_go()
-        if self.quarantine.has_changed(self._clock()):
+        cuts = self.cuts.have_changed(self.trainers.values(), self._steady())
+        if self.quarantine.has_changed(self._clock()) or cuts:
             self._on_change()
 
     # ---- consequences ------------------------------------------------------------------
@@ -340,7 +336,8 @@ class TrainerBook(TrainerRecords):
             self._write(trainer, "reported", report)
 
     def _handle(self, trainer: Trainer, stimulus: stimuli.Stimulus) -> None:
-        self._carry_out(trainer, trainer.log.handle(stimulus, self._steady()))
+        if not self._holds(trainer, stimulus):
+            self._carry_out(trainer, trainer.log.handle(stimulus, self._steady()))
 
     def _carry_out(self, trainer: Trainer, instructions: Sequence[Instruction]) -> None:
         if trainer.record.failing is not trainer.machine.failures.row:
@@ -409,17 +406,6 @@ class TrainerBook(TrainerRecords):
             self.paused_s += done.pause_s
         self._write(trainer, "rescaled", done)
         self._on_change()
-
-    def _on_regrouped(self, trainer: Trainer, done: Regrouped) -> None:
-        """Record a generation that agents announced while no daemon ran."""
-        record = trainer.record
-        done = replace(done, size_before=record.progress.size)
-        LOG.info(
-            "trainer %s: generation %d, %d -> %d nodes, was announced by pilot %s: %s",
-            record.trainer_id, done.generation, done.size_before, done.size, done.by, done.reason,
-        )  # fmt: skip
-        self._set(trainer, recording.regrouped(record, done, self._clock()))
-        self._write(trainer, "regrouped", done)
 
     def _on_parked(self, trainer: Trainer, parked: Parked) -> None:
         record = trainer.record

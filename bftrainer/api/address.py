@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -34,6 +34,7 @@ class Address:
     endpoint: str  # of its API for other hosts
     public_key: str
     nonce: str  # no two daemons write the same
+    further: tuple[str, ...] = ()  # endpoints of it, if the first one does not answer
 
     @property
     def is_here(self) -> bool:
@@ -47,6 +48,9 @@ class Address:
         return f"process {self.pid} on {self.host}{job}"
 
 
+_NAMES = tuple(field.name for field in fields(Address) if field.name != "further")
+
+
 def this_host() -> tuple[str, str]:
     """Return the name of this host, and what distinguishes it from others of that name."""
     try:
@@ -56,15 +60,16 @@ def this_host() -> tuple[str, str]:
     return socket.gethostname(), boot_id
 
 
-def own_address(endpoint: str, public_key: str, environ: Mapping[str, str]) -> Address:
-    """Return the address of this process."""
+def own_address(endpoints: Sequence[str], public_key: str, environ: Mapping[str, str]) -> Address:
+    """Return the address of this process, which answers at one of the endpoints at least."""
     host, boot_id = this_host()
     return Address(
         host=host,
         boot_id=boot_id,
         pid=os.getpid(),
         job_id=environ.get("SLURM_JOB_ID", ""),
-        endpoint=endpoint,
+        endpoint=endpoints[0],
+        further=tuple(endpoints[1:]),
         public_key=public_key,
         nonce=secrets.token_hex(8),
     )
@@ -92,10 +97,12 @@ def read(state_dir: Path) -> Address | None:
             if os.fstat(handle).st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
                 return None
             given = json.loads(stream.read(MAX_BYTES))
-        address = Address(**{field.name: given[field.name] for field in fields(Address)})
+        named = {name: given[name] for name in _NAMES}
+        further = tuple(given.get("further", ()))  # not of releases before
+        address = Address(**named, further=further)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    words = (getattr(address, field.name) for field in fields(Address) if field.name != "pid")
+    words = (*further, *(word for name, word in named.items() if name != "pid"))
     is_whole = isinstance(address.pid, int) and all(isinstance(word, str) for word in words)
     return address if is_whole else None
 

@@ -14,6 +14,7 @@ import zmq
 from bftrainer.api.address import KEY_NAME, Address
 from bftrainer.api.client import DEFAULT_TIMEOUT_S, MAX_ANSWER_BYTES, Client
 from bftrainer.errors import BftError, ExitCode
+from bftrainer.wire.answering import first_answering
 from bftrainer.wire.keys import load_pair
 
 REACH_LIMIT_S = 5.0  # for a connection to the host
@@ -29,23 +30,41 @@ class FarClient(Client):
         super().__init__(state_dir / "daemon.sock", timeout_s=timeout_s)
         self._address = address
         self._keys = load_pair(state_dir / KEY_NAME)
+        self._endpoint = address.endpoint
 
     def _exchange(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
-        self._check_reached()
+        endpoint = self._endpoint = self._found()
         text = b"" if body is None else json.dumps(body, allow_nan=False).encode()
         head = json.dumps({"method": method, "path": path}).encode()
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.set(zmq.LINGER, 0)
-            dealer.set(zmq.IPV6, int("[" in self._address.endpoint))
+            dealer.set(zmq.IPV6, 1)  # as well
             dealer.set(zmq.MAXMSGSIZE, MAX_ANSWER_BYTES)
             dealer.set(zmq.CURVE_SERVERKEY, self._address.public_key.encode("ascii"))
             dealer.set(zmq.CURVE_PUBLICKEY, self._keys.public.encode("ascii"))
             dealer.set(zmq.CURVE_SECRETKEY, self._keys.secret.encode("ascii"))
-            dealer.connect(self._address.endpoint)
+            dealer.connect(endpoint)
             dealer.send(head + b"\n" + text)
             self._wait_answer(dealer)
             status, _, answer = dealer.recv().partition(b"\n")
         return int(status), answer
+
+    def _found(self) -> str:
+        """Return where the daemon answers; BFT-1101 if it does nowhere."""
+        endpoints = (self._address.endpoint, *self._address.further)
+        if len(endpoints) == 1:
+            self._check_reached()
+            return endpoints[0]
+        found = first_answering(
+            endpoints,
+            server_key=self._address.public_key,
+            keys=self._keys,
+            limit_s=REACH_LIMIT_S,
+        )
+        if not found:
+            where = ", ".join(endpoint.removeprefix("tcp://") for endpoint in endpoints)
+            raise self._not_reached(f"none of {where} answers")
+        return found
 
     def _wait_answer(self, dealer: zmq.Socket[bytes]) -> None:
         """Wait as long as the daemon is there, which may end with a request unanswered."""
@@ -63,13 +82,17 @@ class FarClient(Client):
 
     def _check_reached(self) -> None:
         """ZeroMQ would try for ever; a refused connection says that nobody is there."""
-        host, _, port = self._address.endpoint.removeprefix("tcp://").rpartition(":")
+        host, _, port = self._endpoint.removeprefix("tcp://").rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), REACH_LIMIT_S).close()
         except (OSError, ValueError) as problem:
-            raise BftError(
-                "BFT-1101",
-                f"Your daemon ({self._address.where}) cannot be reached: {problem}.",
-                "If its host or job is gone, start it again: bftrainer up.",
-                exit_code=ExitCode.DAEMON_UNREACHABLE,
-            ) from problem
+            raise self._not_reached(f"{host}:{port}: {problem}") from problem
+
+    def _not_reached(self, why: str) -> BftError:
+        return BftError(
+            "BFT-1101",
+            f"Your daemon ({self._address.where}) cannot be reached: {why}.",
+            "If its host or job is gone, start it again: bftrainer up. If it runs, a firewall may "
+            "be between, or --bind named a wrong address.",
+            exit_code=ExitCode.DAEMON_UNREACHABLE,
+        )

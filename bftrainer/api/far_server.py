@@ -7,6 +7,7 @@ past the handshake. One frame is one request, one frame its answer (``far_client
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from bftrainer.api.documents import error_document
 from bftrainer.api.http_protocol import PEER_KEY
 from bftrainer.api.peer import Credentials
 from bftrainer.api.reading import MAX_BODY_BYTES
-from bftrainer.errors import UsageError
+from bftrainer.errors import BftError, UsageError
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.router import CurveRouter, Origin
 
@@ -41,9 +42,16 @@ class FarServer:
             on_frame=self._on_frame,
         )
 
-    def start(self, host: str) -> str:
-        """Listen on any free port and return the endpoint; BFT-1306 if that is impossible."""
-        return self._router.start(host, 0)
+    def start(self, host: str, port: int = 0, ports: str = "") -> str:
+        """Listen on this port or another one of ``ports``, and return the endpoint.
+
+        Raises:
+            BftError: BFT-1306, that is impossible.
+        """
+        if port:
+            with contextlib.suppress(BftError):
+                return self._router.start(host, port)
+        return self._router.start(host, 0, ports)
 
     async def stop(self) -> None:
         """Finish the answers under way and close."""

@@ -125,6 +125,7 @@ class Sight:
             other_trainers=len(self.others),
             slow_nodes=self._texts(view.slow_nodes),
             cooling_nodes=self._texts(view.cooling_nodes),
+            cuts=self._texts(view.cuts),
             left_out=self._texts(view.left_out),
             failures=self._texts(view.failures),
             # Values of a file that may be the administrator's alone.

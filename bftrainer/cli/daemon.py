@@ -59,8 +59,12 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
     "--bind",
     "bind_host",
     default="",
-    help="Address where agents reach the daemon.  [default: this host's; loopback for local]",
+    help="Address to listen on.  [default: all of this host; loopback where nodes are no others]",
 )
+@click.option("--announce", multiple=True, metavar="ADDRESS",
+              help="Address or name where agents reach the daemon, if it is none of its host or "
+              "not to be found out (NAT, two networks); several: the first that answers.",
+              )  # fmt: skip
 @click.option(
     "--agent-address", default="", help="Data-plane address of agents, when not their own."
 )
@@ -81,6 +85,7 @@ def daemon(
     batch_system: str,
     pairs: tuple[str, ...],
     bind_host: str,
+    announce: tuple[str, ...],
     agent_address: str,
     journal_url: str,
     log_file: Path | None,
@@ -100,7 +105,7 @@ def daemon(
     from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415
     from bftrainer.service import DaemonService  # noqa: PLC0415
     from bftrainer.submit.check import check_run_as  # noqa: PLC0415
-    from bftrainer.wire.agent_config import own_address  # noqa: PLC0415
+    from bftrainer.wire.listening import LOCAL, look_around, numeric_bind, place_of  # noqa: PLC0415
 
     first = parse_options(pairs)
     paths = [path.absolute() for path in policy_paths]
@@ -108,19 +113,26 @@ def daemon(
     policy = read().policy
     configure_logging(policy.log_level, log_file)
     faulthandler.enable()  # systemd's watchdog sends SIGABRT: the log says where each thread was
-    # Agents on other nodes cannot reach loopback.
-    own = "127.0.0.1" if batch_system == "local" else own_address()
+    system = load_batch_system(batch_system, {**policy.batch_options, **first})
+    check_run_as(policy, system, is_own=shared_state)
+    place = LOCAL
+    if batch_system != "local" or bind_host or announce:
+        place = place_of(
+            look_around(system.pilot_hosts()),
+            bind=numeric_bind(bind_host),
+            announced=announce,
+            network=policy.control_network or "",
+        )
     options = DaemonOptions(
         state_dir=(state_dir or default_state_dir()).absolute(),
         socket=socket_name.absolute() if socket_name else None,
-        bind_host=bind_host or own,
+        bind_host=place.bind_host,
+        offered=place.offered,
         agent_address=agent_address,
         journal_url=journal_url,
         accepted_loss=accept_loss,
         may_be_shared=shared_state,
     )
-    system = load_batch_system(batch_system, {**policy.batch_options, **first})
-    check_run_as(policy, system, is_own=shared_state)
 
     async def serve() -> Any:
         reread = (lambda: read().policy) if paths else None

@@ -17,7 +17,15 @@ from bftrainer.errors import BftError, ExitCode
 
 if TYPE_CHECKING:
     from bftrainer.model.finding import Finding, Measured
+    from bftrainer.model.views import StatusView
+    from bftrainer.policy.model import SitePolicy
     from bftrainer.poll.batch_system import BatchSystem
+
+_NOT_HEARD = {  # what a daemon says -> what to do
+    "BFT-1330": "mend the network of the daemon's host; trainers are taken over as they are then",
+    "BFT-1331": "see the output of these jobs and the log of the node's batch daemon; requests go "
+    "on by themselves, ever more rarely, until an agent connects",
+}
 
 
 @click.command()
@@ -25,6 +33,8 @@ if TYPE_CHECKING:
 @click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Policy YAML.")
 @click.option("--batch-option", "pairs", multiple=True, metavar="KEY=VALUE",
               help="Option of the batch system; see docs/howto.")  # fmt: skip
+@click.option("--firewall", type=click.Choice(["nftables", "firewalld"]),
+              help="Print the rules that this site's firewalls need, and no more.")  # fmt: skip
 @json_option
 @socket_option
 @click.pass_context
@@ -33,6 +43,7 @@ def doctor(
     batch_system: str,
     policy_file: Path | None,
     pairs: tuple[str, ...],
+    firewall: str | None,
     socket_name: str | None,
     *,
     as_json: bool,
@@ -44,19 +55,27 @@ def doctor(
 
     Exits with 8 if ordinary jobs would be affected or the settings could not be read.
     """
-    from bftrainer.model.finding import Weight  # noqa: PLC0415
+    from bftrainer.model.finding import NOTHING, Weight  # noqa: PLC0415
     from bftrainer.policy.load import load_policy_file  # noqa: PLC0415
     from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
 
     first = parse_options(pairs)
     loaded = load_policy_file(policy_file, batch_system=batch_system, batch_options=first)
     system = load_batch_system(batch_system, {**loaded.policy.batch_options, **first})
+    if loaded.policy.pilots_dir:
+        system.pilots_are_in(Path(loaded.policy.pilots_dir))
     try:
-        measured = _measured(socket_name, batch_system)
+        if firewall is not None:
+            click.echo(_rules(firewall, system, loaded.policy))
+            return
+        status = _status(socket_name, batch_system)
+        measured = NOTHING if status is None else status.measured
         if policy_file is not None:
             measured = replace(measured, max_nodes=loaded.policy.max_nodes)
         found = system.findings(measured)
         found += _service(system, policy_file)
+        found += _networks(system, loaded.policy, policy_file, measured, status)
+        found += _agents(status)
     finally:
         system.close()
     is_safe = all(f.weight is Weight.LOSS for f in found)
@@ -86,12 +105,64 @@ def _service(system: BatchSystem, policy_file: Path | None) -> tuple[Finding, ..
         return ()  # settings that cannot be read are a finding already
 
 
-def _measured(socket_name: str | None, batch_system: str) -> Measured:
-    """Return the measurements of the daemon of this batch system, if one runs."""
-    from bftrainer.model.finding import NOTHING  # noqa: PLC0415
+def _networks(
+    system: BatchSystem,
+    policy: SitePolicy,
+    policy_file: Path | None,
+    measured: Measured,
+    status: StatusView | None,
+) -> tuple[Finding, ...]:
+    """Check the way between this host and the nodes, and what they see of its files."""
+    from bftrainer.poll import networks  # noqa: PLC0415
+    from bftrainer.poll.service_files import STATE_DIR  # noqa: PLC0415
+    from bftrainer.wire.listening import look_around  # noqa: PLC0415
 
+    pilots_dir = None
+    if policy_file is not None and not policy.is_for_all:
+        is_own = policy.batch_options.get("is_own")
+        state_dir = policy_file.absolute().parent if is_own else Path(STATE_DIR)
+        pilots_dir = Path(policy.pilots_dir or state_dir / "pilots")
+    return tuple(
+        networks.findings(
+            look_around(system.pilot_hosts()),
+            control_network=policy.control_network or "",
+            pilots_dir=pilots_dir,
+            measured=measured,
+            late=() if status is None else status.late_agents,
+        )
+    )
+
+
+def _agents(status: StatusView | None) -> tuple[Finding, ...]:
+    """Return what the daemon says of agents that it does not hear."""
+    from bftrainer.model.finding import Finding, Weight  # noqa: PLC0415
+
+    said = [why.partition(": ") for why in (status.failures if status else ())]
+    return tuple(
+        Finding(code=code, weight=Weight.LOSS, setting="agents", cost=cost, remedy=remedy)
+        for code, _, cost in said
+        if (remedy := _NOT_HEARD.get(code))
+    )
+
+
+def _rules(kind: str, system: BatchSystem, policy: SitePolicy) -> str:
+    from bftrainer.poll import firewall, networks  # noqa: PLC0415
+
+    nodes = networks.addresses_of(system.pilot_hosts())
+    return firewall.rules(
+        kind,
+        nodes,
+        ports=policy.ports or "",
+        chosen=networks.chosen_ports(),
+        control=policy.control_network or "",
+        training=policy.training_network or "",
+    )
+
+
+def _status(socket_name: str | None, batch_system: str) -> StatusView | None:
+    """Return the state of the daemon of this batch system, if one runs."""
     try:
         status = connect(socket_name).status()
     except BftError:
-        return NOTHING
-    return status.measured if status.batch_system == batch_system else NOTHING
+        return None
+    return status if status.batch_system == batch_system else None

@@ -58,6 +58,8 @@ def init(
     first = parse_options(pairs)
     loaded = load_policy_file(policy_file, batch_system=batch_system, batch_options=first)
     system = load_batch_system(batch_system, {**loaded.policy.batch_options, **first})
+    if loaded.policy.pilots_dir:
+        system.pilots_are_in(Path(loaded.policy.pilots_dir))
     try:
         files = site_files_of(system)
     finally:

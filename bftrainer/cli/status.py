@@ -119,20 +119,20 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         f"so far      {view.rescales} rescales, {view.give_backs} nodes given back, "
         f"{view.preemptions} taken by the batch system"
     )
-    if view.draining:
-        click.echo(f"drained     {shown(view.draining)}")
-    for note in view.policy_notes:
-        click.echo(f"policy      {shown(note)}")
-    if view.back_off:
-        click.echo(f"back-off    {shown(view.back_off)}")
-    for slow in view.slow_nodes:
-        click.echo(f"slow node   {shown(slow)}")
-    for cooling in view.cooling_nodes:
-        click.echo(f"bad node    {shown(cooling)}")
-    for one in view.left_out:
-        click.echo(f"left out    {shown(one)}")
-    for failure in view.failures:
-        click.echo(f"failure     {shown(failure)}")
+    notes = (
+        ("drained", [view.draining] if view.draining else ()),
+        ("policy", view.policy_notes),
+        ("back-off", [view.back_off] if view.back_off else ()),
+        ("slow node", view.slow_nodes),
+        ("bad node", view.cooling_nodes),
+        ("late agent", view.late_agents),
+        ("cut", view.cuts),
+        ("left out", view.left_out),
+        ("failure", view.failures),
+    )
+    for kind, texts in notes:
+        for text in texts:
+            click.echo(f"{kind:11} {shown(text)}")
     shown_ones = recent(view.trainers, show_all=show_all)
     rows = [row_of(item, now_s) for item in shown_ones]
     click.echo("" if rows else "\nno trainers; submit one with 'bftrainer submit'")

@@ -60,7 +60,14 @@ def _time_limit_s(_: click.Context, __: click.Parameter, text: str | None) -> fl
 @click.option("-A", "--account", default="", metavar="NAME", help="Account of the pilots.")
 @click.option("-q", "--qos", default="", metavar="NAME", help="QOS of the pilots.")
 @click.option("--bind", default="", metavar="ADDRESS",
-              help="Address of this host that the nodes reach.  [default: its name's]")  # fmt: skip
+              help="Address to listen on.  [default: all of this host]")  # fmt: skip
+@click.option("--announce", multiple=True, metavar="ADDRESS",
+              help="Address where nodes reach this host, if bftrainer cannot know it.",
+              )  # fmt: skip
+@click.option("--network", default="", metavar="NETWORK",
+              help="Use this network alone: 10.0.0.0/8, ib0.  [default: any]")  # fmt: skip
+@click.option("--ports", default="", metavar="FIRST-LAST",
+              help="Listen on these ports alone: 41000-41100.  [default: any]")  # fmt: skip
 @click.option("--preamble", "preamble_file", metavar="FILE",
               help="Shell file under which agents run: module load, activate.")  # fmt: skip
 @click.option("--as-job", is_flag=True,
@@ -72,6 +79,7 @@ def _time_limit_s(_: click.Context, __: click.Parameter, text: str | None) -> fl
 @json_option
 def up(
     bind: str,
+    announce: tuple[str, ...],
     batch_system: str,
     preamble_file: str | None,
     *,
@@ -101,7 +109,7 @@ def up(
     if not dry_run:
         _refuse_second(state_dir, sites)
         starting.write_files(state_dir, plan.policy_text(chosen), preamble)
-        argv = starting.daemon_argv(state_dir, batch_system, bind)
+        argv = starting.daemon_argv(state_dir, batch_system, bind, announce)
         socket = str(state_dir / paths.SOCKET_NAME)
 
         def status() -> StatusView:  # the job of --as-job may begin on any host
@@ -156,6 +164,8 @@ def _wish(given: Mapping[str, Any], *, as_job: bool) -> Wish:
         time_limit_s=given["time_limit_s"],
         job_partition=given["job_partition"],
         is_as_job=as_job,
+        network=given["network"],
+        ports=given["ports"],
         share=None if share == NodeLeft(cpus=0) else share,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from bftrainer.decide import apart
 from bftrainer.decide.draft import Draft
 from bftrainer.model.decision import Claim, PoolNode, Release
 
@@ -61,9 +62,11 @@ def _unwanted(draft: Draft) -> Iterator[Release]:
         if node.name not in since_s.keys() - busy:
             continue
         is_over = given.now_s - since_s[node.name] >= given.settings.hold_idle_s
+        is_over = is_over and not (node.is_held and apart.is_awaited(given, node.name))
         if is_over or not node.is_held:
             cools = given.cooling.get(node.name)
-            why = "No trainer wants it." if cools is None else cools.sentence(given.now_s)
+            why = apart.why_unused(given, node.name) or "No trainer wants it."
+            why = why if cools is None else cools.sentence(given.now_s)
             yield _release(node, why)
 
 

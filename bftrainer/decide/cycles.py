@@ -50,7 +50,7 @@ def is_awaited(memory: Memory, pilots: Iterable[PilotView]) -> bool:
     """
     if memory.held_off or memory.vain:
         return True
-    return any(not (p.is_held or p.is_leaving) for p in pilots)
+    return any(not (p.is_held or p.is_leaving or p.is_silent) for p in pilots)
 
 
 def _began_s(snapshot: Snapshot) -> float | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from bftrainer.decide import (
     allocating,
+    apart,
     blackout,
     claiming,
     end_cost,
@@ -92,6 +93,7 @@ def terms_of(given: DecisionInput, policy: AllocationPolicy) -> Terms:
 
 def _begun(given: DecisionInput, policy: AllocationPolicy | None) -> Draft:
     """Return the draft before the first stage."""
+    given = apart.parted(given)
     memory = observe(given)
     given = replace(given, settings=end_cost.applied(given.settings, memory))
     pick = first_by_name if policy is None else CheapestForTrainers(given, memory)

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
+from bftrainer.decide.apart import barred_from
 from bftrainer.decide.stating import nodes_by_trainer
 from bftrainer.model.cluster import Node
 from bftrainer.model.decision import DecisionInput
@@ -29,11 +31,13 @@ class NodeClass:
 
     node_type: str
     meets: frozenset[NodeRequest]
+    bars: frozenset[str] = frozenset()  # trainers that must not get them (``apart``)
 
     @property
     def name(self) -> str:
         """Its name in the allocation problem."""
-        return " ".join([self.node_type, *sorted(str(one) for one in self.meets - {ANYTHING})])
+        met = sorted(str(one) for one in self.meets - {ANYTHING})
+        return " ".join([self.node_type, *met, *(f"not:{one}" for one in sorted(self.bars))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +53,23 @@ class Classes:
     """Nodes by class."""
 
     def __init__(
-        self, names: Iterable[str], seen: Mapping[str, Node], requests: Iterable[NodeRequest]
+        self,
+        names: Iterable[str],
+        seen: Mapping[str, Node],
+        requests: Iterable[NodeRequest],
+        barred: Mapping[str, frozenset[str]] = MappingProxyType({}),
     ) -> None:
         wanted = frozenset(requests)
-        kinds: dict[tuple[str, int, tuple[str, ...]], NodeClass] = {}
+        kinds: dict[tuple[str, int, tuple[str, ...], frozenset[str]], NodeClass] = {}
         self.class_of: dict[str, NodeClass] = {}
         for name in names:
             node = seen[name]
-            kind = (node.node_type, node.gpus, node.features)
+            bars = barred.get(name, frozenset())
+            kind = (node.node_type, node.gpus, node.features, bars)
             found = kinds.get(kind)
             if found is None:
                 meets = frozenset(request for request in wanted if request.is_met_by(node))
-                found = kinds[kind] = NodeClass(node_type=node.node_type, meets=meets)
+                found = kinds[kind] = NodeClass(node_type=node.node_type, meets=meets, bars=bars)
             self.class_of[name] = found
         self._counts = Counter(self.class_of.values())  # in order of first appearance
 
@@ -69,13 +78,17 @@ class Classes:
         """Whether there is at most one class."""
         return len(self._counts) <= 1
 
-    def choice(self, request: NodeRequest, n_min: int, held: Iterable[str] = ()) -> AllowedNodes:
+    def choice(
+        self, request: NodeRequest, n_min: int, held: Iterable[str] = (), trainer_id: str = ""
+    ) -> AllowedNodes:
         """Return what a trainer with these nodes may have.
 
         If it may use several types and needs more nodes than any one class has, but not more than
         a type has, it gets the largest type.
         """
-        classes = [one for one in self._counts if request in one.meets]
+        classes = [
+            one for one in self._counts if request in one.meets and trainer_id not in one.bars
+        ]
         of_type = Counter[str]()
         for one in classes:
             of_type[one.node_type] += self._counts[one]
@@ -103,7 +116,8 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
     specs = {record.trainer_id: record.spec for record in given.trainers}
     requests = [asked(specs[trainer.trainer_id]) for trainer in problem.trainers]
     seen = nodes_by_name(given.snapshot.nodes or ())
-    classes = Classes([node.name for node in problem.nodes], seen, requests)
+    barred = barred_from(given)
+    classes = Classes([node.name for node in problem.nodes], seen, requests, barred)
     # A trainer of which no node trains yet has the type of its joining nodes.
     joins = nodes_by_trainer(given.memory.assignment, {p.node for p in given.pilots if p.is_held})
     trainers: list[ProblemTrainer] = []
@@ -112,10 +126,11 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
         has = trainer.current or joins.get(trainer.trainer_id, ())
         held = [name for name in has if name in classes.class_of]
         wants = request, trainer.n_min
-        choice = None if held else choices.get(wants)
+        is_usual = not held and trainer.trainer_id not in given.apart
+        choice = choices.get(wants) if is_usual else None
         if choice is None:
-            choice = classes.choice(*wants, held)
-            if not held:
+            choice = classes.choice(*wants, held, trainer.trainer_id)
+            if is_usual:
                 choices[wants] = choice
         if choice.most < trainer.n_min and given.settings.skip_unstartable:
             continue

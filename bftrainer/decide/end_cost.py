@@ -49,12 +49,15 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     known, snapshot = memory.ends, given.snapshot
     ours = {job.pilot_id: job for job in snapshot.jobs or () if job.pilot_id is not None}
     joining, joined_s = _joining(known, given, ours)
-    # Some are ended by the batch system itself; count from now.
+    # Some are ended by the batch system itself; count from now. What takes a node that cannot be
+    # reached says nothing of the others.
+    silent = {p.pilot_id for p in given.pilots if p.is_silent}
     ending = {
         p.node: Ending(pilot_id=p.pilot_id, asked_s=given.now_s)
         for p in given.pilots
         if p.is_leaving and p.end_s is not None
     } | dict(known.ending)
+    ending = {node: one for node, one in ending.items() if one.pilot_id not in silent}
     took_s = list[float]()
     if given.is_new_snapshot and snapshot.jobs is not None and snapshot.nodes is not None:
         ending, took_s = _ending(ending, snapshot, ours)
@@ -96,7 +99,11 @@ def _joining(
     """Return which pilots have no agent or no start yet, and what the others took, in seconds."""
     joining, joined_s = dict[str, float | None](), list[float]()
     for pilot in given.pilots:
-        if pilot.is_leaving or (pilot.is_held and pilot.pilot_id not in known.joining):
+        if (
+            pilot.is_leaving
+            or pilot.is_silent
+            or (pilot.is_held and pilot.pilot_id not in known.joining)
+        ):
             continue
         came_s = known.joining.get(pilot.pilot_id)
         came_s = given.now_s if came_s is None and pilot.is_held else came_s
@@ -111,7 +118,9 @@ def _joining(
 
 def asked(memory: Memory, releases: Sequence[Release], given: DecisionInput) -> Memory:
     """Record which started pilots are asked to leave now."""
-    begun = {p.pilot_id for p in given.pilots if p.is_held or p.end_s is not None}
+    begun = {
+        p.pilot_id for p in given.pilots if (p.is_held or p.end_s is not None) and not p.is_silent
+    }
     new = {
         release.node: Ending(pilot_id=release.pilot_id, asked_s=given.now_s)
         for release in releases

@@ -26,6 +26,7 @@ from bftrainer.queue.waiting import waits_for_nodes
 PASS_S = 3.0
 ENOUGH_GAP_S = 3600.0  # an interactive job of an hour fits
 SHORTEST_S = 60.0  # the shortest time limit we request
+KEPT_FREE = "It is kept free for small and immediate jobs (reserve_nodes_per_type)."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +101,7 @@ def build_pool(
             usable.append(_pool_node(node.name, node.node_type, node.gpus, until_s, *whose))
     reserve = in_reserve([n for n in usable if not n.pilot_id], settings, now_s)
     pool = Pool(nodes=tuple(usable), not_used=not_used, due=due, starts_s=now_s + waits_s)
-    why = "It is kept free for small and immediate jobs (reserve_nodes_per_type)."
-    return replace(pool.without(dict.fromkeys(reserve, why)), reserve=reserve)
+    return replace(pool.without(dict.fromkeys(reserve, KEPT_FREE)), reserve=reserve)
 
 
 def in_reserve(free: Sequence[PoolNode], settings: Settings, now_s: float) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ class _Sorter:
             return f"An ordinary job took it before pilot {pilot.pilot_id} could start.", True
         if left_s <= settings.end_margin_s:
             return f"The time limit of pilot {pilot.pilot_id} is about to strike.", must_go
-        return "", False
+        return _not_heard(pilot) if pilot.is_silent else "", False
 
     def _is_due(self, pilot: PilotView, end: GapEnd) -> bool:
         """Whether a pilot must leave for the next use, or is pending and could not start."""
@@ -225,6 +225,13 @@ class _Sorter:
 @once_per_look
 def _not_free(nodes: tuple[Node, ...]) -> Mapping[str, str]:
     return {node.name: _state_of(node) for node in nodes if node.state not in FREE_STATES}
+
+
+def _not_heard(pilot: PilotView) -> str:
+    return (
+        f"The agent of pilot {pilot.pilot_id} is not heard; trainers do without the node until it"
+        " is, and the pilot ends if that takes too long (unreachable_s)."
+    )
 
 
 def _state_of(node: Node) -> str:

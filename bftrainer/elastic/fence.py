@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bftrainer.elastic.own_name import own_name
+
 log = logging.getLogger("bftrainer.elastic")
 
 SUFFIX = ".bft"
@@ -58,7 +60,7 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         OSError: it could not be written; nothing is left of it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{own_name()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
@@ -144,7 +146,7 @@ def _read_small(path: Path) -> bytes:
 
 
 def _write_fence(directory: Path, fence: Fence) -> None:
-    temporary = directory / f".{_FENCE}.{os.getpid()}"
+    temporary = directory / f".{_FENCE}.{own_name()}"
     body = {
         "incarnation": fence.incarnation,
         "generation": fence.generation,

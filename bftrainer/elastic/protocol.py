@@ -282,6 +282,13 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unsaved:
+    """Checkpoints are not written; until the next ``Saved``. Older agents and daemons drop it."""
+
+    cause: Words  # with its code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The worker is not in the new generation and exits with status 0."""
 
@@ -309,6 +316,19 @@ class Failed:
     place: Words = ""  # "file:line" of the script's own code; "": not in it
 
 
+# ---- from the agent ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreachable:
+    """Nodes of its rosters that this worker's node cannot connect to, while it does not get on.
+
+    Repeated while there are any, then once without. An older daemon drops it.
+    """
+
+    nodes: Texts
+
+
 ToWorker: TypeAlias = Prepare | Commit | Stop
 FromWorker: TypeAlias = (
     Warm
@@ -319,17 +339,18 @@ FromWorker: TypeAlias = (
     | Alive
     | Interrupted
     | Saved
+    | Unsaved
     | Left
     | Finished
     | Failed
 )
-Message: TypeAlias = ToWorker | FromWorker | WorkerConfig
+Message: TypeAlias = ToWorker | FromWorker | WorkerConfig | Unreachable
 
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Reported, Alive, Interrupted, Saved,
-        Left, Finished, Failed, WorkerConfig,
+        Left, Finished, Failed, WorkerConfig, Unreachable, Unsaved,
     )
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from bftrainer.elastic.loss_rule import LossRule
 from bftrainer.elastic.membership import GenerationInfo
+from bftrainer.elastic.own_name import own_name
 from bftrainer.elastic.run_info import RunInfo
 
 VARIABLE = "BFT_RECORD_SAMPLES"
@@ -25,7 +26,7 @@ class SampleRecord:
     """The file of this process."""
 
     def __init__(self, directory: Path) -> None:
-        self._out = (directory / f"samples-{os.getpid()}.jsonl").open("a", buffering=1)
+        self._out = (directory / f"samples-{own_name()}.jsonl").open("a", buffering=1)
 
     def handed(self, info: GenerationInfo, indices: Sequence[int], **where: int) -> None:
         """Note the samples of a pass.

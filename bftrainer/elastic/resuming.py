@@ -8,11 +8,13 @@ rank 0.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 
 from bftrainer.elastic import checkpoint, codec
 from bftrainer.elastic.checkpoint import UnreadableError, VerifiedCheckpoint
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.patience import patiently
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -25,12 +27,17 @@ def find(directory: Path | None, layout: int) -> VerifiedCheckpoint | None:
     """Return the usable checkpoint with the most steps, None if there is none.
 
     Raises:
-        ElasticError: BFT-1408, when the only states are of another model.
+        ElasticError: BFT-1408, when the only states are of another model; BFT-1343, when the file
+            system does not let them be read now.
     """
     others = []
-    for path in [] if directory is None else checkpoint.newest_first(directory):
+    for path in (
+        []
+        if directory is None
+        else patiently(partial(checkpoint.newest_first, directory), directory)
+    ):
         try:
-            return _load(path, layout)
+            return patiently(partial(_load, path, layout), path)
         except _OtherModelError as problem:
             others.append(path)
             log.warning("BFT-1413: skipped checkpoint %s: %s", path, problem)

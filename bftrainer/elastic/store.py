@@ -15,12 +15,15 @@ import contextlib
 import errno
 import hashlib
 import hmac
+import os
 import secrets
 import selectors
 import socket
 import struct
 import threading
 import time
+
+from bftrainer.elastic.ports import VARIABLE, listen_within
 
 # A request: what, length of key, length of value; then both. A reply: length and value.
 _REQUEST = struct.Struct("!BHI")
@@ -59,7 +62,10 @@ class StoreServer:
 
     def __init__(self, address: str) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.create_server((address, 0), family=family, backlog=1024)
+        self._listener = listen_within(
+            os.environ.get(VARIABLE, ""),
+            lambda port: socket.create_server((address, port), family=family, backlog=1024),
+        )
         self.port = int(self._listener.getsockname()[1])
         self._wake, self._woken = socket.socketpair()
         self._values: dict[str, bytes] = {}

@@ -24,6 +24,7 @@ from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.protocol import Saved
 from bftrainer.elastic.state import Counters, State
 from bftrainer.elastic.state_snapshot import Snapshots, StateSnapshot
+from bftrainer.elastic.unsaved import telling
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -157,10 +158,9 @@ class CheckpointWriter:
         return Counters.known(None)
 
     def _write_logged(self, *what: Any) -> None:
-        try:
-            self._write(*what)
-        except OSError as problem:  # a full disk must not end the training
-            log.warning("checkpoint not written: %s", problem)
+        if self.directory is not None:
+            with telling(self._control, self.directory, self.cost.wall_s):
+                self._write(*what)
 
     def _write(self, snapshot: StateSnapshot, step: int, samples: int, writer: Fence) -> None:
         if self.directory is None:

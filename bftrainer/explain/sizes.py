@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bftrainer.decide.policies.base import in_order
+from bftrainer.explain.reserve import true_cause
 from bftrainer.explain.shares import fair_share_sentences, limit_sentences
 from bftrainer.explain.startable import cannot_start
 from bftrainer.model.cluster import Node
@@ -90,7 +91,7 @@ def _size_sentences(
     if not planned and record.trainer_id in stuck:
         keeps = "It keeps its place; trainers behind it may run meanwhile (skip_unstartable)."
         skips = [keeps] if settings.skip_unstartable else []
-        return [stuck[record.trainer_id], *skips, *_idle(plan)]
+        return [stuck[record.trainer_id], *skips, *_idle(plan, settings)]
     limited = limit_sentences(record, plan, settings, queue)
     waits = limited or fair_share_sentences(record, plan, settings, queue)
     if waits and not planned:
@@ -119,8 +120,12 @@ def _of_size(
     if planned == record.spec.n_max:
         return [f"It has its maximum of {planned} nodes (n_max)."]
     if plan.allocation is None:
-        return [f"The pool is empty ({pool} nodes).", *_idle(plan)]
-    return [*limited, *_worth(record, plan.allocation, settings, planned, pool), *_idle(plan)]
+        return [f"The pool is empty ({pool} nodes).", *_idle(plan, settings)]
+    return [
+        *limited,
+        *_worth(record, plan.allocation, settings, planned, pool),
+        *_idle(plan, settings),
+    ]
 
 
 def _worth(
@@ -149,9 +154,9 @@ def _of_one_more(gain: float, price: float) -> str:
     return "One node more would gain it as much as elsewhere, and none is left."
 
 
-def _idle(plan: Plan) -> list[str]:
+def _idle(plan: Plan, settings: Settings) -> list[str]:
     reasons: dict[str, int] = {}
-    for reason in plan.not_used.values():
+    for reason in [true_cause(why, plan, settings) for why in plan.not_used.values()]:
         reasons[reason] = reasons.get(reason, 0) + 1
     return [
         f"{count} node{'s are' if count > 1 else ' is'} not in the pool: {reason}"

@@ -71,6 +71,8 @@ class PilotView:
     is_leaving: bool = False  # cancelled or on its way out
     end_s: float | None = None  # when its time limit expires
     user: str = ""  # it runs as, and only whose trainers may use it; "": all trainers
+    is_silent: bool = False  # its agent was connected and is not heard; it did not say it leaves
+    ADDED: ClassVar = frozenset({"is_silent"})
     REMOVED: ClassVar = frozenset({"shortest_limit_s"})
 
 
@@ -238,7 +240,9 @@ class DecisionInput:
     # Trainer whose rescale budget is used up -> until when it keeps its nodes.
     settled_until_s: Mapping[str, float] = field(default_factory=dict)
     blackout: Blackout | None = None  # the present or the next one
-    ADDED: ClassVar = frozenset({"blackout", "occupied"})
+    # Trainer -> node that it must not get -> since when: its other nodes cannot reach that one.
+    apart: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    ADDED: ClassVar = frozenset({"blackout", "occupied", "apart"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

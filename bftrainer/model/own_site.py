@@ -24,6 +24,8 @@ class Wish:
     preamble: str = ""  # path of the shell file under which agents run
     is_as_job: bool = False  # the daemon runs in a job of its own
     share: NodeLeft | None = None  # of a node, for a pilot; 0: in proportion; None: whole nodes
+    network: str = ""  # that daemon, agents and workers use alone; "": any
+    ports: str = ""  # that they listen on alone; "": any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,8 @@ class NodeView:
 
     name: str
     state: str  # NodeState value, or "unknown" when the last poll failed
-    use: str  # "free" | "reserve" | "held-off" | "requested" | "held" | "busy" | "not ours"
+    # "free" | "reserve" | "held-off" | "requested" | "held" | "unreachable" | "busy" | "not ours"
+    use: str
     reason: str = ""  # why it is (not) used, one sentence
     node_type: str = "default"
     gpus: int = 0
@@ -89,10 +90,12 @@ class StatusView:
     back_off: str = ""  # one sentence while the daemon backs off (docs/design/give-back.md)
     slow_nodes: tuple[str, ...] = ()  # a sentence each (docs/design/estimators.md)
     cooling_nodes: tuple[str, ...] = ()  # a sentence each (docs/reference/failures.md)
+    cuts: tuple[str, ...] = ()  # trainers of which nodes cannot reach each other, likewise
     left_out: tuple[str, ...] = ()  # left out of decisions, a sentence each (docs/design/solver.md)
     measured: Measured = NOTHING  # of pilots (docs/design/give-back.md)
     draining: str = ""  # one sentence while no node is taken (docs/howto/operate.md)
     policy_notes: tuple[str, ...] = ()  # of the last reload, a sentence each
+    late_agents: tuple[str, ...] = ()  # not connected, a sentence each (docs/howto/slurm-site.md)
     other_trainers: int = 0  # of other users, not shown (policy ``visibility``)
 
 

@@ -66,6 +66,7 @@ def settings_for(site: OwnSite, wish: Wish) -> tuple[Chosen, ...]:
             why=f"{site.n_nodes} {'parts of ' if wish.share else ''}nodes are in {site.partition}"
             + (f"; {site.grace_s:g} s of GraceTime are used to leave" if _grace(site) else ""),
         ),
+        *_networks(wish),
     )
 
 
@@ -73,6 +74,17 @@ def policy_text(chosen: tuple[Chosen, ...]) -> str:
     """Return the policy file."""
     settings = [f"# {one.why}\n{one.name}: {json.dumps(one.value)}\n" for one in chosen]
     return "".join(["# Written by 'bftrainer up', which writes it again.\n", *settings])
+
+
+def _networks(wish: Wish) -> tuple[Chosen, ...]:
+    given = {
+        "control_network": (wish.network, "--network"),
+        "training_network": (wish.network, "--network"),
+        "ports": (wish.ports, "--ports"),
+    }
+    return tuple(
+        Chosen(name=name, value=value, why=why) for name, (value, why) in given.items() if value
+    )
 
 
 def _nodes(site: OwnSite, wish: Wish) -> NodeLimit:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bftrainer import process
@@ -23,13 +23,16 @@ POLICY_NAME, PREAMBLE_NAME = "policy.yaml", "preamble.sh"
 LOG_NAME, OUT_NAME = "daemon.log", "daemon.out"
 
 
-def daemon_argv(state_dir: Path, batch_system: str, bind: str) -> tuple[str, ...]:
+def daemon_argv(
+    state_dir: Path, batch_system: str, bind: str, announced: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Return the daemon's command line."""
     return (
         *(sys.executable, "-m", "bftrainer", "daemon", "--batch-system", batch_system),
         *("--state-dir", str(state_dir), "--policy", str(state_dir / POLICY_NAME)),
         *("--log-file", str(state_dir / LOG_NAME), "--shared-state"),
         *(("--bind", bind) if bind else ()),
+        *(word for address in announced for word in ("--announce", address)),
     )
 
 

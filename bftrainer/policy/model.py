@@ -17,6 +17,7 @@ from bftrainer.policy.groups.daemon import DaemonSettings, LogLevel
 from bftrainer.policy.groups.decision import DecisionSettings, SiteObjective
 from bftrainer.policy.groups.fairness import FairnessSettings
 from bftrainer.policy.groups.hours import HourSettings
+from bftrainer.policy.groups.network import NetworkSettings
 from bftrainer.policy.groups.nodes import NodeSettings
 from bftrainer.policy.groups.ordinary_jobs import OrdinaryJobSettings
 from bftrainer.policy.groups.pilots import PilotSettings
@@ -42,6 +43,7 @@ class SitePolicy(
     DaemonSettings,
     OrdinaryJobSettings,
     TrainerSettings,
+    NetworkSettings,
     PilotSettings,
     NodeSettings,
     DecisionSettings,

@@ -76,7 +76,7 @@ class OptionError(UsageError):
 
 
 class BatchSystem(Protocol):
-    """Source of nodes, and where pilots run; derive from it to inherit the last five methods."""
+    """Source of nodes, and where pilots run; derive from it to inherit the last six methods."""
 
     name: str
     idle_confirmations: int  # consecutive idle snapshots before a node counts as idle
@@ -131,6 +131,10 @@ class BatchSystem(Protocol):
     def told_counts(self) -> Mapping[str, int]:
         """Return what came through relays so far, by kind; {}: there are none."""
         return {}
+
+    def pilot_hosts(self) -> tuple[str, ...]:
+        """Return names or addresses of hosts where pilots run; (): unknown."""
+        return ()
 
     def pilots_are_in(self, directory: Path) -> None:
         """Learn where the daemon keeps its pilots' folders; called before anything else.

@@ -6,10 +6,10 @@ is written into the dump directory, in the form that ``bftrainer solve`` reads.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
+from bftrainer.elastic.own_name import own_name
 from bftrainer.solvers.runner import ChildRunner
 from milp.codec import canonical_json, problem_hash, problem_to_dict
 from milp.problem import Problem
@@ -60,7 +60,7 @@ def _dump(problem: Problem, solver: str, dump_dir: Path) -> str:
         dump_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(list(dump_dir.glob("problem-*.json"))) >= MOST_DUMPS and not path.exists():
             return f"The problem was not kept: {dump_dir} already has {MOST_DUMPS} of them."
-        part = path.with_suffix(f".{os.getpid()}.part")
+        part = path.with_suffix(f".{own_name()}.part")
         part.write_text(canonical_json(problem_to_dict(problem)), encoding="utf-8")
         part.replace(path)
     except OSError as error:

@@ -57,7 +57,7 @@ class Records:
     """The lines of each process, read as they come."""
 
     def __init__(self, directory: Path) -> None:
-        self.processes: dict[int, list[Line]] = {}
+        self.processes: dict[str, list[Line]] = {}  # by host and process id, "n1-4711"
         self._directory = directory
         self._read_bytes: dict[Path, int] = {}
 
@@ -73,13 +73,13 @@ class Records:
                 whole = stream.read().rpartition(b"\n")[0]
             if whole:
                 self._read_bytes[path] = self._read_bytes.get(path, 0) + len(whole) + 1
-                lines = self.processes.setdefault(int(path.stem.partition("-")[2]), [])
+                lines = self.processes.setdefault(path.stem.partition("-")[2], [])
                 lines += [json.loads(line) for line in whole.split(b"\n")]
                 is_more = True
         return is_more
 
 
-def epochs(processes: Mapping[int, Sequence[Line]]) -> list[EpochUse]:
+def epochs(processes: Mapping[str, Sequence[Line]]) -> list[EpochUse]:
     """Return the use of each epoch."""
     counted = _committed(line for lines in processes.values() for line in lines)
     spans: dict[int, list[Line]] = defaultdict(list)
@@ -137,7 +137,7 @@ def _use(epoch: int, lines: Sequence[Line]) -> EpochUse:
     )
 
 
-def speeds(processes: Mapping[int, Sequence[Line]]) -> list[SizeSpeed]:
+def speeds(processes: Mapping[str, Sequence[Line]]) -> list[SizeSpeed]:
     """Return the throughput at each size, from entering a generation to its last update."""
     spans: dict[Key, list[Line]] = defaultdict(list)
     for lines in processes.values():
@@ -158,21 +158,21 @@ def speeds(processes: Mapping[int, Sequence[Line]]) -> list[SizeSpeed]:
     ]
 
 
-def has_committed(processes: Mapping[int, Sequence[Line]]) -> bool:
+def has_committed(processes: Mapping[str, Sequence[Line]]) -> bool:
     """Whether any update was made."""
     return any(line["kind"] == "committed" for lines in processes.values() for line in lines)
 
 
-def losses(processes: Mapping[int, Sequence[Line]]) -> dict[int, float]:
+def losses(processes: Mapping[str, Sequence[Line]]) -> dict[int, float]:
     """Return the loss of each update that the run kept, over its whole batch."""
     counted = _committed(line for lines in processes.values() for line in lines)
-    shares: dict[int, dict[tuple[int, int], tuple[float, float]]] = defaultdict(dict)
+    shares: dict[int, dict[tuple[str, int], tuple[float, float]]] = defaultdict(dict)
     kind = ""  # found out in the first update of several parts
-    for pid, lines in processes.items():
+    for name, lines in processes.items():
         for line in lines:
             if line["kind"] != "loss" or (_key(line), line["step"] + 1) not in counted:
                 continue
-            of, share = shares[line["step"] + 1], (pid, line["number"])
+            of, share = shares[line["step"] + 1], (name, line["number"])
             of[share] = of.get(share, (0.0, 0.0))[0] + line["loss"], line["weight"]
             kind = line["reduction"] or kind
     return {
@@ -183,9 +183,9 @@ def losses(processes: Mapping[int, Sequence[Line]]) -> dict[int, float]:
     }
 
 
-def newest(processes: Mapping[int, Sequence[Line]], *, rank: int = 0) -> Place | None:
+def newest(processes: Mapping[str, Sequence[Line]], *, rank: int = 0) -> Place | None:
     """Return the process of ``rank`` in the newest generation, if it has made an update there."""
-    lines = [(pid, line) for pid, of in processes.items() for line in of]
+    lines = [(int(n.rpartition("-")[2]), line) for n, of in processes.items() for line in of]
     begun = [_key(line) for _, line in lines if line["kind"] == "entered"]
     made = [
         (pid, line)

@@ -6,7 +6,6 @@ ever in an argument list or in the environment.
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,8 @@ from bftrainer.errors import UsageError
 from bftrainer.wire.keys import Z85_KEY_CHARS
 from bftrainer.wire.private import read_private, write_private
 
+# Not written while they have their defaults: agents of releases before do not know them.
+ADDED = ("tidies", "agent_timeout_s", "endpoints", "network", "ports")
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -35,17 +36,25 @@ class AgentConfig(BaseModel):
     end_margin_s: float = Field(default=5.0, ge=0)  # leave this much earlier
     heartbeat_s: Seconds = 1.0
     lease_s: Seconds = 1800.0
+    agent_timeout_s: Seconds = 5.0  # without any sign of the daemon the path to it is dead
     worker_lease_s: Seconds = 10.0
     gpus: int = Field(default=0, ge=0)
     interpreters: tuple[str, ...] = ()  # templates to start first
     endpoint_file: Path | None = None  # says where a daemon is that has moved to another host
     tidies: bool = False  # the directory is the user's, so nobody else removes keys and old logs
+    endpoints: tuple[str, ...] = ()  # further ones at which the daemon may be found
+    network: str = ""  # of the data plane (policy ``training_network``); "": the daemon's
+    ports: str = ""  # that the agent and its workers may listen on; "": any
+
+    def text(self) -> str:
+        """Return the file's contents, without what agents of releases before do not know."""
+        added = {name: AgentConfig.model_fields[name].default for name in ADDED}
+        unused = {name for name, default in added.items() if getattr(self, name) == default}
+        return self.model_dump_json(indent=1, exclude=unused)
 
     def save(self, path: Path) -> None:
         """Write the file; BFT-1302 when it exists."""
-        # Agents of the release before do not know it.
-        unused = set() if self.tidies else {"tidies"}
-        write_private(path, self.model_dump_json(indent=1, exclude=unused).encode())
+        write_private(path, self.text().encode())
 
     @classmethod
     def load(cls, path: Path) -> AgentConfig:
@@ -67,13 +76,3 @@ class AgentConfig(BaseModel):
         places = {"key_file": config.key_file, "state_dir": config.state_dir}
         there = path.absolute().parent
         return config.model_copy(update={name: there / place for name, place in places.items()})
-
-
-def own_address() -> str:
-    """Return the address of this host's name, 127.0.0.1 if it has no other."""
-    try:
-        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        return "127.0.0.1"
-    addresses = [str(entry[4][0]) for entry in found]
-    return next((a for a in addresses if not a.startswith("127.")), "127.0.0.1")

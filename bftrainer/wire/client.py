@@ -12,6 +12,7 @@ from collections.abc import Callable
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from bftrainer.wire.dead_paths import come_back_soon
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import (
     MAX_MESSAGE_BYTES,
@@ -26,8 +27,6 @@ from bftrainer.wire.refused_messages import RefusedMessages
 from bftrainer.wire.router import FRAME_OVERHEAD_BYTES, QUEUED_MESSAGES
 
 LOG = logging.getLogger("bftrainer.wire")
-RECONNECT_MS = 100
-RECONNECT_MAX_MS = 2000
 
 
 class DaemonConnection:
@@ -44,6 +43,7 @@ class DaemonConnection:
         daemon_public_key: str,
         keys: KeyPair,
         incarnation: int,
+        timeout_s: float = 5.0,  # a path is dead after so long
         on_message: Callable[[DaemonMessage], None],
         on_up: Callable[[], None],
         on_down: Callable[[], None],
@@ -60,10 +60,9 @@ class DaemonConnection:
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.set(zmq.LINGER, 0)
         self._dealer.set(zmq.SNDHWM, QUEUED_MESSAGES)
-        self._dealer.set(zmq.IPV6, int("[" in endpoint))
+        self._dealer.set(zmq.IPV6, 1)  # as well
         self._dealer.set(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
-        self._dealer.set(zmq.RECONNECT_IVL, RECONNECT_MS)
-        self._dealer.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        come_back_soon(self._dealer, timeout_s)
         self._dealer.set(zmq.CURVE_SERVERKEY, daemon_public_key.encode("ascii"))
         self._dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode("ascii"))
         self._dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode("ascii"))
@@ -84,7 +83,6 @@ class DaemonConnection:
         if endpoint != self._endpoint:
             LOG.info("the daemon is at %s now", endpoint)
             self._dealer.disconnect(self._endpoint)
-            self._dealer.set(zmq.IPV6, int("[" in endpoint))
             self._dealer.connect(endpoint)
             self._endpoint = endpoint
 

@@ -14,7 +14,15 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import zmq
-from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+from pydantic import (
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
 from bftrainer.elastic import fields, protocol
 from bftrainer.elastic.control import key_of
@@ -91,6 +99,16 @@ class Surveyed(_Message):
     type: Literal["surveyed"] = "surveyed"
     is_orphaned: bool  # no daemon is running for this agent
     workers: Annotated[list[PeerStanding], Field(max_length=MAX_LISTED, fail_fast=True)]
+    # Endpoints of members' agents that it cannot connect to.
+    unreachable: Annotated[list[Name], Field(max_length=MAX_LISTED, fail_fast=True)] = Field(
+        default_factory=list
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_unused(self, usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what agents of the release before do not know while it is unused."""
+        said: dict[str, Any] = usual(self)
+        return said if self.unreachable else {k: v for k, v in said.items() if k != "unreachable"}
 
 
 class Promise(_Message):
@@ -149,9 +167,9 @@ class PeerServer:
         """Number of refused or dropped messages, by reason."""
         return self._router.refusals.counts
 
-    def start(self, host: str) -> str:
-        """Listen on a free port and return the endpoint."""
-        return self._router.start(host, 0)
+    def start(self, host: str, ports: str = "") -> str:
+        """Listen on a free port, within ``ports``, and return the endpoint; or BFT-1306."""
+        return self._router.start(host, 0, ports)
 
     def allow(self, public_key: str) -> None:
         """Answer this key from now on."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket as sockets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,10 @@ import zmq
 import zmq.utils.z85
 from zmq.utils.monitor import parse_monitor_message
 
+from bftrainer.elastic.ports import listen_within
 from bftrainer.errors import BftError
+from bftrainer.wire.addresses import ANY, endpoint_at, numeric
+from bftrainer.wire.dead_paths import HANDSHAKE_LIMIT_MS, close_when_dead
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.pump import SocketPump, has_input
 from bftrainer.wire.refused_messages import RefusedMessages
@@ -27,7 +29,6 @@ LOG = logging.getLogger("bftrainer.wire")
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 TURN_S = 0.02  # longest time of handling messages before other work of the loop
 GONE_LIMIT_S = 0.05  # longest delay of a loss, for frames sent before it
-HANDSHAKE_LIMIT_MS = 5000
 QUEUED_MESSAGES = 10_000  # per connection and direction, before sends are refused
 FRAME_OVERHEAD_BYTES = 64  # what CURVE adds to a message
 _FAILED_HANDSHAKES = (
@@ -48,7 +49,8 @@ class Origin:
 class CurveRouter:
     """One listening socket with its authentication and its connection monitor.
 
-    ``refused_messages`` counts what was refused or dropped, by reason.
+    ``refused_messages`` counts what was refused or dropped, by reason. ``dead_after_s``: close
+    connections that are silent for so long; None: those that TCP gives up alone.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class CurveRouter:
         on_frame: Callable[[Origin, bytes], None],
         on_gone: Callable[[bytes], None] | None = None,
         refusals: RefusedMessages | None = None,
+        dead_after_s: float | None = None,
     ) -> None:
         self._keys = keys
         self._max_message_bytes = max_message_bytes
@@ -71,6 +74,8 @@ class CurveRouter:
         self._pumps: list[SocketPump] = []
         self.refusals = refusals or RefusedMessages(LOG)
         self._open_sockets()
+        if dead_after_s is not None:
+            close_when_dead(self._router, dead_after_s)
 
     def _open_sockets(self) -> None:
         # A context of our own: a ZAP handler is global to its context.
@@ -88,21 +93,29 @@ class CurveRouter:
         self._router.set(zmq.ZAP_DOMAIN, b"bftrainer")
         self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED | _FAILED_HANDSHAKES)
 
-    def start(self, host: str, port: int) -> str:
-        """Listen and return the endpoint; ``port`` 0 takes a free one.
+    def start(self, host: str, port: int, ports: str = "") -> str:
+        """Listen and return the endpoint.
+
+        Args:
+            host: address or name of this host; "*": all its addresses, of IPv4 and IPv6.
+            port: 0: a free one.
+            ports: the range that a free one is taken from; "": any.
 
         Raises:
             BftError: BFT-1306 if it cannot listen on the address.
         """
         try:
-            is_v6 = ":" in host
-            address = f"[{host}]" if is_v6 else sockets.gethostbyname(host)
-            self._router.set(zmq.IPV6, int(is_v6))
-            self._router.bind(f"tcp://{address}:{port or '*'}")
-        except (zmq.ZMQError, OSError) as problem:
+            address = host if host == ANY else numeric(host)
+            # With it, ANY includes IPv4 (zmq_setsockopt(3)).
+            self._router.set(zmq.IPV6, int(address == ANY or ":" in address))
+            if port:
+                self._router.bind(endpoint_at(address, port))
+            else:
+                listen_within(ports, lambda free: self._router.bind(endpoint_at(address, free)))
+        except (zmq.ZMQError, OSError, ValueError) as problem:
             raise BftError(
                 "BFT-1306",
-                f"Cannot listen on {host}:{port}: {problem}.",
+                f"Cannot listen on {host}:{port or ports or 'any port'}: {problem}.",
                 "Choose a free port and an address of this host.",
             ) from problem
         self._pumps = [

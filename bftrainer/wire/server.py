@@ -11,7 +11,7 @@ import logging
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from bftrainer.errors import BftError
@@ -22,6 +22,7 @@ from bftrainer.wire.messages import (
     DaemonMessage,
     Heartbeat,
     Hello,
+    Leave,
     Leaving,
     LongHelloError,
     Refused,
@@ -29,11 +30,16 @@ from bftrainer.wire.messages import (
     decode_from_agent,
     encode,
 )
+from bftrainer.wire.reach import Reach
 from bftrainer.wire.refused_messages import RefusedMessages
 from bftrainer.wire.router import CurveRouter, Origin
 
 LOG = logging.getLogger("bftrainer.wire")
 WANTED_OPEN_FILES = 16384  # one connection per node
+DEAD_TIMES = 2.5  # of it: then a connection is closed whose agent was called silent before
+MOST_ENDED = 1000  # pilots that have ended whose agents are still told so
+ENDED = "The batch system has ended its pilot."
+SILENT, UNREACHABLE = "silent", "unreachable"  # why an agent is lost, or only not heard
 CHECKS_PER_TIMEOUT = 16  # a loss is detected at most 1/16 of the timeout late
 
 
@@ -42,6 +48,7 @@ class _Connection:
     """An agent that has sent Hello and is not lost."""
 
     pilot_id: str
+    process: str  # peer key of the agent: it makes a new one when it starts
     route: bytes
     heard_s: float
 
@@ -53,8 +60,12 @@ class AgentServer:
     ``Hello``; nothing is delivered before it, nor after a loss until the next one.
     ``on_lost(pilot_id, why)``: at once when the agent's connection breaks ("disconnected",
     also after its ``Leaving``, and always before the ``Hello`` of its next connection),
-    or after ``agent_timeout_s`` without a message ("silent"). Both run in the event
-    loop. ``refused_messages`` counts what was refused or dropped.
+    or after ``agent_timeout_s`` without a message ("silent"). An agent that connects again
+    before is not lost. If most are silent, the daemon is cut off (``wire.reach``): they are
+    "unreachable", and lost, which is reported then, only if they do not come back with the others.
+    Both run in the event loop. ``refused_messages`` counts what was refused or dropped.
+
+    Agents of pilots that have ended are told to leave.
 
     If ``on_message`` raises an unexpected error, the sender's agent is lost ("failed") and no
     other; a ``BftError`` is passed on to the daemon.
@@ -76,6 +87,8 @@ class AgentServer:
         self._pilot_by_key: dict[str, str] = {}
         self._key_by_pilot: dict[str, str] = {}
         self._node_by_pilot: dict[str, str] = {}
+        self._ended: dict[str, str] = {}  # key -> pilot, oldest first
+        self.reach = Reach(timeout_s=agent_timeout_s)
         self._by_pilot: dict[str, _Connection] = {}
         self._by_route: dict[bytes, _Connection] = {}
         self._checker: asyncio.TimerHandle | None = None
@@ -84,10 +97,11 @@ class AgentServer:
         self._router = CurveRouter(
             keys=keys,
             max_message_bytes=MAX_MESSAGE_BYTES,
-            is_allowed=self._pilot_by_key.__contains__,
+            is_allowed=lambda key: key in self._pilot_by_key or key in self._ended,
             on_frame=self._receive,
             on_gone=self._gone,
             refusals=self.refusals,
+            dead_after_s=DEAD_TIMES * agent_timeout_s,
         )
 
     @property
@@ -95,14 +109,14 @@ class AgentServer:
         """Number of refused or dropped messages, by reason."""
         return self.refusals.counts
 
-    async def start(self, bind_host: str, port: int = 0) -> str:
+    async def start(self, bind_host: str, port: int = 0, ports: str = "") -> str:
         """Listen and return the endpoint; BFT-1306 when that is impossible.
 
         Register known pilots first: a refused agent retries only after its reconnection
         interval.
         """
         _raise_file_limit()
-        endpoint = self._router.start(bind_host, port)
+        endpoint = self._router.start(bind_host, port, ports)
         self._schedule_check()
         return endpoint
 
@@ -119,10 +133,26 @@ class AgentServer:
         self._key_by_pilot[pilot_id] = public_key
 
     def forget(self, pilot_id: str) -> None:
-        """Refuse the agent of this pilot from now on."""
-        self._pilot_by_key.pop(self._key_by_pilot.pop(pilot_id, ""), None)
+        """Tell the agent of this pilot to leave if it is heard again."""
+        key = self._key_by_pilot.pop(pilot_id, "")
+        if self._pilot_by_key.pop(key, None) is not None:
+            self.has_ended(pilot_id, key)
         self._node_by_pilot.pop(pilot_id, None)
+        self.reach.drop([pilot_id])
         self._drop(self._by_pilot.get(pilot_id))
+
+    def has_ended(self, pilot_id: str, public_key: str) -> None:
+        """Remember, of the latest, that the agent with this key has to leave."""
+        while len(self._ended) >= MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._ended[public_key] = pilot_id
+
+    def give_up(self, pilot_ids: Collection[str]) -> None:
+        """Count agents that cannot be reached as lost."""
+        lost = sorted(self.reach.away.intersection(pilot_ids))
+        self.reach.drop(lost)
+        for pilot_id in lost:
+            self._on_lost(pilot_id, SILENT)
 
     def is_connected(self, pilot_id: str) -> bool:
         """Whether the agent has sent Hello and is not lost."""
@@ -155,8 +185,12 @@ class AgentServer:
 
     def _receive(self, origin: Origin, frame: bytes) -> None:
         pilot_id = self._pilot_by_key.get(origin.public_key)
-        if pilot_id is None:  # forgotten while connected
-            self.counts["stranger"] += 1
+        if pilot_id is None:
+            if origin.public_key in self._ended:
+                self.counts["ended"] += 1
+                self._send(origin.route, Leave(reason=ENDED))
+            else:  # forgotten while connected
+                self.counts["stranger"] += 1
             return
         try:
             message = decode_from_agent(frame, len(self._pilot_by_key))
@@ -193,10 +227,14 @@ class AgentServer:
             self._refuse("later", pilot_id, f"it has seen incarnation {hello.incarnation}")
             return
         before = self._by_pilot.get(pilot_id)
-        if before is not None and before.route != route:
+        process = hello.peer_public_key
+        if before is not None and before.route != route and before.process != process:
             self._lose(before, "disconnected")  # its disconnect is about to be reported
         self._drop(before)
-        connection = _Connection(pilot_id=pilot_id, route=route, heard_s=time.monotonic())
+        self.reach.drop([pilot_id])
+        connection = _Connection(
+            pilot_id=pilot_id, process=process, route=route, heard_s=time.monotonic()
+        )
         self._by_pilot[pilot_id] = self._by_route[route] = connection
         self._deliver(connection, hello)
 
@@ -242,11 +280,20 @@ class AgentServer:
         self._schedule_check()
         self._router.drain()
         now = time.monotonic()
-        for connection in list(self._by_pilot.values()):
-            if late_s > self._timeout_s / 2:  # our own event loop was blocked
+        if late_s > self._timeout_s / 2:  # our own event loop was blocked
+            for connection in self._by_pilot.values():
                 connection.heard_s = now
-            elif now - connection.heard_s > self._timeout_s:
-                self._lose(connection, "silent")
+            return
+        ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
+        is_cut_off = self.reach.is_cut_off(ages_s)
+        for connection in list(self._by_pilot.values()):
+            if now - connection.heard_s <= self._timeout_s:
+                continue
+            if is_cut_off:
+                self.reach.left(connection.pilot_id, connection.heard_s)
+            self._lose(connection, UNREACHABLE if is_cut_off else SILENT)
+        ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
+        self.give_up(self.reach.lost(ages_s, now))
 
 
 def _raise_file_limit() -> None:

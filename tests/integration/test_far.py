@@ -193,7 +193,7 @@ def test_a_daemon_that_has_a_successor_ends_itself(daemon: OwnDaemon) -> None:
     [{"pid": "7"}, {"host": 3}, {"endpoint": None}, {"nonce": ["x"]}],
 )
 def test_a_file_that_no_daemon_wrote_is_none(tmp_path: Path, changes: Mapping[str, object]) -> None:
-    good = address.own_address("tcp://127.0.0.1:1", "k", {"SLURM_JOB_ID": "5"})
+    good = address.own_address(("tcp://127.0.0.1:1",), "k", {"SLURM_JOB_ID": "5"})
     address.write(tmp_path, good)
     assert address.read(tmp_path) == good
     path = tmp_path / "daemon.json"
@@ -221,7 +221,7 @@ def test_the_state_directory_is_found(tmp_path: Path) -> None:
 
 
 def test_whether_a_daemon_has_ended_for_sure() -> None:
-    here = address.own_address("tcp://127.0.0.1:1", "k", {"SLURM_JOB_ID": "5"})
+    here = address.own_address(("tcp://127.0.0.1:1",), "k", {"SLURM_JOB_ID": "5"})
     assert not address.is_gone(here, {})
     assert address.is_gone(here, {"SLURM_JOB_ID": "5"})  # its own job, requeued
     assert address.is_gone(replace(here, boot_id="before"), {})

@@ -83,8 +83,8 @@ class Starts(RuleBasedStateMachine):
         n_min = {i: fleet.book.records[i].spec.n_min for i in fleet.open_trainers()}
         if sum(n_min.values()) > len(self.nodes):
             return  # who waits is the policy's choice
-        if fleet.settings.policy == "milp" and self._would_displace(n_min):
-            return  # it starts whom that costs the others nothing
+        if fleet.settings.policy == "milp":
+            n_min = self._started_by_milp(n_min)
         slowest_s = max((fleet.asked[i].start_s for i in n_min), default=0.0)
         start_s = 2 * fleet.hello_s + slowest_s + 3 * fleet.poll_s
         before = fleet.requested.total()
@@ -101,12 +101,12 @@ class Starts(RuleBasedStateMachine):
         assert not fleet.pass_time(2 * start_s, lambda: fleet.sizes() != sizes), "sizes change"
         assert (fleet.requested.total(), len(fleet.released)) == (requested, released)
 
-    def _would_displace(self, n_min: dict[str, int]) -> bool:
-        """Whether those that do not train need nodes planned for those that do."""
-        sizes = self.fleet.sizes()
-        planned = self.fleet.plan.assignment.values() if self.fleet.plan else ()
-        left = len(self.nodes) - sum(one in sizes for one in planned)
-        return sum(n for one, n in n_min.items() if one not in sizes) > left
+    def _started_by_milp(self, n_min: dict[str, int]) -> dict[str, int]:
+        """Leave out those that would need nodes planned for others: it need not gain by them."""
+        planned = self.fleet.plan.assignment if self.fleet.plan else {}
+        waiting = n_min.keys() - set(planned.values())
+        fits = sum(n_min[one] for one in waiting) <= len(self.nodes) - len(planned)
+        return n_min if fits else {one: n for one, n in n_min.items() if one not in waiting}
 
 
 def test_a_lease_of_themis_is_for_the_nodes_that_a_trainer_has() -> None:

@@ -30,7 +30,7 @@ class Writer:
     """Writes what the workers of a run would."""
 
     def __init__(self) -> None:
-        self.processes: dict[int, list[Line]] = defaultdict(list)
+        self.processes: dict[str, list[Line]] = defaultdict(list)
         self.generation, self.size, self.step, self.samples, self.at_s = 0, 0, 0, 0, 0.0
         self.saved = (0, 0)  # step, position
         self.position = 0
@@ -39,7 +39,7 @@ class Writer:
         self.at_s += 0.5
         line = {"kind": kind, "generation": self.generation, "attempt": 1, "step": step}
         line |= {"rank": rank, "size": self.size, "samples": self.samples, "at_s": self.at_s}
-        self.processes[100 * self.generation + rank].append({**line, **what})
+        self.processes[f"n1-{100 * self.generation + rank}"].append({**line, **what})
 
     def enter(self, size: int) -> None:
         self.generation, self.size = self.generation + 1, size
@@ -152,15 +152,15 @@ def test_lines_are_read_as_they_come_and_cut_ones_later(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.look()
     assert records.processes == {}
-    path = tmp_path / "samples-7.jsonl"
+    path = tmp_path / "samples-n1-7.jsonl"
     lines = [json.dumps({"kind": "entered", "step": n}) + "\n" for n in range(3)]
     path.write_text(lines[0] + lines[1][:5])
     records.look()
-    assert [line["step"] for line in records.processes[7]] == [0]
+    assert [line["step"] for line in records.processes["n1-7"]] == [0]
     path.write_text("".join(lines))
     records.look()
     records.look()
-    assert [line["step"] for line in records.processes[7]] == [0, 1, 2]
+    assert [line["step"] for line in records.processes["n1-7"]] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

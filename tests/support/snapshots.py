@@ -232,6 +232,7 @@ class Fold:
         training: Mapping[str, str] | None = None,
         speeds: Mapping[str, float] | None = None,
         occupied: Mapping[str, str] | None = None,
+        apart: Mapping[str, Mapping[str, float]] | None = None,
     ) -> Plan:
         self.now_s = self.now_s if at_s is None else at_s
         given = DecisionInput(
@@ -245,6 +246,7 @@ class Fold:
             training=training or {},
             speeds=speeds or {},
             occupied=occupied or {},
+            apart=apart or {},
         )
         self.in_haste = decide(replace(given, gives_back_only=True), self.policy)
         plan = decide(given, self.policy)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bftrainer.actuate.generation import INTERRUPTED_PATIENCE_S, READY_TIMEOUT_S
+from bftrainer.actuate.broken import INTERRUPTED_PATIENCE_S
+from bftrainer.actuate.generation import READY_TIMEOUT_S
 from bftrainer.actuate.group import (
     LEAVER_PATIENCE_S,
     Announced,

@@ -23,7 +23,7 @@ from bftrainer.wire.messages import (
     Welcome,
     WorkerSaid,
 )
-from bftrainer.wire.server import AgentServer
+from bftrainer.wire.server import ENDED, AgentServer
 
 WELCOME = Welcome(heartbeat_s=0.2, lease_s=60.0)
 
@@ -192,6 +192,70 @@ def test_many_agents_come_and_go_and_none_is_taken_for_another() -> None:
     run(scenario)
 
 
+def test_an_agent_that_connects_again_is_not_lost() -> None:
+    async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
+        daemon = Daemon(ours)
+        daemon.server.register("p1", theirs.public)
+        endpoint = await daemon.server.start("127.0.0.1")
+        first, second = Agent(endpoint, ours, theirs), Agent(endpoint, ours, theirs)
+        first.connection.send(hello())
+        await until(lambda: first.heard, "first welcome")
+        second.connection.send(hello())  # of the same process, says its peer key
+        await until(lambda: second.heard, "second welcome")
+        first.connection.close()
+        second.connection.send(Heartbeat(pilot_id="p1"))
+        await until(lambda: "heartbeat" in daemon.order, "it is heard")
+        assert daemon.order == ["hello", "hello", "heartbeat"]
+        second.connection.close()
+        await until(lambda: daemon.lost, "the end of the second is one")
+        await daemon.server.stop()
+
+    run(scenario)
+
+
+def test_an_agent_whose_pilot_has_ended_is_told_to_leave() -> None:
+    async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
+        daemon = Daemon(ours)
+        daemon.server.register("p1", theirs.public)
+        daemon.server.forget("p1")
+        agent = Agent(await daemon.server.start("127.0.0.1"), ours, theirs)
+        agent.connection.send(hello())
+        await until(lambda: agent.heard, "an answer")
+        assert agent.heard == [messages.Leave(reason=ENDED, incarnation=1)]
+        assert daemon.heard == []
+        agent.connection.close()
+        await daemon.server.stop()
+
+    run(scenario)
+
+
+def test_if_most_are_silent_the_daemon_is_the_one_cut_off() -> None:
+    async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
+        daemon, keys = Daemon(ours, timeout_s=3.0), [theirs, generate_pair(), generate_pair()]
+        for number, pair in enumerate(keys):
+            daemon.server.register(f"p{number}", pair.public)
+        endpoint = await daemon.server.start("127.0.0.1")
+        agents = [Agent(endpoint, ours, pair) for pair in keys]
+        for number, agent in enumerate(agents):
+            agent.connection.send(hello(f"p{number}"))
+        await until(lambda: len(daemon.lost) == 3, "silence")
+        assert {why for _, why in daemon.lost} == {"unreachable"}
+        for number in (0, 1):
+            agents[number].connection.send(hello(f"p{number}"))
+        await until(lambda: not daemon.server.reach.away & {"p0", "p1"}, "two come back")
+        while len(daemon.lost) == 3:
+            for number in (0, 1):
+                agents[number].connection.send(Heartbeat(pilot_id=f"p{number}"))
+            await asyncio.sleep(0.05)
+        assert daemon.lost[3] == ("p2", "silent")
+        assert daemon.server.reach.since_s is None
+        for agent in agents:
+            agent.connection.close()
+        await daemon.server.stop()
+
+    run(scenario)
+
+
 def test_a_second_connection_replaces_the_first() -> None:
     async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
         daemon = Daemon(ours)
@@ -200,7 +264,7 @@ def test_a_second_connection_replaces_the_first() -> None:
         first, second = Agent(endpoint, ours, theirs), Agent(endpoint, ours, theirs)
         first.connection.send(hello())
         await until(lambda: first.heard, "first welcome")
-        second.connection.send(hello())
+        second.connection.send(hello().model_copy(update={"peer_public_key": "another"}))
         await until(lambda: second.heard, "second welcome")
         first.connection.send(Heartbeat(pilot_id="p1"))
         await until(lambda: daemon.server.counts["before-hello"], "the first is not heard")

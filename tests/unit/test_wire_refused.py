@@ -19,6 +19,7 @@ from bftrainer.wire.keys import KeyPair, generate_pair
 from bftrainer.wire.messages import (
     AgentMessage,
     Heartbeat,
+    Leave,
     Leaving,
     Refused,
     WorkerSaid,
@@ -89,7 +90,8 @@ def test_an_agent_cannot_speak_for_another() -> None:
         assert [p for p, _ in daemon.heard] == ["p2"]
         daemon.server.forget("p2")
         thief.connection.send(Heartbeat(pilot_id="p2"))
-        await until(lambda: daemon.server.counts["stranger"] == 1, "forgotten")
+        await until(lambda: len(thief.heard) == 3, "it is told that its pilot has ended")
+        assert isinstance(thief.heard[2], Leave)
         assert daemon.types() == ["hello"]
         assert daemon.lost == []
         thief.connection.close()

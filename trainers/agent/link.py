@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable
 
 from bftrainer.wire.agent_config import AgentConfig
+from bftrainer.wire.answering import first_answering
 from bftrainer.wire.client import DaemonConnection
-from bftrainer.wire.endpoint import endpoint_in
+from bftrainer.wire.endpoint import endpoints_in
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import (
     AgentMessage,
@@ -35,9 +36,12 @@ from trainers.agent.workers import Said
 
 LOG = logging.getLogger("bftrainer.agent")
 MAX_TICK_S = 0.5
+FIRST_LOOK_S = 1.0  # without an answer of the first endpoint: whether another one answers
 LOOK_EVERY_S = 5.0  # where a daemon may be that is away
+LOOK_LIMIT_S = 4.0
 SILENT_HEARTBEATS = 3  # without a message: send Hello again
 LEAVING_LINGER_MS = 20
+_REPEATED = frozenset({"Progress", "Unreachable"})
 
 
 class DaemonLink:
@@ -68,8 +72,11 @@ class DaemonLink:
         self._was_in_touch = False
         self._grace_end_s: float | None = None  # when the batch system ends the pilot
         self._held_back: list[Said] = []
-        self._look_s = 0.0  # when to look next where the daemon is
+        self._endpoint = config.daemon_endpoint
+        self._searching: asyncio.Task[None] | None = None
         self._heard_s = self._hello_s = self._heartbeat_sent_s = time.monotonic()
+        self._look_s = self._heard_s + FIRST_LOOK_S  # when to look next where the daemon is
+        self._keys = keys
         # Converted to the monotonic clock, because the wall clock may be set meanwhile.
         end_s = config.end_s
         self._end_s = None if end_s is None else (
@@ -80,6 +87,7 @@ class DaemonLink:
             daemon_public_key=config.daemon_public_key,
             keys=keys,
             incarnation=config.incarnation,
+            timeout_s=config.agent_timeout_s,
             on_message=self._heard,
             on_up=self._up,
             on_down=self._down,
@@ -89,6 +97,11 @@ class DaemonLink:
     def is_up(self) -> bool:
         """Whether there is a connection to a daemon, even a silent one."""
         return self._is_up
+
+    @property
+    def endpoint(self) -> str:
+        """Where the daemon is, or was last."""
+        return self._endpoint
 
     @property
     def was_in_touch(self) -> bool:
@@ -111,8 +124,8 @@ class DaemonLink:
             return
         if isinstance(message, WorkerExited):
             return  # sent with ``ends``
-        if isinstance(message, WorkerSaid) and message.body["type"] == "Progress":
-            return  # the newest is in Hello, and the next comes soon
+        if isinstance(message, WorkerSaid) and message.body["type"] in _REPEATED:
+            return  # the next comes soon
         if isinstance(message, WorkerSaid) and message.body["type"] == "Reported":
             # The newest repeats the others.
             self._held_back = [m for m in self._held_back if not _is_older(m, message)]
@@ -151,6 +164,7 @@ class DaemonLink:
         if self._is_welcome:
             self._was_in_touch = time.monotonic() - self._heard_s <= self._patience_s
         self._is_up = self._is_welcome = False
+        self._look_s = time.monotonic() + FIRST_LOOK_S  # it may be back at once
         LOG.info("connection to the daemon lost")
         self._on_down()
 
@@ -191,12 +205,28 @@ class DaemonLink:
         if self._is_up and now - max(self._heard_s, self._hello_s) > self._patience_s:
             LOG.info("no message from the daemon for %.1f s, repeating Hello", now - self._heard_s)
             self._greet()
-        if not self._is_up and self._config.endpoint_file and now >= self._look_s:
+        if not self._is_up and now >= self._look_s:
             self._look_s = now + LOOK_EVERY_S
-            if endpoint := endpoint_in(self._config.endpoint_file):
-                self._connection.move(endpoint)
+            self._searching = asyncio.get_running_loop().create_task(self._look())
         delay_s = min(MAX_TICK_S, self._heartbeat_s, self._lease_s / 4)
         asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    async def _look(self) -> None:
+        """Move to the first endpoint at which the daemon answers."""
+        found = await asyncio.to_thread(self._search)
+        if found and not self._is_up:
+            self._endpoint = found
+            self._connection.move(found)
+
+    def _search(self) -> str:
+        config, file = self._config, self._config.endpoint_file
+        known = (self._endpoint, config.daemon_endpoint, *config.endpoints)
+        endpoints = tuple(dict.fromkeys((*(endpoints_in(file) if file else ()), *known)))
+        if endpoints == (self._endpoint,):
+            return ""
+        return first_answering(
+            endpoints, server_key=config.daemon_public_key, keys=self._keys, limit_s=LOOK_LIMIT_S
+        )
 
 
 def _is_older(held: Said, newer: WorkerSaid) -> bool:

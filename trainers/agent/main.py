@@ -17,11 +17,12 @@ from pathlib import Path
 from threading import Thread
 from typing import NoReturn
 
-from bftrainer.elastic import protocol
+from bftrainer.elastic import ports, protocol
 from bftrainer.elastic.descendants import adopt
 from bftrainer.errors import BftError
 from bftrainer.observability.logs import OneLine
-from bftrainer.wire.agent_config import AgentConfig, own_address
+from bftrainer.wire.addresses import LOOPBACK, host_addresses, host_of, in_network, source_towards
+from bftrainer.wire.agent_config import AgentConfig
 from bftrainer.wire.keys import generate_pair, load_pair
 from bftrainer.wire.messages import (
     DaemonMessage,
@@ -37,6 +38,7 @@ from bftrainer.wire.peers import PeerServer
 from trainers.agent.folder import forget, tidy
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
+from trainers.agent.reach import Reach
 from trainers.agent.signals import EXIT_LIMIT_S, SignalWaiter
 from trainers.agent.starting import Started
 from trainers.agent.templates import Killed
@@ -52,7 +54,9 @@ class Agent:
 
     def __init__(self, config: AgentConfig, started: Mapping[str, Started]) -> None:
         self._config = config
-        self._address = config.address or own_address()
+        self._address = ""  # of our data plane; known when the daemon is found
+        if config.ports:
+            os.environ[ports.VARIABLE] = config.ports  # of templates, and so of workers
         # A separate key pair for peers, kept in memory only.
         self._peer_keys = generate_pair()
         self._peer_endpoint = ""
@@ -64,11 +68,13 @@ class Agent:
             on_commit=self._allow_members,
             started=started,
         )
+        self._reach = Reach(self._workers.teams, self._report)
         self._orphaned = PeerRecovery(
             pilot_id=config.pilot_id,
-            daemon_endpoint=config.daemon_endpoint,
+            daemon_endpoint=lambda: self._link.endpoint,
             keys=self._peer_keys,
             workers=self._workers,
+            silent=self._reach.silent,
             is_up=lambda: self._link.is_up,
             was_in_touch=lambda: self._link.was_in_touch,
         )
@@ -92,14 +98,21 @@ class Agent:
         waiter.on_leave = lambda: _soon(loop, self._signalled, waiter)
         if os.environ.get(GRACE):
             waiter.on_notice = lambda: _soon(loop, self._noticed, waiter)
-        self._peer_endpoint = self._peers.start(self._address)
-        self._orphaned.start(self._peer_endpoint)
+        if self._config.address:  # else the daemon's whereabouts say which
+            self._listen()
         self._link.start()
         self._watch(loop)
+        self._reach.start()
         if self._config.tidies:
             Thread(target=tidy, args=(self._config.state_dir,), daemon=True).start()
         LOG.info("agent of %s on %s, pid %d", self._config.pilot_id, self._config.node, os.getpid())
         await loop.create_future()  # never done
+
+    def _listen(self) -> None:
+        """Listen for peers, at the address that we tell them from now on."""
+        self._address = self._config.address or data_address(self._config, self._link.endpoint)
+        self._peer_endpoint = self._peers.start(self._address, self._config.ports)
+        self._orphaned.start(self._peer_endpoint)
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         lease_s = self._config.worker_lease_s
@@ -139,6 +152,12 @@ class Agent:
             self.leave("signal", self._told_s)
 
     def _hello(self) -> Hello:
+        if not self._peer_endpoint:
+            try:
+                self._listen()
+            except BftError as problem:
+                LOG.error("%s: %s %s", problem.code, problem.cause, problem.next_step)  # noqa: TRY400
+                self.leave(f"{problem.code}: {problem.cause}")
         return Hello(
             pilot_id=self._config.pilot_id,
             node=self._config.node,
@@ -172,6 +191,15 @@ class Agent:
         for member in commit.members:
             if member.agent_public_key:
                 self._peers.allow(member.agent_public_key)
+
+
+def data_address(config: AgentConfig, daemon_endpoint: str) -> str:
+    """Return the address that peers are told: in the policy's network, else towards the daemon."""
+    if config.network:
+        if found := in_network(host_addresses(), config.network):
+            return found[0]
+        LOG.warning("BFT-1313: no address of this host is in training_network %s", config.network)
+    return source_towards(host_of(daemon_endpoint)) or LOOPBACK
 
 
 def _remove_files(killed: Sequence[Killed]) -> Thread:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from bftrainer.elastic import protocol
+from bftrainer.elastic.control import key_of
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import TellWorker
 from bftrainer.wire.peers import (
@@ -46,9 +47,10 @@ class PeerRecovery:
         self,
         *,
         pilot_id: str,
-        daemon_endpoint: str,
+        daemon_endpoint: Callable[[], str],
         keys: KeyPair,
         workers: Workers,
+        silent: Callable[[str], frozenset[str]],
         is_up: Callable[[], bool],
         was_in_touch: Callable[[], bool],
     ) -> None:
@@ -56,6 +58,7 @@ class PeerRecovery:
         self._daemon_endpoint = daemon_endpoint
         self._keys = keys
         self._workers = workers
+        self._silent = silent  # agents that a worker's node cannot connect to, while it stands
         self._is_up = is_up
         self._was_in_touch = was_in_touch
         self._is_orphaned = False  # the daemon's host refused the last connection
@@ -81,7 +84,7 @@ class PeerRecovery:
 
     async def _watch(self) -> None:
         while not self._is_up():
-            refused = await refuses(self._daemon_endpoint, CONNECT_LIMIT_S)
+            refused = await refuses(self._daemon_endpoint(), CONNECT_LIMIT_S)
             is_in_touch = self._was_in_touch() and not self._is_up()
             self._is_orphaned = refused is True and is_in_touch
             self._look()
@@ -96,11 +99,19 @@ class PeerRecovery:
         for trainer_id in self._workers.trainers():
             machine = self._machine(trainer_id)
             own, now_s = self._own(trainer_id), time.monotonic()
-            out = machine.advance(own, is_orphaned=self._is_orphaned, now_s=now_s)
+            silent = {endpoint for w in own for endpoint in self._silent(w.worker_id)}
+            out = machine.advance(own, is_orphaned=self._is_orphaned, now_s=now_s, silent=silent)
             self._carry_out(machine, out)
 
     def _own(self, trainer_id: str) -> list[PeerStanding]:
-        return self._workers.standings(trainer_id)
+        return [self._with_cut(w) for w in self._workers.standings(trainer_id)]
+
+    def _with_cut(self, worker: PeerStanding) -> PeerStanding:
+        """A worker that waits for a member which cannot be reached is stuck before it says so."""
+        commit, silent = worker.commit, self._silent(worker.worker_id)
+        if commit is None or all(m.agent_endpoint not in silent for m in commit.members):
+            return worker
+        return worker.model_copy(update={"interrupted": max(worker.interrupted, key_of(commit))})
 
     def _machine(self, trainer_id: str) -> Regroup:
         if trainer_id not in self._machines:

@@ -8,16 +8,19 @@ host refuses connections to the agent's port, and a worker never outlives its ag
 not: the host may be cut off while its worker trains. Members that answer continue if none is
 silent, or if they are more than half of all that may be alive. A generation trains only with all
 its members, so two that both train have none in common, and only one of them can be such a
-majority.
+majority. Of members that answer but cannot connect to each other, the fewest are left out and count
+as silent.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from bftrainer.elastic.control import Key, key_of
+from bftrainer.elastic.covering import cover
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.wire.peers import PeerStanding, Surveyed
 
@@ -91,8 +94,18 @@ def judge(answers: Mapping[str, Answer]) -> Verdict:
         if at.get(w.worker_id, endpoint) == endpoint
     }
     alive = [m for m in members if _is_alive(standing.get(m.worker_id))]
-    reason = _why_not(answers, standing, members, alive)
-    return Wait(reason=reason) if reason else _next(known, standing, alive)
+    apart = _apart(answers, alive)
+    kept = [m for m in alive if m.agent_endpoint not in apart]
+    reason = _why_not(answers, standing, members, kept, apart)
+    return Wait(reason=reason) if reason else _next(known, standing, kept)
+
+
+def _apart(answers: Mapping[str, Answer], alive: Sequence[Member]) -> frozenset[str]:
+    """Return the fewest agents without which all others reach each other."""
+    here = {m.agent_endpoint: None for m in alive}
+    said = ((e, a.unreachable) for e, a in answers.items() if isinstance(a, Surveyed) and e in here)
+    pairs = (frozenset((e, other)) for e, others in said for other in others if other in here)
+    return cover(pairs, tuple(here))
 
 
 def _why_not(
@@ -100,9 +113,14 @@ def _why_not(
     standing: Mapping[str, PeerStanding],
     members: Sequence[Member],
     alive: Sequence[Member],
+    apart: AbstractSet[str],
 ) -> str:
-    """Return why the live members may not continue, "" if they may."""
-    silent = [m for m in members if answers[m.agent_endpoint] is Absent.SILENT]
+    """Return why the live members, without those apart, may not continue, "" if they may."""
+    silent = [
+        m
+        for m in members
+        if answers[m.agent_endpoint] is Absent.SILENT or m.agent_endpoint in apart
+    ]
     if any(w.has_finished for w in standing.values()):
         return "it is finishing"
     if not alive:

@@ -9,7 +9,7 @@ daemon is running, so a returning daemon is never overridden. No I/O and no cloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bftrainer.elastic import protocol
@@ -81,6 +81,7 @@ class Regroup:
         self._round: _Round | None = None
         self._promised: dict[str, Key] = {}
         self._is_orphaned = False
+        self._silent: list[str] = []
         self._not_before_s = 0.0
         self._nudged: Key = NO_KEY  # number with which a peer's worker is stuck
         self._noted = ""
@@ -88,9 +89,18 @@ class Regroup:
     # ---- events ------------------------------------------------------------------------
 
     def advance(
-        self, own: Sequence[PeerStanding], *, is_orphaned: bool, now_s: float
+        self,
+        own: Sequence[PeerStanding],
+        *,
+        is_orphaned: bool,
+        now_s: float,
+        silent: Collection[str] = (),
     ) -> list[Instruction]:
-        """Return the next instructions; called on every change and periodically."""
+        """Return the next instructions; called on every change and periodically.
+
+        ``silent``: endpoints of members' agents that this one cannot connect to.
+        """
+        self._silent = sorted(silent)
         own = [self._with_promise(w) for w in own]
         self._is_orphaned = is_orphaned
         if not is_orphaned or self._stuck(own) == NO_KEY:
@@ -100,7 +110,7 @@ class Regroup:
             self._give_up(now_s)
         if self._round is None:
             return self._begin(own, now_s) if now_s >= self._not_before_s else []
-        self._round.answers[self._me] = Surveyed(is_orphaned=True, workers=own)
+        self._round.answers[self._me] = self._surveyed(own)
         if self._round.plan is None:
             return self._decide(self._round, own, now_s)
         return self._commit(self._round, self._round.plan, own, now_s)
@@ -146,7 +156,7 @@ class Regroup:
         if isinstance(question, SurveyTrainer):  # its worker is stuck: the generation is broken
             self._nudged = max(self._nudged, (question.generation, question.attempt))
             workers = [self._with_promise(w) for w in own]
-            return Surveyed(is_orphaned=is_orphaned, workers=workers), []
+            return self._surveyed(workers, is_orphaned=is_orphaned), []
         worker = next((w for w in own if w.worker_id == question.worker_id), None)
         refusal = self._refusal(worker, question) if is_orphaned else "a daemon is running"
         if refusal:
@@ -170,11 +180,13 @@ class Regroup:
         promised = self._promised.get(worker.worker_id, NO_KEY)
         return worker.model_copy(update={"promised": promised})
 
+    def _surveyed(self, own: Sequence[PeerStanding], *, is_orphaned: bool = True) -> Surveyed:
+        return Surveyed(is_orphaned=is_orphaned, workers=list(own), unreachable=self._silent)
+
     # ---- one round -----------------------------------------------------------------------
 
     def _begin(self, own: Sequence[PeerStanding], now_s: float) -> list[Instruction]:
-        mine = Surveyed(is_orphaned=True, workers=list(own))
-        self._round = _Round(now_s + ROUND_LIMIT_S, {self._me: mine})
+        self._round = _Round(now_s + ROUND_LIMIT_S, {self._me: self._surveyed(own)})
         return self._decide(self._round, own, now_s)
 
     def _decide(self, this: _Round, own: Sequence[PeerStanding], now_s: float) -> list[Instruction]:

@@ -21,6 +21,7 @@ from typing import Any
 import bftrainer
 from bftrainer import process
 from bftrainer.elastic.descendants import end_below
+from bftrainer.elastic.ports import VARIABLE
 from bftrainer.elastic.shared_template import peer_uid
 from bftrainer.errors import BftError
 from bftrainer.preamble import under
@@ -149,6 +150,8 @@ def start_early(argv: Sequence[str], waiter: SignalWaiter) -> dict[str, Started]
     try:
         path = Path(argv[argv.index("--config") + 1])
         config = json.loads(read_private(path))
+        if config.get("ports"):
+            os.environ[VARIABLE] = str(config["ports"])  # for workers
         interpreters, directory = config["interpreters"], path.parent / config["state_dir"]
         return _start_all(interpreters, directory, waiter)
     except (BftError, OSError, ValueError, LookupError, TypeError):

@@ -45,6 +45,8 @@ class Team:
         self.trainer_id = trainer_id
         self.processes: list[Process] = []
         self.step = 0
+        self.step_s = 0.0  # that one takes; 0: not known in this generation
+        self.moved_s = time.monotonic()  # last step, entry or commit
         self.latest: dict[str, dict[str, Any]] = {}  # newest body of each type, oldest first
         self._commit: protocol.Commit | None = None  # the last one forwarded
         self._entered: protocol.Commit | None = None  # that of the generation it entered last
@@ -62,11 +64,13 @@ class Team:
 
     def told(self, commit: protocol.Commit) -> None:
         """Record a commit that is forwarded to all workers."""
-        self._commit = commit
+        self._commit, self.moved_s = commit, time.monotonic()
 
     def said(self, process: Process, body: dict[str, Any]) -> WorkerSaid | None:
         """Record a worker's message; return the team's message that follows, if any."""
         if process.local_rank == FIRST and isinstance(step := body.get("step"), int):
+            if step > self.step or body["type"] == "Entered":
+                self.moved_s, self.step_s = time.monotonic(), body.get("step_s", 0.0)
             self.step = step
         whole = self._gathered.said(process.local_rank, body)
         if whole is None:
@@ -78,6 +82,16 @@ class Team:
         if kind == "Entered" and commit is not None and _key_of(whole) == key_of(commit):
             self._entered = commit
         return WorkerSaid(worker_id=self.worker_id, body=whole)
+
+    def others(self) -> tuple[protocol.Member, ...]:
+        """Return the members on other nodes that it trains with, or is to; none before and after.
+
+        Until it has entered a generation, those of the last one are needed for its step boundary.
+        """
+        is_over = "Finished" in self.latest or "Left" in self.latest
+        commits = () if is_over else (self._commit, self._entered)
+        found = [m for c in commits if c is not None for m in c.members]
+        return tuple(m for m in found if m.worker_id != self.worker_id)
 
     def ended(self, process: Process, returncode: int, cause: str) -> bool:
         """Record the end of a worker; return whether the others must end, too.

@@ -81,6 +81,10 @@ class Workers:
         """Return the ids of all running teams."""
         return list(self._teams)
 
+    def teams(self) -> list[Team]:
+        """Return all running teams."""
+        return list(self._teams.values())
+
     def reports(self) -> list[WorkerReport]:
         """Return what a daemon needs to adopt them all."""
         return [team.report() for team in self._teams.values()]

@@ -24,6 +24,7 @@ from bftrainer.elastic import protocol
 from bftrainer.elastic.descendants import reap, sweep
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.keeping import LAST_S
+from bftrainer.elastic.ports import VARIABLE, listen_within
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
 from bftrainer.model.trainer import Launch
 from bftrainer.preamble import NOT_STARTED, under, why_not_started
@@ -176,7 +177,8 @@ class Keeper:
         if self._reserved is None:
             self._reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._reserved.bind(("", 0))
+            reserve = self._reserved.bind
+            listen_within(os.environ.get(VARIABLE, ""), lambda port: reserve(("", port)))
         return int(self._reserved.getsockname()[1])
 
     def _begin(self, commit: protocol.Commit) -> None:

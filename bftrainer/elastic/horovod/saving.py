@@ -23,6 +23,7 @@ from bftrainer.elastic.horovod.counts import Counts
 from bftrainer.elastic.protocol import Saved
 from bftrainer.elastic.reporting import NO_REPORTS, Reports
 from bftrainer.elastic.resuming import find
+from bftrainer.elastic.unsaved import telling
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -94,10 +95,8 @@ class Saver:
         return {"layout": LAYOUT, **where, "structure": structure}, tensors
 
     def _write_logged(self, *what: Any) -> None:
-        try:
+        with telling(self._control, self.directory):
             self._write(*what)
-        except OSError as problem:  # a full disk must not end the training
-            log.warning("checkpoint not written: %s", problem)
 
     def _write(
         self, header: dict[str, Any], tensors: list[Any], where: tuple[int, int], writer: Fence

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence, claim, path_for, write_whole
 from bftrainer.elastic.files import UnreadableError
 from bftrainer.elastic.mpi.state import MpiState
+from bftrainer.elastic.patience import patiently
 from bftrainer.elastic.protocol import Saved
 from bftrainer.elastic.reporting import NO_REPORTS
+from bftrainer.elastic.unsaved import telling
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -97,20 +100,23 @@ class Disk:
         )
 
     def _write_logged(self, checkpoint: Checkpoint, fence: Fence) -> None:
-        try:
-            self._write(checkpoint, fence)
-        except OSError as problem:  # a full disk must not end the training
-            log.warning("checkpoint not written: %s", problem)
+        if self.directory is not None:
+            with telling(self._control, self.directory):
+                self._write(checkpoint, fence)
 
     def load(self) -> Checkpoint | None:
         """Return the newest checkpoint that can be trusted.
 
         Raises:
-            ElasticError: BFT-1408 when it is of another program.
+            ElasticError: BFT-1408 when it is of another program, BFT-1343 when the file system
+                does not let it be read now.
         """
-        for path in files.newest_first(self.directory) if self.directory else ():
+        directory = self.directory
+        if directory is None:
+            return None
+        for path in patiently(partial(files.newest_first, directory), directory):
             try:
-                return self._read(path)
+                return patiently(partial(self._read, path), path)
             except (OSError, UnreadableError) as problem:
                 log.warning("BFT-1413: skipped checkpoint %s: %s", path, problem)
         return None

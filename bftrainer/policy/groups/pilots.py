@@ -59,6 +59,14 @@ class PilotSettings(SettingsGroup):
         le=3_600,
         restart=_TOGETHER,
     )
+    unreachable_s: float = _setting(
+        300.0,
+        "s",
+        "The pilot of an agent that was lost without a word is cancelled after this long; trainers "
+        "go on without its node at once, and ordinary jobs get it at once.",
+        ge=0,
+        le=604_800,
+    )
     lease_s: float = _setting(
         1_800.0,
         "s",

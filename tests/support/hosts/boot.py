@@ -25,14 +25,6 @@ cd "$rack/disks/$host"
 mkdir -p upper work root
 mount -t overlay overlay -o "lowerdir=/,upperdir=$PWD/upper,workdir=$PWD/work" root
 mount -t tmpfs -o mode=1777 tmpfs root/tmp
-for place; do
-    mkdir -p "root$place"; mount --bind "$place" "root$place"; mount -o remount,bind,ro "root$place"
-    place=$(dirname "$place")
-    while [ "$place" != / ]; do  # ordinary users pass
-        chmod o+x "root$place" || true; place=$(dirname "$place")
-    done
-done
-for place in $SHARED; do mkdir -p "root$place"; mount --bind "$place" "root$place"; done
 mount --bind "$rack/home" root/home
 mount -t proc proc root/proc
 mount -t sysfs sysfs root/sys
@@ -55,6 +47,15 @@ if [ ! -e upper/installed ]; then
     install -d root/var/spool/slurmd
     touch root/installed
 fi
+# Last: a checkout may lie below any of the places that are the host's own.
+for place; do
+    mkdir -p "root$place"; mount --bind "$place" "root$place"; mount -o remount,bind,ro "root$place"
+    place=$(dirname "$place")
+    while [ "$place" != / ]; do  # ordinary users pass
+        chmod o+x "root$place" || true; place=$(dirname "$place")
+    done
+done
+for place in $SHARED; do mkdir -p "root$place"; mount --bind "$place" "root$place"; done
 cat /proc/sys/kernel/random/uuid > root/run/boot_id
 mount --bind root/run/boot_id root/proc/sys/kernel/random/boot_id
 hostname "$host"

@@ -1,0 +1,114 @@
+"""Takes over workers that trained on without the daemon: at its start, or when it was cut off.
+
+Part of ``actuate.trainers``; ``actuate.adoption`` restores a machine from what agents report.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from bftrainer.actuate import recording, stimuli
+from bftrainer.actuate.adoption import adopt, parked_meanwhile
+from bftrainer.actuate.cut_off import Standing, survivors
+from bftrainer.actuate.group import NodeOffer, Parked, Regrouped, Worker, worker_on
+from bftrainer.actuate.opening import Trainer
+from bftrainer.actuate.reported_workers import Reports
+from bftrainer.actuate.trainer_records import TrainerRecords
+from bftrainer.elastic import protocol
+
+LOG = logging.getLogger("bftrainer.trainers")
+
+
+class AdoptingTrainers(TrainerRecords):
+    """Trainers that may be adopted."""
+
+    reports: Reports
+    on_broken: Callable[[Collection[str]], object]  # pilots that a trainer's others lost, too
+    standing: dict[str, Standing]  # trainers whose agents cannot be reached
+
+    def adopt_all(self, offers: Mapping[str, NodeOffer]) -> None:
+        """Build the machines' state from all ``reports``; ``offers`` by pilot id."""
+        found = self.reports.judged({i: t.record for i, t in self.trainers.items()}, offers)
+        for trainer in self.trainers.values():
+            believed, now_s = found.get(trainer.record.trainer_id, ()), self._steady()
+            workers = [worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
+            self._adopt(trainer, workers, {b.worker_id: b.said for b in believed})
+
+    def cannot_reach(self, pilot_id: str) -> None:
+        """An agent is not heard, but it is probably the daemon that is cut off."""
+        for trainer in self._on_pilot(pilot_id):
+            workers = trainer.machine.workers.values()
+            if any(w.is_alive and w.pilot_id == pilot_id for w in workers):
+                standing = self.standing.setdefault(trainer.record.trainer_id, Standing())
+                standing.pilots.add(pilot_id)
+            else:
+                self._handle(trainer, stimuli.AgentLost(pilot_id=pilot_id))
+
+    def reached(self, offers: Mapping[str, NodeOffer]) -> None:
+        """All agents are back or lost: adopt the trainers that stood still as they are now."""
+        stood, self.standing = self.standing, {}
+        reported = self.reports.pilots
+        records = {i: t.record for i, t in self.trainers.items() if i in stood}
+        found = self.reports.judged(records, offers)  # of others nobody knows a worker there
+        for trainer_id, standing in stood.items():
+            trainer = self.trainers.get(trainer_id)
+            if trainer is None:
+                continue
+            old, now_s = trainer.machine, self._steady()
+            self._reopen(trainer)
+            believed, generation = found.get(trainer_id, ()), trainer.record.progress.generation
+            self._adopt(trainer, *survivors(old, generation, believed, offers, reported, now_s))
+            targets = tuple(o for o in old.targets.values() if o.pilot_id in offers)
+            was = stimuli.TargetsSet(offers=targets, staying=old.staying, batches=old.batches)
+            for stimulus in (was, *standing.heard):  # without targets it would park
+                self._handle(trainer, stimulus)
+
+    def _holds(self, trainer: Trainer, stimulus: stimuli.Stimulus) -> bool:
+        """Whether a trainer that stands still must not hear of it now."""
+        trainer_id = trainer.record.trainer_id
+        standing = self.standing.get(trainer_id)
+        if standing is None:
+            return False
+        if isinstance(stimulus, stimuli.TrainerClosed):
+            del self.standing[trainer_id]
+        is_held = standing.holds(stimulus)
+        match stimulus:
+            case stimuli.WorkerMessage(message=protocol.Interrupted(generation=generation)):
+                if generation >= trainer.record.progress.generation:
+                    self.on_broken(standing.pilots)  # its members do not hear each other either
+            case _:
+                pass
+        return is_held
+
+    def _adopt(
+        self,
+        trainer: Trainer,
+        workers: Sequence[Worker],
+        said: Mapping[str, Sequence[protocol.Message]],
+    ) -> None:
+        done = adopt(trainer.machine, workers, said)
+        trainer.log.restart()
+        if done is not None and done.generation > trainer.record.progress.generation:
+            self._on_regrouped(trainer, done)
+        elif trainer.record.progress.size and not trainer.machine.members:
+            self._on_parked(trainer, parked_meanwhile(trainer.record))
+
+    def _on_regrouped(self, trainer: Trainer, done: Regrouped) -> None:
+        """Record a generation that agents announced while no daemon ran."""
+        record = trainer.record
+        done = replace(done, size_before=record.progress.size)
+        LOG.info(
+            "trainer %s: generation %d, %d -> %d nodes, was announced by pilot %s: %s",
+            record.trainer_id, done.generation, done.size_before, done.size, done.by, done.reason,
+        )  # fmt: skip
+        self._set(trainer, recording.regrouped(record, done, self._clock()))
+        self._write(trainer, "regrouped", done)
+
+    @abstractmethod
+    def _handle(self, trainer: Trainer, stimulus: stimuli.Stimulus) -> None: ...
+
+    @abstractmethod
+    def _on_parked(self, trainer: Trainer, parked: Parked) -> None: ...

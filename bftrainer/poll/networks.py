@@ -1,0 +1,69 @@
+"""Findings about the way between the daemon's host and the nodes.
+
+Called by ``bftrainer doctor``, on the daemon's host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bftrainer.errors import BftError
+from bftrainer.model.finding import Finding, Measured, Weight
+from bftrainer.poll import pilots_place
+from bftrainer.wire import addresses
+from bftrainer.wire.listening import Surroundings, place_of
+
+_CHOSEN = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def findings(
+    around: Surroundings,
+    *,
+    control_network: str,
+    pilots_dir: Path | None,
+    measured: Measured,
+    late: Sequence[str],
+) -> Iterator[Finding]:
+    """Return what keeps agents from starting or connecting.
+
+    Args:
+        around: this host.
+        control_network: of the policy; "": any.
+        pilots_dir: of pilots that run as the daemon's user; None: unknown, or there are none.
+        measured: by the daemon.
+        late: what the daemon says of agents that have not connected, a sentence each.
+    """
+    try:
+        place_of(around, network=control_network)
+    except BftError as problem:
+        yield Finding(
+            code=problem.code,
+            weight=Weight.LOSS,
+            setting="addresses of this host",
+            cost=problem.cause,
+            remedy=problem.next_step,
+        )
+    if late:
+        yield Finding(
+            code="BFT-1314",
+            weight=Weight.LOSS,
+            setting=f"{len(late)} agents do not connect",
+            cost=late[0],
+            remedy="let nodes reach the daemon (bftrainer doctor --firewall nftables prints the "
+            "rules), or name an address that they reach with --announce ADDRESS; agent.log in the "
+            "pilot's directory and the log of the node's batch daemon say more",
+        )
+    if pilots_dir is not None and around.has_others:
+        yield from pilots_place.findings(pilots_dir, measured)
+
+
+def addresses_of(hosts: Sequence[str]) -> list[str]:
+    """Return all addresses of these hosts that are known here."""
+    return [address for host in hosts for address in addresses.resolved(host)]
+
+
+def chosen_ports() -> tuple[int, int]:
+    """Return the first and last port that this host's kernel chooses from."""
+    first, last = _CHOSEN.read_text().split()
+    return int(first), int(last)

@@ -1,0 +1,122 @@
+"""Addresses of this host, and those under which other hosts reach it.
+
+Nothing is sent: when a datagram socket is connected to a host, the kernel says which of its own
+addresses packets to that host would have (udp(7), ip-route(8)).
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+ANY = "*"  # to bind: all addresses of this host
+LOOPBACK = "127.0.0.1"
+_SIOCGIFCONF = 0x8912  # netdevice(7): all IPv4 addresses
+_ENTRY = struct.Struct("16s4x4s16x")  # struct ifreq with a struct sockaddr_in
+_MOST_ADDRESSES = 512
+_IF_INET6 = Path("/proc/net/if_inet6")
+_DISCARD = 9  # a port has to be named
+
+
+@dataclass(frozen=True, slots=True)
+class HostAddress:
+    """An address of this host."""
+
+    interface: str
+    address: IpAddress
+
+
+def host_addresses() -> tuple[HostAddress, ...]:
+    """Return all addresses of this host but those of one link (fe80::/10), IPv4 first."""
+    return tuple(one for one in (*_ipv4(), *_ipv6()) if not one.address.is_link_local)
+
+
+def _ipv4() -> list[HostAddress]:
+    buffer = array.array("B", bytes(_ENTRY.size * _MOST_ADDRESSES))
+    request = struct.pack("iL", len(buffer), buffer.buffer_info()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        used, _ = struct.unpack("iL", fcntl.ioctl(asking, _SIOCGIFCONF, request))
+    return [
+        HostAddress(name.split(b"\0")[0].split(b":")[0].decode(), ipaddress.IPv4Address(raw))
+        for name, raw in _ENTRY.iter_unpack(buffer.tobytes()[:used])
+    ]
+
+
+def _ipv6() -> list[HostAddress]:
+    try:
+        lines = _IF_INET6.read_text().splitlines()
+    except OSError:
+        return []  # a kernel without IPv6
+    words = [line.split() for line in lines]
+    return [HostAddress(w[5], ipaddress.IPv6Address(int(w[0], 16))) for w in words if len(w) == 6]
+
+
+def check_network(text: str) -> str:
+    """Return a network or the name of an interface as it is; ``ValueError`` if it is neither."""
+    if "/" in text:
+        ipaddress.ip_network(text)
+    elif not text or len(text) > 15 or not text.isprintable() or " " in text:  # IFNAMSIZ
+        raise ValueError("neither a network nor the name of an interface")
+    return text
+
+
+def in_network(own: Iterable[HostAddress], network: str) -> list[str]:
+    """Return the addresses in a network, as ``10.0.0.0/8``, or of an interface, as ``ib0``."""
+    if "/" not in network:
+        return [str(one.address) for one in own if one.interface == network]
+    wanted = ipaddress.ip_network(network)
+    return [str(one.address) for one in own if one.address in wanted]
+
+
+def resolved(host: str) -> list[str]:
+    """Return the addresses of a name, or the address itself; []: nobody knows it."""
+    try:
+        found = socket.getaddrinfo(host, _DISCARD, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return []
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def numeric(host: str) -> str:
+    """Return an address of a name, of IPv4 if there is one; ``OSError`` if nobody knows it."""
+    if found := sorted(resolved(host), key=lambda address: ":" in address):
+        return found[0]
+    raise OSError(f"nobody knows the host {host!r}")
+
+
+def source_towards(host: str) -> str:
+    """Return our address on the route to a host; "": there is no route, or no such host."""
+    for address in resolved(host):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as connected:
+                connected.connect((address, _DISCARD))
+                return str(connected.getsockname()[0])
+        except OSError:
+            continue
+    return ""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether packets to an address never leave this host."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def endpoint_at(address: str, port: int) -> str:
+    """Return the endpoint of a port at an address or name."""
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+
+
+def host_of(endpoint: str) -> str:
+    """Return the address or name in an endpoint."""
+    return endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")

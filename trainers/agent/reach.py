@@ -1,0 +1,136 @@
+"""Finds the members that this node cannot connect to while one of its workers does not get on.
+
+A generation trains only if all its members hear each other, and a packet filter, a route or a
+cable between two of them is seen by nobody else: both reach the daemon. A team that makes no step
+for longer than usual has its agent connect to the agents of its rosters; those that neither accept
+nor refuse are reported (``protocol.Unreachable``), again while they stay so, and once more when
+they do not. Connections are TCP's, so one direction suffices to tell that the other works, and the
+back end (gloo, NCCL, MPI) does not matter. ``Search`` decides; ``Reach`` connects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from bftrainer.elastic import protocol
+from bftrainer.elastic.protocol import Member
+from bftrainer.wire.messages import WorkerSaid
+from trainers.agent.team import Team
+
+LOOK_S = 0.25
+LEAST_S = 2.0  # without a step, ...
+STEPS = 3.0  # ... or so many steps
+# Two attempts: Linux sends a SYN again after 1 s (tcp(7), RFC 6298).
+CONNECT_S = 2.5
+AGAIN_S = 0.5  # between two looks at those that cannot be reached
+MOST_S = 30.0  # between two looks at all, if a step takes long: doubled from LEAST_S
+AT_ONCE = 128
+_NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT})
+
+
+@dataclass(slots=True)
+class Search:
+    """Which members of one team's rosters to look for, and which were not found. No I/O."""
+
+    silent: dict[str, Member] = field(default_factory=dict)  # by endpoint of the agent
+    next_s: float = 0.0
+    pause_s: float = LEAST_S
+
+    def due(
+        self, members: Mapping[str, Member], *, still_s: float, step_s: float, now_s: float
+    ) -> Mapping[str, Member]:
+        """Return the members to connect to now.
+
+        Args:
+            members: of the team's rosters, by endpoint of their agents.
+            still_s: since the team last got on.
+            step_s: that a step takes; 0: not known.
+            now_s: of the monotonic clock.
+        """
+        is_still = still_s > max(LEAST_S, STEPS * step_s)
+        if not is_still:
+            self.pause_s = LEAST_S
+            self.next_s = now_s if not self.silent else self.next_s
+        if now_s < self.next_s:
+            return {}
+        return {**self.silent, **(members if is_still else {})}
+
+    def found(self, asked: Mapping[str, Member], silent: Collection[str], now_s: float) -> bool:
+        """Record who answered; return whether that is to be reported."""
+        before = self.silent
+        others = {e: m for e, m in before.items() if e not in asked}
+        self.silent = {**others, **{e: m for e, m in asked.items() if e in silent}}
+        self.pause_s = AGAIN_S if self.silent else min(MOST_S, 2.0 * max(LEAST_S, self.pause_s))
+        self.next_s = now_s + self.pause_s
+        return bool(before or self.silent)
+
+
+class Reach:
+    """The searches of an agent's teams."""
+
+    def __init__(
+        self, teams: Callable[[], Collection[Team]], report: Callable[[WorkerSaid], None]
+    ) -> None:
+        self._teams, self._report = teams, report
+        self._searches: dict[str, Search] = {}
+        self._at_work: dict[str, asyncio.Task[None]] = {}
+        self._limit = asyncio.Semaphore(AT_ONCE)
+
+    def silent(self, worker_id: str) -> frozenset[str]:
+        """Return the endpoints of the agents that a team's node cannot connect to."""
+        search = self._searches.get(worker_id)
+        return frozenset(search.silent) if search is not None else frozenset()
+
+    def start(self) -> None:
+        """Begin to look, again and again."""
+        teams = {team.worker_id: team for team in self._teams()}
+        self._searches = {i: s for i, s in self._searches.items() if i in teams}
+        self._at_work = {i: t for i, t in self._at_work.items() if not t.done()}
+        for team in teams.values():
+            if team.worker_id not in self._at_work:
+                self._look(team)
+        asyncio.get_running_loop().call_later(LOOK_S, self.start)
+
+    def _look(self, team: Team) -> None:
+        search = self._searches.setdefault(team.worker_id, Search())
+        now_s = time.monotonic()
+        members = {m.agent_endpoint: m for m in team.others() if m.agent_endpoint}
+        still_s = now_s - team.moved_s
+        if asked := search.due(members, still_s=still_s, step_s=team.step_s, now_s=now_s):
+            task = asyncio.get_running_loop().create_task(self._connect(team, search, asked))
+            self._at_work[team.worker_id] = task
+
+    async def _connect(self, team: Team, search: Search, asked: Mapping[str, Member]) -> None:
+        answers = await asyncio.gather(*[self._reaches(endpoint) for endpoint in asked])
+        silent = [e for e, is_reached in zip(asked, answers, strict=True) if not is_reached]
+        if search.found(asked, silent, time.monotonic()):
+            nodes = tuple(sorted({m.node for m in search.silent.values()}))
+            body = protocol.to_body(protocol.Unreachable(nodes=nodes))
+            self._report(WorkerSaid(worker_id=team.worker_id, body=body))
+
+    async def _reaches(self, endpoint: str) -> bool:
+        async with self._limit:
+            return await reaches(endpoint, CONNECT_S)
+
+
+async def reaches(endpoint: str, timeout_s: float) -> bool:
+    """Whether the host of an endpoint accepts or refuses a connection; faults of ours count so."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    try:
+        opening = asyncio.open_connection(host.strip("[]"), int(port))
+        _, writer = await asyncio.wait_for(opening, timeout_s)
+    except TimeoutError:
+        return False
+    except OSError as problem:
+        return problem.errno not in _NO_WAY
+    except (ValueError, OverflowError):  # no endpoint
+        return True
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return True
