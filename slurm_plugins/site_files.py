@@ -56,7 +56,6 @@ def site_files(
     account = str(options.get("user", ACCOUNT))
     writes = (str(pilots_dir),) if pilots_dir else ()
     service = _service(hook_file, slurm_user, account=account, program=program, writes=writes)
-    hook = "bftrainer-slurm-hook writes it"
     relay = relay_file(options, file=hook_file, directory=conf.parent, account=account)
     told = {} if relay else {"hook_file": str(hook_file)}
     helper = helper_files(
@@ -67,19 +66,7 @@ def site_files(
         *((relay,) if relay else ()),
         *helper,
         _conf(settings, conf),
-        SiteFile(
-            name=scripts.LUA_NAME,
-            text=scripts.lua(hook_file),
-            about=hook,
-            path=str(conf.parent / scripts.LUA_NAME),
-        ),
-        SiteFile(
-            name=scripts.EPILOG_NAME,
-            text=scripts.epilog(hook_file),
-            about=hook,
-            is_executable=True,
-            path=str(conf.parent / scripts.EPILOG_NAME),
-        ),
+        *_scripts(hook_file, conf.parent),
         first_policy("Slurm", _first(pilots_dir, is_for_users=bool(helper)), {**options, **told}),
         checklist(
             "Slurm",
@@ -93,6 +80,25 @@ def site_files(
             ],
             service=service,
             doctor="It must end with status 0.",
+        ),
+    )
+
+
+def _scripts(hook_file: Path, directory: Path) -> tuple[SiteFile, SiteFile]:
+    about = "bftrainer-slurm-hook writes it"
+    return (
+        SiteFile(
+            name=scripts.LUA_NAME,
+            text=scripts.lua(hook_file),
+            about=about,
+            path=str(directory / scripts.LUA_NAME),
+        ),
+        SiteFile(
+            name=scripts.EPILOG_NAME,
+            text=scripts.epilog(hook_file),
+            about=about,
+            is_executable=True,
+            path=str(directory / scripts.EPILOG_NAME),
         ),
     )
 
