@@ -25,8 +25,9 @@ from bftrainer.poll.announcer import Announcer
 from bftrainer.poll.batch_system import BatchSystem, PilotObservation, PilotRequest
 from bftrainer.poll.options import Value, Variable, checked
 from bftrainer.poll.site_inspector import own_program
+from bftrainer.wire.listening import look_around
 from lsf_adapters import doctor
-from lsf_adapters.commands import DEFAULT_TIMEOUT_S, LsfCommands
+from lsf_adapters.commands import DEFAULT_TIMEOUT_S, LSHOSTS, LsfCommands
 from lsf_adapters.csm.placement import csm_of
 from lsf_adapters.jobs import JobReader
 from lsf_adapters.launcher import PilotLauncher
@@ -74,6 +75,7 @@ class LsfBatchSystem(BatchSystem):
         self.idle_confirmations = 1
         self.cycle_s = DEFAULT_CYCLE_S
         self._options = options
+        self._pilots_dir: Path | None = None
         csm = csm_of(options.launch, options.block_nodes, options.alloc_flags)
         self.commands = LsfCommands(
             lsf_envdir=options.lsf_envdir,
@@ -123,8 +125,15 @@ class LsfBatchSystem(BatchSystem):
                 LOG.warning("the next poll tries again: %s", problem)
         return snapshot
 
+    def pilot_hosts(self) -> tuple[str, ...]:
+        """Return the names of LSF's hosts; (): LSF does not answer."""
+        done = self.commands.query(LSHOSTS)
+        lines = done.stdout.splitlines()[1:] if done.is_ok else ()  # after HOST_NAME ...
+        return tuple(line.split()[0] for line in lines if line.strip())
+
     def pilots_are_in(self, directory: Path) -> None:
         """Learn which pilots are ours: those whose names carry the token of this folder."""
+        self._pilots_dir = directory
         self._launcher.pilots_are_in(directory)
 
     def launch_pilot(self, request: PilotRequest) -> str:
@@ -159,13 +168,20 @@ class LsfBatchSystem(BatchSystem):
             found = self._facts()
             if found.user == "root":  # an administrator asks; root runs no daemon
                 found = replace(found, user=ACCOUNT)
-            return site_files(found, given, program=own_program())
+            place = self._shared_pilots_dir(found.user)
+            return site_files(found, given, program=own_program(), pilots_dir=place)
         except ParseError as problem:
             raise BatchSystemError(
                 "BFT-1247",
                 f"LSF's settings cannot be read: {problem}",
                 "Repeat it where lsid, bqueues -l and bparams -l answer.",
             ) from problem
+
+    def _shared_pilots_dir(self, account: str) -> Path | None:
+        """Return where pilots' files lie; None: no host is known to be another one."""
+        if not look_around(self.pilot_hosts()).has_others:
+            return None
+        return self._pilots_dir or Path("/home", account, "pilots")
 
     def _facts(self) -> Facts:
         """Read the settings; raises ``ParseError``."""

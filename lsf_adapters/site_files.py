@@ -13,7 +13,13 @@ from typing import Any
 from bftrainer.hostlist import ParseError
 from bftrainer.model.site_file import SiteFile
 from bftrainer.poll.service_files import PROGRAM, service_files
-from bftrainer.poll.site_inspector import FirstSetting, checklist, first_policy
+from bftrainer.poll.site_inspector import (
+    FirstSetting,
+    checklist,
+    first_policy,
+    pilots_setting,
+    pilots_steps,
+)
 from lsf_adapters import doctor
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.settings import Facts
@@ -29,7 +35,11 @@ _TITLES = {Dialect.IBM: "IBM Spectrum LSF", Dialect.VOLCLAVA: "volclava"}
 
 
 def site_files(
-    facts: Facts, options: Mapping[str, Any], *, program: str = PROGRAM
+    facts: Facts,
+    options: Mapping[str, Any],
+    *,
+    program: str = PROGRAM,
+    pilots_dir: Path | None = None,
 ) -> tuple[SiteFile, ...]:
     """Return the files, filled in for this site, the checklist last.
 
@@ -37,6 +47,7 @@ def site_files(
         facts: what LSF printed.
         options: of the adapter, as they were given.
         program: ``bftrainer`` on the daemon's host.
+        pilots_dir: of the policy, where nodes are other hosts; None: not needed.
 
     Raises:
         ParseError: nothing is known of this LSF.
@@ -56,13 +67,18 @@ def site_files(
     title = _TITLES[facts.dialect]
     is_ibm = facts.dialect is Dialect.IBM
     clean = "It must end with status 0." if is_ibm else "BFT-1292 remains: volclava never preempts."
-    service = service_files("lsf", program=program, account=facts.user, after=UNITS)
-    steps = _steps(facts, (queue, *changed), options)
+    writes = (str(pilots_dir),) if pilots_dir else ()
+    service = service_files("lsf", program=program, account=facts.user, after=UNITS, writes=writes)
+    steps = [
+        *pilots_steps(pilots_dir, facts.user),
+        *_steps(facts, (queue, *changed), options),
+    ]
+    settings = [*_settings(facts), *pilots_setting(pilots_dir)]
     return (
         *service,
         queue,
         *changed,
-        first_policy(title, _settings(facts), {**options, **_events(facts, options)}),
+        first_policy(title, settings, {**options, **_events(facts, options)}),
         checklist(title, "lsf", steps, service=service, doctor=clean),
     )
 

@@ -12,7 +12,13 @@ from typing import Any
 
 from bftrainer.model.site_file import SiteFile
 from bftrainer.poll.service_files import ACCOUNT, PROGRAM, service_files
-from bftrainer.poll.site_inspector import FirstSetting, checklist, first_policy
+from bftrainer.poll.site_inspector import (
+    FirstSetting,
+    checklist,
+    first_policy,
+    pilots_setting,
+    pilots_steps,
+)
 from bftrainer.submit.service_files import helper_files
 from slurm_plugins import doctor
 from slurm_plugins.doctor import SlurmSettings
@@ -56,7 +62,6 @@ def site_files(
     account = str(options.get("user", ACCOUNT))
     writes = (str(pilots_dir),) if pilots_dir else ()
     service = _service(hook_file, slurm_user, account=account, program=program, writes=writes)
-    hook = "bftrainer-slurm-hook writes it"
     relay = relay_file(options, file=hook_file, directory=conf.parent, account=account)
     told = {} if relay else {"hook_file": str(hook_file)}
     helper = helper_files(
@@ -67,25 +72,15 @@ def site_files(
         *((relay,) if relay else ()),
         *helper,
         _conf(settings, conf),
-        SiteFile(
-            name=scripts.LUA_NAME,
-            text=scripts.lua(hook_file),
-            about=hook,
-            path=str(conf.parent / scripts.LUA_NAME),
+        *_scripts(hook_file, conf.parent),
+        first_policy(
+            "Slurm", (_AS_USERS,) if helper else pilots_setting(pilots_dir), {**options, **told}
         ),
-        SiteFile(
-            name=scripts.EPILOG_NAME,
-            text=scripts.epilog(hook_file),
-            about=hook,
-            is_executable=True,
-            path=str(conf.parent / scripts.EPILOG_NAME),
-        ),
-        first_policy("Slurm", _first(pilots_dir, is_for_users=bool(helper)), {**options, **told}),
         checklist(
             "Slurm",
             "slurm",
             [
-                *_shared(pilots_dir, account),
+                *pilots_steps(pilots_dir, account),
                 *_steps(settings, conf, hook_file, account),
                 *((f"`{relay.name}`: {relay.about}; enable and start it.",) if relay else ()),
                 *(f"`{file.name}`: {file.about}." for file in helper),
@@ -97,31 +92,28 @@ def site_files(
     )
 
 
+def _scripts(hook_file: Path, directory: Path) -> tuple[SiteFile, SiteFile]:
+    about = "bftrainer-slurm-hook writes it"
+    return (
+        SiteFile(
+            name=scripts.LUA_NAME,
+            text=scripts.lua(hook_file),
+            about=about,
+            path=str(directory / scripts.LUA_NAME),
+        ),
+        SiteFile(
+            name=scripts.EPILOG_NAME,
+            text=scripts.epilog(hook_file),
+            about=about,
+            is_executable=True,
+            path=str(directory / scripts.EPILOG_NAME),
+        ),
+    )
+
+
 def usual_service() -> tuple[SiteFile, ...]:
     """Return the service of a site with Slurm's usual names, which packages contain."""
     return _service(Path(HOOK_FILE), "slurm", account=ACCOUNT, program=PROGRAM)
-
-
-def _first(pilots_dir: Path | None, *, is_for_users: bool) -> tuple[FirstSetting, ...]:
-    if is_for_users:
-        return (_AS_USERS,)
-    if pilots_dir is None:
-        return ()
-    why = "a directory that all nodes see, and that only the daemon's account can write"
-    return (FirstSetting(name="pilots_dir", value=str(pilots_dir), why=why),)
-
-
-def _shared(pilots_dir: Path | None, account: str) -> list[str]:
-    if pilots_dir is None:
-        return []
-    return [
-        (
-            f"`install -d -o {account} -g {account} -m 700 {pilots_dir}`, on a file system that "
-            "all nodes see under the same name. For another place: write it into `pilots_dir` of "
-            "`policy.yaml`, and repeat `site init --write` with `--policy policy.yaml` and "
-            "another `--directory`."
-        )
-    ]
 
 
 def _service(

@@ -126,6 +126,7 @@ class Sight:
             slow_nodes=self._texts(view.slow_nodes),
             cooling_nodes=self._texts(view.cooling_nodes),
             cuts=self._texts(view.cuts),
+            late_agents=self._texts(view.late_agents),
             left_out=self._texts(view.left_out),
             failures=self._texts(view.failures),
             # Values of a file that may be the administrator's alone.

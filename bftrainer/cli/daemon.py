@@ -103,9 +103,9 @@ def daemon(
     from bftrainer.observability.logs import configure_logging  # noqa: PLC0415
     from bftrainer.policy.load import load_policy_files  # noqa: PLC0415
     from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415
+    from bftrainer.poll.networks import choose_place  # noqa: PLC0415
     from bftrainer.service import DaemonService  # noqa: PLC0415
     from bftrainer.submit.check import check_run_as  # noqa: PLC0415
-    from bftrainer.wire.listening import LOCAL, look_around, numeric_bind, place_of  # noqa: PLC0415
 
     first = parse_options(pairs)
     paths = [path.absolute() for path in policy_paths]
@@ -115,14 +115,7 @@ def daemon(
     faulthandler.enable()  # systemd's watchdog sends SIGABRT: the log says where each thread was
     system = load_batch_system(batch_system, {**policy.batch_options, **first})
     check_run_as(policy, system, is_own=shared_state)
-    place = LOCAL
-    if batch_system != "local" or bind_host or announce:
-        place = place_of(
-            look_around(system.pilot_hosts()),
-            bind=numeric_bind(bind_host),
-            announced=announce,
-            network=policy.control_network or "",
-        )
+    place = choose_place(system, bind_host, announce, policy.control_network or "")
     options = DaemonOptions(
         state_dir=(state_dir or default_state_dir()).absolute(),
         socket=socket_name.absolute() if socket_name else None,

@@ -1,6 +1,6 @@
-"""Findings about the way between the daemon's host and the nodes.
+"""The way between the daemon's host and the nodes: where to listen, and findings.
 
-Called by ``bftrainer doctor``, on the daemon's host.
+Called by ``bftrainer daemon`` and ``bftrainer doctor``, on the daemon's host.
 """
 
 from __future__ import annotations
@@ -11,8 +11,16 @@ from pathlib import Path
 from bftrainer.errors import BftError
 from bftrainer.model.finding import Finding, Measured, Weight
 from bftrainer.poll import pilots_place
+from bftrainer.poll.batch_system import BatchSystem
 from bftrainer.wire import addresses
-from bftrainer.wire.listening import Surroundings, place_of
+from bftrainer.wire.listening import (
+    LOCAL,
+    Place,
+    Surroundings,
+    look_around,
+    numeric_bind,
+    place_of,
+)
 
 _CHOSEN = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -56,6 +64,18 @@ def findings(
         )
     if pilots_dir is not None and around.has_others:
         yield from pilots_place.findings(pilots_dir, measured)
+
+
+def choose_place(system: BatchSystem, bind: str, announced: Sequence[str], network: str) -> Place:
+    """Choose where a daemon listens, and what it offers, of what ``place_of`` describes.
+
+    Raises:
+        UsageError: BFT-1306, -1312, -1313.
+    """
+    if system.name == "local" and not (bind or announced):
+        return LOCAL
+    around = look_around(system.pilot_hosts())
+    return place_of(around, bind=numeric_bind(bind), announced=announced, network=network)
 
 
 def addresses_of(hosts: Sequence[str]) -> list[str]:

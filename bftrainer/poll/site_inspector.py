@@ -64,6 +64,28 @@ class FirstSetting:
     why: str
 
 
+def pilots_setting(directory: Path | None) -> tuple[FirstSetting, ...]:
+    """Return where pilots' files lie; None: in the state directory, as nodes are this host."""
+    if directory is None:
+        return ()
+    why = "a directory that all nodes see, and that only the daemon's account can write"
+    return (FirstSetting(name="pilots_dir", value=str(directory), why=why),)
+
+
+def pilots_steps(directory: Path | None, account: str) -> tuple[str, ...]:
+    """Return the step that makes it."""
+    if directory is None:
+        return ()
+    return (
+        (
+            f"`install -d -o {account} -g {account} -m 700 {directory}`, on a file system that all "
+            "nodes see under the same name. For another place: write it into `pilots_dir` of "
+            "`policy.yaml`, and repeat `site init --write` with `--policy policy.yaml` and another "
+            "`--directory`."
+        ),
+    )
+
+
 def first_policy(
     title: str, settings: Sequence[FirstSetting], options: Mapping[str, Any]
 ) -> SiteFile:

@@ -35,6 +35,7 @@ from bftrainer.wire.endpoint import endpoints_in, remember, remembered_port
 from bftrainer.wire.keys import generate_pair
 from bftrainer.wire.listening import Surroundings, look_around, numeric_bind, place_of
 from bftrainer.wire.router import CurveRouter
+from trainers.agent.main import data_address
 
 OWN = tuple(
     HostAddress(interface, ipaddress.ip_address(text))
@@ -127,6 +128,29 @@ def test_addresses_of_names_and_routes() -> None:
     for host in ("10.0.0.1", "fd77::3", "login"):
         assert host_of(endpoint_at(host, 41000)) == host
     assert in_network(OWN, "::/0") == ["::1", "fd77::3"]
+
+
+def test_workers_use_the_network_of_the_policy_else_the_one_of_the_daemon(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = AgentConfig(
+        pilot_id="p1",
+        daemon_endpoint="tcp://127.0.0.1:41000",
+        daemon_public_key=generate_pair().public,
+        key_file=Path("agent.key"),
+        state_dir=Path(),
+        node="n1",
+    )
+
+    def found(network: str, daemon: str = "tcp://127.0.0.1:41000") -> str:
+        return data_address(config.model_copy(update={"network": network}), daemon)
+
+    assert found("") == "127.0.0.1"
+    assert found("lo", "tcp://no-such-host.invalid:41000") == "127.0.0.1"
+    assert found("127.0.0.0/8") == "127.0.0.1"
+    assert not caplog.text
+    assert found("nosuch0") == "127.0.0.1"
+    assert "BFT-1313" in caplog.text
 
 
 # ---- which one is taken --------------------------------------------------------------------

@@ -84,6 +84,16 @@ def test_the_time_limit_is_the_sites_where_that_is_shorter() -> None:
         settings_for(_with(time_limit_s=60.0), Wish())
 
 
+def test_networks_and_ports_are_those_that_are_named(tmp_path: Path) -> None:
+    network = {"control_network", "training_network", "ports"}
+    assert not network & _values(_with()).keys()
+    path = tmp_path / "policy.yaml"
+    path.write_text(policy_text(settings_for(_with(), Wish(network="ib0", ports="21000-21100"))))
+    policy = load_policy(path)
+    assert (policy.control_network, policy.training_network) == ("ib0", "ib0")
+    assert policy.ports == "21000-21100"
+
+
 def test_without_a_grace_time_there_is_no_option_for_it() -> None:
     options = _values(SITE)["batch_options"]
     assert isinstance(options, dict)

@@ -278,6 +278,22 @@ FILES = (
 )
 
 
+def test_where_nodes_are_other_hosts_pilots_have_a_directory_that_they_see(
+    policy_of: Callable[[SiteFile, str], SitePolicy],
+) -> None:
+    there = Path("/shared/pilots")
+    for kind, made in (
+        ("slurm", slurm.site_files(GOOD, {}, pilots_dir=there)),
+        ("lsf", lsf.site_files(facts(ibm()), OPTIONS, pilots_dir=there)),
+    ):
+        files = {file.name: file for file in made}
+        assert policy_of(files["policy.yaml"], kind).pilots_dir == str(there)
+        assert f"ReadWritePaths={there}\n" in files["bftrainer.service"].text
+        assert f"-m 700 {there}`" in files["CHECKLIST.md"].text
+    helped = slurm.site_files(GOOD, {"submit_helper": "/run/helper.sock"}, pilots_dir=None)
+    assert not any("pilots_dir" in file.text for file in helped)
+
+
 def test_files_are_written_once_and_again(tmp_path: Path) -> None:
     directory = tmp_path / "new" / "site"
     paths = (directory / "a.conf", directory / "b.sh")
