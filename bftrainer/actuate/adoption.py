@@ -59,6 +59,9 @@ def adopt(
     # Interruptions of older generations have been recovered from.
     machine.is_broken = half_done or interrupted >= current
     machine.size_before = len(machine.members)
+    for worker in workers:  # others formed a generation without it: it waits for one for ever
+        if worker.phase is WorkerPhase.MEMBER and worker.worker_id not in machine.members:
+            worker.leaving_since_s = worker.started_s - 2.0 * machine.leave_patience_s
     commit = commits.get(current)
     return _regrouped(machine, commit) if commit is not None and commit.origin else None
 

@@ -200,3 +200,19 @@ def test_a_parking_that_was_interrupted_goes_on() -> None:
     assert (commit.generation, commit.members, commit.abandon) == (7, (), True)
     d.leave("w1", 7)
     assert d.wanted(Parked)
+
+
+def test_a_member_that_agents_left_out_is_started_anew_at_once() -> None:
+    """It waits for a generation; nobody told it of the present one."""
+    commit = _commit(6, "w1", "w2")
+    d = _adopted(
+        {
+            "w1": [WARM, _entered(6, 0, 2), commit],
+            "w2": [WARM, _entered(6, 1, 2), commit],
+            "w3": [WARM, _entered(5, 2, 3), _commit(5, "w1", "w2", "w3"), _interrupted(5)],
+        }
+    )
+    out = d.target("n1", "n2", "n3")
+    assert d.killed(out) == {"w3": "stays on"}
+    assert d.started() == ["n3"]
+    assert d.machine.members == ("w1", "w2")

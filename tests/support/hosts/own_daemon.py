@@ -179,7 +179,7 @@ def _get(socket_path: Path, path: str) -> dict[str, Any]:
 
 def uses(records: Mapping[tuple[str, str], list[Line]]) -> list[EpochUse]:
     """Return how often each sample was used, by epoch."""
-    return epochs(dict(enumerate(records.values())))
+    return epochs({" ".join(key): lines for key, lines in records.items()})
 
 
 def updates(records: Mapping[tuple[str, str], list[Line]]) -> list[Update]:
