@@ -22,7 +22,7 @@ $(BIN)/.installed: setup.cfg constraints.txt
 
 venv: $(BIN)/.installed  ## create .venv with everything development needs
 
-system:  ## install Slurm and MUNGE for the one-host test cluster (Debian, root or sudo)
+system:  ## install Slurm, MUNGE and nftables for the test clusters (Debian, root or sudo)
 	scripts/install_system.sh slurm
 
 demo: venv  ## three real trainers on the embedded batch system, about a minute
@@ -78,6 +78,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_solvers.py --json bench-out/solvers.json --plot bench-out/solvers.png
 	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
 	$(BIN)/python scripts/bench_faults.py --minutes 60 --json bench-out/faults.json
+	$(BIN)/python scripts/bench_hosts.py --json bench-out/hosts.json
 	$(BIN)/python scripts/bench_lives.py --json bench-out/lives.json
 	$(BIN)/python scripts/bench_starts.py --json bench-out/starts.json
 	$(BIN)/python scripts/bench_runtimes.py --json bench-out/runtimes.json

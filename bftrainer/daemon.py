@@ -243,8 +243,7 @@ class Daemon:
         books = (journal, self.pilots, self.trainers, self.seen, self._clock)
         self.accountant = Accountant(*books, lambda: self.policy)
         self.trainers.on_ended = Notifier(self._is_on_disk).ended
-        records = self.trainers.records
-        self.pilots.on_ended = lambda pilot: self.refusals.pilot_ended(pilot, records)
+        self.refusals.follow(self.pilots, self.trainers.records)
         self.ends = PilotEnds(self.pilots, self.plane, self.background)
         self.draining = Draining(
             journal=journal,

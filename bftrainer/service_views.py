@@ -17,6 +17,7 @@ from bftrainer.explain.batches import batch_sentences
 from bftrainer.explain.failures import trouble, trouble_sentences
 from bftrainer.explain.kept import is_vain, vain_sentence
 from bftrainer.explain.pilots import waiting, waiting_sentences
+from bftrainer.explain.reach import cut_off_sentence
 from bftrainer.explain.reserve import true_cause
 from bftrainer.explain.restarts import loss_sentences, restart_sentences
 from bftrainer.explain.sizes import explain_trainer
@@ -236,6 +237,7 @@ class DaemonViews:
             back_off_level=daemon.harm.state.level,
             slow_nodes=len(daemon.seen.memory.slow_nodes),
             cooling_nodes=len(self._cooling_nodes()),
+            mute_pilots=daemon.refusals.n_mute,
             cut_trainers=len(self._cuts()),
             vain_trainers=daemon.refusals.n_vain,
             stragglers_found=trainers.speeds.found,
@@ -244,6 +246,7 @@ class DaemonViews:
             left_out=len(daemon.seen.memory.left_out),
             failed_decisions=daemon.failures.count,
             refused=daemon.plane.server.counts,
+            unreachable=len(daemon.agents.away) + daemon.pilots.n_silent,
             vain=sum(is_vain(record, time.time()) for record in trainers.records.values()),
         )
         return daemon_figures(self.status(), extras)
@@ -281,7 +284,15 @@ class DaemonViews:
         found = snapshot.failures if snapshot else ("No snapshot has been taken yet.",)
         trouble = str(daemon.journal.trouble or "")
         refused = "" if record is not None else daemon.refusals.why
-        return (*found, *(why for why in (refused, trouble) if why))
+        return (*found, *(why for why in (self._cut_off(), refused, trouble) if why))
+
+    def _cut_off(self, trainer_id: str = "") -> str:
+        """Say whether the daemon is cut off from agents; of a trainer, if they are its own."""
+        agents, since_s = self._daemon.agents, self._daemon.plane.server.reach.since_s
+        if since_s is None or (trainer_id and trainer_id not in self._daemon.trainers.standing):
+            return ""
+        nodes = [hello.node for hello in agents.away.values()]
+        return cut_off_sentence(nodes, len(agents.held), time.monotonic() - since_s)
 
     # ---- views -------------------------------------------------------------------------
 
@@ -317,7 +328,8 @@ class DaemonViews:
                 planned_nodes=tuple(sorted(nodes)),
                 requested_nodes=tuple(sorted(waited_for.intersection(nodes).union(starting))),
                 observed_nodes=observed,
-                trouble=trouble(record, daemon.policy.failure_budget, time.monotonic())
+                trouble=self._cut_off(record.trainer_id)
+                or trouble(record, daemon.policy.failure_budget, time.monotonic())
                 or cut.get(record.trainer_id)
                 or " ".join(self._not_saved(record.trainer_id))
                 or hopeless.get(record.trainer_id)

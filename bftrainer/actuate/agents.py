@@ -62,6 +62,14 @@ class AgentBook:
         """All endpoints at which agents may find us, the most probable first."""
         return (self.endpoint, *self.further)
 
+    def places(self) -> str:
+        """Say where to look if agents do not connect."""
+        return (
+            f"See the output of their jobs ({self._pilots_dir}/ID/agent.log; all nodes have to see"
+            " that directory: pilots_dir), the log of the batch system on that node (slurmd.log,"
+            f" sbatchd.log), and whether nodes reach {', '.join(self.offered)}."
+        )
+
     def write_files(
         self,
         pilot_id: str,
@@ -113,12 +121,7 @@ class AgentBook:
         if not user:
             save_pair(keys, directory / "agent.key")
             config.save(directory / "agent.json")
-        return AgentFiles(
-            directory=directory,
-            config=directory / "agent.json",
-            log=directory / "agent.log",
-            contents=contents if user else {},
-        )
+        return _files(directory, contents if user else {})
 
     def forget(self, pilot_id: str) -> None:
         """Drop the agent and its secrets; its log stays for inspection."""
@@ -153,6 +156,15 @@ class AgentBook:
             lease_s=self.policy.lease_s,
             interpreters=interpreters,
         )
+
+
+def _files(directory: Path, contents: Mapping[str, str]) -> AgentFiles:
+    return AgentFiles(
+        directory=directory,
+        config=directory / "agent.json",
+        log=directory / "agent.log",
+        contents=contents,
+    )
 
 
 def _make(directory: Path) -> None:

@@ -82,7 +82,7 @@ class PilotEnds:
         loop, tellers = asyncio.get_running_loop(), tuple(heard)
         ended = await loop.run_in_executor(looking, self._pilots.explanations)
         for pilot_id, is_mute, how in ended:
-            for tell in tellers:
+            for tell in (self._pilots.on_explained, *tellers):
                 tell(pilot_id, how)
             if is_mute and how.has_failed:
                 self._plane.trainers.on_agent_failed(pilot_id, how.reason)

@@ -2,23 +2,27 @@
 
 A refusal concerns those who would be charged, a user and an account, or all. Their trainers keep
 the nodes they have; after the pause, which doubles, one request is tried. A trainer whose pilots
-are in vain (``actuate.vain_pilots``) pauses in the same way until it makes a step.
+are in vain (``actuate.vain_pilots``) pauses in the same way until it makes a step; those of a user
+whose pilots end before their agents speak, until one does.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bftrainer.actuate.pilots import Pilot
-from bftrainer.actuate.vain_pilots import VainPilots
+from bftrainer.actuate.pilots import Pilot, PilotBook
+from bftrainer.actuate.vain_pilots import MutePilots, VainPilots
 from bftrainer.explain.pilots import refusal
+from bftrainer.journal.records import PilotRecord, PilotState
 from bftrainer.model.decision import Claim, Memory
+from bftrainer.model.ended import EndedBy
 from bftrainer.model.trainer import TrainerRecord
+from bftrainer.poll.batch_system import PilotObservation
 from bftrainer.submit.client import HELPER_SAYS
 
 LOG = logging.getLogger("bftrainer.pilots")
@@ -28,7 +32,8 @@ Whom = tuple[str, str]  # user, "": the daemon's; account, "": the default one
 ALL: Final[Whom] = ("*", "*")
 DAEMON: Final[Whom] = ("", "")
 TRAINER: Final = "*trainer"  # and its id: one whose pilots are in vain
-FIRST_ROUND: Final = 4  # of such a one: its first pause is 32 s
+MUTE: Final = "*mute"  # and a user: whose pilots end before their agents speak
+FIRST_ROUND: Final = 4  # of these two: the first pause is 32 s
 
 
 @dataclass(slots=True)
@@ -50,11 +55,14 @@ class PilotRefusals:
     closed: str = ""  # why the batch system takes no pilots at all, by the last poll
     _pauses: dict[Whom, _Pause] = field(default_factory=dict)
     _vain: VainPilots = field(default_factory=VainPilots)
+    _mute: defaultdict[str, MutePilots] = field(default_factory=lambda: defaultdict(MutePilots))
+    _unheard: dict[str, PilotRecord] = field(default_factory=dict)  # ended, how is being asked
+    where: Callable[[], str] = lambda: ""  # to look if agents do not speak
 
     @property
     def why(self) -> str:
         """Why pilots are refused, whosever they are, or the daemon's own; "": they are not."""
-        return self._why_of_all() or self._why(DAEMON)
+        return self._why_of_all() or self._why((MUTE, "")) or self._why(DAEMON)
 
     def may_claim(self, records: Iterable[TrainerRecord] = ()) -> bool:
         """Whether pilots of anybody, or for one of these trainers, may be requested."""
@@ -78,6 +86,11 @@ class PilotRefusals:
     def why_of(self, record: TrainerRecord) -> str:
         """Say why pilots of this trainer are refused; "": they are not."""
         return self._why_of_all() or self._why(self._key(record))
+
+    @property
+    def n_mute(self) -> int:
+        """Number of pilots in a row that ended before their agents spoke, of the worst user."""
+        return max((row.count for row in self._mute.values()), default=0)
 
     @property
     def n_vain(self) -> int:
@@ -128,10 +141,38 @@ class PilotRefusals:
             seen.add(whom)
         return chosen
 
+    def follow(self, pilots: PilotBook, trainers: Mapping[str, TrainerRecord]) -> None:
+        """Learn from now on how pilots end and whether their agents speak."""
+        pilots.on_ended = lambda pilot: self.pilot_ended(pilot, trainers)
+        pilots.on_came, pilots.on_explained = self.agent_spoke, self.pilot_explained
+
+    def agent_spoke(self, pilot: Pilot) -> None:
+        """Learn that the agent of a pilot has connected."""
+        self._mute.pop(pilot.record.user, None)
+        if self._pauses.pop((MUTE, pilot.record.user), None) is not None:
+            LOG.info("agents of pilots speak again")
+
+    def pilot_explained(self, pilot_id: str, how: PilotObservation) -> None:
+        """Learn what the batch system says of a pilot that ended and that nobody had asked to."""
+        done = self._unheard.pop(pilot_id, None)
+        if done is not None:
+            self._ended_mute(done, how.ended_by, how.reason)
+
+    def _ended_mute(self, done: PilotRecord, by: EndedBy | None, how: str = "") -> None:
+        why = self._mute[done.user].ended(done, by, how, self.where())
+        if why:
+            self._note((MUTE, done.user), why, why)
+
     def pilot_ended(self, pilot: Pilot, trainers: Mapping[str, TrainerRecord]) -> None:
         """Learn how a pilot ended; its trainer pauses if it has used up many without a step."""
         record, done = trainers.get(pilot.for_trainer), pilot.record
-        if record is None or done.job_id is None:  # the batch system refused it
+        if done.job_id is None:  # the batch system refused it
+            return
+        if pilot.came_s is None and pilot.was_asked:
+            self._ended_mute(done, None)
+        elif pilot.came_s is None and done.state is not PilotState.RUNNING:
+            self._unheard[done.pilot_id] = done
+        if record is None:
             return
         how = pilot.farewell if pilot.farewell and not pilot.was_asked else done.reason
         why = self._vain.ended(record, done.pilot_id, done.node, done.requested_s, how)
@@ -152,8 +193,8 @@ class PilotRefusals:
     def _note(self, whom: Whom, why: str, words: str) -> None:
         while len(self._pauses) >= MOST and whom not in self._pauses:
             del self._pauses[next(iter(self._pauses))]
-        is_trainer = whom[0] == TRAINER
-        pause = self._pauses.setdefault(whom, _Pause(rounds=FIRST_ROUND if is_trainer else 0))
+        is_trainer, is_vain = whom[0] == TRAINER, whom[0] in (TRAINER, MUTE)
+        pause = self._pauses.setdefault(whom, _Pause(rounds=FIRST_ROUND if is_vain else 0))
         if pause.why != why:
             name = f"trainer {whom[1]}: " if is_trainer else ""
             LOG.warning("%s%s%s", name, why, "" if words in why else f" ({words})")
@@ -177,7 +218,9 @@ class PilotRefusals:
             if not (record.state.is_final or self._vain.has_stepped(record)):
                 return own
             del self._pauses[own]
-        return self.whom(record)
+        whom = self.whom(record)
+        mute = (MUTE, whom[0])
+        return mute if mute in self._pauses else whom
 
     def _pause(self, whom: Whom) -> _Pause:
         return self._pauses.get(whom) or _Pause()

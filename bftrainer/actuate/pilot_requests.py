@@ -70,6 +70,7 @@ class Claiming:
         self._pilots, self._agents, self._refusals = pilots, agents, refusals
         self._address, self._register = address, register
         self._on_gone, self._cancel = on_gone, cancel
+        refusals.where = agents.places
         self._thread = ThreadPoolExecutor(1, "claim")
         # The home of one user may hang, and he may stop his sbatch.
         self._launching = ThreadPoolExecutor(MOST_AT_ONCE if pilots.as_submitter else 1, "launch")

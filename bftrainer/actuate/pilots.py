@@ -81,7 +81,9 @@ class PilotBook:
         self._unexplained: dict[str, tuple[str, bool]] = {}
         self._uncancelled = SaidOnce()
         self.unreachable_s = 0.0  # how long an agent may be unheard before its pilot is cancelled
+        self.on_came: Callable[[Pilot], None] = lambda _pilot: None
         self.on_ended: Callable[[Pilot], None] = lambda _pilot: None
+        self.on_explained: Callable[[str, PilotObservation], None] = lambda _pilot_id, _how: None
         self.give_backs = 0
         self.preemptions = 0
 
@@ -100,6 +102,11 @@ class PilotBook:
     def leaving(self) -> set[str]:
         """Return the pilots that were asked to leave or are doing so."""
         return {pilot_id for pilot_id, pilot in self.pilots.items() if pilot.is_leaving}
+
+    @property
+    def n_silent(self) -> int:
+        """Number of pilots whose agents are lost without a word."""
+        return sum(pilot.unheard_s is not None for pilot in self.pilots.values())
 
     def views(self, held: Iterable[str]) -> tuple[PilotView, ...]:
         """Return the pilots for a decision; ``held``: those with a connected agent."""
@@ -303,6 +310,7 @@ class PilotBook:
         pilot.silent_s = pilot.unheard_s = None
         if pilot.came_s is None:
             pilot.came_s = self._clock()
+            self.on_came(pilot)
         if not pilot.is_leaving:  # only its connection was lost
             pilot.is_mute, pilot.farewell = False, ""
         if pilot.record.state is PilotState.REQUESTED:

@@ -1,4 +1,7 @@
-"""Counts the pilots that a trainer used up without a step, and says when they are too many. No I/O.
+"""Counts the pilots that were in vain, and says when they are too many. No I/O.
+
+Of a trainer those that it used up without a step; of all of a user those in a row that ended before
+their agents spoke.
 
 Whatever the cause (an agent that never connects, nodes that go at once, a fault of ours), such a
 trainer costs the batch system a request and an end again and again. ``actuate.pilot_refusals``
@@ -10,10 +13,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from bftrainer.decide.overdue import DID_NOT_CONNECT
+from bftrainer.journal.records import PilotRecord
+from bftrainer.model.ended import EndedBy
 from bftrainer.model.trainer import TrainerRecord
 
 TIMES = 5  # a trainer's smallest size
 SHOWN = 5  # of its pilots
+IN_A_ROW = 3  # pilots without a word; one or two may have met an odd node
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,3 +66,34 @@ class VainPilots:
         """Whether a trainer has made a step since pilots of it are counted."""
         used = self._used.get(record.trainer_id)
         return used is not None and record.progress.step > used.step
+
+
+class MutePilots:
+    """The pilots of one user in a row whose agents never spoke."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._latest: deque[str] = deque(maxlen=IN_A_ROW)
+
+    def ended(self, pilot: PilotRecord, by: EndedBy | None, how: str, where: str) -> str:
+        """Record the end of a pilot whose agent never spoke; return what to say of it, "": nothing.
+
+        Args:
+            pilot: with the reason for which we ended it.
+            by: who ended it, None: we.
+            how: it ended, in the batch system's words.
+            where: to look.
+        """
+        if by is None and not pilot.reason.startswith(DID_NOT_CONNECT):
+            return ""  # nobody wanted it any more
+        if by not in (None, EndedBy.ITSELF, EndedBy.UNKNOWN):
+            return ""
+        said = pilot.reason if by is None else how or "it ended."
+        self.count += 1
+        self._latest.append(f"{pilot.pilot_id} on {pilot.node}: {said}")
+        if self.count < IN_A_ROW:
+            return ""
+        return (
+            f"BFT-1331: {self.count} pilots in a row ended before their agent spoke, so requests"
+            f" pause. The latest: {' '.join(self._latest)} {where}"
+        )

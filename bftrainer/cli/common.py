@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,10 +19,12 @@ from bftrainer.api import address
 from bftrainer.api.client import Client
 from bftrainer.api.paths import SOCKET_NAME, socket_path
 from bftrainer.columns import columns, shown
-from bftrainer.errors import BftError
+from bftrainer.errors import BftError, UsageError
+from bftrainer.model.trainer import TrainerRecord
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 COMPLETION_TIMEOUT_S = 0.2
+_ID = re.compile(r"t[1-9][0-9]*")
 
 
 def socket_option(command: Command) -> Command:
@@ -30,6 +33,7 @@ def socket_option(command: Command) -> Command:
         "--socket",
         "socket_name",
         metavar="PATH",
+        is_eager=True,  # names of trainers are looked up there
         help="Socket of the daemon  [default: $BFTRAINER_SOCKET, "
         "$BFTRAINER_STATE_DIR/daemon.sock, ~/.bftrainer/daemon.sock, /run/bftrainer/daemon.sock]",
     )(command)
@@ -45,14 +49,48 @@ def json_option(command: Command) -> Command:
 def trainer_id_argument(
     *, nargs: int = 1, is_required: bool = True
 ) -> Callable[[Command], Command]:
-    """Add the argument ID, completed from the daemon's trainers."""
+    """Add the argument ID, completed from the daemon's trainers; a name will do, too."""
     return click.argument(
         "trainer_ids" if nargs == -1 else "trainer_id",
         metavar="ID...",
         nargs=nargs,
         required=is_required,
         shell_complete=_complete_trainer_id,
+        callback=_ids,
     )
+
+
+def _ids(
+    ctx: click.Context, _: click.Parameter, said: str | tuple[str, ...] | None
+) -> str | tuple[str, ...] | None:
+    """Return ids for what may be names."""
+    texts = said if isinstance(said, tuple) else (said,) if said else ()
+    if ctx.resilient_parsing or all(_ID.fullmatch(text) for text in texts):
+        return said
+    client = connect(ctx.params.get("socket_name"))
+    try:
+        records = [view.record for view in client.trainers()]
+    except BftError:
+        return said  # the verb says it
+    found = tuple(text if _ID.fullmatch(text) else _id_of(text, records) for text in texts)
+    return found if isinstance(said, tuple) else found[0]
+
+
+def _id_of(name: str, records: Sequence[TrainerRecord]) -> str:
+    """Return the id of the trainer with a name, of ended ones the last; unknown names as they are.
+
+    Raises:
+        UsageError: BFT-1333 if several that have not ended are called so.
+    """
+    named = [record for record in records if record.spec.name == name]
+    ids = [record.trainer_id for record in named if not record.state.is_final]
+    if len(ids) > 1:
+        raise UsageError(
+            "BFT-1333",
+            f"Several trainers are called {shown(name)}: {', '.join(ids)}.",
+            "Name one of them by its id.",
+        )
+    return (ids or [record.trainer_id for record in named[-1:]] or [name])[0]
 
 
 def _complete_trainer_id(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

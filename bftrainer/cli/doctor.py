@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from bftrainer.policy.model import SitePolicy
     from bftrainer.poll.batch_system import BatchSystem
 
+_NOT_HEARD = {  # what a daemon says -> what to do
+    "BFT-1330": "mend the network of the daemon's host; trainers are taken over as they are then",
+    "BFT-1331": "see the output of these jobs and the log of the node's batch daemon; requests go "
+    "on by themselves, ever more rarely, until an agent connects",
+}
+
 
 @click.command()
 @click.option("--batch-system", default="slurm", show_default=True, help="slurm, lsf, local, ...")
@@ -69,6 +75,7 @@ def doctor(
         found = system.findings(measured)
         found += _service(system, policy_file)
         found += _networks(system, loaded.policy, policy_file, measured, status)
+        found += _agents(status)
     finally:
         system.close()
     is_safe = all(f.weight is Weight.LOSS for f in found)
@@ -123,6 +130,18 @@ def _networks(
             measured=measured,
             late=() if status is None else status.late_agents,
         )
+    )
+
+
+def _agents(status: StatusView | None) -> tuple[Finding, ...]:
+    """Return what the daemon says of agents that it does not hear."""
+    from bftrainer.model.finding import Finding, Weight  # noqa: PLC0415
+
+    said = [why.partition(": ") for why in (status.failures if status else ())]
+    return tuple(
+        Finding(code=code, weight=Weight.LOSS, setting="agents", cost=cost, remedy=remedy)
+        for code, _, cost in said
+        if (remedy := _NOT_HEARD.get(code))
     )
 
 

@@ -17,6 +17,7 @@ from bftrainer.model.decision import AgentPatience, DecisionInput, Memory, Pilot
 
 LEAST_S, MOST_S = 60.0, 900.0  # bounds of the agents' time limit; imports are slow
 TIMES = 3.0  # the time of the agent that connected last
+DID_NOT_CONNECT = "Its agent did not connect in time"
 A_BIT_S = 5.0  # from the request until polls show the pilot
 
 
@@ -56,7 +57,7 @@ def _late(given: DecisionInput, memory: Memory) -> Iterator[Release]:
             continue
         since_s, reason = memory.agents.started_s[pilot.pilot_id], ""
         if since_s is not None and given.now_s - since_s > limit_s:
-            reason = f"Its agent did not connect in time ({limit_s:.0f} s)."
+            reason = f"{DID_NOT_CONNECT} ({limit_s:.0f} s)."
         elif since_s is None and _is_passed_over(pilot, given, memory):
             reason = "Its pilot did not start in time: the scheduler has passed over it."
         if reason:

@@ -30,7 +30,8 @@ class NodeView:
 
     name: str
     state: str  # NodeState value, or "unknown" when the last poll failed
-    use: str  # "free" | "reserve" | "held-off" | "requested" | "held" | "busy" | "not ours"
+    # "free" | "reserve" | "held-off" | "requested" | "held" | "unreachable" | "busy" | "not ours"
+    use: str
     reason: str = ""  # why it is (not) used, one sentence
     node_type: str = "default"
     gpus: int = 0

@@ -30,6 +30,7 @@ class Extras:
     back_off_level: int
     slow_nodes: int = 0
     cooling_nodes: int = 0
+    mute_pilots: int = 0
     cut_trainers: int = 0
     vain_trainers: int = 0
     stragglers_found: int = 0
@@ -37,6 +38,7 @@ class Extras:
     can_write_down: bool = True
     left_out: int = 0
     failed_decisions: int = 0
+    unreachable: int = 0
     vain: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)  # of agents, by kind
 
@@ -77,10 +79,6 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[MetricSample, ..
         ),
         _figure("cut_trainers", "Trainers with nodes apart (BFT-1340).", extras.cut_trainers),
         _figure(
-            "vain_trainers", "Trainers that used up many pilots without a step (BFT-1311).",
-            extras.vain_trainers,
-        ),
-        _figure(
             "stragglers_found_total", "Workers found persistently slow.", extras.stragglers_found
         ),
         _figure(
@@ -91,6 +89,7 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[MetricSample, ..
             "trainers_without_progress",
             "Trainers that start again and again and keep no progress.", extras.vain,
         ),
+        *_agents(extras),
         *_harmless(extras),
         *_polling(status.polling),
         MetricSample(
@@ -98,6 +97,24 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[MetricSample, ..
             meaning="Trainers.",
             label="state",
             by_label=tuple((str(state), float(states[state])) for state in TrainerState),
+        ),
+    )  # fmt: skip
+
+
+def _agents(extras: Extras) -> tuple[MetricSample, ...]:
+    """Return what agents and pilots lack."""
+    return (
+        _figure(
+            "mute_pilots", "Pilots in a row that ended before their agents spoke (BFT-1331).",
+            extras.mute_pilots,
+        ),
+        _figure(
+            "vain_trainers", "Trainers that used up many pilots without a step (BFT-1311).",
+            extras.vain_trainers,
+        ),
+        _figure(
+            "unreachable_agents", "Agents that are not heard and did not say that they leave.",
+            extras.unreachable,
         ),
     )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from bftrainer.poll.batch_system import BatchSystem
 from slurm_plugins.adapter import SlurmBatchSystem
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.conformance.batch_system import BatchSystemConformance, ClusterDriver
+from tests.conformance.busy import busy
 from tests.integration.slurm_fixtures import slurm_cluster, slurm_system
 
 pytestmark = pytest.mark.slurm
@@ -50,22 +50,8 @@ class SlurmDriver:
 
 @pytest.fixture(scope="module", autouse=True)
 def _busy(slurm_cluster: SlurmTestCluster) -> Iterator[None]:
-    """Change something every second, as happens by itself on a cluster of any size.
-
-    Backfill passes over its queue only when something changed since its last pass;
-    here, where nothing else happens, it would rest for up to 40 s.
-    """
-    ended = threading.Event()
-
-    def change_something() -> None:
-        while not ended.wait(1.0):
-            slurm_cluster.command("scontrol", "update", "PartitionName=batch", "State=UP")
-
-    thread = threading.Thread(target=change_something, name="busy-cluster")
-    thread.start()
-    yield
-    ended.set()
-    thread.join()
+    with busy(slurm_cluster.command):
+        yield
 
 
 class TestSlurmConformance(BatchSystemConformance):

@@ -8,16 +8,24 @@ import pytest
 
 from bftrainer.actuate.pilot_refusals import MAX_PAUSE_S, PilotRefusals
 from bftrainer.actuate.pilots import Pilot
-from bftrainer.actuate.vain_pilots import TIMES
+from bftrainer.actuate.vain_pilots import IN_A_ROW, TIMES
+from bftrainer.decide.overdue import DID_NOT_CONNECT
 from bftrainer.journal.records import PilotRecord
+from bftrainer.model.cluster import Presence
 from bftrainer.model.decision import Claim, Memory
+from bftrainer.model.ended import EndedBy
 from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerState
+from bftrainer.poll.batch_system import PilotObservation
 from tests.support.snapshots import T0, record
 from tests.unit.test_pilot_refusals import BOB, Steady, of, steady
 
 __all__ = ["steady"]  # a fixture
 
 ADA = of("t1", "ada")
+PILOT = PilotRecord(
+    pilot_id="p000001", node="n1", job_id="1", public_key="", requested_s=T0, time_limit_s=60.0,
+    owner="bft",
+)  # fmt: skip
 
 
 class Site:
@@ -144,3 +152,75 @@ def test_what_has_ended_or_was_never_a_job_does_not_count(site: Site) -> None:
         )  # fmt: skip
         site.refusals.pilot_ended(refused, {"t1": site.record})
     assert site.refusals.n_vain == 0
+
+
+# ---- agents that never speak ---------------------------------------------------------------
+
+FAILED = PilotObservation(
+    presence=Presence.ABSENT,
+    reason="FAILED, exit status 1",
+    ended_by=EndedBy.ITSELF,
+    has_failed=True,
+)
+
+
+def _one_ends(site: Site, by: EndedBy = EndedBy.ITSELF, **more: object) -> None:
+    site.end(plan_s=0.0, reason="Its job is no longer in the queue.", **more)
+    site.refusals.pilot_explained(f"p{site.count:06d}", replace(FAILED, ended_by=by))
+
+
+def test_three_pilots_in_a_row_without_a_word_stop_all_requests(site: Site, steady: Steady) -> None:
+    site.refusals.where = lambda: "Look at /pilots/ID/agent.log."
+    for _ in range(IN_A_ROW - 1):
+        _one_ends(site)
+    assert site.refusals.why == ""
+    _one_ends(site)
+    assert site.refusals.why.startswith(
+        "BFT-1331: 3 pilots in a row ended before their agent spoke"
+    )
+    assert "p000003 on n1: FAILED, exit status 1 Look at /pilots/ID/agent.log." in site.refusals.why
+    assert site.refusals.why_of(BOB) == site.refusals.why
+    assert site.refusals.n_mute == 3
+    assert not site.refusals.may_claim([ADA, BOB])
+    claims = [Claim(node=f"n{k}", time_limit_s=60.0, for_trainer="t1") for k in range(3)]
+    assert site.refusals.tried(claims, {"t1": ADA}) == []
+    steady.now_s += 33.0
+    assert site.refusals.tried(claims, {"t1": ADA}) == claims[:1]
+    site.refusals.accepted(ADA)  # that a batch system takes a job says nothing of its agent
+    _one_ends(site)
+    steady.now_s += 33.0
+    assert site.refusals.tried(claims, {"t1": ADA}) == []
+
+
+def test_one_agent_that_speaks_ends_it(site: Site) -> None:
+    for _ in range(IN_A_ROW):
+        _one_ends(site)
+    spoke = Pilot(record=replace(PILOT, pilot_id="p000099"))
+    site.refusals.agent_spoke(spoke)
+    assert (site.refusals.why, site.refusals.n_mute) == ("", 0)
+    assert site.allowed == [ADA, BOB]
+
+
+def test_agents_that_do_not_connect_in_time_count_too(site: Site) -> None:
+    for _ in range(IN_A_ROW):
+        site.end(plan_s=0.0, reason=f"{DID_NOT_CONNECT} (60 s).", was_asked=True)
+    assert "p000003 on n1: Its agent did not connect in time (60 s)." in site.refusals.why
+
+
+def test_pilots_that_others_ended_or_whose_agents_spoke_do_not_count(site: Site) -> None:
+    for by in (EndedBy.PREEMPTED, EndedBy.CANCELLED, EndedBy.NODE, EndedBy.TIME_LIMIT):
+        _one_ends(site, by)
+    _one_ends(site, came_s=T0)
+    site.end(plan_s=0.0, reason="No trainer wants it.", was_asked=True)
+    assert site.refusals.n_mute == 0
+
+
+def test_the_pilots_of_one_user_do_not_stop_those_of_another(steady: Steady) -> None:
+    del steady
+    refusals = PilotRefusals(as_submitter=True)
+    for number in range(IN_A_ROW):
+        one = replace(PILOT, pilot_id=f"p{number:06d}", user="ada")
+        refusals.pilot_ended(Pilot(record=one, for_trainer="t1"), {"t1": ADA})
+        refusals.pilot_explained(f"p{number:06d}", FAILED)
+    assert refusals.why_of(ADA).startswith("BFT-1331")
+    assert (refusals.why_of(BOB), refusals.why) == ("", "")

@@ -55,6 +55,7 @@ for place; do
         chmod o+x "root$place" || true; place=$(dirname "$place")
     done
 done
+for place in $SHARED; do mkdir -p "root$place"; mount --bind "$place" "root$place"; done
 cat /proc/sys/kernel/random/uuid > root/run/boot_id
 mount --bind root/run/boot_id root/proc/sys/kernel/random/boot_id
 hostname "$host"
@@ -79,7 +80,7 @@ def _seen() -> list[str]:
 class Booting:
     """A host that has been switched on."""
 
-    def __init__(self, rack: Rack, host: str) -> None:
+    def __init__(self, rack: Rack, host: str, shared: tuple[str, ...]) -> None:
         self._host = host
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by await_end
         self._child = process.spawn(
@@ -87,7 +88,8 @@ class Booting:
              "unshare", "--net", "--uts", "--mount", "--pid", "--ipc", "--fork",
              "--kill-child=KILL", "--propagation=private",
              "sh", "-c", _SCRIPT, "boot", host, str(rack.directory), *_seen()),
-            cwd=Path("/"), env={"PATH": PATH}, stdout=self._log, stderr=self._log,
+            cwd=Path("/"), env={"PATH": PATH, "SHARED": " ".join(shared)},
+            stdout=self._log, stderr=self._log,
         )  # fmt: skip
         # nsenter forks into the namespace of processes, unshare into a further one.
         self.pid = wait_for(self._first, interval_s=0.005, what=f"{host} begins")

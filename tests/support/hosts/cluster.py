@@ -120,6 +120,17 @@ class Cluster:
         self._started.append(child)
         return child
 
+    def commands(self, host: str, directory: Path, *names: str) -> None:
+        """Write programs that run those of a host, for who looks them up in PATH.
+
+        Environment, standard input and output are the caller's.
+        """
+        for name in names:
+            path = directory / name
+            enter = f"nsenter --target={self.pid(host)} --all --wdns=/ --"
+            path.write_text(f'#!/bin/sh\nPATH={PATH}\nexec {enter} {name} "$@"\n')
+            path.chmod(0o755)
+
     # -- looking in from outside ---------------------------------------------------
 
     @property
@@ -235,7 +246,7 @@ class Cluster:
 
     def _power_on(self, *hosts: str) -> None:
         for host in hosts:
-            self._booted[host] = Booting(self.rack, host)
+            self._booted[host] = Booting(self.rack, host, self.plan.shared)
         for host in hosts:
             self.network.connect(host, self.pid(host))
         for host in hosts:

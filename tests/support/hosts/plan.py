@@ -29,6 +29,7 @@ class Plan:
     cpus_per_node: int = 4
     memory_mb: int = 4000
     slurm: tuple[str, ...] = ()  # more lines of slurm.conf
+    shared: tuple[str, ...] = ()  # directories of this machine that all hosts write to, too
 
     @property
     def nodes(self) -> tuple[str, ...]:

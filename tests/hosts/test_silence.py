@@ -1,0 +1,142 @@
+"""Hosts that fall silent: a node, the daemon's, one that an ordinary job wants, one for ever."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.hosts import Cluster, running_hosts
+from tests.support.hosts.own_daemon import OwnDaemon, updates, uses
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slurm
+UPDATES = 60  # so long that a cut is longer than every time-out of ours
+
+
+class Training:
+    """A trainer on all three nodes."""
+
+    def __init__(self, cluster: Cluster, daemon: OwnDaemon) -> None:
+        self.cluster, self.daemon = cluster, daemon
+        daemon.does("up", "--partition", "bf")
+        daemon.polls_each(1.0)
+        self.trainer = daemon.submit_train("1:3")
+        daemon.trains_at(self.trainer, 3)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        record: dict[str, Any] = self.daemon.trainer(self.trainer)["record"]
+        return record
+
+    def jobs(self, state: str = "R") -> set[str]:
+        """The pilots' jobs in a state, as "JOB NODE"."""
+        said = self.cluster.does("login", "squeue", "-h", "-pbf", f"-t{state}", "-o%i %N")
+        return set(said.splitlines())
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        found = json.loads(self.daemon.does("nodes", "--json"))
+        return {node["name"]: node for node in found["nodes"]}
+
+    def step(self) -> int:
+        """The newest, as workers wrote it down."""
+        return max(one.step for one in updates(self.daemon.records()))
+
+    def trains_on(self, count: int = UPDATES) -> None:
+        """Wait for more updates."""
+        before = self.step()
+        wait_for(lambda: self.step() >= before + count, interval_s=0.2, what="it trains on")
+
+
+@pytest.fixture(scope="module")
+def training() -> Iterator[Training]:
+    with (
+        running_hosts(n_nodes=3, slurm=("SlurmdTimeout=40", "ReturnToService=2")) as cluster,
+        OwnDaemon(cluster) as daemon,
+    ):
+        yield Training(cluster, daemon)
+
+
+def test_a_node_that_was_cut_off_comes_back_with_its_pilot(training: Training) -> None:
+    jobs = training.jobs()
+    training.cluster.cut("n2")
+    training.daemon.trains_at(training.trainer, 2)
+    training.trains_on()
+    assert training.nodes()["n2"]["use"] == "unreachable"
+    assert "is not heard" in training.nodes()["n2"]["reason"]
+    training.cluster.mend("n2")
+    training.daemon.trains_at(training.trainer, 3)
+    assert training.jobs() == jobs
+    assert training.nodes()["n2"]["use"] == "held"
+
+
+def test_if_the_daemons_host_is_cut_off_training_goes_on_and_is_taken_over(
+    training: Training,
+) -> None:
+    jobs, before = training.jobs(), training.record
+    training.cluster.cut("login")
+    said = "BFT-1330: The daemon has not heard 3 of its 3 agents"
+    wait_for(lambda: said in " ".join(training.daemon.status()["failures"]), what="it says so")
+    training.trains_on()
+    during = training.record
+    assert (during["state"], during["progress"]["size"]) == ("running", 3)
+    training.cluster.mend("login")
+    wait_for(lambda: training.record["progress"]["step"] >= training.step() - UPDATES, what="news")
+    wait_for(lambda: not training.daemon.status()["failures"], what="all is well")
+    after = training.record
+    assert training.jobs() == jobs
+    for name in ("last_generation", "rescales", "failures"):
+        assert after[name] == before[name], name
+
+
+def test_an_ordinary_job_gets_a_silent_node_at_once(training: Training) -> None:
+    training.daemon.trains_at(training.trainer, 3)
+    training.cluster.cut("n3")
+    wait_for(lambda: training.nodes()["n3"]["use"] == "unreachable", what="it is silent")
+    (pilot,) = (job for job in training.jobs() if job.endswith(" n3"))
+    ordinary = training.cluster.does(
+        "login", "sbatch", "--parsable", "-wn3", "--wrap=true", user="bob"
+    ).strip()
+    wait_for(lambda: pilot not in training.jobs(), what="its pilot is cancelled")
+    training.daemon.trains_at(training.trainer, 2)
+    agents = training.cluster.processes("n3", "trainers.agent")
+    assert agents
+    training.cluster.mend("n3")
+    wait_for(
+        lambda: not set(agents) & set(training.cluster.processes("n3", "trainers.agent")),
+        what="its agent is told to go",
+    )
+    shown = ("squeue", "-h", "-j", ordinary, "-tall", "-o%T")
+    wait_for(
+        lambda: training.cluster.does("login", *shown).strip() == "COMPLETED",
+        timeout_s=400.0,  # Slurm repeats what did not arrive when it likes
+        what="bob's job ends",
+    )
+    training.daemon.trains_at(training.trainer, 3)
+
+
+def test_a_node_that_is_gone_ends_with_its_job(training: Training) -> None:
+    (job,) = (job for job in training.jobs() if job.endswith(" n1"))
+    agents = training.cluster.processes("n1", "trainers.agent")
+    training.cluster.cut("n1")
+    training.daemon.trains_at(training.trainer, 2)
+    wait_for(lambda: job not in training.jobs("all"), what="Slurm ends its job")
+    wait_for(lambda: training.nodes()["n1"]["use"] != "unreachable", what="the pilot is dropped")
+    training.trains_on()
+    training.cluster.mend("n1")
+    wait_for(
+        lambda: not set(agents) & set(training.cluster.processes("n1", "trainers.agent")),
+        what="its agent is told to go",
+    )
+    training.cluster.stop_slurm("n1")  # which would ask after it only minutes later
+    training.cluster.start_slurm("n1")
+    training.daemon.trains_at(training.trainer, 3)
+
+
+def test_each_sample_was_used_once(training: Training) -> None:
+    """The last of this module: what all tests before it did counts."""
+    *whole, _ = uses(training.daemon.records())
+    assert len(whole) > 5
+    assert [use for use in whole if not use.is_once] == []
