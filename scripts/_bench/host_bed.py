@@ -112,7 +112,7 @@ class Bed:
         if not found:
             return "no answer"
         record = found["record"]
-        more = f", {found['trouble']}" if found.get("trouble") else ""
+        more = f", {found['trouble'].partition(':')[0]}" if found.get("trouble") else ""
         return f"{record['state']} at {record['progress']['size']}{more}"
 
     def not_once(self) -> int:
