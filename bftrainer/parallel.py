@@ -24,13 +24,13 @@ def play_each(
 ) -> dict[Task, Result]:
     """Return the result of each task, played once.
 
-    ``play`` and tasks are pickled if there are several processes. Tasks begin in their order: put
+    ``play`` and tasks are pickled if there are several of both. Tasks begin in their order: put
     the longest first, so that none is left alone at the end. The processes end with this one,
     however it ends.
     """
     todo = list(dict.fromkeys(tasks))
     results: dict[Task, Result] = {}
-    if processes == 1:
+    if min(processes, len(todo)) <= 1:
         for task in todo:
             results[task] = play(task)
             on_progress(len(results) / len(todo))

@@ -100,16 +100,18 @@ def _grid(arguments: argparse.Namespace, core: str) -> list[Judged]:
 
 
 def _cells(arguments: argparse.Namespace) -> list[tuple[Cell, int]]:
+    starts = {"start_s": arguments.start_time, "poll_s": arguments.poll_interval}
     if arguments.quick:
-        return [(c, QUICK_SEEDS) for c in cells.quick() if _wants(arguments, "grid", c.name)]
-    grid = list(cells.grid())
+        quick = [replace(cell, **starts) for cell in cells.quick()]
+        return [(c, QUICK_SEEDS) for c in quick if _wants(arguments, "grid", c.name)]
+    grid = [replace(cell, **starts) for cell in cells.grid()]
     if arguments.swf:
         grid.append(replace(grid[0], log=arguments.swf.read_text(encoding="utf-8")))
     if arguments.hours:
         grid = [replace(cell, hours=arguments.hours) for cell in grid]
     found = [(c, arguments.seeds) for c in grid if _wants(arguments, "grid", c.name)]
     if _wants(arguments, "large", cells.large().name):
-        large = replace(cells.large(), hours=arguments.hours or cells.large().hours)
+        large = replace(cells.large(), hours=arguments.hours or cells.large().hours, **starts)
         found.append((large, LARGE_SEEDS))
     return found
 
@@ -178,6 +180,12 @@ BENCHMARK = Benchmark(
         "--only": {"default": "", "help": "names or parts of names, comma-separated"},
         "--seeds": {"type": int, "default": cells.SEEDS, "help": "of each cell of the grid"},
         "--hours": {"type": float, "help": "counted, of each cell (default 3, of the large 24)"},
+        "--start-time": {
+            "type": float,
+            "default": 0.0,
+            "help": "of a worker, from its agent's hello to its first step, s, in the grid",
+        },
+        "--poll-interval": {"type": float, "help": "between two polls, s, in the grid"},
         "--swf": {"type": Path, "help": "a cell more, of the jobs of this log"},
         "--cpu-minutes": {
             "type": float,

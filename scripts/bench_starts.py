@@ -1,86 +1,110 @@
 #!/usr/bin/env python3
-"""How many pilots are requested until one's node trains, when starting takes time.
+"""What is left of idle nodes, and how many pilots it takes, when starting takes time.
 
-Ten trainers come one after another to a site of eight nodes, train for a few minutes and end. The
-daemon's books, its machines and decisions are the real ones, on a clock of their own
-(``tests/support/fleet.py``); workers take 5 to 120 s to start, polls come every 1 to 30 s. Figure:
-pilots requested per pilot whose node made a first step; 1 is the least. Once without ordinary jobs,
-once with ordinary jobs that take nodes for a while.
+From the request of a pilot to the first step on its node: 1 to 300 s; polls every 1 to 60 s, each
+with a decision; decisions are the daemon's. *Replay*: the generated sample trace, whose nodes come
+and go, with the usual workload; half of a start is the pilot's, half the worker's. *Site*: ten
+trainers come one after another to the simulated Slurm of ``bench_site``, train for a few minutes
+and end, once without ordinary jobs and once with them; the start is the worker's, and what the
+pilot takes comes on top. Figures: U (A_e / A_s) of the replay, and pilots requested per pilot whose
+node made a first step; 1 is the least.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import random
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import replace
 from statistics import fmean
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' model of a site
-
 from _bench.benchmark import Benchmark, Measured, note
+from _bench.site.cells import Cell
+from _bench.site.training import play as play_site
 
-from tests.support.fleet import Fleet
+from bftrainer.simulate.costs import MEASURED, constant
+from bftrainer.simulate.session import Choices, play
+from bftrainer.simulate.traces import SAMPLE
+from bftrainer.simulate.traces.read import read_trace
+from bftrainer.simulate.workloads import Submission, by_name
+from milp.problem import Curve
 
-N_NODES, N_TRAINERS = 8, 10
-STARTS_S, POLLS_S = (5.0, 30.0, 120.0), (1.0, 15.0, 30.0)
-APART_S, STEPS = 60.0, 150  # between submissions; of a trainer, one a second
-LAST_S = 1500.0
-BUSY_EVERY_S, BUSY_S = 240.0, 90.0  # a node is taken so often, for so long, on average
+STARTS_S, POLLS_S = (1.0, 30.0, 300.0), (1.0, 15.0, 60.0)
+N_NODES, N_TRAINERS = 16, 10
+APART_S, SAMPLES = 60.0, 300.0  # between submissions; of a trainer, one a second and node
+SITE = Cell(
+    bf_interval_s=30.0, bf_duration_s=0.5, n_nodes=N_NODES, hours=2.0, warm_s=3600.0, load=0.8
+)
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
-    """Play every cell."""
-    logging.disable(logging.CRITICAL)  # of trainers that ordinary jobs disturb
-    seeds = range(1, 2 if arguments.quick else 6)
-    rows, figures = [], dict[str, list[float]]()
+    """Play every pair of a start and an interval of polls."""
+    seeds = range(1, 2 if arguments.quick else 4)
+    hours = 1.0 if arguments.quick else 6.0
+    rows = []
     for start_s in STARTS_S:
         for poll_s in POLLS_S:
-            cell = {
-                name: [_per_first_step(start_s, poll_s, seed, has_jobs=has_jobs) for seed in seeds]
-                for name, has_jobs in ARMS.items()
-            }
-            rows.append(
-                [f"{start_s:g} s", f"{poll_s:g} s", *(f"{fmean(v):.2f}" for v in cell.values())]
+            utilization, replayed = _replayed(start_s, poll_s, hours)
+            alone, beside = (
+                fmean(_on_site(start_s, poll_s, seed, has_jobs=has_jobs) for seed in seeds)
+                for has_jobs in (False, True)
             )
+            counts = (f"{count:.2f}" for count in (replayed, alone, beside))
+            rows.append([f"{start_s:g} s", f"{poll_s:g} s", f"{100 * utilization:.1f}%", *counts])
             note(" ".join(rows[-1]))
-            for name, values in cell.items():
-                figures.setdefault(name, []).extend(values)
-    title = f"Pilots requested per node that made a first step (mean of {len(seeds)})"
-    measured.table(title, ["start", "poll", *ARMS], rows, left=2)
-    measured.results["per_first_step"] = figures
-    measured.at_most("without ordinary jobs", fmean(figures["alone"]), 1.1, "pilots")
+            measured.at_most(
+                f"start {start_s:g} s, poll {poll_s:g} s: without ordinary jobs",
+                alone,
+                1.1,
+                "pilots",
+                f"with them {beside:.2f}; in the replay {replayed:.2f}, U {100 * utilization:.1f}%",
+            )
+    title = (
+        f"Pilots requested per pilot whose node made a first step ({len(seeds)} seeds, {hours:g} h)"
+    )
+    heads = ["start", "poll", "U, replay", "replay", "site, no jobs", "site, jobs"]
+    measured.table(title, heads, rows, left=2)
 
 
-def _per_first_step(start_s: float, poll_s: float, seed: int, *, has_jobs: bool) -> float:
-    chance = random.Random(seed)  # noqa: S311 - a replay, reproducible by its seed
-    fleet = Fleet(N_NODES, poll_s=poll_s, hello_s=3.0)
-    nodes, busy = sorted(fleet.cluster.types), dict[str, float]()
-    at_s = 0.0
-    while at_s < LAST_S:
-        if at_s % APART_S == 0 and len(fleet.asked) < N_TRAINERS:
-            most = chance.choice([1, 1, 2, 4])
-            fleet.submit(n_min=1, n_max=most, start_s=start_s, steps=STEPS)
-        for node in nodes if has_jobs else ():
-            if node not in busy and chance.random() < 1.0 / BUSY_EVERY_S:
-                fleet.take(node)
-                busy[node] = at_s + chance.expovariate(1.0 / BUSY_S)
-            elif busy.get(node, at_s + 1.0) <= at_s:
-                fleet.give(node)
-                del busy[node]
-        fleet.pass_time(1.0)
-        at_s += 1.0
-    return fleet.requested.total() / max(1, len({pilot for pilot, _ in fleet.trained_on}))
+def _replayed(start_s: float, poll_s: float, hours: float) -> tuple[float, float]:
+    """Return U and pilots per first step."""
+    half = constant(start_s / 2.0)
+    costs = replace(MEASURED, claim=half, warm_up=half)
+    trace = read_trace(SAMPLE).restrict(hours=hours)
+    choices = Choices(costs=costs, poll_s=poll_s)
+    _, found = play(trace, by_name("hpo-shufflenet", seed=choices.seed), choices)
+    return found.utilization, found.pilots_per_first_step or 0.0
 
 
-ARMS = {"alone": False, "with jobs": True}  # whether there are ordinary jobs
+def _on_site(start_s: float, poll_s: float, seed: int, *, has_jobs: bool) -> float:
+    stage = replace(SITE, start_s=start_s, poll_s=poll_s).stage(seed)
+    if not has_jobs:
+        stage = replace(stage, jobs=(), maintenance=())
+    found = play_site(stage, tuple(_trainers(seed)), "milp", N_TRAINERS)
+    return found.pilots / max(1, found.pilots_trained)
+
+
+def _trainers(seed: int) -> Iterator[Submission]:
+    chance = random.Random(seed)  # noqa: S311 - a workload, reproducible by its seed
+    for k in range(N_TRAINERS):
+        yield Submission(
+            name=f"t{k}",
+            submit_s=k * APART_S,
+            n_min=1,
+            n_max=chance.choice([1, 1, 2, 4]),
+            samples=SAMPLES,
+            curve=Curve(sizes=(1, 4), samples_per_s=(1.0, 4.0)),
+            rescale_up_s=0.3,
+            rescale_down_s=0.1,
+        )
+
 
 BENCHMARK = Benchmark(
     name="starts",
     title="Starts",
     about=__doc__,
-    quick="one seed instead of five",
+    quick="one seed instead of three, one hour instead of six",
     measure=measure,
 )
 

@@ -63,6 +63,9 @@ STEPS = 500  # of the progress bar; more would slow the replay
               help="paper, physical (as measured), or a file of durations.")  # fmt: skip
 @click.option("--cost", "given", multiple=True, metavar="NAME=SECONDS",
               help="One duration of the physical model, such as claim=5.")  # fmt: skip
+@click.option("--poll-interval", "poll_s", type=click.FloatRange(0.05), metavar="SECONDS",
+              help="Time between two polls of the batch system, each with a decision; takes the "
+              "place of the cost detection.")  # fmt: skip
 @click.option(
     "--slow",
     metavar="SHARE:FRACTION",
@@ -145,6 +148,7 @@ def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
         job_nodes=options.pop("job_nodes"),
         seed=options.pop("seed"),
         costs=_costs(costs, given),
+        poll_s=_poll_s(options.pop("poll_s"), costs),
         slow=_injection(options.pop("slow"), costs),
         straggler_threshold=options.pop("straggler_threshold"),
     )
@@ -160,6 +164,15 @@ def _forward_time_s(text: str) -> float:
     if not 0.0 <= seconds <= LONGEST_T_FWD_S:
         raise click.BadParameter(f"{text!r} is not a time in seconds.", param_hint="--t-fwd")
     return seconds
+
+
+def _poll_s(poll_s: float | None, costs: str) -> float | None:
+    """Return the interval of polls."""
+    if poll_s is not None and costs == "paper":
+        raise click.BadParameter(
+            "the paper's bookkeeping has no polls.", param_hint="--poll-interval"
+        )
+    return poll_s
 
 
 def _injection(text: str | None, costs: str) -> Injection | None:

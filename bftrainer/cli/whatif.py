@@ -6,6 +6,7 @@ Reads an accounting export or a trace and prints text, JSON or HTML. Needs no da
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -56,6 +57,8 @@ PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told oth
 @click.option("--cost", "given", multiple=True, metavar="NAME=SECONDS",
               help="One duration, such as claim=5.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--processes", type=click.IntRange(1, 256), default=os.cpu_count() or 1,
+              show_default="number of cores", help="Replays at a time.")  # fmt: skip
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE.html",
               help="Also write the page.")  # fmt: skip
 @json_option
@@ -65,6 +68,7 @@ def whatif(
     trace_file: Path | None,
     report: Path | None,
     *,
+    processes: int,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -82,7 +86,7 @@ def whatif(
     reading = ("start_s", "hours", "only_unfillable", "format_name", "time_zone", "year", "ignored")
     trace = load(file, **{name: options.pop(name) for name in reading})
     with LateProgress("replaying") as progress:
-        found = study(trace, _assumptions(**options), progress.report)
+        found = study(trace, _assumptions(**options), progress.report, processes=processes)
     if report is not None:
         _write(report, found, file.name)
     if as_json:

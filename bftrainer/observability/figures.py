@@ -77,10 +77,7 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[MetricSample, ..
             "cooling_nodes", "Nodes not used because workers failed there.",
             extras.cooling_nodes,
         ),
-        _figure(
-            "cut_trainers", "Trainers of which nodes cannot reach each other (BFT-1340).",
-            extras.cut_trainers,
-        ),
+        _figure("cut_trainers", "Trainers with nodes apart (BFT-1340).", extras.cut_trainers),
         _figure(
             "stragglers_found_total", "Workers found persistently slow.", extras.stragglers_found
         ),

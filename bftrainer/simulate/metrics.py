@@ -42,6 +42,7 @@ class Metrics:
     decisions: int
     rescales: int
     preemptions: int
+    pilots_per_first_step: float | None  # requested, by those whose node made a first step
     submitted: int
     completed: int
     runtime_mean_s: float | None  # first start to end, of the completed
@@ -89,6 +90,9 @@ def measure(outcome: Outcome, *, decision_s: Sequence[float] = ()) -> Metrics:
         decisions=tally.decisions,
         rescales=sum(t.rescales for t in outcome.trainers),
         preemptions=sum(t.preemptions for t in outcome.trainers),
+        pilots_per_first_step=(
+            tally.pilots / tally.pilots_trained if tally.pilots_trained else None
+        ),
         submitted=len(outcome.trainers),
         completed=len(jct),
         runtime_mean_s=_mean(runtimes),

@@ -36,6 +36,7 @@ class _Pilot:
     end_s: float  # its time limit strikes
     user: str
     is_held: bool = False
+    has_trained: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +79,7 @@ class PhysicalModel:
         self._found: frozenset[str] = frozenset()
         self._replacing: Mapping[str, Replacing] = {}  # by straggler, as planned
         self.costs = costs
+        self._checkpoint_every_s = costs.checkpoint_interval.mean_s  # 0: never
         self._chance = random.Random(seed)  # noqa: S311 - a replay, reproducible by its seed
         self._now_s = 0.0
         self._members: dict[str, _Member] = {}
@@ -94,7 +96,6 @@ class PhysicalModel:
             # Warm joiners that still wait (for n_min) are admitted by events of others.
             times += [at_s for at_s in member.warm_at_s.values() if at_s > self._now_s]
             times.append(member.ends_at_s(self._now_s))
-            times.append(member.checkpoint_at_s)
         times.append(self._slow.next_found_s(self._now_s))
         return min(times, default=math.inf)
 
@@ -152,6 +153,8 @@ class PhysicalModel:
             trainer.node_s += span_s * len(trainer.nodes)
             tally.node_s_used += trained_s * len(trainer.nodes)
             tally.rescale_cost += (span_s - trained_s) * trainer.rate
+            if member.checkpoint_at_s <= now_s:
+                self._checkpoint(member, now_s, trained_s)
         self._now_s = now_s
 
     def step(self) -> bool:
@@ -168,8 +171,6 @@ class PhysicalModel:
         for member in self._members.values():
             self._warm_up(member)
             is_news = self._join(member) or is_news
-            if member.checkpoint_at_s <= now_s:
-                self._checkpoint(member)
         self._slow.look(self.training(), now_s)
         return is_news
 
@@ -196,10 +197,17 @@ class PhysicalModel:
             trainer.nodes = set()
             trainer.finished_s = self._now_s
 
-    def _checkpoint(self, member: _Member) -> None:
-        interval_s = self.costs.checkpoint_interval.mean_s
-        member.checkpointed = member.trainer.done
-        member.checkpoint_at_s = self._now_s + interval_s if member.trainer.nodes else math.inf
+    def _checkpoint(self, member: _Member, now_s: float, trained_s: float) -> None:
+        """Remember the last checkpoint until now; it has trained in the last ``trained_s``.
+
+        Checkpoints are no events: nothing but a loss depends on them, and there are far more.
+        """
+        every_s = self._checkpoint_every_s
+        taken_s = now_s - (now_s - member.checkpoint_at_s) % every_s
+        member.checkpointed = (
+            member.trainer.done - min(trained_s, now_s - taken_s) * member.trainer.rate
+        )
+        member.checkpoint_at_s = taken_s + every_s
 
     # ---- nodes come and go -------------------------------------------------------------------
 
@@ -224,6 +232,7 @@ class PhysicalModel:
         now_s = self._now_s
         for release in plan.releases:
             self._pilots.pop(release.node, None)
+        self.tally.pilots += len(plan.claims)
         for claim in plan.claims:
             self._pilots[claim.node] = _Pilot(
                 pilot_id=f"p{next(self._numbers)}",
@@ -279,8 +288,10 @@ class PhysicalModel:
         trainer.rescales += 1
         for node in warm:
             del member.warm_at_s[node]
-        if member.checkpoint_at_s == math.inf and self.costs.checkpoint_interval.mean_s > 0:
-            member.checkpoint_at_s = now_s + self.costs.checkpoint_interval.mean_s
+            self.tally.pilots_trained += not self._pilots[node].has_trained
+            self._pilots[node].has_trained = True
+        if member.checkpoint_at_s == math.inf and self._checkpoint_every_s > 0:
+            member.checkpoint_at_s = now_s + self._checkpoint_every_s
         gone = self._paired(member, has_joined=True)
         trainer.nodes -= gone
         trainer.pace = self._slow.pace(trainer.nodes)
@@ -308,7 +319,7 @@ class PhysicalModel:
             member.resumes_at_s = max(member.resumes_at_s, self._now_s + pause_s)
             return
         trainer.nodes = set()
-        if not told and self.costs.checkpoint_interval.mean_s > 0:
+        if not told and self._checkpoint_every_s > 0:
             self.tally.preemption_cost += trainer.done - member.checkpointed
             trainer.done = member.checkpointed
         member.checkpointed = trainer.done

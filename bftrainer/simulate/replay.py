@@ -109,8 +109,11 @@ class Replay:
         books: TrainerModel,
         seed: int = 0,
         blackout_at: Callable[[float], Blackout | None] = lambda _now_s: None,
+        poll_s: float | None = None,
         on_plan: Callable[[DecisionInput, Plan], None] | None = None,
     ) -> None:
+        """``poll_s``: the daemon looks, and decides, so often; None: whenever the pool changes."""
+        self._poll_s = poll_s
         self._trace, self._settings, self._policy, self._seed = trace, settings, policy, seed
         self._books, self._on_plan, self._blackout_at = books, on_plan, blackout_at
         self._world = World(trace.names, trace.node_types)
@@ -136,6 +139,8 @@ class Replay:
         change = next(changes, None)
         books.begin(self._begin_s)
         seen_at_s = math.inf  # when the daemon sees what has changed
+        if self._poll_s is not None:
+            seen_at_s = self._begin_s
         while True:
             now_s = min(
                 change[0] if change else math.inf,
@@ -156,10 +161,12 @@ class Replay:
                 self._world.join(joined)
                 tally.events += 1
                 is_due = is_due or bool(left)
-                seen_at_s = min(seen_at_s, now_s + books.detection_s())
+                if self._poll_s is None:
+                    seen_at_s = min(seen_at_s, now_s + books.detection_s())
                 change = next(changes, None)
             if seen_at_s <= now_s:
-                is_due, seen_at_s = True, math.inf
+                is_due = True
+                seen_at_s = math.inf if self._poll_s is None else now_s + self._poll_s
                 self._world.look()
             is_due = self._turn_over() or is_due
             is_due = is_due or min(self._patience_ends_s(), self._wake_at_s) <= now_s

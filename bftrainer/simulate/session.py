@@ -38,6 +38,7 @@ class Choices:
     t_fwd_s: float = 120.0
     p_jmax: int = 10
     costs: PhysicalCosts | None = None  # None: the paper's bookkeeping
+    poll_s: float | None = None  # in place of the costs' detection; None: no polls
     seed: int = 1
     slow: Injection | None = None  # nodes that are slow for anyone; with physical costs only
     straggler_threshold: float = 0.8  # of the decision; 0: stragglers stay
@@ -126,6 +127,7 @@ def record(
         books=_books(choices, tally, admitted, trace.names),
         seed=choices.seed,
         blackout_at=partial(next_blackout, choices.blackouts, choices.time_zone),
+        poll_s=choices.poll_s,
         on_plan=decided,
     ).run()
     history = recorder.history()

@@ -14,6 +14,8 @@ class Tally:
     node_s_used: float = 0.0  # of a trainer that trains
     rescale_cost: float = 0.0  # samples not processed because of rescales
     preemption_cost: float = 0.0  # the same, because nodes were taken back
+    pilots: int = 0  # requested
+    pilots_trained: int = 0  # whose node made a first step
     events: int = 0
     decisions: int = 0
     decide_s: float = 0.0  # time spent deciding, by the wall clock

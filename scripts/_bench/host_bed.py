@@ -23,6 +23,7 @@ PARTITION: Final = "scavenge"
 SAMPLE_S: Final = 0.008
 PATIENCE_S: Final = 300.0  # until it trains on all nodes
 BACK_S: Final = 120.0  # after a trouble, until it does again
+PAUSE_S: Final = 2.0  # without an update: it has stopped
 AFTER_S: Final = 20.0  # watched beyond that: the daemon's next look at Slurm is within 15 s
 
 
@@ -140,10 +141,12 @@ class Bed:
 
 def whole_since(found: list[Update], ended_s: float) -> float | None:
     """Return when the updates at full size began that go on until now, after a trouble's end."""
-    since_s = None
+    since_s, last_s = None, ended_s
     for one in found:
         if one.at_s > ended_s:
-            since_s = None if one.size < N_NODES else since_s or one.at_s
+            is_steady = since_s is not None and one.at_s - last_s < PAUSE_S
+            since_s = None if one.size < N_NODES else since_s if is_steady else one.at_s
+            last_s = one.at_s
     return since_s
 
 

@@ -142,6 +142,15 @@ class Generations(RuleBasedStateMachine):
                     self.wanted = (self.wanted - {awaited}) | {straggler}
         self._retarget()
 
+    @precondition(lambda self: self.world.workers)
+    @rule(pick=st.integers(0, 99), others=st.sets(st.sampled_from(NODES)), rounds=st.integers(0, 9))
+    def nodes_are_not_reached(self, pick: int, others: set[str], rounds: int) -> None:
+        """An agent says which nodes it cannot reach; none of ``others``: all."""
+        workers = sorted(self.world.workers)
+        body = protocol.Unreachable(nodes=tuple(sorted(others)))
+        self._handle(stimuli.WorkerMessage(worker_id=workers[pick % len(workers)], message=body))
+        self.run_smoothly(rounds)
+
     # ---- the plan changes --------------------------------------------------------------------
 
     @rule(node=st.sampled_from(NODES), rounds=st.integers(0, 20))
@@ -328,6 +337,11 @@ class Generations(RuleBasedStateMachine):
         quiet = 0
         if len(self.sizes) > 2:
             self._plan_within()
+        while self.machine.apart.present(self.now_s):  # until they reach each other again
+            while self._round():
+                pass
+            self._tick(30.0)
+        self._retarget()
         for _ in range(DRAIN_ROUNDS):
             quiet = 0 if self._round() else quiet + 1
             if quiet > 1:

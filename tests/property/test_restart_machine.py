@@ -112,6 +112,14 @@ class Restarts(RuleBasedStateMachine):
             keeper.outbox += [failed, 1]
             keeper.generation, keeper.is_over = 0, True
 
+    @rule(pick=st.integers(0, 100), others=st.sets(st.sampled_from(NODES)))
+    def nodes_are_not_reached(self, pick: int, others: set[str]) -> None:
+        """An agent says which nodes it cannot reach; none of ``others``: all."""
+        names = [n for n, k in self.keepers.items() if not k.is_over]
+        if names:
+            body = protocol.Unreachable(nodes=tuple(sorted(others)))
+            self._handle(stimuli.WorkerMessage(worker_id=names[pick % len(names)], message=body))
+
     @rule(node=st.sampled_from(NODES))
     def node_is_taken(self, node: str) -> None:
         pilot = self.pilot_of.pop(node, None)
@@ -134,6 +142,9 @@ class Restarts(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "machine"):
             return
+        while self.machine.apart.present(self.now_s):  # until they reach each other again
+            self.wait(30.0)
+        self.plan(self.wanted)
         if self.has_changed:
             self._plan_within()
         for _ in range(DRAIN_ROUNDS):

@@ -19,6 +19,7 @@ from bftrainer.simulate.costs import (
     costs_from_mapping,
 )
 from bftrainer.simulate.metrics import Metrics
+from bftrainer.simulate.physical import PhysicalModel
 from bftrainer.simulate.replay import Outcome
 from bftrainer.simulate.session import Choices, play
 from bftrainer.simulate.traces.fragments import Fragments, make_fragments
@@ -56,9 +57,13 @@ def trial(
 
 
 def run(
-    given: Fragments, *submissions: Submission, costs: PhysicalCosts | None = None, p_jmax: int = 2
+    given: Fragments,
+    *submissions: Submission,
+    costs: PhysicalCosts | None = None,
+    p_jmax: int = 2,
+    poll_s: float | None = None,
 ) -> tuple[Outcome, Metrics]:
-    return play(given, submissions, Choices(costs=costs, p_jmax=p_jmax))
+    return play(given, submissions, Choices(costs=costs, p_jmax=p_jmax, poll_s=poll_s))
 
 
 @pytest.mark.parametrize("costs", [None, PhysicalCosts(claim=constant(5.0))])
@@ -160,6 +165,43 @@ class TestPhysical:
         (t,) = outcome.trainers
         assert t.done == pytest.approx(60 * 10 + 796 * 10)
         assert found.cost_preemption * found.a_s == pytest.approx(400.0)
+
+    def test_a_poll_shows_what_has_changed_since_the_last(self) -> None:
+        costs = PhysicalCosts(detection=constant(3.0), claim=constant(5.0), warm_up=constant(3.0))
+        given = trace((0, 1, 200), (1, 59, 200))
+        outcome, found = run(given, trial("t"), costs=costs, poll_s=20.0)
+        (t,) = outcome.trainers
+        assert t.started_s == pytest.approx(20.0 + 8.0)
+        assert t.done == pytest.approx((200 - 28) * 10 + (200 - 68) * 10)
+        assert found.pilots_per_first_step == 1.0
+
+    def test_a_pilot_that_is_lost_before_its_first_step_is_told_apart(self) -> None:
+        costs = PhysicalCosts(claim=constant(5.0), warm_up=constant(60.0))
+        given = trace((0, 0, 50), (0, 100, 400), (1, 0, 400))
+        for poll_s in (None, 1.0):
+            _, found = run(given, trial("t"), costs=costs, poll_s=poll_s)
+            assert found.pilots_per_first_step == 3 / 2
+
+    def test_a_checkpoint_within_a_pause_has_what_was_trained_before_it(self) -> None:
+        costs = PhysicalCosts(checkpoint_interval=constant(35.0), pause_up=constant(10.0))
+        given = trace((0, 0, 120), (1, 100, 120))
+        outcome, found = run(given, trial("t"), costs=costs)
+        assert outcome.trainers[0].done == pytest.approx(1000.0)  # of 1200; at 105 s
+        assert found.cost_preemption * found.a_s == pytest.approx(200.0)
+
+    def test_checkpoints_are_no_events(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        steps, step = [0], PhysicalModel.step
+
+        def counted(model: PhysicalModel) -> bool:
+            steps[-1] += 1
+            return step(model)
+
+        monkeypatch.setattr(PhysicalModel, "step", counted)
+        run(trace((0, 0, 1000)), trial("t"), costs=PhysicalCosts())
+        steps.append(0)
+        often = PhysicalCosts(checkpoint_interval=constant(0.5))
+        run(trace((0, 0, 1000)), trial("t"), costs=often)
+        assert steps[0] == steps[1] > 0
 
     def test_a_change_is_decided_on_when_it_is_seen(self) -> None:
         costs = PhysicalCosts(detection=constant(10.0))

@@ -257,7 +257,10 @@ class TestStudy:
         shares: list[float] = []
         found = study(given, assumed, shares.append)
         document = as_document(found, "here")
-        assert document == as_document(study(given, assumed), "here")
+        side_by_side: list[float] = []
+        again = study(given, assumed, side_by_side.append, processes=2)
+        assert document == as_document(again, "here")
+        assert side_by_side == shares  # as many replays
         json.dumps(document, allow_nan=False)
         assert shares == sorted(shares)
         assert shares[-1] == 1.0

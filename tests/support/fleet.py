@@ -1,7 +1,7 @@
 """Daemon and decision together on a clock of their own: real books, machines and decisions.
 
 The batch system (``SimCluster``), agents and workers (``worker_model.World``) are models whose
-workers take time to start. Used by the property test of starts and by ``bench_starts``.
+workers take time to start. Used by the property test of starts.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ def found(*at: tuple[float, int]) -> list[Update]:
         (found((9, LESS), (11, FULL), (12, FULL)), 11),
         (found((11, FULL), (12, LESS), (13, FULL), (14, FULL)), 13),  # it was not to stay
         (found((11, FULL), (12, LESS)), None),
+        (found((11, FULL), (12, FULL), (20, FULL), (21, FULL)), 20),  # it stopped
     ],
 )
 def test_full_size_counts_from_when_it_is_to_stay(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from bftrainer.policy.load import load_policy_file
 from bftrainer.policy.problems import PolicyErrors
 from milp.problem import Problem
 from tests.conformance.policy import PolicyConformance
+from tests.support.fleet import Fleet
 from tests.support.policies import problem_of, trainer
 
 
@@ -67,6 +69,32 @@ def test_nobody_moves_for_nothing() -> None:
     prefers_t2 = greedy_for(1)
     assert sizes(prefers_t2, problem) == {"t1": 2}
     assert sizes(Dl2Policy(prefers_t2._choose, goes_on=False), problem) == {"t2": 2}
+
+
+def test_who_was_given_nodes_keeps_them_until_the_slot_ends() -> None:
+    """Neither trains yet; the network prefers one, then the other."""
+    problem = problem_of(2, trainer("t1"), trainer("t2"))
+    first = context(problem)
+    decided = greedy_for(0).allocate(problem, first)
+    assert decided.allocation.sizes() == {"t1": 2}
+    assert decided.wake_at_s == first.now_s + Options().slot_s  # t2 waits
+    larger = problem_of(3, trainer("t1"), trainer("t2"))
+    for later_s, found in ((60.0, {"t1": 2, "t2": 1}), (Options().slot_s, {"t2": 3})):
+        later = replace(first, now_s=first.now_s + later_s, state=decided.state)
+        assert greedy_for(1).allocate(larger, later).allocation.sizes() == found
+
+
+def test_trainers_that_do_not_all_fit_do_not_park_each_other() -> None:
+    """Sizes changed 152 times in 300 s: at every second look, those that had just started."""
+    fleet = Fleet(4, policy="dl2", poll_s=5.0)
+    for n_min, n_max, start_s, apart_s in (
+        (2, 2, 1.0, 40.0), (2, 2, 1.0, 1.0), (1, 4, 5.0, 40.0), (2, 4, 5.0, 40.0),
+    ):  # fmt: skip
+        fleet.submit(n_min=n_min, n_max=n_max, start_s=start_s, steps=10**9)
+        fleet.pass_time(apart_s)
+    fleet.pass_time(200.0)
+    sizes = fleet.sizes()
+    assert not fleet.pass_time(60.0, lambda: fleet.sizes() != sizes)
 
 
 def test_the_network_shipped_is_small_and_used() -> None:

@@ -111,8 +111,8 @@ def test_the_reserve_is_left_alone() -> None:
 
 def outcome(wait_s: float, *, starts: int = 1000, avoidable: int = 0) -> Outcome:
     harvest = Harvest(
-        held_s=80.0, oracle_s=100.0, idle_s=110.0, submissions=6000, releases=0, decisions=10,
-        decide_s=0.05,
+        held_s=80.0, oracle_s=100.0, idle_s=110.0, submissions=6000, releases=0, pilots=6,
+        pilots_trained=4, decisions=10, decide_s=0.05,
     )  # fmt: skip
     return Outcome(
         wait_s=wait_s,
@@ -148,6 +148,7 @@ def test_a_cell_is_judged_by_all_its_seeds() -> None:
     assert (found.starts, found.avoidable, found.of_oracle) == (2000, 11, 0.8)
     assert found.blocks[::2] == ((1000.0, 1010.0), (1000.0, 995.0))
     assert found.submissions_per_node_h == 30.0
+    assert found.pilots_per_first_step == 1.5
     assert found.lost_per_1000["bftrainer"] == 7.5
     targets = {t.name: t for t in measures.targets([found])}
     lost, held, starts, added = targets.values()
@@ -215,6 +216,16 @@ def test_a_quiet_machine_is_held_and_left_alone() -> None:
     stage = replace(quiet.stage(), end_s=60.0 + 1800.0)
     target = scenarios.target(quiet, play(stage, "bftrainer"))
     assert target.is_met
+
+
+def test_where_starting_takes_time_each_pilot_of_a_quiet_machine_trains() -> None:
+    quiet = next(s for s in scenarios.all_scenarios() if s.name == "quiet")
+    stage = replace(quiet.stage(), end_s=60.0 + 1800.0, settle_s=0.0, poll_s=15.0)
+    slow, never = (play(replace(stage, start_s=s), "bftrainer").harvest for s in (60.0, 1e6))
+    assert slow is not None
+    assert never is not None
+    assert slow.pilots_trained == slow.pilots > 0
+    assert (never.pilots, never.pilots_trained) == (slow.pilots, 0)
 
 
 def test_a_copy_without_goes_its_own_way() -> None:

@@ -58,7 +58,7 @@ class PeerRecovery:
         self._daemon_endpoint = daemon_endpoint
         self._keys = keys
         self._workers = workers
-        self._silent = silent  # agents that a worker's node cannot connect to, while it stands
+        self._silent = silent  # of a trainer: agents that this node cannot connect to
         self._is_up = is_up
         self._was_in_touch = was_in_touch
         self._is_orphaned = False  # the daemon's host refused the last connection
@@ -99,19 +99,13 @@ class PeerRecovery:
         for trainer_id in self._workers.trainers():
             machine = self._machine(trainer_id)
             own, now_s = self._own(trainer_id), time.monotonic()
-            silent = {endpoint for w in own for endpoint in self._silent(w.worker_id)}
+            silent = self._silent(trainer_id)
             out = machine.advance(own, is_orphaned=self._is_orphaned, now_s=now_s, silent=silent)
             self._carry_out(machine, out)
 
     def _own(self, trainer_id: str) -> list[PeerStanding]:
-        return [self._with_cut(w) for w in self._workers.standings(trainer_id)]
-
-    def _with_cut(self, worker: PeerStanding) -> PeerStanding:
-        """A worker that waits for a member which cannot be reached is stuck before it says so."""
-        commit, silent = worker.commit, self._silent(worker.worker_id)
-        if commit is None or all(m.agent_endpoint not in silent for m in commit.members):
-            return worker
-        return worker.model_copy(update={"interrupted": max(worker.interrupted, key_of(commit))})
+        silent = self._silent(trainer_id)
+        return [_with_cut(worker, silent) for worker in self._workers.standings(trainer_id)]
 
     def _machine(self, trainer_id: str) -> Regroup:
         if trainer_id not in self._machines:
@@ -182,6 +176,14 @@ class PeerRecovery:
         self._carry_out(machine, instructions)
         self.news()
         return answer
+
+
+def _with_cut(worker: PeerStanding, silent: frozenset[str]) -> PeerStanding:
+    """A worker that waits for a member which cannot be reached is stuck before it says so."""
+    commit = worker.commit
+    if commit is None or all(m.agent_endpoint not in silent for m in commit.members):
+        return worker
+    return worker.model_copy(update={"interrupted": max(worker.interrupted, key_of(commit))})
 
 
 def _knows(worker: PeerStanding, public_key: str) -> bool:

@@ -29,17 +29,19 @@ STEPS = 3.0  # ... or so many steps
 CONNECT_S = 2.5
 AGAIN_S = 0.5  # between two looks at those that cannot be reached
 MOST_S = 30.0  # between two looks at all, if a step takes long: doubled from LEAST_S
+KEPT_S = 60.0  # what was found for a trainer, after its last team here: it may be starting again
 AT_ONCE = 128
 _NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT})
 
 
 @dataclass(slots=True)
 class Search:
-    """Which members of one team's rosters to look for, and which were not found. No I/O."""
+    """Which members of a trainer's rosters to look for, and which were not found. No I/O."""
 
     silent: dict[str, Member] = field(default_factory=dict)  # by endpoint of the agent
     next_s: float = 0.0
     pause_s: float = LEAST_S
+    seen_s: float = 0.0  # when a team was here
 
     def due(
         self, members: Mapping[str, Member], *, still_s: float, step_s: float, now_s: float
@@ -71,7 +73,7 @@ class Search:
 
 
 class Reach:
-    """The searches of an agent's teams."""
+    """The searches of an agent, one for each trainer."""
 
     def __init__(
         self, teams: Callable[[], Collection[Team]], report: Callable[[WorkerSaid], None]
@@ -81,29 +83,30 @@ class Reach:
         self._at_work: dict[str, asyncio.Task[None]] = {}
         self._limit = asyncio.Semaphore(AT_ONCE)
 
-    def silent(self, worker_id: str) -> frozenset[str]:
-        """Return the endpoints of the agents that a team's node cannot connect to."""
-        search = self._searches.get(worker_id)
+    def silent(self, trainer_id: str) -> frozenset[str]:
+        """Return the endpoints of a trainer's agents that this node cannot connect to."""
+        search = self._searches.get(trainer_id)
         return frozenset(search.silent) if search is not None else frozenset()
 
     def start(self) -> None:
         """Begin to look, again and again."""
-        teams = {team.worker_id: team for team in self._teams()}
-        self._searches = {i: s for i, s in self._searches.items() if i in teams}
-        self._at_work = {i: t for i, t in self._at_work.items() if not t.done()}
-        for team in teams.values():
-            if team.worker_id not in self._at_work:
-                self._look(team)
+        now_s = time.monotonic()
+        for team in self._teams():
+            self._searches.setdefault(team.trainer_id, Search()).seen_s = now_s
+            if team.trainer_id not in self._at_work:
+                self._look(team, now_s)
+        kept = {i: s for i, s in self._searches.items() if now_s - s.seen_s < KEPT_S}
+        self._searches = kept
         asyncio.get_running_loop().call_later(LOOK_S, self.start)
 
-    def _look(self, team: Team) -> None:
-        search = self._searches.setdefault(team.worker_id, Search())
-        now_s = time.monotonic()
+    def _look(self, team: Team, now_s: float) -> None:
+        search = self._searches[team.trainer_id]
         members = {m.agent_endpoint: m for m in team.others() if m.agent_endpoint}
         still_s = now_s - team.moved_s
         if asked := search.due(members, still_s=still_s, step_s=team.step_s, now_s=now_s):
             task = asyncio.get_running_loop().create_task(self._connect(team, search, asked))
-            self._at_work[team.worker_id] = task
+            self._at_work[team.trainer_id] = task
+            task.add_done_callback(lambda _task: self._at_work.pop(team.trainer_id))
 
     async def _connect(self, team: Team, search: Search, asked: Mapping[str, Member]) -> None:
         answers = await asyncio.gather(*[self._reaches(endpoint) for endpoint in asked])

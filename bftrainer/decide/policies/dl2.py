@@ -1,17 +1,21 @@
 """DL2: a network hands out the nodes, one after the other, until it says void.
 
 Source: Peng et al., "DL2" (arXiv 1909.06040), section 4. The paper starts from an empty cluster in
-every slot. Here a decision also tries to go on from the present sizes, and takes the better of the
-two by the work that is done until the forward-looking time, rescale costs taken off (as in eq. 16
-of BFTrainer), so that nobody moves for nothing. The network is small and the same for every trainer
-(``learned.network``); docs/policies/dl2.md says how it is trained.
+every time slot. Here the first decision of a slot also tries to go on from the present sizes, and
+takes the better of the two by the work that is done until the forward-looking time, rescale costs
+taken off (as in eq. 16 of BFTrainer), so that nobody moves for nothing. Within a slot, in which our
+pool changes and the paper's does not, who was given nodes keeps as many, started or not, and what
+is free is handed out. The network is small and the same for every trainer (``learned.network``);
+docs/policies/dl2.md says how it is trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 
@@ -33,13 +37,16 @@ Choose = Callable[[Array, Mask], int]  # rows and what fits -> an action; the la
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Which network decides."""
+    """Which network decides, and how often."""
 
     # Its content, so that the journal holds it; a policy file names the file (Traits.file_options).
     model: str = ""  # empty: the one that is shipped
+    slot_s: float = 1200.0  # so long nobody loses nodes to another; as in the paper, section 6.1
 
     def __post_init__(self) -> None:
-        """Check the network."""
+        """Check both."""
+        if self.slot_s <= 0.0:
+            raise ValueError("slot_s must be > 0")
         try:
             network = of_text(self.model or SHIPPED)
         except ModelError as error:
@@ -72,15 +79,22 @@ class Dl2Policy:
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Hand out the nodes from none and from the present sizes; keep the better."""
         choose = self._choose or Best(of_text(context.options.model or SHIPPED))
-        anew = Filling(Handing(problem, admits=True), context)
-        anew.run(choose)
-        if self._goes_on and any(anew.handing.pool.present):
-            going_on = Filling(Handing(problem, admits=True), context)
-            going_on.keep_present()
-            going_on.run(choose)
-            if going_on.worth() >= anew.worth():
-                anew = going_on
-        return anew.answer(self.name, context, choose)
+        state: Mapping[str, Any] = context.state or {}
+        until_s = state.get("until_s", -math.inf)
+        is_new = not self._goes_on or until_s <= context.now_s
+        found = Filling(Handing(problem, admits=True), context)
+        if not is_new:
+            found.keep(state["sizes"])
+        found.run(choose)
+        if is_new:
+            until_s = context.now_s + context.options.slot_s
+            if self._goes_on and any(found.handing.pool.present):
+                going_on = Filling(Handing(problem, admits=True), context)
+                going_on.keep({})
+                going_on.run(choose)
+                if going_on.worth() >= found.worth():
+                    found = going_on
+        return found.answer(self.name, context, choose, until_s)
 
 
 class Best:
@@ -111,13 +125,18 @@ class Filling:
         self.seen = self._rows.seen
         self._running = 0
 
-    def keep_present(self) -> None:
-        """Give everybody what it has."""
+    def keep(self, sizes: Mapping[str, int]) -> None:
+        """Give everybody what it was given, by its id, or what it has."""
+        handing = self.handing
         for j in self.seen:
-            size = len(self.handing.pool.present[j])
-            keeps = size >= self.handing.trainers[j].n_min
-            if keeps and self._running < self.handing.problem.p_jmax:
-                self._running += self.handing.take(j, size)
+            one = handing.trainers[j]
+            size = min(
+                sizes.get(one.trainer_id, len(handing.pool.present[j])), self._rows.largest(j)
+            )
+            if size < one.n_min or self._running == handing.problem.p_jmax:
+                continue
+            if handing.settle(j, one.n_min) and handing.take(j, min(size, handing.room(j))):
+                self._running += 1
                 self._rows.update(j)
 
     def run(self, choose: Choose) -> None:
@@ -150,12 +169,15 @@ class Filling:
         """Return the work that is done until the forward-looking time."""
         return sum(self._rows.worth(j) for j in self.seen)
 
-    def answer(self, name: str, context: Context, choose: Choose) -> Decided:
-        """Return the allocation; the journal keeps the network's hash with it."""
+    def answer(self, name: str, context: Context, choose: Choose, until_s: float) -> Decided:
+        """Return the allocation; the journal keeps the network's hash and the slot with it."""
         everybody = range(len(self.handing.trainers))
         found = self.handing.answer(name, self._terms(choose), everybody)
         model = getattr(context.options, "model", "") or SHIPPED
-        return replace(found, state={"model": short_hash(model)})
+        sizes = dict(found.allocation.sizes())
+        waits = any(trainer.trainer_id not in sizes for trainer in self.handing.trainers)
+        state = {"model": short_hash(model), "until_s": until_s, "sizes": sizes}
+        return replace(found, state=state, wake_at_s=until_s if waits else None)
 
     def _terms(self, choose: Choose) -> Callable[[int], tuple[Term, ...]]:
         """Return what the sizes follow from: scores where the filling ended."""

@@ -40,4 +40,5 @@ class Setup:
         return text
 
     def _costs(self, choices: Choices) -> str:
-        return self.costs if choices.costs is None else f"{self.costs} ({choices.costs})"
+        polls = "" if choices.poll_s is None else f", a poll each {choices.poll_s:g} s"
+        return self.costs if choices.costs is None else f"{self.costs} ({choices.costs}{polls})"

@@ -29,6 +29,7 @@ def document(run: ReplayRun, setup: Setup, selection: Mapping[str, Any]) -> dict
         "workload": setup.workload,
         "costs": setup.costs,
         "costs_s": None if choices.costs is None else choices.costs.by_name(),
+        "poll_interval_s": choices.poll_s,
         "seed": choices.seed,
         "selection": {k: v for k, v in selection.items() if v not in (None, (), False)},
         **dataclasses.asdict(run.metrics),

@@ -53,6 +53,11 @@ WORDS: Mapping[str, Word] = {
     "decisions": Word(label="decisions"),
     "rescales": Word(label="rescales", meaning="changes of size by decision, starts included"),
     "preemptions": Word(label="preemptions", meaning="trainer and event, whatever it lost"),
+    "pilots_per_first_step": Word(
+        label="pilots per first step",
+        form=MEAN,
+        meaning="requested, by those whose node made a first step (physical costs)",
+    ),
     "submitted": Word(label="trainers submitted"),
     "completed": Word(label="trainers completed"),
     "runtime_mean_s": Word(

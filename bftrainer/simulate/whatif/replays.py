@@ -1,16 +1,17 @@
-"""Replays stretches of a trace with given settings, each only once.
+"""Replays stretches of a trace with given settings, each only once, side by side.
 
 Returns the result of a setting for each stretch, in the same order, so that ``study`` can compare
-settings stretch by stretch.
+settings stretch by stretch. How many processes play makes no difference to it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from bftrainer.parallel import play_each
 from bftrainer.simulate.costs import PhysicalCosts
 from bftrainer.simulate.session import Choices, play
 from bftrainer.simulate.traces.fragments import Fragments
@@ -42,6 +43,16 @@ class Played:
     samples: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Task:
+    """A stretch to replay."""
+
+    part: Fragments  # after the hold-down time
+    offered_node_s: float
+    setting: ReplaySetting
+    given: Assumptions
+
+
 class Replays:
     """Replays of stretches; each setting is played once."""
 
@@ -51,11 +62,15 @@ class Replays:
         stretches: Sequence[Stretch],
         given: Assumptions,
         on_played: Callable[[], None],
+        *,
+        processes: int = 1,
     ) -> None:
         self._trace = trace
         self._stretches = tuple(stretches)
         self._given = given
         self._on_played = on_played
+        self._processes = processes
+        self._offered_node_s = [s.of(trace).node_seconds() for s in self._stretches]
         self._held: dict[float, Fragments] = {}
         self._known: dict[ReplaySetting, tuple[Played, ...]] = {}
 
@@ -70,34 +85,56 @@ class Replays:
 
     def of(self, setting: ReplaySetting) -> tuple[Played, ...]:
         """Return the outcome of each stretch."""
-        if setting not in self._known:
-            self._known[setting] = tuple(self._play(s, setting) for s in self._stretches)
+        self.play([setting])
         return self._known[setting]
 
-    def _play(self, stretch: Stretch, setting: ReplaySetting) -> Played:
-        idle = stretch.of(self._trace)
-        part = stretch.of(self._after(setting.hold_down_s))
-        choices = Choices(
-            policy=setting.policy,
-            t_fwd_s=setting.t_fwd_s,
-            p_jmax=setting.p_jmax,
-            costs=setting.costs,
-            seed=self._given.seed,
+    def play(self, settings: Iterable[ReplaySetting]) -> None:
+        """Play these settings side by side, so that ``of`` knows them."""
+        todo = {s: self._tasks(s) for s in dict.fromkeys(settings) if s not in self._known}
+        found = play_each(
+            _play,
+            [task for tasks in todo.values() for task in tasks],
+            processes=self._processes,
+            on_progress=lambda _: self._on_played(),
         )
-        outcome, found = play(part, endless(part, setting, self._given), choices)
-        self._on_played()
-        return Played(
-            seconds=part.duration_s,
-            offered_node_s=idle.node_seconds(),
-            harvested_node_s=outcome.tally.node_s_used,
-            samples=found.a_e,
-        )
+        for setting, tasks in todo.items():
+            self._known[setting] = tuple(found[task] for task in tasks)
+
+    def _tasks(self, setting: ReplaySetting) -> list[_Task]:
+        trace = self._after(setting.hold_down_s)
+        return [
+            _Task(
+                part=stretch.of(trace),
+                offered_node_s=offered_node_s,
+                setting=setting,
+                given=self._given,
+            )
+            for stretch, offered_node_s in zip(self._stretches, self._offered_node_s, strict=True)
+        ]
 
     def _after(self, hold_s: float) -> Fragments:
         # Computed on the whole trace, because a stretch may begin within an idle time.
         if hold_s not in self._held:
             self._held[hold_s] = held_down(self._trace, hold_s)
         return self._held[hold_s]
+
+
+def _play(task: _Task) -> Played:
+    setting = task.setting
+    choices = Choices(
+        policy=setting.policy,
+        t_fwd_s=setting.t_fwd_s,
+        p_jmax=setting.p_jmax,
+        costs=setting.costs,
+        seed=task.given.seed,
+    )
+    outcome, found = play(task.part, endless(task.part, setting, task.given), choices)
+    return Played(
+        seconds=task.part.duration_s,
+        offered_node_s=task.offered_node_s,
+        harvested_node_s=outcome.tally.node_s_used,
+        samples=found.a_e,
+    )
 
 
 def endless(trace: Fragments, setting: ReplaySetting, given: Assumptions) -> TrainerWorkload:

@@ -7,7 +7,7 @@ value tried, a finer one for the expected harvest and for the price of a second.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,7 +30,7 @@ from bftrainer.simulate.whatif.idle import IdleTime, describe, uninterrupted
 from bftrainer.simulate.whatif.replays import Replays, ReplaySetting
 from bftrainer.simulate.whatif.sampling import some_nodes, stretches
 
-# Events to replay per value and for the expected harvest; about a minute in total.
+# Events to replay per value and for the expected harvest: half a minute of processor time.
 COARSE_EVENTS, COARSE_EACH = 400.0, 80.0
 FINE_EVENTS, FINE_EACH = 1500.0, 190.0
 LARGE_POOL = "p99"  # of the pool's size over time
@@ -86,7 +86,11 @@ class Study:
 
 
 def study(
-    trace: Fragments, given: Assumptions, progress: Callable[[float], None] = lambda _: None
+    trace: Fragments,
+    given: Assumptions,
+    progress: Callable[[float], None] = lambda _: None,
+    *,
+    processes: int = 1,
 ) -> Study:
     """Return the business case.
 
@@ -94,6 +98,7 @@ def study(
         trace: of a machine's idle time.
         given: what is assumed and tried.
         progress: told which share is done, 0 to 1.
+        processes: replay so many stretches side by side.
 
     Raises:
         UsageError: BFT-4140 when no node is ever idle, BFT-4141 when the machine is said to
@@ -107,14 +112,14 @@ def study(
     tried = p_jmax_values(given, idle.eq_nodes, statistics(trace).pool_nodes[LARGE_POOL])
     n_coarse = len(tried) + len(given.t_fwd_s) + len(given.hold_down_s)
     count = _Count(len(coarse) * n_coarse + len(fine) * (len(given.policies) + 2), progress)
-    quick = Replays(part, coarse, given, count.one_more)
+    quick = Replays(part, coarse, given, count.one_more, processes=processes)
     sweeps, best = _settings(quick, given, tried, share)
     count.skip_to(len(coarse) * n_coarse)
-    careful = Replays(part, fine, given, count.one_more)
-    expected = tuple(
-        _expected(careful, dataclasses.replace(best, policy=policy), given, idle)
-        for policy in given.policies
-    )
+    careful = Replays(part, fine, given, count.one_more, processes=processes)
+    of_policies = [dataclasses.replace(best, policy=policy) for policy in given.policies]
+    dearer = _dearer(best)
+    careful.play([*of_policies, *[setting for _, setting, _ in dearer]])
+    expected = tuple(_expected(careful, setting, given, idle) for setting in of_policies)
     return Study(
         idle=idle,
         sweeps=sweeps,
@@ -122,7 +127,7 @@ def study(
         p_jmax=int(sweeps[0].chosen),
         hold_down_s=best.hold_down_s,
         expected=expected,
-        seconds=_seconds(careful, best, given, expected[0].node_hours_per_day),
+        seconds=_seconds(careful, best, dearer, given, expected[0].node_hours_per_day),
         replayed=Replayed(
             nodes=len(part.names),
             part_of_idle=share,
@@ -190,15 +195,21 @@ def _settings(
         costs=given.costs,
     )
 
-    def sweep(over: Callable[[float], ReplaySetting]) -> _Compared:
+    def sweep(values: Sequence[float], over: Callable[[float], ReplaySetting]) -> _Compared:
+        replays.play(map(over, values))
         return _Compared(replays, given, over)
 
-    trainers = sweep_p_jmax(p_jmax, sweep(lambda n: dataclasses.replace(best, p_jmax=of_part(n))))
+    trainers = sweep_p_jmax(
+        p_jmax, sweep(p_jmax, lambda n: dataclasses.replace(best, p_jmax=of_part(n)))
+    )
     best = dataclasses.replace(best, p_jmax=of_part(trainers.chosen))
-    forward = sweep_t_fwd(given.t_fwd_s, sweep(lambda s: dataclasses.replace(best, t_fwd_s=s)))
+    forward = sweep_t_fwd(
+        given.t_fwd_s, sweep(given.t_fwd_s, lambda s: dataclasses.replace(best, t_fwd_s=s))
+    )
     best = dataclasses.replace(best, t_fwd_s=forward.chosen)
     hold = sweep_hold_down(
-        given.hold_down_s, sweep(lambda s: dataclasses.replace(best, hold_down_s=s))
+        given.hold_down_s,
+        sweep(given.hold_down_s, lambda s: dataclasses.replace(best, hold_down_s=s)),
     )
     return (trainers, forward, hold), dataclasses.replace(best, hold_down_s=hold.chosen)
 
@@ -241,25 +252,35 @@ def _expected(
     )
 
 
+def _dearer(best: ReplaySetting) -> list[tuple[str, ReplaySetting, float]]:
+    """Return what a second more is measured by: its name, the setting with it, how many seconds."""
+    costs = best.costs
+    claim = dataclasses.replace(costs, claim=_plus(costs.claim, CLAIM_STEP_S))
+    pause = _longer_pauses(costs, PAUSE_STEP_S)
+    return [
+        ("claim latency", dataclasses.replace(best, costs=claim), CLAIM_STEP_S),
+        ("pause", dataclasses.replace(best, costs=pause), PAUSE_STEP_S),
+    ]
+
+
 def _seconds(
-    replays: Replays, best: ReplaySetting, given: Assumptions, harvest: Estimate
+    replays: Replays,
+    best: ReplaySetting,
+    dearer: Sequence[tuple[str, ReplaySetting, float]],
+    given: Assumptions,
+    harvest: Estimate,
 ) -> tuple[SecondMore, ...]:
     """Return the cost of one more second of each kind, by finite differences on equal stretches.
 
     The decision knows what a pause costs, as the daemon does, and moves fewer nodes when it
     costs more.
     """
-    costs = best.costs
-    claim = dataclasses.replace(costs, claim=_plus(costs.claim, CLAIM_STEP_S))
     found = []
-    for name, dearer, step_s in (
-        ("claim latency", claim, CLAIM_STEP_S),
-        ("pause", _longer_pauses(costs, PAUSE_STEP_S), PAUSE_STEP_S),
-    ):
+    for name, setting, step_s in dearer:
         lost = estimate(
             partial(figures.lost_share_per_second, step_s=step_s),
             replays.of(best),
-            replays.of(dataclasses.replace(best, costs=dearer)),
+            replays.of(setting),
             seed=given.seed,
         )
         found.append(

@@ -36,6 +36,8 @@ class Stage:
     end_s: float
     maintenance: tuple[Maintenance, ...] = ()
     hello_s: float = 3.0
+    start_s: float = 0.0  # of a worker, from its agent's hello to its first step
+    poll_s: float | None = None  # between two looks; None: the default
     settle_s: float = 0.0  # after the warm-up: submissions until then are not counted
     seed: int = 0
 
@@ -49,6 +51,8 @@ class Harvest:
     idle_s: float
     submissions: int
     releases: int
+    pilots: int  # requested
+    pilots_trained: int  # whose node made a first step
     decisions: int
     decide_s: float  # processor time
 
@@ -121,9 +125,12 @@ def run_blocks(stage: Stage, machine: Machine, backfill: Backfill) -> Iterator[t
 
 
 def _sidecar(machine: Machine, stage: Stage) -> Sidecar:
-    from _bench.site.sidecar import Sidecar  # noqa: PLC0415 - imports the core to judge
+    # They import the core to judge.
+    from _bench.site.core import Core  # noqa: PLC0415
+    from _bench.site.sidecar import Sidecar  # noqa: PLC0415
 
-    return Sidecar(machine, hello_s=stage.hello_s)
+    core = Core(machine, start_s=stage.start_s, poll_s=stage.poll_s)
+    return Sidecar(machine, hello_s=stage.hello_s, core=core)
 
 
 def mean_wait_s(stage: Stage, machine: Machine) -> float:
@@ -153,6 +160,8 @@ def _harvest(
         idle_s=sum(to_s - from_s for spans in idle for from_s, to_s in spans),
         submissions=sidecar.n_submissions,
         releases=sidecar.n_releases,
+        pilots=len(sidecar.requested),
+        pilots_trained=len(sidecar.trained),
         decisions=sidecar.core.n_decisions,
         decide_s=sidecar.core.cpu_s,
     )

@@ -32,6 +32,8 @@ class Cell:
     hours: float = 3.0
     warm_s: float = WARM_S
     load: float = LOAD
+    start_s: float = 0.0  # of a worker
+    poll_s: float | None = None
     log: str = ""  # an SWF log instead of drawn jobs: its text
 
     @property
@@ -58,6 +60,8 @@ class Cell:
             warm_s=self.warm_s,
             end_s=end_s,
             maintenance=(closed,),
+            start_s=self.start_s,
+            poll_s=self.poll_s,
             seed=seed,
         )
 

@@ -13,7 +13,7 @@ import importlib
 import inspect
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +32,7 @@ EPOCH_S = 1_700_000_040.0  # of the begin of a run: a whole minute
 PARTITIONS = ("batch", "bf")
 CPUS = 64
 TRAINER = "t1"
+POLL_INTERVALS = ("poll_interval_s", "poll_interval_with_hook_s")
 CYCLE_SEEN_S, VERY_LAST_CALL_S = 1.5, 0.7  # as the daemon's poller
 UNSHOWN_S = UNSEEN_S  # after an announcement that a look did not show
 
@@ -78,6 +79,7 @@ class Pilot:
     is_held: bool = False
     is_leaving: bool = False
     end_s: float | None = None  # once a look has shown it running
+    has_trained: bool = False
     view: Any = None  # what the decision is told, until something of it changes
 
 
@@ -106,9 +108,15 @@ def _in(partition: str, job_id: str) -> Mapping[str, Any]:
 class Core:
     """The decision and what it remembers, beside one machine."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        policy = SitePolicy()
+    def __init__(
+        self, machine: Machine, *, start_s: float = 0.0, poll_s: float | None = None
+    ) -> None:
+        """``start_s``: of a worker, until its first step; ``poll_s``: None: the default."""
+        self._machine, self._start_s = machine, start_s
+        self._began_s: dict[tuple[str, str], float] = {}  # node and trainer -> worker started
+        self.on_started: Callable[[], None] = lambda: None
+        every = {} if poll_s is None else dict.fromkeys(POLL_INTERVALS, poll_s)
+        policy = SitePolicy(**every)
         cycle_s = machine.settings.bf_interval_s
         system: Any = SimpleNamespace(cycle_s=cycle_s, idle_confirmations=1)
         self.settings: Any = settings_of(policy, system)
@@ -165,7 +173,11 @@ class Core:
 
     def decide(self, pilots: Iterable[Pilot], *, is_new: bool) -> Orders:
         """Decide now."""
+        pilots = tuple(pilots)
         views = tuple([self._view(pilot) for pilot in pilots])
+        training = self._training({v.node for v in views if v.is_held and not v.is_leaving})
+        for pilot, view in zip(pilots, views, strict=True):
+            pilot.has_trained = pilot.has_trained or view.node in training
         given = _of(
             DecisionInput,
             now_s=EPOCH_S + self._machine.now_s,
@@ -175,7 +187,7 @@ class Core:
             trainers=self._trainers,
             settings=self.settings,
             memory=self._memory,
-            training=self._training({v.node for v in views if v.is_held and not v.is_leaving}),
+            training=training,
         )
         began_s = time.process_time()
         plan = decide(given, self._policy)
@@ -192,7 +204,15 @@ class Core:
 
     def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
         """Return who trains where; one trainer takes all."""
-        return dict.fromkeys(held, TRAINER)
+        return self._started(dict.fromkeys(held, TRAINER))
+
+    def _started(self, running: Mapping[str, str]) -> Mapping[str, str]:
+        """Return on which nodes workers have started, of those on which they run."""
+        now_s, known = self._machine.now_s, self._began_s
+        self._began_s = {pair: known.get(pair, now_s) for pair in running.items()}
+        if self._start_s and self._began_s.keys() - known.keys():
+            self._machine.at(now_s + self._start_s, self.on_started)
+        return {n: t for (n, t), at_s in self._began_s.items() if at_s + self._start_s <= now_s}
 
     def _follow(self, plan: Any) -> None:
         """Let trainers do what is planned; this one needs no telling."""

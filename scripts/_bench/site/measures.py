@@ -69,6 +69,11 @@ class Judged:
         return self.harvest.submissions / (self.cell.n_nodes * self.cell.hours * self.seeds)
 
     @property
+    def pilots_per_first_step(self) -> float:
+        """Pilots requested by those whose node made a first step."""
+        return self.harvest.pilots / max(1, self.harvest.pilots_trained)
+
+    @property
     def decide_ms(self) -> float:
         """Processor time of a decision."""
         return 1000.0 * self.harvest.decide_s / max(1, self.harvest.decisions)
@@ -105,6 +110,8 @@ def _sum(harvests: Sequence[Harvest]) -> Harvest:
         idle_s=sum(h.idle_s for h in harvests),
         submissions=sum(h.submissions for h in harvests),
         releases=sum(h.releases for h in harvests),
+        pilots=sum(h.pilots for h in harvests),
+        pilots_trained=sum(h.pilots_trained for h in harvests),
         decisions=sum(h.decisions for h in harvests),
         decide_s=sum(h.decide_s for h in harvests),
     )

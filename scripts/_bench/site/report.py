@@ -12,7 +12,8 @@ from _bench.site.measures import Judged, added_wait
 from _bench.targets import console
 
 HEADINGS = ("cell", "seeds", "starts", "lost /1,000", "without", "preempt.", "avoidable",
-            "waits, s", "added wait", "held", "asked", "refused", "decide", "CPU")  # fmt: skip
+            "waits, s", "added wait", "held", "asked", "/ first step", "refused", "decide",
+            "CPU")  # fmt: skip
 
 
 def print_cells(name: str, judged: Sequence[Judged]) -> None:
@@ -34,6 +35,7 @@ def print_cells(name: str, judged: Sequence[Judged]) -> None:
             f"{100 * added.mean:+.1f}% ({100 * added.low:+.1f} to {100 * added.high:+.1f})",
             f"{100 * one.of_oracle:.0f}%",
             f"{one.submissions_per_node_h:.1f}",
+            f"{one.pilots_per_first_step:.2f}",
             f"{one.refused['bftrainer']} ({one.refused['without']})",
             f"{one.decide_ms:.1f} ms",
             f"{sum(one.cpu_s.values()):.0f} s",
@@ -50,5 +52,6 @@ def as_values(one: Judged) -> dict[str, Any]:
         **values,
         "of_oracle": one.of_oracle,
         "submissions_per_node_h": one.submissions_per_node_h,
+        "pilots_per_first_step": one.pilots_per_first_step,
         "decide_ms": one.decide_ms,
     }

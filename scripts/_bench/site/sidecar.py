@@ -49,8 +49,10 @@ class Sidecar:
         """``hello_s``: from a pilot's start to its agent's hello."""
         self._machine, self._hello_s = machine, hello_s
         self.core = core or Core(machine)
+        self.core.on_started = self._decide_soon
         self.last_cycle: Callable[[], tuple[float, float] | None] = lambda: None
         self.n_submissions = self.n_releases = 0
+        self.requested, self._stepped = set[str](), set[str]()  # pilots; node made a first step
         self.held_s, self._counted_s, self._n_held = 0.0, 0.0, 0
         self._pilots: dict[str, Pilot] = {}
         self._number = itertools.count(1)
@@ -72,12 +74,18 @@ class Sidecar:
         """Forget what was counted so far."""
         self.count()
         self.held_s, self.n_submissions, self.n_releases = 0.0, 0, 0
+        self.requested.clear()
 
     def count(self) -> None:
         """Add up what is held until now."""
         now_s = self._machine.now_s
         self.held_s += self._n_held * (now_s - self._counted_s)
         self._counted_s = now_s
+
+    @property
+    def trained(self) -> set[str]:
+        """Return the pilots whose node made a first step, of those requested."""
+        return self.requested & self._stepped
 
     # ---- what Slurm and the agents tell --------------------------------------------------
 
@@ -234,6 +242,7 @@ class Sidecar:
         if self.core.snapshot is None:
             return
         orders = self.core.decide(self._pilots.values(), is_new=is_new)
+        self._stepped.update(one.name for one in self._pilots.values() if one.has_trained)
         self._follow(orders)
         if orders.look_wanted_s is not None:
             self._call(max(0.0, orders.look_wanted_s - now_s))
@@ -268,6 +277,7 @@ class Sidecar:
             if not limits_s:
                 continue
             name = f"p{next(self._number):07d}"
+            self.requested.add(name)
             self._pilots[name] = Pilot(name=name, node=node, limits_s=limits_s, requested_s=now_s)
             for _ in limits_s:
                 at_s = self._order_s()

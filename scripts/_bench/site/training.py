@@ -1,12 +1,12 @@
 """Trainers of a workload beside a machine: what a policy makes of what ordinary jobs leave.
 
 The daemon's decisions and pilots are those of ``sidecar``. Trainers progress by the paper's books:
-on nodes whose agent is connected, less what rescales and losses cost.
+on nodes whose agent is connected and whose worker has started, less what rescales and losses cost.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -35,11 +35,12 @@ class TrainingCore(Core):
         submissions: Iterable[Submission],
         *,
         policy: str,
-        begin_s: float,
+        stage: Stage,
         p_jmax: int,
     ) -> None:
-        """Trainers are submitted from ``begin_s`` on."""
-        super().__init__(machine)
+        """Trainers are submitted from the end of the warm-up on."""
+        super().__init__(machine, start_s=stage.start_s, poll_s=stage.poll_s)
+        begin_s = stage.warm_s
         self._policy = load_policy(policy)
         self.settings = replace(self.settings, policy=policy, p_jmax=p_jmax)
         self.books = PaperModel(Tally())
@@ -74,7 +75,11 @@ class TrainingCore(Core):
         return self.books.training()
 
     def _follow(self, plan: Any) -> None:
-        assignment = {n: t for n, t in plan.assignment.items() if n in self._held}
+        held = {n: t for n, t in plan.assignment.items() if n in self._held}
+        started = self._started(held)
+        sizes = Counter(started.values())
+        too_few = {r.trainer_id for r in self._trainers if sizes[r.trainer_id] < r.spec.n_min}
+        assignment = {n: t for n, t in started.items() if t not in too_few}
         self.books.apply_plan(replace(plan, assignment=assignment))
         for trainer in self._running:
             trainer.dropped = plan.dropped.get(trainer.trainer_id, "")
@@ -88,6 +93,8 @@ class Trained:
     trainers: tuple[SimTrainer, ...]
     begin_s: float
     end_s: float
+    pilots: int  # requested
+    pilots_trained: int  # whose node made a first step
     node_s: float  # of trainers
     idle_s: float  # node-seconds without ordinary jobs
     decisions: int
@@ -100,7 +107,7 @@ def play(stage: Stage, submissions: Iterable[Submission], policy: str, p_jmax: i
     """Run the machine with the trainers beside it."""
     machine = Machine(stage.slurm, stage.maintenance)
     MainScheduler(machine)
-    core = TrainingCore(machine, submissions, policy=policy, begin_s=stage.warm_s, p_jmax=p_jmax)
+    core = TrainingCore(machine, submissions, policy=policy, stage=stage, p_jmax=p_jmax)
     sidecar = Sidecar(machine, hello_s=stage.hello_s, core=core)
     backfill = Backfill(machine)
     sidecar.last_cycle = lambda: backfill.last
@@ -116,6 +123,8 @@ def play(stage: Stage, submissions: Iterable[Submission], policy: str, p_jmax: i
         trainers=core.everybody,
         begin_s=EPOCH_S + stage.warm_s,
         end_s=EPOCH_S + stage.end_s,
+        pilots=len(sidecar.requested),
+        pilots_trained=len(sidecar.trained),
         node_s=core.books.tally.node_s_used,
         idle_s=sum(to_s - from_s for spans in idle for from_s, to_s in spans),
         decisions=core.n_decisions,
