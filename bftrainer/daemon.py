@@ -271,13 +271,12 @@ class Daemon:
             if pilot.record.state.value == "running":
                 self._expected_agents.add(pilot_id)
         file = self.options.state_dir / "endpoint"
-        self.agents.endpoint_file = file if self.options.may_be_shared else None
         ports = self.policy.ports or ""
         port = remembered_port(file, ports)
         endpoint = await self.plane.start(self.options.bind_host, port, ports)
         offered = offered_at(self.options.offered, endpoint)
-        self.agents.endpoint, self.agents.further = offered[0], offered[1:]
         remember(file, *offered)
+        self.agents.offer_ourselves(offered, file if self.options.may_be_shared else None)
         self.adopt_deadline_s = time.monotonic() + self.policy.agent_timeout_s
         LOG.info("incarnation %d listens on %s", self.incarnation, ", ".join(offered))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from bftrainer.actuate.stray_pilots import forget_secrets
 from bftrainer.errors import BftError
 from bftrainer.policy.model import SitePolicy
 from bftrainer.wire.agent_config import AgentConfig
+from bftrainer.wire.endpoint import remember
 from bftrainer.wire.keys import KeyPair, pair_text, save_pair
 from bftrainer.wire.messages import Hello, Welcome
 
@@ -48,7 +49,7 @@ class AgentBook:
         self._keys = keys
         self.endpoint = ""
         self.further: tuple[str, ...] = ()  # where agents may find us, too
-        self.endpoint_file: Path | None = None  # for agents, if the daemon may move
+        self._endpoint_file: Path | None = None  # that agents read, too
         self.connected: dict[str, Hello] = {}
         self.away: dict[str, Hello] = {}  # the daemon is cut off from them
 
@@ -69,6 +70,19 @@ class AgentBook:
             " that directory: pilots_dir), the log of the batch system on that node (slurmd.log,"
             f" sbatchd.log), and whether nodes reach {', '.join(self.offered)}."
         )
+
+    def offer_ourselves(self, endpoints: Sequence[str], file: Path | None) -> None:
+        """Say where agents may find us, in files that those of releases before can read.
+
+        Args:
+            endpoints: the most probable first.
+            file: that names them (``wire.endpoint``) and that agents see; None: they see none.
+        """
+        self.endpoint, *further = endpoints
+        self.further, self._endpoint_file = tuple(further), file
+        if further and file is None:
+            self._endpoint_file = self._pilots_dir / "endpoint"
+            remember(self._endpoint_file, *endpoints)
 
     def write_files(
         self,
@@ -101,7 +115,7 @@ class AgentBook:
             node=node,
             address=address,
             daemon_endpoint=self.endpoint,
-            endpoints=self.further,
+            endpoints=self.further if user else (),  # who sees no file of ours
             network=self.policy.training_network or "",
             ports=self.policy.ports or "",
             daemon_public_key=self._keys.public,
@@ -114,7 +128,7 @@ class AgentBook:
             worker_lease_s=self.policy.worker_lease_s,
             gpus=gpus,
             interpreters=(interpreter,) if interpreter else (),
-            endpoint_file=self.endpoint_file,
+            endpoint_file=None if user else self._endpoint_file,
             tidies=bool(user),
         )
         contents = {"agent.json": config.text(), "agent.key": pair_text(keys)}

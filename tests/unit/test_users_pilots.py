@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from bftrainer.model.decision import Claim
 from bftrainer.policy.model import SitePolicy
 from bftrainer.submit.check import check_run_as
 from bftrainer.wire.agent_config import AgentConfig
+from bftrainer.wire.endpoint import endpoints_in
 from bftrainer.wire.keys import generate_pair, load_pair
 from slurm_plugins import adapter as slurm
 from tests.support.generations import offer
@@ -151,6 +153,24 @@ def test_its_files_are_returned_and_work_wherever_the_user_writes_them(tmp_path:
     config = AgentConfig.load(there / "agent.json")
     assert (config.state_dir, config.tidies) == (there, True)
     assert load_pair(config.key_file) == keys
+
+
+def test_where_a_daemon_of_several_addresses_is(tmp_path: Path) -> None:
+    book = AgentBook(
+        pilots_dir=tmp_path / "pilots", policy=SitePolicy(), incarnation=1, keys=generate_pair()
+    )
+    both = ("tcp://10.0.0.1:4000", "tcp://10.1.0.1:4000")
+    book.offer_ourselves(both, None)
+    own = book.write_files("p000001", "n1", generate_pair(), "", 0)
+    # As agents of releases before know it: nothing is in it but what they know.
+    assert not {"endpoints", "network", "ports"} & json.loads(own.config.read_text()).keys()
+    config = AgentConfig.load(own.config)
+    assert config.daemon_endpoint == both[0]
+    assert config.endpoint_file is not None
+    assert endpoints_in(config.endpoint_file) == both
+    users = book.write_files("p000002", "n1", generate_pair(), "", 0, user="alice")
+    found = json.loads(users.contents["agent.json"])  # alice sees no file of ours
+    assert (found["endpoints"], found["endpoint_file"]) == ([both[1]], None)
 
 
 def test_an_agent_removes_its_key_and_what_is_old(tmp_path: Path) -> None:
