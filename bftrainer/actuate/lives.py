@@ -8,9 +8,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.model.trainer import Lives, Mark
+from bftrainer.model.trainer import Lives, Mark, TrainerRecord
 
 KEPT = 8  # lives whose length is remembered
+
+
+def written(record: TrainerRecord) -> TrainerRecord:
+    """Return the record for the journal: of a first life its progress tells as much.
+
+    The release before does not know ``lives``, and must be able to take over.
+    """
+    now = record.lives
+    is_first = now.starts <= 1 and not now.lasted_s and now.lost == now.furthest == Mark()
+    return replace(record, lives=Lives()) if is_first and now != Lives() else record
+
+
+def read(record: TrainerRecord) -> TrainerRecord:
+    """Return a record of the journal with what ``written`` left out."""
+    at = record.progress
+    reached = Mark(step=at.step, epoch=at.epoch, samples=at.samples)
+    if record.lives != Lives() or reached == Mark():
+        return record
+    return replace(record, lives=Lives(reached=reached, starts=1, began_s=record.started_s or 0.0))
 
 
 def began(lives: Lives, at: Mark | None, now_s: float) -> Lives:

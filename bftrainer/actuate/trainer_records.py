@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from bftrainer.actuate import changing
+from bftrainer.actuate import changing, lives
 from bftrainer.actuate.log_files import Known, known_of, log_files
 from bftrainer.actuate.opening import Trainer, opened_of
 from bftrainer.actuate.study_news import StudyNews
@@ -39,7 +39,9 @@ class TrainerRecords:
         self._incarnation = incarnation
         self._clock, self._steady = clock, steady or clock
         self._on_change = on_change
-        self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
+        self.records: dict[str, TrainerRecord] = {
+            r.trainer_id: lives.read(r) for r in journal.trainers()
+        }
         self.waiting = Waiting(self.records, clock)
         self.trainers: dict[str, Trainer] = {}
         self._known: dict[str, Mapping[str, Known]] = {}  # last workers of those that have ended
@@ -115,6 +117,7 @@ class TrainerRecords:
         self, trainer: Trainer, kind: str, payload: object, also: Sequence[TrainerRecord] = ()
     ) -> None:
         body = {"trainer_id": trainer.record.trainer_id, "what": payload}
-        self._journal.note(kind, body, trainers=[trainer.record, *also])
+        records = [lives.written(record) for record in (trainer.record, *also)]
+        self._journal.note(kind, body, trainers=records)
         trainer.unwritten = None
         self.news.changed(trainer.record.spec)

@@ -102,11 +102,9 @@ class Starts(RuleBasedStateMachine):
         assert (fleet.requested.total(), len(fleet.released)) == (requested, released)
 
     def _started_by_milp(self, n_min: dict[str, int]) -> dict[str, int]:
-        """Leave out those that would need nodes planned for others: it need not gain by them."""
-        planned = self.fleet.plan.assignment if self.fleet.plan else {}
-        waiting = n_min.keys() - set(planned.values())
-        fits = sum(n_min[one] for one in waiting) <= len(self.nodes) - len(planned)
-        return n_min if fits else {one: n for one, n in n_min.items() if one not in waiting}
+        """Leave out all, if one could grow instead of another's start: that may gain more."""
+        most = sum(self.fleet.book.records[one].spec.n_max for one in n_min)
+        return n_min if most <= len(self.nodes) else {}
 
 
 def test_a_lease_of_themis_is_for_the_nodes_that_a_trainer_has() -> None:

@@ -140,3 +140,24 @@ def test_a_life_that_ends_in_a_checkpoint_is_no_loss() -> None:
     before = Lives(began_s=50.0)
     assert lives.ended(before, 70.0, is_saved=True) == before
     assert lives.ended(before, 70.0, is_saved=False).lasted_s == (20.0,)
+
+
+def test_a_first_life_is_left_out_of_the_journal_and_known_to_the_next_daemon(
+    tmp_path: Path, journal: Journal
+) -> None:
+    """The release before would refuse a journal with a field that it does not know."""
+    site = LivingSite(tmp_path, journal)
+    site.start(0, 40)
+    assert site.record.lives.reached.step == 40
+    site.book.tick()
+    journal.flush()
+    (stored,) = journal.trainers()
+    assert stored.lives == Lives()
+    again = lives.read(replace(stored, progress=site.record.progress))
+    assert again.lives.reached == site.record.lives.reached
+    site.book.on_agent_lost("p-n1")
+    site.book.tick()
+    site.live(0, 50)
+    journal.flush()
+    (stored,) = journal.trainers()
+    assert stored.lives == site.record.lives != Lives()
