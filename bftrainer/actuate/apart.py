@@ -99,8 +99,8 @@ class Apart:
         more = f" (and {len(present) - 4} more pairs)" if len(present) > 4 else ""
         gone = ", ".join(sorted(without))
         return (
-            f"BFT-1340: {', '.join(said)}{more} cannot reach each other, though the daemon reaches"
-            f" both{f'; it goes on without {gone}' if gone else ''}. Check cables, routes and"
+            f"BFT-1340: {', '.join(said)}{more} cannot reach each other"
+            f"{f'; it goes on without {gone}' if gone else ''}. Check cables, routes and"
             " firewalls between them; a node comes back when it can be reached."
         )
 
