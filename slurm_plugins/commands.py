@@ -89,7 +89,7 @@ class SlurmCommands(Commands):
 
 def kind_of(argv: Sequence[str]) -> str:
     """Return the kind of a request; "submit" and "cancel" are orders."""
-    if argv[0] in _KINDS and tuple(argv) not in (VERSION, HOSTS):
+    if argv[0] in _KINDS and tuple(argv) != VERSION:
         return _KINDS[argv[0]]
     if argv[0] == "squeue":
         return "jobs" if tuple(argv) in (SQUEUE, ASKED) else "pilots"

@@ -38,6 +38,7 @@ POLICY = SitePolicy(
     join_window_s=0.5,
     hold_idle_s=20.0,
     agent_timeout_s=2.0,
+    unreachable_s=1.0,
 )
 
 
@@ -117,12 +118,12 @@ def test_a_cancel_does_not_wait_behind_a_submission(site: Running) -> None:
     site.system.answers.clear()
     asked = len(site.system.asked)
     site.server.client.cancel([first])
-    wait_for(lambda: len(site.system.asked) > asked, timeout_s=30, what="a submission hangs")
+    wait_for(lambda: len(site.system.asked) > asked, what="a submission hangs")
     [held] = [j for j in site.server.client.snapshot()["jobs"] if j["nodes"] == [agent.name]]
     [hello] = site.daemon.agents.connected.values()
     os.kill(hello.pid, signal.SIGSTOP)  # it is lost, and cancelled by force
     try:
-        wait_for(lambda: held["job_id"] in site.system.cancelled, timeout_s=30, what="its cancel")
+        wait_for(lambda: held["job_id"] in site.system.cancelled, what="its cancel")
         assert not site.system.answers.is_set()
     finally:
         with suppress(ProcessLookupError):
@@ -176,7 +177,7 @@ def test_a_job_that_is_announced_does_not_wait_for_a_long_decision(
 
     monkeypatch.setattr("bftrainer.deciding.decide_surely", long)
     try:
-        wait_for(lambda: len(hasty) >= 2, timeout_s=30, what="a long decision")
+        wait_for(lambda: len(hasty) >= 2, what="a long decision")
         job = Job(
             job_id=f"{STAND_IN}1",
             user="alice",
@@ -187,8 +188,8 @@ def test_a_job_that_is_announced_does_not_wait_for_a_long_decision(
         )
         said = Announcement(at_s=time.time(), partition="", job=job)
         site.loop.call_soon_threadsafe(site.daemon.on_announced, (said,))
-        wait_for(lambda: site.daemon.pilots.give_backs, timeout_s=30, what="a pilot is given up")
-        wait_for(lambda: hasty[-2:] == [True, False], timeout_s=30, what="the whole decision")
+        wait_for(lambda: site.daemon.pilots.give_backs, what="a pilot is given up")
+        wait_for(lambda: hasty[-2:] == [True, False], what="the whole decision")
         assert not goes_on.is_set()
     finally:
         goes_on.set()
