@@ -26,6 +26,7 @@ class AdoptingTrainers(TrainerRecords):
     """Trainers that may be adopted."""
 
     reports: Reports
+    agent_on: Callable[[str], str]  # endpoint of the agent on a node; "": there is none
     on_broken: Callable[[Collection[str]], object]  # pilots that a trainer's others lost, too
     standing: dict[str, Standing]  # trainers whose agents cannot be reached
 

@@ -84,6 +84,11 @@ class AgentBook:
             self._endpoint_file = self._pilots_dir / "endpoint"
             remember(self._endpoint_file, *endpoints)
 
+    def endpoint_on(self, node: str) -> str:
+        """Return where peers find the connected agent of a node; "": there is none."""
+        found = (h.peer_endpoint for h in self.connected.values() if h.node == node)
+        return next(found, "")
+
     def write_files(
         self,
         pilot_id: str,

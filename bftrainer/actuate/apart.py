@@ -13,10 +13,11 @@ Only the reporting trainer goes by a report: an agent may run as a user. Used by
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bftrainer.elastic.covering import cover
+from bftrainer.elastic.protocol import Unreachable
 
 SILENT_S = 20.0  # a report lasts so long, if no other follows; reports come every 3 s
 HOLD_S = 5.0  # after the second end of a pair
@@ -103,6 +104,19 @@ class Apart:
             f"{f'; it goes on without {gone}' if gone else ''}. Check cables, routes and"
             " firewalls between them; a node comes back when it can be reached."
         )
+
+
+def of_agents_there(said: Unreachable, agent_on: Callable[[str], str]) -> Unreachable:
+    """Return a report without nodes that have another agent by now.
+
+    The one that is meant never answers again if its node has come back at another address.
+    """
+    if len(said.agents) != len(said.nodes):
+        return said
+    meant = [(node, agent) for node, agent in zip(said.nodes, said.agents, strict=True)
+             if agent_on(node) in ("", agent)]  # fmt: skip
+    nodes, agents = tuple(node for node, _ in meant), tuple(agent for _, agent in meant)
+    return replace(said, nodes=nodes, agents=agents)
 
 
 def _nodes(pairs: Iterable[Pair]) -> set[str]:

@@ -91,6 +91,7 @@ class ControlPlane:
             refusals=self.server.refusals,
         )
         self.trainers.on_broken = self.server.give_up
+        self.trainers.agent_on = self.agents.endpoint_on
 
     def adopt_policy(self, policy: SitePolicy) -> None:
         """Go by another policy from now on; connected agents hear of it as they need to."""

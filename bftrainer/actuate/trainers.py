@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from bftrainer.actuate import changing, recording, stimuli, trials
+from bftrainer.actuate import apart, changing, recording, stimuli, trials
 from bftrainer.actuate.adopting import AdoptingTrainers
 from bftrainer.actuate.costs import (
     learn_leaving,
@@ -100,6 +100,7 @@ class TrainerBook(AdoptingTrainers):
         self.cuts = Cuts()
         self.reports = Reports(send, self._refusals)
         self.standing, self.on_broken = {}, lambda _pilot_ids: None
+        self.agent_on = lambda _node: ""
         # The latest, as (trainer, at_s, what); the journal has all.
         self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
         self.pauses, self.paused_s = 0, 0.0  # since the daemon started
@@ -182,8 +183,8 @@ class TrainerBook(AdoptingTrainers):
         standing = dict.fromkeys(self.standing, now_s + STANDS_S)
         settled_until_s = {**self.budget.used_up(now_s), **winding_up, **standing}
         who = occupancy_of(self.trainers.values(), settled_until_s, among)
-        apart = all_barred(self.trainers.values(), among, self._steady(), ahead_s)
-        return replace(who, apart=apart)
+        barred = all_barred(self.trainers.values(), among, self._steady(), ahead_s)
+        return replace(who, apart=barred)
 
     def busy_pilots(self) -> frozenset[str]:
         """Return the pilots on which a worker runs or starts."""
@@ -224,6 +225,8 @@ class TrainerBook(AdoptingTrainers):
             self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
         elif isinstance(message, protocol.Reported):
             self._on_reported(trainer, message)
+        elif isinstance(message, protocol.Unreachable):
+            message = apart.of_agents_there(message, self.agent_on)
         self._handle(trainer, stimuli.WorkerMessage(worker_id=worker_id, message=message))
 
     def on_exit(self, pilot_id: str, worker_id: str, returncode: int, cause: str) -> None:

@@ -327,6 +327,7 @@ class Unreachable:
     """
 
     nodes: Texts
+    agents: Texts = ()  # endpoints of those meant, one for each node; (): whichever is there
 
 
 ToWorker: TypeAlias = Prepare | Commit | Stop

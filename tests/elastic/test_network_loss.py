@@ -50,11 +50,6 @@ def _judged(directory: Path, *, is_bitwise: bool) -> Outcome:
     return outcome
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="open (issue 39): since members report whom they cannot reach, a node whose agent was"
-    " replaced after a cut is not back within 60 s here; between hosts (tests/hosts) it is",
-)
 @pytest.mark.long
 def test_the_others_train_on_and_a_node_cut_off_ends_its_worker_by_itself(
     tmp_path: Path, network: Network

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from bftrainer.actuate.apart import HOLD_S, SILENT_S, Apart
+from dataclasses import replace
+
+from bftrainer.actuate.apart import HOLD_S, SILENT_S, Apart, of_agents_there
+from bftrainer.elastic.protocol import Unreachable
 
 
 def _named(apart: Apart, now_s: float) -> list[tuple[str, str]]:
@@ -53,3 +56,12 @@ def test_who_does_without_whom() -> None:
     assert apart.barred(11.0, ()) == {"n3": 10.0}
     assert "n1 and n3 cannot reach each other" in apart.sentence(11.0)
     assert apart.sentence(11.0 + SILENT_S) == ""
+
+
+def test_a_report_says_nothing_of_a_node_that_has_another_agent_by_now() -> None:
+    """A node that comes back at another address would be barred for as long as it is named."""
+    said = Unreachable(nodes=("n1", "n2"), agents=("tcp://a:1", "tcp://b:1"))
+    there = {"n1": "tcp://c:1", "n2": "tcp://b:1"}
+    assert of_agents_there(said, there.__getitem__).nodes == ("n2",)
+    assert of_agents_there(said, lambda _node: "") == said, "their pilots have not ended"
+    assert of_agents_there(replace(said, agents=()), there.__getitem__).nodes == said.nodes

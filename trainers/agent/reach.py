@@ -112,8 +112,11 @@ class Reach:
         answers = await asyncio.gather(*[self._reaches(endpoint) for endpoint in asked])
         silent = [e for e, is_reached in zip(asked, answers, strict=True) if not is_reached]
         if search.found(asked, silent, time.monotonic()):
-            nodes = tuple(sorted({m.node for m in search.silent.values()}))
-            body = protocol.to_body(protocol.Unreachable(nodes=nodes))
+            found = sorted((m.node, endpoint) for endpoint, m in search.silent.items())
+            said = protocol.Unreachable(
+                nodes=tuple(node for node, _ in found), agents=tuple(agent for _, agent in found)
+            )
+            body = protocol.to_body(said)
             self._report(WorkerSaid(worker_id=team.worker_id, body=body))
 
     async def _reaches(self, endpoint: str) -> bool:
