@@ -29,22 +29,31 @@ class Trouble:
     pilots: int | None = 0  # pilots that may end; None: no limit
 
 
-def _cut(host: str) -> Callable[[Cluster], None]:
-    return lambda cluster: cluster.cut(host)
-
-
-def _mend(host: str) -> Callable[[Cluster], None]:
-    return lambda cluster: cluster.mend(host)
+def _cut(name: str, host: str, hold_s: float, expected: str, stopped_s: float) -> Trouble:
+    return Trouble(
+        name=f"{name} cut for {hold_s:g} s",
+        make=lambda cluster: cluster.cut(host),
+        undo=lambda cluster: cluster.mend(host),
+        hold_s=hold_s,
+        expected=expected,
+        stopped_s=stopped_s,
+    )
 
 
 def _node_cut(hold_s: float, stopped_s: float) -> Trouble:
+    return _cut("node", "n2", hold_s, "the others train; it is back soon after", stopped_s)
+
+
+def _deaf(name: str, *, one_way: bool) -> Trouble:
     return Trouble(
-        name=f"node cut for {hold_s:g} s",
-        make=_cut("n2"),
-        undo=_mend("n2"),
-        hold_s=hold_s,
-        expected="the others train; it is back soon after",
-        stopped_s=stopped_s,
+        name=f"{name} for 60 s",
+        make=lambda cluster: cluster.block("n1", "n2", one_way=one_way),
+        undo=lambda cluster: cluster.unblock("n1", "n2"),
+        hold_s=60.0,
+        expected="one of the two is left out, the others train",
+        stopped_s=BLIND_S,
+        full_s=None,
+        pilots=None,
     )
 
 
@@ -65,7 +74,7 @@ TROUBLES: Final = {
     "cut-120": _node_cut(120.0, SURVIVORS_S),
     "cut-ever": Trouble(
         name="node cut for ever",
-        make=_cut("n2"),
+        make=lambda cluster: cluster.cut("n2"),
         undo=None,
         hold_s=150.0,
         expected="the others train; its pilot ends, once",
@@ -81,42 +90,10 @@ TROUBLES: Final = {
         expected="nothing is cancelled; training goes on",
         stopped_s=STEP_S,
     ),
-    "login": Trouble(
-        name="login host cut for 30 s",
-        make=_cut("login"),
-        undo=_mend("login"),
-        hold_s=30.0,
-        expected="nothing is cancelled; training goes on",
-        stopped_s=STEP_S,
-    ),
-    "controller": Trouble(
-        name="controller cut for 30 s",
-        make=_cut("ctl"),
-        undo=_mend("ctl"),
-        hold_s=30.0,
-        expected="training goes on",
-        stopped_s=STEP_S,
-    ),
-    "pair": Trouble(
-        name="two nodes deaf to each other for 60 s",
-        make=lambda cluster: cluster.block("n1", "n2"),
-        undo=lambda cluster: cluster.unblock("n1", "n2"),
-        hold_s=60.0,
-        expected="one of the two is left out, the others train",
-        stopped_s=BLIND_S,
-        full_s=None,
-        pilots=None,
-    ),
-    "one-way": Trouble(
-        name="n1 does not hear n2 for 60 s",
-        make=lambda cluster: cluster.block("n1", "n2", one_way=True),
-        undo=lambda cluster: cluster.unblock("n1", "n2"),
-        hold_s=60.0,
-        expected="one of the two is left out, the others train",
-        stopped_s=BLIND_S,
-        full_s=None,
-        pilots=None,
-    ),
+    "login": _cut("login host", "login", 30.0, "nothing is cancelled; training goes on", STEP_S),
+    "controller": _cut("controller", "ctl", 30.0, "training goes on", STEP_S),
+    "pair": _deaf("two nodes deaf to each other", one_way=False),
+    "one-way": _deaf("n1 does not hear n2", one_way=True),
     "power": Trouble(
         name="power of a node off for 20 s",
         make=lambda cluster: cluster.off("n2"),

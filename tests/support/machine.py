@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer import process
+from tests.support.own_root import KERNELS_DIRECTORIES
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,8 @@ BOOT_S, COMMAND_S = 60.0, 120.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # $1 is an empty directory; the others are directories that may be on another file system.
-_BOOT = """\
+_BOOT = (
+    """\
 set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$1"; cd "$1"; shift
@@ -40,18 +42,10 @@ for place; do
     [ "$(stat -c %d "$place")" != "$(stat -c %d /)" ] || continue
     mkdir -p "root$place"; mount --bind "$place" "root$place"; mount -o remount,bind,ro "root$place"
 done
-mount -t proc proc root/proc
-mount -t sysfs sysfs root/sys
+"""
+    + KERNELS_DIRECTORIES
+    + """\
 mount -t cgroup2 cgroup2 root/sys/fs/cgroup
-mount -t tmpfs -o mode=755 tmpfs root/run
-mount -t tmpfs -o mode=755 tmpfs root/dev
-for device in null zero full random urandom tty; do
-    touch "root/dev/$device"; mount --bind "/dev/$device" "root/dev/$device"
-done
-mkdir root/dev/pts root/dev/shm root/old
-mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts root/dev/pts
-mount -t tmpfs -o mode=1777 tmpfs root/dev/shm
-ln -s pts/ptmx root/dev/ptmx; ln -s /proc/self/fd root/dev/fd
 echo "127.0.0.1 localhost $(uname -n)" > root/etc/hosts
 uname -n > root/etc/hostname
 # getaddrinfo(3) with AI_ADDRCONFIG finds nothing where all addresses are of loopback.
@@ -67,6 +61,7 @@ done
 cd root; pivot_root . old; umount -l old
 exec "$SYSTEMD" --system --unit=multi-user.target
 """
+)
 
 
 class Machine:

@@ -13,12 +13,14 @@ from pathlib import Path
 from bftrainer import process
 from bftrainer.elastic import descendants
 from tests.support.hosts.rack import PATH, HostError, Rack
+from tests.support.own_root import KERNELS_DIRECTORIES
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 
 # $1 host, $2 the rack's directory; then directories that the host sees read-only.
-_SCRIPT = r"""
+_SCRIPT = (
+    r"""
 set -e
 host=$1 rack=$2; shift 2
 cd "$rack/disks/$host"
@@ -26,17 +28,9 @@ mkdir -p upper work root
 mount -t overlay overlay -o "lowerdir=/,upperdir=$PWD/upper,workdir=$PWD/work" root
 mount -t tmpfs -o mode=1777 tmpfs root/tmp
 mount --bind "$rack/home" root/home
-mount -t proc proc root/proc
-mount -t sysfs sysfs root/sys
-mount -t tmpfs -o mode=755 tmpfs root/run
-mount -t tmpfs -o mode=755 tmpfs root/dev
-for device in null zero full random urandom tty; do
-    touch "root/dev/$device"; mount --bind "/dev/$device" "root/dev/$device"
-done
-mkdir root/dev/pts root/dev/shm root/old
-mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts root/dev/pts
-mount -t tmpfs -o mode=1777 tmpfs root/dev/shm
-ln -s pts/ptmx root/dev/ptmx; ln -s /proc/self/fd root/dev/fd
+"""
+    + KERNELS_DIRECTORIES
+    + r"""
 if [ ! -e upper/installed ]; then
     rm -rf root/etc/slurm root/var/spool/slurm* root/var/tmp root/var/log/munge root/var/lib/munge
     mkdir -m 1777 root/var/tmp
@@ -65,6 +59,7 @@ install -d -o munge -g munge -m 755 /run/munge
 touch /run/booted
 exec sh -c 'sleep infinity & wait' "host-$host"
 """
+)
 
 
 def _seen() -> list[str]:
