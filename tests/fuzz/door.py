@@ -15,7 +15,8 @@ from hypothesis.strategies import SearchStrategy
 from tests.fuzz import doors
 from tests.support.effort import lines_of
 
-MOST_LINES = 1_200_000  # of plain Python that cost as much as one call
+# Of plain Python that cost as much as one call: 0.1 s where 10,000 of them take 0.87 ms.
+MOST_LINES = 1_200_000
 MOST_BYTES = 50 << 20  # growth of the process during one call
 CORPUS = Path(__file__).parent / "corpus"
 
