@@ -85,7 +85,7 @@ class Starts(RuleBasedStateMachine):
             return  # who waits is the policy's choice
         if fleet.settings.policy == "milp":
             n_min = self._started_by_milp(n_min)
-        slowest_s = max((fleet.asked[i].start_s for i in n_min), default=0.0)
+        slowest_s = max((fleet.asked[i].start_s for i in fleet.open_trainers()), default=0.0)
         start_s = 2 * fleet.hello_s + slowest_s + 3 * fleet.poll_s
         before = fleet.requested.total()
 
