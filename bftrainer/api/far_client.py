@@ -40,9 +40,7 @@ class FarClient(Client):
             dealer.set(zmq.LINGER, 0)
             dealer.set(zmq.IPV6, 1)  # as well
             dealer.set(zmq.MAXMSGSIZE, MAX_ANSWER_BYTES)
-            dealer.set(zmq.CURVE_SERVERKEY, self._address.public_key.encode("ascii"))
-            dealer.set(zmq.CURVE_PUBLICKEY, self._keys.public.encode("ascii"))
-            dealer.set(zmq.CURVE_SECRETKEY, self._keys.secret.encode("ascii"))
+            self._keys.prove(dealer, self._address.public_key)
             dealer.connect(endpoint)
             dealer.send(head + b"\n" + text)
             self._wait_answer(dealer)

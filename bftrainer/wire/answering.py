@@ -49,8 +49,6 @@ def first_answering(
 def _connect(dealer: zmq.Socket[bytes], endpoint: str, server_key: str, keys: KeyPair) -> None:
     dealer.set(zmq.LINGER, 0)
     dealer.set(zmq.IPV6, 1)
-    dealer.set(zmq.CURVE_SERVERKEY, server_key.encode("ascii"))
-    dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode("ascii"))
-    dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode("ascii"))
+    keys.prove(dealer, server_key)
     with suppress(zmq.ZMQError):  # no endpoint at all
         dealer.connect(endpoint)

@@ -63,9 +63,7 @@ class DaemonConnection:
         self._dealer.set(zmq.IPV6, 1)  # as well
         self._dealer.set(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
         come_back_soon(self._dealer, timeout_s)
-        self._dealer.set(zmq.CURVE_SERVERKEY, daemon_public_key.encode("ascii"))
-        self._dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode("ascii"))
-        self._dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode("ascii"))
+        keys.prove(self._dealer, daemon_public_key)
         self._monitor = self._dealer.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         )

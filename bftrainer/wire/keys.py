@@ -25,6 +25,12 @@ class KeyPair:
     public: str
     secret: str = field(repr=False)
 
+    def prove(self, client: zmq.Socket[bytes], server_key: str) -> None:
+        """Have a client's socket prove that it has this pair, to the holder of ``server_key``."""
+        client.set(zmq.CURVE_SERVERKEY, server_key.encode("ascii"))
+        client.set(zmq.CURVE_PUBLICKEY, self.public.encode("ascii"))
+        client.set(zmq.CURVE_SECRETKEY, self.secret.encode("ascii"))
+
 
 def generate_pair() -> KeyPair:
     """Return a fresh pair from libzmq's random source."""

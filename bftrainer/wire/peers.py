@@ -231,9 +231,7 @@ def _connect(dealer: zmq.Socket[bytes], endpoint: str, public_key: str, keys: Ke
     dealer.set(zmq.LINGER, 0)
     dealer.set(zmq.IPV6, int("[" in endpoint))
     dealer.set(zmq.MAXMSGSIZE, MAX_PEER_MESSAGE_BYTES)
-    dealer.set(zmq.CURVE_SERVERKEY, public_key.encode("ascii"))
-    dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode("ascii"))
-    dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode("ascii"))
+    keys.prove(dealer, public_key)
     dealer.connect(endpoint)
 
 

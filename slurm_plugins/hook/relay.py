@@ -68,9 +68,7 @@ class Relay:
             (zmq.HEARTBEAT_TIMEOUT, round(1000 * SILENT_S)),
         ):
             self._dealer.set(option, value)
-        self._dealer.set(zmq.CURVE_SERVERKEY, daemon_key.encode("ascii"))
-        self._dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode("ascii"))
-        self._dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode("ascii"))
+        keys.prove(self._dealer, daemon_key)
         self._monitor = self._dealer.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         )
