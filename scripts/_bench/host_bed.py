@@ -19,6 +19,8 @@ from tests.support.hosts import Cluster, Plan
 from tests.support.hosts.own_daemon import OwnDaemon, Update, updates, uses
 
 N_NODES: Final = 3
+# Slurm ends the jobs of a node that was silent for so long: its default, longer than our cuts.
+PLAN: Final = Plan(n_nodes=N_NODES, slurm=("SlurmdTimeout=300",))
 PARTITION: Final = "scavenge"
 SAMPLE_S: Final = 0.008
 PATIENCE_S: Final = 300.0  # until it trains on all nodes
@@ -48,7 +50,7 @@ class Bed:
     @contextlib.contextmanager
     def open(cls, *, trains: bool = True) -> Iterator[Bed]:
         """Start everything, and let it train at full size."""
-        with Cluster(Plan(n_nodes=N_NODES)) as cluster, OwnDaemon(cluster) as daemon:
+        with Cluster(PLAN) as cluster, OwnDaemon(cluster) as daemon:
             bed = cls(cluster, daemon)
             if trains:
                 bed.start()
