@@ -20,6 +20,9 @@ from bftrainer.polling import longest_rest_s
 
 CYCLE_S = 120.0  # for a poll whose commands run into their time limit, and a decision
 LONGEST_STATUS = 200  # characters
+# A busy manager has net.unix.max_dgram_qlen datagrams waiting; a lost STATUS comes again, a lost
+# STOPPING does not.
+ROOM_S = 2.0
 
 
 class ServiceManager:
@@ -35,16 +38,18 @@ class ServiceManager:
 
     def ready(self, policy: SitePolicy) -> None:
         """Say that requests are answered, under this policy."""
-        self._send("READY=1", *self._patience(longest_rest_s(policy) + CYCLE_S))
+        patience = self._patience(longest_rest_s(policy) + CYCLE_S)
+        self._send("READY=1", *patience, wait_s=ROOM_S)
 
     def reloading(self) -> None:
         """Say that the policy is read again; ``ready`` ends this."""
         # Type=notify-reload (systemd 253) wants the time, too.
-        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        now = f"MONOTONIC_USEC={time.monotonic_ns() // 1000}"
+        self._send("RELOADING=1", now, wait_s=ROOM_S)
 
     def stopping(self) -> None:
         """Say that the daemon ends."""
-        self._send("STOPPING=1", "STATUS=stops; pilots and trainers go on")
+        self._send("STOPPING=1", "STATUS=stops; pilots and trainers go on", wait_s=ROOM_S)
 
     def polled(self, took_s: float, n_held: int, failures: Sequence[str]) -> None:
         """Note that a poll's outcome was handled.
@@ -73,12 +78,12 @@ class ServiceManager:
         self._watchdog_s = needed_s
         return (f"WATCHDOG_USEC={needed_s * 1e6:.0f}",)
 
-    def _send(self, *assignments: str) -> None:
+    def _send(self, *assignments: str, wait_s: float = 0.0) -> None:
+        """Send what nothing may fail for, because nobody reads; changes of state wait for room."""
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, suppress(OSError):
-            # Nothing here may wait, or fail, because nobody reads.
-            sock.settimeout(0)
+            sock.settimeout(wait_s)
             sock.sendto("\n".join(assignments).encode(), self._address)
 
 

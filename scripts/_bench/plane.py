@@ -34,7 +34,6 @@ from bftrainer.policy.model import SitePolicy
 from bftrainer.wire.keys import generate_pair
 from bftrainer.wire.messages import (
     AgentMessage,
-    Hello,
     WorkerExited,
     WorkerSaid,
     WorkerStarted,
@@ -99,6 +98,7 @@ class Plane:
         self._background: list[asyncio.Task[None]] = []
         self._left = contextlib.ExitStack()
         self._planned: list[str] = []
+        self._is_stale = False  # the plan: something has changed since it was carried out
 
     # ---- life ------------------------------------------------------------------------
 
@@ -138,7 +138,8 @@ class Plane:
             pilots_dir=self.directory / "pilots",
             incarnation=incarnation,
             keys=self._keys,
-            listener=Listener(received=self._received),
+            listener=Listener(received=self._received, changed=self._changed),
+            decide_soon=self._changed,
         )
         self._book, self.trainers = self._control.agents, self._control.trainers
         if not is_heir:
@@ -198,6 +199,8 @@ class Plane:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            if self._is_stale and not self._control.is_adopting:
+                self.set_nodes(self._planned)  # as the daemon decides anew
             self._control.tick()
 
     async def _live(self) -> None:
@@ -208,9 +211,6 @@ class Plane:
     def _received(self, _pilot_id: str, message: AgentMessage) -> None:
         """Keep what benchmarks ask about."""
         match message:
-            case Hello():
-                if not self._control.is_adopting:
-                    self.set_nodes(self._planned)  # as the daemon decides anew
             case WorkerStarted(worker_id=worker_id, pid=pid):
                 self.pids[worker_id] = pid
             case WorkerSaid(body=body):
@@ -222,12 +222,16 @@ class Plane:
             case _:
                 pass
 
+    def _changed(self) -> None:
+        self._is_stale = True
+
     # ---- what a benchmark does -----------------------------------------------------------
 
     def set_nodes(self, nodes: Sequence[str]) -> None:
         """Plan these nodes for the trainer."""
-        self._planned = list(nodes)
-        offers = [o for o in self._control.offers().values() if o.node in nodes]
+        self._planned, self._is_stale = list(nodes), False
+        barred = self.trainers.occupancy().apart.get(self.trainer_id, {})
+        offers = [o for o in self._control.offers().values() if o.node in {*nodes} - {*barred}]
         self.trainers.set_targets({self.trainer_id: offers})
 
     @property

@@ -41,7 +41,8 @@ OTHER: dict[str, Any] = {
     "fair_share_half_life_s": 600.0,
     "max_wait_s": 600.0,
 }
-DECIDED = ("seen", "_seen", "_sound", "_shorten", "_before")  # what was, not what is
+# What was, not what is, and how often the journal has written that it lives.
+DECIDED = ("seen", "_seen", "_sound", "_shorten", "_before", "_mark", "_marked", "_next_mark")
 OURS = ("bftrainer.", "milp.")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import stat
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -65,12 +67,13 @@ def cluster() -> Iterator[SlurmTestCluster]:
         yield running
 
 
-def export(cluster: SlurmTestCluster, path: Path, n_jobs: int) -> Path:
-    """Write what sacct says once it knows the end of so many ordinary jobs."""
+def export(cluster: SlurmTestCluster, path: Path, n_jobs: int, since_s: float) -> Path:
+    """Write what sacct says since then, once it knows the end of so many ordinary jobs."""
     env = {**cluster.env, "PATH": os.environ["PATH"], "SLURM_TIME_FORMAT": "%s", "TZ": "UTC0"}
+    since = datetime.fromtimestamp(math.floor(since_s), UTC).strftime("%Y-%m-%dT%H:%M:%S")
     argv = (
         *("sacct", "--allusers", "--duplicates", "--allocations", "--parsable2"),
-        *("--starttime", "now-1hour", "--format", COLUMNS),
+        *("--starttime", since, "--format", COLUMNS),
     )
 
     def everything() -> str:
@@ -99,6 +102,7 @@ def test_sacct_gives_the_fragments_between_the_jobs(
 ) -> None:
     """Two jobs on all nodes, between them one on n1 and a pilot's stand-in on n2."""
     assert cluster.up_s is not None
+    since_s = time.time()
     cluster.submit(n_nodes=N_NODES, duration_s=1)
     left_idle(cluster)
     pilot = cluster.submit(
@@ -108,7 +112,7 @@ def test_sacct_gives_the_fragments_between_the_jobs(
     wait_for(lambda: cluster.ended_s(middle) and cluster.ended_s(pilot), what="both to end")
     left_idle(cluster)
     last = cluster.submit(n_nodes=N_NODES, duration_s=1)
-    file = export(cluster, tmp_path / "sacct.txt", 3)
+    file = export(cluster, tmp_path / "sacct.txt", 3, since_s)
     found = read_trace(file, "sacct", options=ReadOptions(ignored=("bf",)))
     assert sorted(found.names) == [f"n{i + 1}" for i in range(N_NODES)]
     first_node = found.names.index("n1")
@@ -196,7 +200,7 @@ def test_the_predicted_harvest_is_what_the_daemon_harvested(
         begin_s, end_s = run_script(cluster, items)
         entries = sidecar.entries()
         sidecar.client.cancel(trainer, now=True)
-        file = export(cluster, tmp_path / "sacct.txt", len(items))
+        file = export(cluster, tmp_path / "sacct.txt", len(items), begin_s)
     finally:
         sidecar.stop()
     costs = tmp_path / "costs.json"
