@@ -27,6 +27,7 @@ gap_margin_s: 1
 reserve_nodes_per_type: 0
 join_window_s: 0.3
 hold_idle_s: 20
+harm_slo_s: 60
 batch_options: {command_timeout_s: 6, reservations_interval_s: 0}
 """
 
@@ -113,7 +114,11 @@ class AccidentSite:
             view = self.view()
             return len(view.observed_nodes) == n_nodes == view.record.progress.size
 
-        wait_for(so_many, what=f"it trains on {n_nodes} nodes")
+        try:
+            wait_for(so_many, what=f"it trains on {n_nodes} nodes")
+        except AssertionError as late:
+            nodes = self.cluster.command("sinfo", "-N", "-o", "%N %T %E").stdout
+            raise AssertionError(f"{late}\n{self.status()}\n{nodes}") from late
         self.trains_on()
 
     def trains_on(self) -> None:

@@ -51,6 +51,7 @@ reserve_nodes_per_type: 0
 join_window_s: 0.2
 hold_idle_s: 2
 p_jmax: 1
+harm_slo_s: 60
 """
 
 
