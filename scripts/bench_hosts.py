@@ -6,7 +6,8 @@ of an ordinary user on its login host, one trainer of three hosts, default polic
 has a cluster of its own. *Stopped*: the longest time without an update, from the trouble until 20 s
 after the trainer is whole again. *Full size*: from the end of the trouble to an update of all
 hosts. *Pilots*: those whose job ended. *Said*: by ``bftrainer status``, at the end of the trouble.
-Ordinary jobs of one node: from sbatch to their start, beside a cluster without us.
+Ordinary jobs of one node: from sbatch to their start, beside a cluster without us. Starts: from
+``bftrainer up`` to the first update, where hosts have odd names, networks or packet filters.
 Prints every target with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
@@ -26,6 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' hosts
 
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.host_bed import BACK_S, Bed, Seen
+from _bench.host_starts import STARTS, refusals, starts
 from _bench.host_troubles import TROUBLES, Trouble
 from _bench.waiting import BenchError
 
@@ -33,6 +35,9 @@ from tests.support.hosts import HostError
 from tests.support.hosts.why_not import why_not
 
 JOBS: Final = "jobs"
+START: Final = "starts"
+START_S: Final = 60.0
+REFUSAL_S: Final = 10.0
 ADDED_S: Final = 1.0
 JOBS_PER_ROUND: Final = 4
 
@@ -97,6 +102,25 @@ def jobs(count: int, measured: Measured) -> dict[str, list[float]]:
     return found
 
 
+def begin(count: int, measured: Measured) -> dict[str, list[float]]:
+    """Measure how soon a trainer trains on hosts of all kinds."""
+    found = {start.name: [starts(start) for _ in range(count)] for start in STARTS}
+    refused = [took_s for _ in range(count) for took_s in refusals()]
+    measured.table(
+        "From up to the first update, s: median, worst",
+        ("hosts", "seconds"),
+        [(name, both(times)) for name, times in found.items()],
+    )
+    worst = max(took_s for times in found.values() for took_s in times)
+    measured.at_most("start on any hosts", worst, START_S, note=f"worst of {count} each")
+    measured.at_most("refusal of an address", max(refused), REFUSAL_S,
+                     note=f"worst of {len(refused)}")  # fmt: skip
+    return {**found, "refused": refused}
+
+
+GROUPS: Final = {JOBS: jobs, START: begin}
+
+
 def measure(options: argparse.Namespace, measured: Measured) -> None:
     """Run the scenarios."""
     if why := why_not():
@@ -108,8 +132,8 @@ def measure(options: argparse.Namespace, measured: Measured) -> None:
     try:
         for key in options.scenarios.split(","):
             note(key)
-            if key == JOBS:
-                seen[key] = jobs(count, measured)
+            if key in GROUPS:
+                seen[key] = GROUPS[key](count, measured)
                 continue
             found, bad = repeat(TROUBLES[key], count)
             rows.append(judge(TROUBLES[key], found, measured))
@@ -126,7 +150,7 @@ def measure(options: argparse.Namespace, measured: Measured) -> None:
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse unknown scenarios."""
-    unknown = set(options.scenarios.split(",")) - {*TROUBLES, JOBS}
+    unknown = set(options.scenarios.split(",")) - {*TROUBLES, *GROUPS}
     if unknown:
         parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
 
@@ -139,7 +163,7 @@ BENCHMARK = Benchmark(
     options={
         "--count": {"type": int, "default": 5, "help": "repetitions (%(default)s)"},
         "--scenarios": {
-            "default": ",".join([*TROUBLES, JOBS]),
+            "default": ",".join([*TROUBLES, *GROUPS]),
             "help": "of %(default)s",
         },
     },

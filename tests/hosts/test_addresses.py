@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.hosts import Cluster, Names, rules, running_hosts
+from tests.support.hosts import Names, rules, running_hosts
 from tests.support.hosts.own_daemon import OwnDaemon
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
 PORTS = "21000-21040"
-OF_SLURM = "6817-6818"
-FIRST = "add rule inet filter input "
 
 
 @contextmanager
@@ -33,12 +31,6 @@ def up(daemon: OwnDaemon, *options: str) -> None:
 def written(daemon: OwnDaemon, name: str) -> str:
     (found,) = daemon.cluster.home.glob(f"ada/.bftrainer/*/{name}")
     return found.read_text()
-
-
-def close(cluster: Cluster, host: str, *opened: str) -> None:
-    """Drop all that comes in, but for Slurm and these rules."""
-    accepted = [*rules.only([OF_SLURM]), *opened]
-    rules.replace(cluster.pid(host), "filter", *accepted, policy="drop")
 
 
 @pytest.mark.parametrize(
@@ -59,12 +51,7 @@ def test_the_printed_rules_are_all_that_closed_hosts_need_and_one_network_is_use
         up(daemon, "--network", "10.78.0.0/24", "--ports", PORTS)
         policy = "/home/ada/.bftrainer/hosts/policy.yaml"
         printed = daemon.does("doctor", "--policy", policy, "--firewall", "nftables")
-        of_daemon, of_nodes = printed.split("# On every node")
-        given = {"ctl": "", "login": of_daemon, "n1": of_nodes, "n2": of_nodes}
-        for host, text in given.items():
-            found = [line for line in text.splitlines() if line.startswith(FIRST)]
-            assert len(found) == (host != "ctl")
-            close(daemon.cluster, host, *(line.removeprefix(FIRST) for line in found))
+        rules.close_but_for(daemon.cluster, printed)
         trainer = daemon.submit_train("2:2")
         daemon.trains_at(trainer, 2)  # the rules let nothing in from the other network
         assert trainer in daemon.says("status", host="n1").stdout
@@ -72,7 +59,7 @@ def test_the_printed_rules_are_all_that_closed_hosts_need_and_one_network_is_use
 
 def test_a_daemon_that_agents_cannot_reach_is_told() -> None:
     with own_daemon(n_nodes=2) as daemon:
-        close(daemon.cluster, "login")
+        rules.close(daemon.cluster, "login")
         up(daemon)
         trainer = daemon.submit_train("2:2")
         where = written(daemon, "endpoint").removeprefix("tcp://")

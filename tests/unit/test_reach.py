@@ -11,7 +11,7 @@ import pytest
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.wire.peers import PeerStanding, Surveyed
 from trainers.agent.quorum import Absent, Answer, NextGeneration, Wait, judge
-from trainers.agent.reach import AGAIN_S, LEAST_S, MOST_S, Search, reaches
+from trainers.agent.reach import AGAIN_S, LEAST_S, MOST_S, REPORT_S, Search, reaches
 
 A, B, C = (
     Member(worker_id=name, rank=rank, node=name, address=name, agent_endpoint=f"tcp://{name}:1")
@@ -51,6 +51,7 @@ def test_who_cannot_be_reached_is_looked_for_until_it_can_and_then_reported_once
     assert search.found(asked, [C.agent_endpoint], 10.0)
     assert _due(search, 0.0, 10.0 + AGAIN_S / 2) == set()
     assert _due(search, 0.0, 10.0 + AGAIN_S) == {"c"}, "the others train without it"
+    assert not search.found({C.agent_endpoint: C}, [C.agent_endpoint], 10.0 + REPORT_S / 2)
     assert search.found({C.agent_endpoint: C}, [C.agent_endpoint], 14.0)
     assert search.found({C.agent_endpoint: C}, (), 17.0)
     assert search.silent == {}

@@ -27,7 +27,10 @@ LEAST_S = 2.0  # without a step, ...
 STEPS = 3.0  # ... or so many steps
 # Two attempts: Linux sends a SYN again after 1 s (tcp(7), RFC 6298).
 CONNECT_S = 2.5
-AGAIN_S = 0.5  # between two looks at those that cannot be reached
+# Those that cannot be reached are asked often and briefly: a new SYN soon after the way is mended.
+AGAIN_CONNECT_S = 0.5
+AGAIN_S = 0.25
+REPORT_S = 3.0  # between two reports that say the same
 MOST_S = 30.0  # between two looks at all, if a step takes long: doubled from LEAST_S
 KEPT_S = 60.0  # what was found for a trainer, after its last team here: it may be starting again
 AT_ONCE = 128
@@ -42,6 +45,7 @@ class Search:
     next_s: float = 0.0
     pause_s: float = LEAST_S
     seen_s: float = 0.0  # when a team was here
+    told_s: float = 0.0  # when this was reported last
 
     def due(
         self, members: Mapping[str, Member], *, still_s: float, step_s: float, now_s: float
@@ -69,7 +73,12 @@ class Search:
         self.silent = {**others, **{e: m for e, m in asked.items() if e in silent}}
         self.pause_s = AGAIN_S if self.silent else min(MOST_S, 2.0 * max(LEAST_S, self.pause_s))
         self.next_s = now_s + self.pause_s
-        return bool(before or self.silent)
+        if before.keys() == self.silent.keys() and (
+            not self.silent or now_s < self.told_s + REPORT_S
+        ):
+            return False
+        self.told_s = now_s
+        return True
 
 
 class Reach:
@@ -109,7 +118,8 @@ class Reach:
             task.add_done_callback(lambda _task: self._at_work.pop(team.trainer_id))
 
     async def _connect(self, team: Team, search: Search, asked: Mapping[str, Member]) -> None:
-        answers = await asyncio.gather(*[self._reaches(endpoint) for endpoint in asked])
+        limits = [AGAIN_CONNECT_S if e in search.silent else CONNECT_S for e in asked]
+        answers = await asyncio.gather(*map(self._reaches, asked, limits))
         silent = [e for e, is_reached in zip(asked, answers, strict=True) if not is_reached]
         if search.found(asked, silent, time.monotonic()):
             found = sorted((m.node, endpoint) for endpoint, m in search.silent.items())
@@ -119,9 +129,9 @@ class Reach:
             body = protocol.to_body(said)
             self._report(WorkerSaid(worker_id=team.worker_id, body=body))
 
-    async def _reaches(self, endpoint: str) -> bool:
+    async def _reaches(self, endpoint: str, timeout_s: float) -> bool:
         async with self._limit:
-            return await reaches(endpoint, CONNECT_S)
+            return await reaches(endpoint, timeout_s)
 
 
 async def reaches(endpoint: str, timeout_s: float) -> bool:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from tests.support.hosts.plan import CONTROLLER, LOGIN
 from tests.support.hosts.rack import enter
+
+if TYPE_CHECKING:
+    from tests.support.hosts.cluster import Cluster
+
+OF_SLURM = "6817-6818"
+FIRST = "add rule inet filter input "
 
 _TABLE = """\
 table inet {table} {{
@@ -46,3 +54,19 @@ def only(ports: Sequence[str]) -> tuple[str, ...]:
         "meta l4proto { icmp, icmpv6 } accept",
         *((f"tcp dport {{ {', '.join(ports)} }} accept",) if ports else ()),
     )
+
+
+def close(cluster: Cluster, host: str, *opened: str) -> None:
+    """Drop all that comes in, but for Slurm and these rules."""
+    accepted = [*only([OF_SLURM]), *opened]
+    replace(cluster.pid(host), "filter", *accepted, policy="drop")
+
+
+def close_but_for(cluster: Cluster, printed: str) -> None:
+    """Drop all that comes in, but for Slurm and the rules that ``doctor --firewall`` printed."""
+    of_daemon, of_nodes = printed.split("# On every node")
+    given = {CONTROLLER: "", LOGIN: of_daemon} | dict.fromkeys(cluster.plan.nodes, of_nodes)
+    for host, text in given.items():
+        found = [line for line in text.splitlines() if line.startswith(FIRST)]
+        assert bool(found) == bool(text)
+        close(cluster, host, *(line.removeprefix(FIRST) for line in found))
