@@ -46,7 +46,7 @@ class Apart:
     """What is known of a trainer's nodes; each change makes a new one."""
 
     pairs: tuple[Pair, ...] = ()
-    patience_s: float = 0.0  # a pair counts when it is so old
+    patience_s: float = 0.0  # pairs count when one is so old
 
     def heard(self, node: str, others: Collection[str], now_s: float) -> Apart:
         """Return it after a report: ``node`` cannot reach ``others``, and reaches all else."""
@@ -69,8 +69,12 @@ class Apart:
         return replace(self, pairs=tuple(pairs[-MOST_PAIRS:]))
 
     def present(self, now_s: float) -> tuple[Pair, ...]:
-        """Return the pairs that count now."""
-        return tuple(p for p in self.pairs if p.since_s + self.patience_s <= now_s < p.until_s)
+        """Return the pairs that count now: all, once one is old enough.
+
+        The younger ones show which node of the oldest one the others do not reach, either.
+        """
+        there = tuple(p for p in self.pairs if now_s < p.until_s)
+        return there if any(p.since_s + self.patience_s <= now_s for p in there) else ()
 
     def left_out(self, now_s: float, order: Sequence[str]) -> frozenset[str]:
         """Return which of these nodes the trainer does without; the first are kept first."""

@@ -23,6 +23,8 @@ from bftrainer.policy.model import SitePolicy
 from bftrainer.profile.measure import Observation
 from bftrainer.runtimes.base import Resize, resize_of
 
+# Another member's report shows which of the two the others do not reach, either.
+SETTLE_S = 0.5
 FOUND_S = 5.0  # an agent has looked for so long when it reports a node that it cannot reach
 RESTART_PATIENCE_S = 30.0  # connections outlive a short cut, and a restart costs more
 
@@ -70,7 +72,7 @@ def limits_of(policy: SitePolicy, spec: TrainerSpec) -> LimitsSet:
         start_timeout_s=policy.start_timeout_s,
         no_progress_s=0.0 if restarts else policy.no_progress_s,
         cut_patience_s=max(
-            RESTART_PATIENCE_S if restarts else 0.0, policy.agent_timeout_s - FOUND_S
+            RESTART_PATIENCE_S if restarts else SETTLE_S, policy.agent_timeout_s - FOUND_S
         ),
     )
 

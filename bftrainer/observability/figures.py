@@ -15,8 +15,8 @@ from bftrainer.observability.metrics import MetricSample
 
 # Counted by ``wire.refused_messages``; always exported, because alerts need existing series.
 REFUSALS = (
-    "stranger", "handshake-failed", "malformed", "impostor", "before-hello", "fenced", "later",
-    "not-its-worker", "not-its-copy", "not-believed", "unknown", "failed",
+    "stranger", "handshake-failed", "malformed", "impostor", "before-hello", "superseded", "fenced",
+    "later", "not-its-worker", "not-its-copy", "not-believed", "unknown", "failed",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ Owned by the daemon.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import resource
 import time
@@ -91,6 +92,8 @@ class AgentServer:
         self.reach = Reach(timeout_s=agent_timeout_s)
         self._by_pilot: dict[str, _Connection] = {}
         self._by_route: dict[bytes, _Connection] = {}
+        self._order: dict[bytes, int] = {}  # of connections, by their first Hello
+        self._numbers = itertools.count()
         self._checker: asyncio.TimerHandle | None = None
         self._check_due_s = 0.0
         self.refusals = RefusedMessages(LOG)
@@ -176,6 +179,7 @@ class AgentServer:
         self._router.close()
         self._by_pilot.clear()
         self._by_route.clear()
+        self._order.clear()
 
     def _send(self, route: bytes, message: DaemonMessage) -> bool:
         stamped = message.model_copy(update={"incarnation": self._incarnation})
@@ -227,6 +231,11 @@ class AgentServer:
             self._refuse("later", pilot_id, f"it has seen incarnation {hello.incarnation}")
             return
         before = self._by_pilot.get(pilot_id)
+        order = self._order.setdefault(route, next(self._numbers))
+        if before is not None and order < self._order[before.route]:
+            # TCP delivers after a cut what an agent wrote to a connection that it gave up since.
+            self.counts["superseded"] += 1
+            return
         process = hello.peer_public_key
         if before is not None and before.route != route and before.process != process:
             self._lose(before, "disconnected")  # its disconnect is about to be reported
@@ -263,6 +272,7 @@ class AgentServer:
                 del self._by_pilot[connection.pilot_id]
 
     def _gone(self, route: bytes) -> None:
+        self._order.pop(route, None)
         self._lose(self._by_route.get(route), "disconnected")
 
     def _lose(self, connection: _Connection | None, why: str) -> None:

@@ -45,6 +45,13 @@ def test_it_counts_when_it_is_as_old_as_the_patience() -> None:
     assert _named(apart, 43.0) == [("n1", "n3")]
 
 
+def test_the_second_report_tells_which_of_the_two_it_is() -> None:
+    apart = Apart(patience_s=0.5).heard("n1", ["n2"], 10.0).heard("n3", ["n2"], 10.1)
+    order = ("n2", "n1", "n3")  # it would keep n2
+    assert apart.left_out(10.4, order) == set()
+    assert apart.left_out(10.5, order) == {"n2"}, "not n1 first, and n2 0.1 s later"
+
+
 def test_who_does_without_whom() -> None:
     apart = Apart().heard("n1", ["n3"], 10.0)
     assert apart.left_out(10.0, ("n1", "n2", "n3")) == {"n3"}

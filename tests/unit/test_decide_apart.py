@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.actuate.opening import SETTLE_S
 from bftrainer.canonical import decode, encode
 from bftrainer.decide.apart import HOLD_S, why_unused
 from bftrainer.elastic import protocol
@@ -88,6 +89,7 @@ def test_a_report_reaches_decisions_the_log_and_the_workers(
         site.enter()
         first, second = site.machine.members
         site.say(second, protocol.Unreachable(nodes=("n1",)))
+        site.steady_s += SETTLE_S
         site.book.tick()
         assert site.book.occupancy().apart.keys() == {"t1"}
         assert site.book.occupancy().apart["t1"].keys() == {"n2"}

@@ -213,6 +213,31 @@ def test_an_agent_that_connects_again_is_not_lost() -> None:
     run(scenario)
 
 
+def test_what_comes_late_over_a_connection_given_up_since_does_not_replace_its_successor() -> None:
+    """TCP delivers after a cut what was written before the agent connected anew."""
+
+    async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
+        daemon = Daemon(ours)
+        daemon.server.register("p1", theirs.public)
+        endpoint = await daemon.server.start("127.0.0.1")
+        first, second = Agent(endpoint, ours, theirs), Agent(endpoint, ours, theirs)
+        first.connection.send(hello())
+        await until(lambda: first.heard, "first welcome")
+        second.connection.send(hello())
+        await until(lambda: second.heard, "second welcome")
+        first.connection.send(hello())
+        await until(lambda: daemon.server.counts["superseded"], "the late Hello")
+        first.connection.close()
+        daemon.server.send("p1", messages.Leave(reason="to the second"))
+        await until(lambda: len(second.heard) == 2, "it is still the one that is spoken to")
+        assert daemon.order == ["hello", "hello"]
+        second.connection.close()
+        await until(lambda: daemon.lost, "the end of the second is one")
+        await daemon.server.stop()
+
+    run(scenario)
+
+
 def test_an_agent_whose_pilot_has_ended_is_told_to_leave() -> None:
     async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
         daemon = Daemon(ours)

@@ -26,7 +26,7 @@ LOOK_S = 0.25
 LEAST_S = 2.0  # without a step, ...
 STEPS = 3.0  # ... or so many steps
 # Two attempts: Linux sends a SYN again after 1 s (tcp(7), RFC 6298).
-CONNECT_S = 2.5
+CONNECT_S = 2.0
 # Those that cannot be reached are asked often and briefly: a new SYN soon after the way is mended.
 AGAIN_CONNECT_S = 0.5
 AGAIN_S = 0.25
