@@ -291,8 +291,7 @@ class DaemonViews:
         agents, since_s = self._daemon.agents, self._daemon.plane.server.reach.since_s
         if since_s is None or (trainer_id and trainer_id not in self._daemon.trainers.standing):
             return ""
-        nodes = [hello.node for hello in agents.away.values()]
-        return cut_off_sentence(nodes, len(agents.held), time.monotonic() - since_s)
+        return cut_off_sentence(agents.away.values(), len(agents.held), time.monotonic() - since_s)
 
     # ---- views -------------------------------------------------------------------------
 
@@ -317,7 +316,7 @@ class DaemonViews:
         planned: dict[str, list[str]] = {}
         for node, trainer_id in plan.assignment.items() if plan else ():
             planned.setdefault(trainer_id, []).append(node)
-        held = {h.node for h in daemon.agents.held.values()}
+        held = set(daemon.agents.held.values())
         waited_for = daemon.pilots.by_node().keys() - held
         views, withheld, cut = [], daemon.trainers.waiting.withheld(), self._cuts()
         for record in records:
