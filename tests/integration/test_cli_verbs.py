@@ -43,6 +43,20 @@ def checkpoint(directory: Path, step: int) -> Path:
 # ---- changes ----------------------------------------------------------------------------
 
 
+def test_a_name_means_the_one_trainer_that_has_it(service: MemoryService, output: Output) -> None:
+    for number, name in enumerate(("twin", "twin", "other")):
+        submit("-J", name, "--checkpoint-dir", f"of-{number}")
+    output.readouterr()
+    assert main(["hold", "other", "twin"]) == 2
+    said = output.readouterr().err
+    assert "BFT-1333" in said
+    assert "called twin: t1, t2." in said
+    assert [record.held_s for record in service.records.values()] == [None] * 3
+    assert main(["cancel", "t1"]) == 0
+    assert main(["hold", "twin"]) == 0  # the other one has ended
+    assert [i for i, record in service.records.items() if record.held_s is not None] == ["t2"]
+
+
 def test_hold_release_and_update_change_what_they_name(
     service: MemoryService, output: Output
 ) -> None:
