@@ -391,7 +391,7 @@ class Daemon:
         """Wait for the agents of an earlier incarnation, with a time limit."""
         if self._expected_agents and time.monotonic() < self.adopt_deadline_s:
             return False
-        self.plane.adopt()
+        self.plane.adopt(self._expected_agents)
         observed = self.trainers.occupancy().training
         ours = self.trainers
         nodes = {n: i for i in ours.trainers for part in ours.nodes_of(i) for n in part}

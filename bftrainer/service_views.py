@@ -17,7 +17,7 @@ from bftrainer.explain.batches import batch_sentences
 from bftrainer.explain.failures import trouble, trouble_sentences
 from bftrainer.explain.kept import is_vain, vain_sentence
 from bftrainer.explain.pilots import waiting, waiting_sentences
-from bftrainer.explain.reach import cut_off_sentence
+from bftrainer.explain.reach import cut_off_sentence, unheard_sentence
 from bftrainer.explain.reserve import true_cause
 from bftrainer.explain.restarts import loss_sentences, restart_sentences
 from bftrainer.explain.sizes import explain_trainer
@@ -31,7 +31,7 @@ from bftrainer.model.cluster import JobState, Node, NodeState
 from bftrainer.model.decision import Plan
 from bftrainer.model.harm import HarmReport
 from bftrainer.model.terms import Terms
-from bftrainer.model.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import (
     Explanation,
     LogFile,
@@ -131,6 +131,7 @@ class DaemonViews:
             observed_size=len(view.observed_nodes),
             sentences=(
                 *trouble_sentences(record, daemon.policy.failure_budget, time.monotonic()),
+                *self._unheard(record).values(),
                 *self._cuts(of=trainer_id).values(),
                 *self._not_saved(trainer_id),
                 *self._pilot_sentences(record, view.planned_nodes),
@@ -153,6 +154,7 @@ class DaemonViews:
             if unfit(record, daemon.settings)  # nothing can be computed with its numbers
             else near_speeds(record, daemon.settings, len(view.planned_nodes), marginal),
             t_fwd_s=daemon.settings.t_fwd_s,
+            unheard_nodes=view.unheard_nodes,
         )
 
     def _pilot_sentences(
@@ -270,6 +272,19 @@ class DaemonViews:
         found = {i: cuts.sentence(t, now_s) for i, t in trainers.items() if of in ("", i)}
         return {trainer_id: why for trainer_id, why in found.items() if why}
 
+    def _unheard(self, record: TrainerRecord) -> dict[str, str]:
+        """Say of a parked trainer's last nodes that their agents are silent, by node."""
+        if record.state is not TrainerState.PARKED:
+            return {}
+        daemon, now_s, found = self._daemon, time.monotonic(), dict[str, str]()
+        for pilot_id in daemon.trainers.last_pilots(record.trainer_id):
+            pilot = daemon.pilots.pilots.get(pilot_id)
+            if pilot is not None and pilot.unheard_s is not None:
+                for_s, node = now_s - pilot.unheard_s, pilot.record.node
+                left_s = None if pilot.is_leaving else daemon.pilots.unreachable_s - for_s
+                found[node] = unheard_sentence(node, for_s, left_s)
+        return found
+
     def _not_saved(self, trainer_id: str) -> tuple[str, ...]:
         trainer = self._daemon.trainers.trainers.get(trainer_id)
         return () if trainer is None or not (why := trainer.machine.not_saved) else (why,)
@@ -291,8 +306,7 @@ class DaemonViews:
         agents, since_s = self._daemon.agents, self._daemon.plane.server.reach.since_s
         if since_s is None or (trainer_id and trainer_id not in self._daemon.trainers.standing):
             return ""
-        nodes = [hello.node for hello in agents.away.values()]
-        return cut_off_sentence(nodes, len(agents.held), time.monotonic() - since_s)
+        return cut_off_sentence(agents.away.values(), len(agents.held), time.monotonic() - since_s)
 
     # ---- views -------------------------------------------------------------------------
 
@@ -317,18 +331,20 @@ class DaemonViews:
         planned: dict[str, list[str]] = {}
         for node, trainer_id in plan.assignment.items() if plan else ():
             planned.setdefault(trainer_id, []).append(node)
-        held = {h.node for h in daemon.agents.held.values()}
+        held = set(daemon.agents.held.values())
         waited_for = daemon.pilots.by_node().keys() - held
         views, withheld, cut = [], daemon.trainers.waiting.withheld(), self._cuts()
         for record in records:
             nodes = planned.get(record.trainer_id, ())
             observed, starting = daemon.trainers.nodes_of(record.trainer_id)
+            unheard = self._unheard(record)
             view = TrainerView(
                 record=record,
                 planned_nodes=tuple(sorted(nodes)),
                 requested_nodes=tuple(sorted(waited_for.intersection(nodes).union(starting))),
                 observed_nodes=observed,
                 trouble=self._cut_off(record.trainer_id)
+                or " ".join(unheard.values())
                 or trouble(record, daemon.policy.failure_budget, time.monotonic())
                 or cut.get(record.trainer_id)
                 or " ".join(self._not_saved(record.trainer_id))
@@ -337,6 +353,7 @@ class DaemonViews:
                 or vain_sentence(record, time.time())
                 or " ".join(self._late(() if record.state.is_final else nodes)[:1]),
                 waits=withheld.get(record.trainer_id, ""),
+                unheard_nodes=tuple(unheard),
             )
             views.append(view)
         return tuple(views)

@@ -9,10 +9,11 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from bftrainer.actuate import recording, stimuli
 from bftrainer.actuate.adoption import adopt, parked_meanwhile
-from bftrainer.actuate.cut_off import Standing, survivors
+from bftrainer.actuate.cut_off import Standing, not_heard, put_in, survivors
 from bftrainer.actuate.group import NodeOffer, Parked, Regrouped, Worker, worker_on
 from bftrainer.actuate.opening import Trainer
 from bftrainer.actuate.reported_workers import Reports
@@ -30,13 +31,27 @@ class AdoptingTrainers(TrainerRecords):
     on_broken: Callable[[Collection[str]], object]  # pilots that a trainer's others lost, too
     standing: dict[str, Standing]  # trainers whose agents cannot be reached
 
-    def adopt_all(self, offers: Mapping[str, NodeOffer]) -> None:
-        """Build the machines' state from all ``reports``; ``offers`` by pilot id."""
+    def adopt_all(
+        self, offers: Mapping[str, NodeOffer], away: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Build the machines' state from all ``reports``.
+
+        Args:
+            offers: of connected agents, by pilot.
+            away: nodes of pilots whose agents cannot be reached; trainers there stand still.
+        """
         found = self.reports.judged({i: t.record for i, t in self.trainers.items()}, offers)
         for trainer in self.trainers.values():
             believed, now_s = found.get(trainer.record.trainer_id, ()), self._steady()
             workers = [worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
-            self._adopt(trainer, workers, {b.worker_id: b.said for b in believed})
+            said = {b.worker_id: b.said for b in believed}
+            unheard = not_heard(trainer.record, away, now_s)
+            if pilots := {worker.pilot_id for worker in unheard}:
+                self.standing[trainer.record.trainer_id] = Standing(pilots=pilots, said=said)
+            self._adopt(trainer, workers, said)
+            if unheard:
+                put_in(trainer.machine, unheard, offers)
+                trainer.log.restart()
 
     def cannot_reach(self, pilot_id: str) -> None:
         """An agent is not heard, but it is probably the daemon that is cut off."""
@@ -61,8 +76,10 @@ class AdoptingTrainers(TrainerRecords):
             old, now_s = trainer.machine, self._steady()
             self._reopen(trainer)
             believed, generation = found.get(trainer_id, ()), trainer.record.progress.generation
-            self._adopt(trainer, *survivors(old, generation, believed, offers, reported, now_s))
-            targets = tuple(o for o in old.targets.values() if o.pilot_id in offers)
+            stood_so = (old, standing, generation, believed, offers, reported, now_s)
+            self._adopt(trainer, *survivors(*stood_so))
+            had = [o.pilot_id for o in old.targets.values()]
+            targets = tuple(offers[pilot_id] for pilot_id in had if pilot_id in offers)
             was = stimuli.TargetsSet(offers=targets, staying=old.staying, batches=old.batches)
             for stimulus in (was, *standing.heard):  # without targets it would park
                 self._handle(trainer, stimulus)
@@ -94,6 +111,8 @@ class AdoptingTrainers(TrainerRecords):
         trainer.log.restart()
         if done is not None and done.generation > trainer.record.progress.generation:
             self._on_regrouped(trainer, done)
+        elif trainer.record.trainer_id in self.standing:
+            return
         elif trainer.record.progress.size and not trainer.machine.members:
             self._on_parked(trainer, parked_meanwhile(trainer.record))
 

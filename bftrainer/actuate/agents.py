@@ -51,12 +51,12 @@ class AgentBook:
         self.further: tuple[str, ...] = ()  # where agents may find us, too
         self._endpoint_file: Path | None = None  # that agents read, too
         self.connected: dict[str, Hello] = {}
-        self.away: dict[str, Hello] = {}  # the daemon is cut off from them
+        self.away: dict[str, str] = {}  # pilot -> node: the daemon is cut off from their agents
 
     @property
-    def held(self) -> Mapping[str, Hello]:
-        """Agents that hold their nodes, heard or not."""
-        return {**self.away, **self.connected}
+    def held(self) -> Mapping[str, str]:
+        """The nodes that agents hold, heard or not, by pilot."""
+        return {**self.away, **{pilot_id: h.node for pilot_id, h in self.connected.items()}}
 
     @property
     def offered(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from bftrainer.wire.messages import (
     WorkerExited,
     WorkerSaid,
 )
-from bftrainer.wire.server import UNREACHABLE, AgentServer
+from bftrainer.wire.server import MOST_ENDED, SILENT, UNREACHABLE, AgentServer
 
 LOG = logging.getLogger("bftrainer.daemon")
 
@@ -69,6 +69,7 @@ class ControlPlane:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._listener, self._leaving, self._user_of = listener, leaving, user_of
+        self._journal = journal
         self.is_adopting = True
         self.agents = AgentBook(
             pilots_dir=pilots_dir, policy=policy, incarnation=incarnation, keys=keys
@@ -99,7 +100,12 @@ class ControlPlane:
         self.trainers.adopt_policy(policy)
 
     async def start(self, host: str, port: int = 0, ports: str = "") -> str:
-        """Listen for agents; return the endpoint (port 0: a free one, within ``ports``)."""
+        """Listen for agents; return the endpoint (port 0: a free one, within ``ports``).
+
+        Pilots may have ended for an earlier incarnation whose agents could not be told.
+        """
+        for pilot in self._journal.ended_pilots(MOST_ENDED):
+            self.server.has_ended(pilot.pilot_id, pilot.public_key)
         self.agents.endpoint = await self.server.start(host, port, ports)
         return self.agents.endpoint
 
@@ -150,12 +156,15 @@ class ControlPlane:
     def _cannot_reach(self, pilot_id: str) -> None:
         if (hello := self.agents.connected.pop(pilot_id, None)) is None:
             return
-        if not self.agents.away:
-            LOG.warning("BFT-1330: cut off from most agents; trainers go on without the daemon")
-        LOG.info("agent of pilot %s on %s cannot be reached", pilot_id, hello.node)
-        self.agents.away[pilot_id] = hello
+        self._is_away(pilot_id, hello.node)
         self.trainers.cannot_reach(pilot_id)
         self._listener.changed()
+
+    def _is_away(self, pilot_id: str, node: str) -> None:
+        if not self.agents.away:
+            LOG.warning("BFT-1330: cut off from most agents; trainers go on without the daemon")
+        LOG.info("agent of pilot %s on %s cannot be reached", pilot_id, node)
+        self.agents.away[pilot_id] = node
 
     def _reached(self) -> None:
         """Go on with the trainers that stood still, once no agent is away."""
@@ -189,9 +198,19 @@ class ControlPlane:
         offers = {p: self.agents.offer(p, self._user_of(p)) for p in there}
         return {p: offer for p, offer in offers.items() if offer is not None}
 
-    def adopt(self) -> None:
-        """Take over the workers that agents of an earlier incarnation have reported."""
-        self.trainers.adopt_all(self.offers())
+    def adopt(self, missing: Collection[str] = ()) -> None:
+        """Take over the workers that agents of an earlier incarnation have reported.
+
+        Args:
+            missing: pilots whose agents did not come in time: silent, unless we are cut off.
+        """
+        is_cut_off = self.server.begins_cut_off(missing)
+        for pilot_id in sorted(missing):
+            if is_cut_off:
+                self._is_away(pilot_id, self.server.node_of(pilot_id))
+            else:
+                self._listener.gone(pilot_id, SILENT, None)
+        self.trainers.adopt_all(self.offers(), self.agents.away)
         self.is_adopting = False
 
     def tick(self) -> None:

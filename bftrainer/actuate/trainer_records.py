@@ -71,6 +71,14 @@ class TrainerRecords:
         trainer = self.trainers.get(trainer_id)
         return trainer.machine.nodes() if trainer is not None else ((), ())
 
+    def last_pilots(self, trainer_id: str) -> list[str]:
+        """Return the pilots of the workers of its last generation that did not leave in order."""
+        trainer = self.trainers.get(trainer_id)
+        known = trainer.machine.workers.values() if trainer else ()
+        left = {worker.worker_id for worker in known if worker.has_left}
+        there = self.records[trainer_id].workers
+        return sorted({pilot_id for worker_id, pilot_id in there if worker_id not in left})
+
     def log_files(self, trainer_id: str) -> tuple[LogFile, ...]:
         """Return the log of every worker it ever had, oldest first; reads users' files."""
         trainer = self.trainers.get(trainer_id)

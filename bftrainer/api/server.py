@@ -6,15 +6,16 @@ Serves a ``Service`` through ``routes`` until ``stop``. Started by the daemon in
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 from bftrainer.api import paths
 from bftrainer.api.http_protocol import EmbeddedServer
 from bftrainer.api.routes import Routes
 from bftrainer.api.service import Service
+from bftrainer.elastic.own_name import own_name
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.policy.groups.users import Visibility
 
@@ -81,9 +82,10 @@ def bind(path: Path, mode: int) -> socket.socket:
     """Return a listening socket at ``path``, replacing one of a dead daemon.
 
     The socket is created under another name and renamed once it listens with its final mode, so
-    it is usable when it appears and never accessible with a wider mode.
+    it is usable when it appears and never accessible with a wider mode. That name is shorter than
+    the socket's, whose path may be as long as a path can be.
     """
-    staging = path.with_name(f".{os.getpid():x}")
+    staging = path.with_name(f".{crc32(own_name().encode()):x}")
     paths.check_length(path)
     paths.check_length(staging)
     paths.check_directory(path.parent)

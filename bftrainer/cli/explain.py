@@ -31,9 +31,9 @@ def explain(trainer_id: str, socket_name: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json(document("explain", view))
         return
+    state = "unheard" if view.unheard_nodes else shown(view.state)
     click.echo(
-        f"{view.trainer_id} is {shown(view.state)} on {view.observed_size} nodes; "
-        f"planned: {view.planned_size}"
+        f"{view.trainer_id} is {state} on {view.observed_size} nodes; planned: {view.planned_size}"
     )
     for sentence in view.sentences:
         click.echo(f"- {shown(sentence)}")

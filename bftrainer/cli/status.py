@@ -182,6 +182,10 @@ def _print_trainer(view: TrainerView) -> None:
         click.echo(f"{name:<13} {shown(value)}")
 
 
+def _why(view: TrainerView) -> str:
+    return view.trouble if view.unheard_nodes else view.waits or view.record.reason
+
+
 def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
     """Return everything about one trainer as names and values."""
     record, spec, progress = view.record, view.record.spec, view.record.progress
@@ -197,7 +201,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("user", spec.user),
         (
             "state",
-            f"{state_of(record)}{f': {why}' if (why := view.waits or record.reason) else ''}",
+            f"{state_of(view)}{f': {why}' if (why := _why(view)) else ''}",
         ),
         *([("asks for", request)] if (request := _request(spec)) else []),
         ("size", f"{len(view.observed_nodes)} of {spec.n_min} to {spec.n_max} nodes{each}"),

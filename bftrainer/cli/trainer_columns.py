@@ -16,7 +16,7 @@ COLUMNS: dict[str, tuple[str, Callable[[TrainerView, float], str]]] = {
     "id": ("ID", lambda view, _: view.record.trainer_id),
     "name": ("NAME", lambda view, _: view.record.spec.name),
     "user": ("USER", lambda view, _: view.record.spec.user),
-    "state": ("STATE", lambda view, _: state_of(view.record)),
+    "state": ("STATE", lambda view, _: state_of(view)),
     "nodes": (">NODES", lambda view, _: str(len(view.observed_nodes))),
     "plan": (">PLAN", lambda view, _: str(len(view.planned_nodes))),
     "limits": ("LIMITS", lambda view, _: f"{view.record.spec.n_min}:{view.record.spec.n_max}"),
@@ -76,11 +76,16 @@ def row_of(view: TrainerView, now_s: float, names: Sequence[str] = USUAL) -> tup
     return tuple(COLUMNS[name][1](view, now_s) for name in names)
 
 
-def state_of(record: TrainerRecord) -> str:
-    """Return its state; or that it is held, or waits at its rung."""
-    if record.state.is_final or (record.held_s is None and record.rung_s is None):
+def state_of(view: TrainerView) -> str:
+    """Return its state; or that it is held, waits at its rung, or may train on unheard."""
+    record = view.record
+    if record.state.is_final:
         return str(record.state)
-    return "held" if record.held_s is not None else "at rung"
+    if view.unheard_nodes:
+        return "unheard"
+    if record.held_s is not None:
+        return "held"
+    return "at rung" if record.rung_s is not None else str(record.state)
 
 
 def reason_of(view: TrainerView) -> str:

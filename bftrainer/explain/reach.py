@@ -1,4 +1,4 @@
-"""Says which agents the daemon cannot reach, and what that means for their trainers. Pure."""
+"""Says which agents are not heard, and what that means for their trainers. Pure."""
 
 from __future__ import annotations
 
@@ -23,3 +23,20 @@ def cut_off_sentence(nodes: Collection[str], n_agents: int, for_s: float) -> str
         f" {for_s:.0f} s ({names}). Trainers there go on as far as is known, and no pilot is"
         " cancelled for it. Check the network of the daemon's host."
     )
+
+
+def unheard_sentence(node: str, for_s: float, left_s: float | None) -> str:
+    """Say that nobody knows what a trainer's worker on a silent node does, and how long we wait.
+
+    Args:
+        node: of its last workers.
+        for_s: how long its agent is not heard.
+        left_s: for which its pilot is kept; None: it is cancelled already.
+    """
+    begin = (
+        f"The agent of {node} is not heard for {for_s:.0f} s, so its worker there may train on"
+        " unseen, and what it does there is repeated from the last checkpoint."
+    )
+    if left_s is None:
+        return f"{begin} Its pilot is being cancelled: an agent that comes back has to go."
+    return f"{begin} It is waited for, for another {max(0.0, left_s):.0f} s (unreachable_s)."

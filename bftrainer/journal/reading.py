@@ -46,6 +46,14 @@ class Reading(ABC):
         with self._transaction(is_reading=True) as connection:
             return tuple(pilot_from(text) for text in connection.execute(query).scalars())
 
+    def ended_pilots(self, most: int) -> tuple[PilotRecord, ...]:
+        """Return the newest that have ended since the last checkpoint, oldest first."""
+        table = schema.pilots
+        query = select(table.c.record).where(table.c.state == str(PilotState.ENDED))
+        query = query.order_by(table.c.ordinal.desc()).limit(most)
+        with self._transaction(is_reading=True) as connection:
+            return tuple(pilot_from(text) for text in connection.execute(query).scalars())[::-1]
+
     def entries(
         self, kind: str | None = None, after_seq: int = 0, limit: int | None = None
     ) -> Iterator[JournalEntry]:

@@ -22,6 +22,8 @@ class TrainerView:
     observed_nodes: tuple[str, ...]  # members of the current generation
     trouble: str = ""  # its failures while it is not final, one sentence
     waits: str = ""  # why it is to have no nodes now (held, --after, --begin), one sentence
+    # While it is parked: where its last workers may train on, as their agents are not heard.
+    unheard_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,7 @@ class Explanation:
     terms: tuple[Term, ...] = ()  # what the policy went by; (): the three figures above
     speeds: tuple[SizeSpeed, ...] = ()  # near the planned size; (): its throughput is not measured
     t_fwd_s: float = 0.0
+    unheard_nodes: tuple[str, ...] = ()  # as in ``TrainerView``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

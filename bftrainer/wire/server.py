@@ -157,6 +157,24 @@ class AgentServer:
         for pilot_id in lost:
             self._on_lost(pilot_id, SILENT)
 
+    def begins_cut_off(self, awaited: Collection[str]) -> bool:
+        """Whether agents that an earlier incarnation had are unreachable, as they are the most.
+
+        Args:
+            awaited: pilots whose agents did not come ``agent_timeout_s`` after our start.
+        """
+        now = time.monotonic()
+        ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
+        if not self.reach.is_cut_off([*ages_s, *[self._timeout_s for _ in awaited]]):
+            return False
+        for pilot_id in awaited:
+            self.reach.left(pilot_id, now - self._timeout_s)
+        return True
+
+    def node_of(self, pilot_id: str) -> str:
+        """Return the node that a pilot was registered for."""
+        return self._node_by_pilot.get(pilot_id, "")
+
     def is_connected(self, pilot_id: str) -> bool:
         """Whether the agent has sent Hello and is not lost."""
         return pilot_id in self._by_pilot

@@ -31,6 +31,13 @@ class Training:
         record: dict[str, Any] = self.daemon.trainer(self.trainer)["record"]
         return record
 
+    def restart(self) -> None:
+        """Kill the daemon and start another one."""
+        before = self.daemon.status()
+        self.cluster.does("login", "kill", "-KILL", str(before["pid"]))
+        self.daemon.does("up", "--partition", "bf")
+        assert self.daemon.status()["incarnation"] == before["incarnation"] + 1
+
     def jobs(self) -> set[str]:
         """The pilots' jobs that run, as "JOB NODE"."""
         said = self.cluster.does("login", "squeue", "-h", "-pbf", "-tR", "-o%i %N")
@@ -132,6 +139,47 @@ def test_a_node_that_is_gone_ends_with_its_job(training: Training) -> None:
     )
     training.cluster.stop_slurm("n1")  # which would ask after it only minutes later
     training.cluster.start_slurm("n1")
+    training.daemon.trains_at(training.trainer, 3)
+
+
+def test_a_daemon_that_is_started_while_it_is_cut_off_takes_over_too(training: Training) -> None:
+    training.daemon.trains_at(training.trainer, 3)
+    jobs, before = training.jobs(), training.record
+    for node in training.cluster.plan.nodes:
+        training.cluster.block("login", node)
+    training.restart()
+    said = "BFT-1330: The daemon has not heard 3 of its 3 agents"
+    wait_for(lambda: said in " ".join(training.daemon.status()["failures"]), what="it says so")
+    training.trains_on()
+    during = training.record
+    assert (during["state"], during["progress"]["size"]) == ("running", 3)
+    assert {node["use"] for node in training.nodes().values()} == {"unreachable"}
+    for node in training.cluster.plan.nodes:
+        training.cluster.unblock("login", node)
+    wait_for(lambda: training.record["progress"]["step"] >= training.step() - UPDATES, what="news")
+    wait_for(lambda: not training.daemon.status()["failures"], what="all is well")
+    after = training.record
+    assert training.jobs() == jobs
+    for name in ("last_generation", "rescales", "failures"):
+        assert after[name] == before[name], name
+
+
+def test_an_agent_is_told_to_go_by_a_daemon_that_only_has_its_key(training: Training) -> None:
+    training.daemon.trains_at(training.trainer, 3)
+    (job,) = (job.split()[0] for job in training.jobs() if job.endswith(" n2"))
+    agents = training.cluster.processes("n2", "trainers.agent")
+    assert agents
+    training.cluster.stop_slurm("n2")  # so that nobody else ends them
+    training.cluster.cut("n2")
+    training.cluster.does("login", "scancel", job, user="ada")
+    wait_for(lambda: not training.nodes()["n2"]["pilot_id"], what="the pilot has ended")
+    training.restart()
+    training.cluster.mend("n2")
+    wait_for(
+        lambda: not set(agents) & set(training.cluster.processes("n2", "trainers.agent")),
+        what="its agent is told to go",
+    )
+    training.cluster.start_slurm("n2")
     training.daemon.trains_at(training.trainer, 3)
 
 

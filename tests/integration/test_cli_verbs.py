@@ -43,6 +43,20 @@ def checkpoint(directory: Path, step: int) -> Path:
 # ---- changes ----------------------------------------------------------------------------
 
 
+def test_a_name_means_the_one_trainer_that_has_it(service: MemoryService, output: Output) -> None:
+    for number, name in enumerate(("twin", "twin", "other")):
+        submit("-J", name, "--checkpoint-dir", f"of-{number}")
+    output.readouterr()
+    assert main(["hold", "other", "twin"]) == 2
+    said = output.readouterr().err
+    assert "BFT-1333" in said
+    assert "called twin: t1, t2." in said
+    assert [record.held_s for record in service.records.values()] == [None] * 3
+    assert main(["cancel", "t1"]) == 0
+    assert main(["hold", "twin"]) == 0  # the other one has ended
+    assert [i for i, record in service.records.items() if record.held_s is not None] == ["t2"]
+
+
 def test_hold_release_and_update_change_what_they_name(
     service: MemoryService, output: Output
 ) -> None:
@@ -346,3 +360,25 @@ def test_top_draws_on_a_terminal_until_q(service: MemoryService) -> None:
     finally:
         os.close(outer)
     assert "nodes     1 train, 2 held, 1 requested, 1 idle, 4 in all" in seen.decode()
+
+
+def test_doctor_finds_agents_that_never_speak_in_what_the_daemon_says(
+    service: MemoryService, output: Output
+) -> None:
+    asked = ["doctor", "--batch-system", "local", "--batch-option", "socket=/nowhere", "--json"]
+
+    def found() -> dict[str, tuple[str, str]]:
+        assert main(asked) == 0
+        findings = json.loads(output.readouterr().out)["findings"]
+        return {one["code"]: (one["cost"], one["remedy"]) for one in findings}
+
+    before = found()
+    assert not before.keys() & {"BFT-1314", "BFT-1331"}
+    latest = "3 pilots in a row ended before their agent spoke, so requests pause. The latest: p1"
+    late = "Its job 7 runs on n1 since 40 s, its agent has not connected to 10.1.0.5:41230."
+    service.failures, service.late_agents = (*service.failures, f"BFT-1331: {latest}"), (late,)
+    after = found()
+    assert after.keys() - before.keys() == {"BFT-1314", "BFT-1331"}
+    assert after["BFT-1331"][0] == latest
+    assert "see the output of these jobs" in after["BFT-1331"][1]
+    assert late in after["BFT-1314"][0]

@@ -88,6 +88,8 @@ class MemoryService:
         self.account_sums: Sums = {}
         self.back_off = self.draining = ""
         self.slow_nodes: tuple[str, ...] = ()
+        self.failures: tuple[str, ...] = ("squeue did not answer.",)
+        self.late_agents: tuple[str, ...] = ()
         self.broken = False
         self.killed: list[str] = []  # cancelled without a checkpoint
         self.requeued: list[str] = []
@@ -104,7 +106,7 @@ class MemoryService:
             started_s=time.time() - 3700,
             batch_system="local",
             observed="unknown",
-            failures=("squeue did not answer.",),
+            failures=self.failures,
             policy_hash="abcdef0123456789",
             nodes_total=4,
             nodes_idle=1,
@@ -120,6 +122,7 @@ class MemoryService:
             back_off=self.back_off,
             draining=self.draining,
             slow_nodes=self.slow_nodes,
+            late_agents=self.late_agents,
         )
 
     def nodes(self) -> tuple[NodeView, ...]:

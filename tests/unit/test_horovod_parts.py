@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,7 @@ from bftrainer.model.trainer import (
 from bftrainer.runtimes.base import Resize, load_runtime, resize_of
 from bftrainer.runtimes.config import worker_config
 from bftrainer.runtimes.horovod import BOOTSTRAP
+from bftrainer.wire.addresses import host_addresses
 
 CONFIG = WorkerConfig(trainer_id="t1", worker_id="w1", node="n", script="s")
 TOKEN = secrets.token_hex(8)
@@ -151,6 +153,13 @@ def test_only_the_context_of_an_earlier_commit_is_cut(
 def test_the_device_of_an_address_is_found() -> None:
     assert sockets.interface_of("127.0.0.1") == "lo"
     assert sockets.interface_of("203.0.113.9") == ""  # TEST-NET-3: nobody's
+    assert sockets.interface_of("2001:db8::9") == ""  # for documents: nobody's
+    own = [(str(one.address), one.interface) for one in host_addresses()]
+    assert own
+    for text, device in own:
+        assert sockets.interface_of(text) == device
+    if Path("/proc/net/if_inet6").exists():
+        assert sockets.interface_of("0:0::0:1") == "lo"
 
 
 # ---- the order -------------------------------------------------------------------------

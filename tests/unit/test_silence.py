@@ -302,3 +302,63 @@ def test_a_trainer_that_was_cancelled_meanwhile_is_not_taken_over(site: Site) ->
     site.book.reports.keep("p-n1", [reports["n1"]])
     site.book.reached({"p-n1": offer("n1"), "p-n2": offer("n2")})
     assert site.sent == [("p-n1", KillWorker(worker_id=reports["n1"].worker_id))]
+
+
+# ---- the daemon starts cut off -----------------------------------------------------------
+
+AWAY = {"p-n1": "n1", "p-n2": "n2"}
+
+
+def _heir(site: Site, tmp_path: Path, *heard: str, step: int = 900) -> Site:
+    """The book of a daemon that starts, which hears these nodes only."""
+    heir = Site(tmp_path, site.journal)
+    for node in heard:
+        heir.book.reports.keep(f"p-{node}", [_reports(site, step=step)[node]])
+    away = {pilot_id: node for pilot_id, node in AWAY.items() if node not in heard}
+    heir.book.adopt_all({f"p-{node}": offer(node) for node in heard}, away)
+    return heir
+
+
+@pytest.mark.parametrize("heard", [(), ("n2",)])
+def test_a_daemon_that_starts_cut_off_takes_a_trainer_over_as_it_is(
+    site: Site, tmp_path: Path, heard: tuple[str, ...]
+) -> None:
+    before, members = site.book.records[site.trainer_id], site.machine.members
+    heir = _heir(site, tmp_path, *heard)
+    heir.target(*heard)
+    _pass(heir, 10_000.0)
+    assert heir.book.records[site.trainer_id] == before
+    assert set(heir.book.occupancy().training) == {"n1", "n2"}
+    assert site.trainer_id in heir.book.occupancy().settled_until_s
+    for node in {"n1", "n2"} - set(heard):
+        heir.book.reports.keep(f"p-{node}", [_reports(site, step=950)[node]])
+    heir.book.reached({f"p-{n}": offer(n) for n in ("n1", "n2")})
+    _pass(heir, 1.0)
+    assert (set(heir.machine.members), heir.machine.step) == (set(members), 950)
+    assert set(heir.machine.targets) == {"n1", "n2"}
+    assert heir.machine.forming is None
+    assert heir.sent == []
+
+
+def test_who_does_not_come_back_to_it_is_missed_then(site: Site, tmp_path: Path) -> None:
+    heir = _heir(site, tmp_path, "n2")
+    heir.book.on_agent_lost("p-n1")
+    assert heir.sent == []
+    heir.book.reached({"p-n2": offer("n2")})
+    forming = heir.machine.forming
+    assert forming is not None
+    assert len(forming.roster) == 1
+    alone = _heir(site, tmp_path)
+    for pilot_id in AWAY:
+        alone.book.on_agent_lost(pilot_id)
+    alone.book.reached({})
+    assert alone.book.records[site.trainer_id].state is TrainerState.PARKED
+
+
+def test_who_was_heard_all_the_time_misses_who_was_lost_without_a_word(site: Site) -> None:
+    site.book.cannot_reach("p-n1")
+    site.book.on_agent_lost("p-n1")
+    site.book.reached({"p-n2": offer("n2")})
+    forming = site.machine.forming
+    assert forming is not None
+    assert len(forming.roster) == 1

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _SIOCGIFADDR = 0x8915  # netdevice(7)
+_IF_INET6 = Path("/proc/net/if_inet6")
 
 
 def connections() -> dict[int, str]:
@@ -46,7 +47,9 @@ def cut(theirs: dict[int, str]) -> None:
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the network device with this IPv4 address; "" when none has it."""
+    """Return the name of the network device with this address; "" when none has it."""
+    if ":" in address:
+        return _interface_of_ipv6(address.partition("%")[0])
     if address.startswith("127."):
         return "lo"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -57,3 +60,12 @@ def interface_of(address: str) -> str:
                 if socket.inet_ntoa(answer[20:24]) == address:
                     return name
     return ""
+
+
+def _interface_of_ipv6(address: str) -> str:
+    wanted = socket.inet_pton(socket.AF_INET6, address).hex()
+    try:
+        lines = _IF_INET6.read_text().splitlines()
+    except OSError:
+        return ""  # a kernel without IPv6
+    return next((line.split()[-1] for line in lines if line.startswith(wanted)), "")
