@@ -33,8 +33,10 @@ demo: venv  ## three real trainers on the embedded batch system, about a minute
 # also wait for schedulers and processes.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PURE := tests/unit tests/property tests/simulate tests/fuzz
+CPU_MINUTES := 12
 test: venv system  ## all tests but the long ones, a real Slurm among them
-	$(MAKE) -j 2 --output-sync=target --no-print-directory test-site test-pure
+	$(BIN)/python scripts/cpu_budget.py --minutes $(CPU_MINUTES) -- \
+		$(MAKE) -j 2 --output-sync=target --no-print-directory test-site test-pure
 
 # What fails beside others is run once more, alone: a defect fails again, a stolen processor does
 # not. Both results are printed. Tests wait for two thirds of their time: four share two processors.
