@@ -246,7 +246,8 @@ class Cluster:
 
     def _power_on(self, *hosts: str) -> None:
         for host in hosts:
-            self._booted[host] = Booting(self.rack, host, self.plan.shared)
+            up_s = self.plan.up_s.get(host, 0)
+            self._booted[host] = Booting(self.rack, host, self.plan.shared, up_s)
         for host in hosts:
             self.network.connect(host, self.pid(host))
         for host in hosts:
