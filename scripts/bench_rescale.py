@@ -5,9 +5,11 @@ Real processes, loopback; on CPUs with gloo, on GPUs (``--device cuda``) with wh
 ``--backend`` says. Agents, server, books and journal are the daemon's own; only the plan comes
 from here. *Pause*: from a survivor's last step before a change to its first one after, less the
 usual step; of SIGKILL from the kill; the worst survivor counts. *Silent node* and so on: from
-SIGSTOP, or the loss of the cable, to the others' next step. *Step*: both arms in turns, the ratio
-of medians with a bootstrap interval. Other systems are set up to favour them: rendezvous in a
-process of its own, shortest time-outs, snapshots on tmpfs, steps done again not counted.
+SIGSTOP, or the loss of the cable, to the others' next step. ``--hosts``: the same pauses, and
+torchrun's, where each node has a network of its own, plain and at 1 Gbit/s, beside loopback.
+*Step*: both arms in turns, the ratio of medians with a bootstrap interval. Other systems are set
+up to favour them: rendezvous in a process of its own, shortest time-outs, snapshots on tmpfs,
+steps done again not counted.
 Prints every target with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
@@ -24,6 +26,7 @@ from pathlib import Path
 from _bench import torchft, torchrun
 from _bench.benchmark import Benchmark, Measured
 from _bench.rescale_found import Found, print_found, results_of, targets_of
+from _bench.rescale_hosts import measure_hosts
 from _bench.rescale_parts import (
     FULL,
     MODELS,
@@ -51,6 +54,11 @@ def measure(options: argparse.Namespace, measured: Measured) -> None:
         prefix="bft-bench-", dir=memory if memory.is_dir() else None
     ) as scratch:
         os.environ.update(BENCH_LOCKS=scratch, BENCH_DDP_BACKEND=ddp_backend(options))
+        if options.hosts:
+            measured.results["benchmark"] = "rescale_hosts"  # a result of its own
+            measured.tables.append(settings(amount))
+            measure_hosts(models[0], amount, Path(scratch), measured)
+            return
         try:
             for model in models:
                 found[model] = Found()
@@ -119,6 +127,7 @@ BENCHMARK = Benchmark(
         "--parts": {"default": ",".join(PARTS), "help": "of: %(default)s"},
         "--cycles": {"type": int, "default": 0, "help": "of our rescales"},
         "--rival-cycles": {"type": int, "default": 0, "help": "of each other system"},
+        "--hosts": {"action": "store_true", "help": "rescales between hosts, and nothing else"},
         "--device": {"choices": ("cpu", "cuda"), "default": "cpu", "help": "to train on"},
         "--backend": {
             "choices": BACKENDS,

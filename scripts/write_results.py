@@ -78,21 +78,30 @@ def keep(result: Result, directory: Path) -> None:
 
 def page_of(kept: Path, scripts: Path) -> str:
     """Return the page: one section for each benchmark that has a result, then those without."""
-    results = {one.benchmark: one for one in map(read_result, sorted(kept.glob("*.json")))}
+    results = sorted(map(read_result, kept.glob("*.json")), key=lambda one: one.benchmark)
     questions = dict(_questions(scripts))
-    parts = [HEAD]
-    shown = sorted(results.keys() & questions.keys())
-    parts += ["\n".join(_section(results[name], questions[name])) for name in shown]
-    missing = sorted(questions.keys() - results.keys())
+    parts, seen = [HEAD], set[str]()
+    for one in results:
+        if script := script_of(one.benchmark, questions):
+            seen.add(script)
+            parts.append("\n".join(_section(one, script, questions[script])))
+    missing = sorted(questions.keys() - seen)
     if missing:
         names = ", ".join(f"`bench_{name}.py`" for name in missing)
         parts.append("\n".join(["## Not measured", "", *textwrap.wrap(f"{names}.", 118), ""]))
     return "\n".join(parts)
 
 
-def _section(result: Result, question: str) -> Iterator[str]:
+def script_of(benchmark: str, scripts: Iterable[str]) -> str:
+    """Return who measures it: ``x`` of x, and of x_option, a result of its own; "": nobody."""
+    fitting = (one for one in scripts if f"{benchmark}_".startswith(f"{one}_"))
+    return max(fitting, key=len, default="")
+
+
+def _section(result: Result, script: str, question: str) -> Iterator[str]:
     shown = shown_of(result.targets)
-    yield from (f"## bench_{result.benchmark}.py", "", question)
+    option = result.benchmark.removeprefix(script).replace("_", " --", 1)
+    yield from (f"## bench_{script}.py{option}", "", question)
     more = len(result.targets) - len(shown)
     also = f" Also met: {more}." if more else ""
     yield f"`{result.command}` ({result.date}, {result.commit}).{also}"

@@ -37,7 +37,7 @@ class Batch:
 
     def __init__(self, config: LsfConfig) -> None:
         self.config = config
-        self.runner = Runner(config.directory, config.conf)
+        self.runner = Runner(config.directory, config.conf, config.enter)
         self.queue_of: dict[str, Queue] = {queue.name: queue for queue in config.all_queues}
         self._store = Store(config.directory / "work" / "state")
         self.jobs, self.hosts, self.queues = self._store.load()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -178,6 +179,8 @@ class LsfConfig:
     pilot_queue: str = "bf"
     root_may_submit: bool = True  # LSF refuses jobs of root; tests run as root
     up_timeout_s: float = 30.0
+    # Node -> a command that runs others there, in the same space of processes; all others are here.
+    enter: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def node_names(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import os
 import signal
 import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bftrainer import process
@@ -31,9 +31,10 @@ _REPORT = 'cat "$1" "$2" >>"$3"'
 class Runner:
     """Starts, signals and follows the jobs of one cluster."""
 
-    def __init__(self, directory: Path, conf: Path) -> None:
+    def __init__(self, directory: Path, conf: Path, enter: Mapping[str, Sequence[str]]) -> None:
         self._directory = directory / "jobs"
         self._conf = conf
+        self._enter = enter
         self._is_root = os.geteuid() == 0
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -84,7 +85,7 @@ class Runner:
             (
                 *("/bin/sh", "-c", _WRAPPER, "sbatchd", str(folder), job.cwd, f"{job.umask:o}"),
                 *(job.input or "/dev/null", str(out), self._fill(error, job)),
-                *(*prefix, *shell, str(script)),
+                *(*self._enter.get(job.hosts[0], ()), *prefix, *shell, str(script)),
             ),
             env=env,
             cwd=Path("/"),

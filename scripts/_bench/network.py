@@ -2,8 +2,9 @@
 
 Names of nodes come in; each gets an address, and processes that are started with ``argv``
 have no other way to anybody than their end of a virtual cable. ``cut`` pulls it, or lets
-packets through in one direction only. Needs root and iproute2 (``ip``, ``tc``) and
-util-linux (``nsenter``). Leaving the context removes everything. Called by ``plane``.
+packets through in one direction only; a rate limits all cables. Needs
+root and iproute2 (``ip``, ``tc``) and util-linux (``nsenter``). Leaving the context removes
+everything. Called by ``plane``.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def why_not() -> str:
 class Network:
     """A bridge with an address of this host, and a cable from it to each node."""
 
-    def __init__(self) -> None:
+    def __init__(self, rate: str = "") -> None:
+        self._rate = rate  # of each cable, both ways, as tc(8) has it: 1gbit; "": no limit
         self._hosts: dict[str, Host] = {}
         self._made = 0
         self._prefix = ""
@@ -129,7 +131,18 @@ class Network:
         _do("ip", "-n", space, "addr", "add", f"{host.address}/24", "dev", INSIDE)
         for device in ("lo", INSIDE):
             _do("ip", "-n", space, "link", "set", device, "up")
+        self._limit(host)
         return host
+
+    def _limit(self, host: Host) -> None:
+        if self._rate:
+            queue = ("root", "tbf", "rate", self._rate, *_BUCKET)
+            _do("tc", "qdisc", "replace", "dev", host.cable, *queue)
+            _do("tc", "-n", host.namespace, "qdisc", "replace", "dev", INSIDE, *queue)
+
+    def address_of(self, name: str) -> str:
+        """Return the address of a node."""
+        return self._hosts[name].address
 
     def remove(self, name: str) -> None:
         """Remove a node; processes that are still there keep a stack without a cable."""
@@ -165,10 +178,12 @@ class Network:
             ("tc", "-n", host.namespace, "qdisc", "del", "dev", INSIDE, "root"),
         ):
             process.run(argv, timeout_s=TIMEOUT_S)  # fails where there is none
+        self._limit(host)
 
 
 # A queue of one byte: every packet is longer and is dropped (tc-bfifo(8)).
 _NOTHING_FITS: Final = ("root", "bfifo", "limit", "1")
+_BUCKET: Final = ("burst", "256k", "latency", "50ms")
 
 
 def _do(*argv: str) -> None:

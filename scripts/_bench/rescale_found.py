@@ -16,6 +16,7 @@ from _bench.stats import quantile, tail
 from _bench.targets import Target, console
 
 LIMIT_S: Final = {"1->2": 0.25, "2->4": 0.25, "4->2": 0.05, "rank 0 leaves": 0.05, "SIGKILL": 0.30}
+GROWN: Final = ("1->2", "2->4")
 TIMES_SHORTER: Final = {k: 3.0 if k == "SIGKILL" else 10.0 for k in KINDS}
 STEP_RATIO: Final = 1.01
 RESUME_S: Final = 2.0
@@ -49,13 +50,20 @@ class Found:
         return [p for p in self.others if (p.system, p.kind) == (system, kind)]
 
 
-def targets_of(model: str, found: Found) -> list[Target]:
-    """Return the targets of one model with what was measured."""
-    return [*_own_targets(model, found), *_ratios(model, found), *_step_targets(model, found)]
+def targets_of(model: str, found: Found, wire_s: float = 0.0) -> list[Target]:
+    """Return the targets of one model with what was measured.
+
+    ``wire_s``: what the network alone takes to bring a state to a joiner.
+    """
+    own = _own_targets(model, found, wire_s)
+    return [*own, *_ratios(model, found), *_step_targets(model, found)]
 
 
-def _own_targets(model: str, found: Found) -> Iterator[Target]:
-    parts = [(f"pause {kind}", found.of(kind), LIMIT_S[kind]) for kind in KINDS]
+def _own_targets(model: str, found: Found, wire_s: float) -> Iterator[Target]:
+    parts = [
+        (f"pause {kind}", found.of(kind), LIMIT_S[kind] + wire_s * (kind in GROWN))
+        for kind in KINDS
+    ]
     parts += [
         (f"{MISHAPS[kind].name}, lease {LEASE_S:g} s", values, LEASE_S + NOTICED_S)
         for kind, values in found.lost_s.items()

@@ -95,9 +95,11 @@ def plane_of(
     return plane, records
 
 
-async def rescale(directory: Path, model: str, cycles: int, found: Found) -> None:
+async def rescale(
+    directory: Path, model: str, cycles: int, found: Found, own_network: Network | None = None
+) -> None:
     """Measure our pauses; what there is counts also when it is stopped."""
-    plane, records = plane_of(directory, model, agents=4)
+    plane, records = plane_of(directory, model, agents=4, own_network=own_network)
     async with plane:
         rescaling = Rescaling(plane, records, lambda text: note(f"{model}: {text}"))
         try:

@@ -1,8 +1,9 @@
 """The same transitions under elastic torchrun, as well tuned as its settings allow.
 
-One torchrun agent per "node" on loopback; grow by starting another, shrink by SIGTERM
-of one, SIGKILL of a worker. The rendezvous store is hosted here, so that no agent's
-end takes it away. What comes out are ``RivalPause``s. Called by ``bench_rescale``.
+One torchrun agent per "node", on loopback or on nodes of a network; grow by starting
+another, shrink by SIGTERM of one, SIGKILL of a worker. The rendezvous store is hosted
+here, so that no agent's end takes it away. What comes out are ``RivalPause``s. Called by
+``bench_rescale``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import Self
 
 from _bench import rival
+from _bench.network import INSIDE, Network
 from _bench.records import History, Step
 from _bench.rival import MAX_NODES, SNAPSHOT_STEPS, TIMEOUT_S, Rival, RivalError, RivalPause
 from bftrainer import process
@@ -46,19 +48,23 @@ ARGUMENTS = (
     "--max-restarts=1000",
     "--monitor-interval=0.1",
     "--shutdown-timeout=1",
-    "--local-addr=127.0.0.1",
 )
+_NODES = tuple(f"n{i}" for i in range(2 * MAX_NODES))
 
 
 class Torchrun(Rival):
     """One elastic torchrun job; leaving the context ends every process."""
 
     name = "torchrun"
+    network: Network | None = None  # agents are on nodes of it
 
     def __enter__(self) -> Self:
         from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415 - heavy, only needed here
 
         self._store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # noqa: FBT003
+        if self.network:
+            for node in _NODES:
+                self.network.add(node)
         return self
 
     # ---- cycles --------------------------------------------------------------------------
@@ -114,22 +120,29 @@ class Torchrun(Rival):
             raise RivalError(f"torchrun does not start; see {self.directory}")
 
     def _start(self, count: int) -> None:
-        free = [n for n in (f"n{i}" for i in range(2 * MAX_NODES)) if n not in self.processes]
+        free = [n for n in _NODES if n not in self.processes]
         for node in free[:count]:
+            here, there, device = "127.0.0.1", "127.0.0.1", "lo"
+            if self.network:
+                here, there, device = self.network.address_of(node), self.network.address, INSIDE
             argv = [
                 sys.executable, "-m", "torch.distributed.run", *ARGUMENTS,
-                f"--rdzv-endpoint=127.0.0.1:{self._store.port}", f"--rdzv-id={self._job}",
+                f"--local-addr={here}", f"--rdzv-endpoint={there}:{self._store.port}",
+                f"--rdzv-id={self._job}",
                 f"--log-dir={self.directory / 'logs'}",
                 str(self.script), self.model,
             ]  # fmt: skip
             environment = {
                 **os.environ,
                 **ENVIRONMENT,
+                "GLOO_SOCKET_IFNAME": device,
                 "BENCH_NODE": node,
                 "BENCH_RECORDS": str(self.recorder.directory),
                 "BENCH_SNAPSHOT": str(self.directory / f"{self._job}.pt"),
                 "BENCH_SNAPSHOT_STEPS": str(SNAPSHOT_STEPS),
             }
+            if self.network:
+                argv = [*self.network.argv(node, argv)]
             with (self.directory / f"{self._job}-{node}.log").open("ab") as log:
                 self.processes[node] = process.spawn(argv, env=environment, stdout=log, stderr=log)
 

@@ -1,9 +1,9 @@
 """What every trainer runtime must do: one test class, subclassed by each of them.
 
 A subclass gives the fixtures ``kit`` (a training of this runtime that can be told to be
-short, and what it left behind) and ``site`` (a daemon on the embedded batch system with
-three nodes). Sizes change by plan, by loss without notice and by parking; whatever
-happened, the training ends with every sample used exactly once.
+short, and what it left behind) and ``site`` (a daemon with three nodes, of the embedded
+batch system or of another one). Sizes change by plan, by loss without notice and by
+parking; whatever happened, the training ends with every sample used exactly once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Protocol
 
 import pytest
 
-from bftrainer.local.processes import NODE_VARIABLE
 from bftrainer.model.trainer import TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
 from milp.problem import Curve
@@ -142,7 +141,7 @@ class RuntimeConformance:
         after = site.view(trainer).record
         assert after.progress.generation == before.progress.generation
         assert after.rescales == before.rescales
-        pids = pids_on(node)
+        pids = site.pids_on(node)
         assert len(pids) > 1  # an agent and what it started
         signal_all(pids, signal.SIGSTOP)  # as a node that was cut off: silent, not gone
         try:
@@ -177,23 +176,6 @@ class RuntimeConformance:
         assert "log" in view.record.reason
         assert view.record.failures >= FAILURE_BUDGET
         assert "no data here" in site.log_text(trainer)
-
-
-def pids_on(node: str) -> list[int]:
-    """Return the processes of one node of the embedded batch system."""
-    mark = f"{NODE_VARIABLE}={node}".encode()
-    return [
-        int(path.name)
-        for path in Path("/proc").iterdir()
-        if path.name.isdecimal() and mark in _environment(path)
-    ]
-
-
-def _environment(path: Path) -> list[bytes]:
-    try:
-        return (path / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
 
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:

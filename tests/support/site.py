@@ -15,6 +15,7 @@ from bftrainer.canonical import from_plain
 from bftrainer.demo.local_site import LocalSite
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.local.client import LocalClient
+from bftrainer.local.processes import NODE_VARIABLE
 from bftrainer.local.running import LocalServer, start_server
 from bftrainer.model.trainer import TrainerState
 from bftrainer.model.views import TrainerView
@@ -108,5 +109,19 @@ class Site(LocalSite):
         found = [entry.plain() for entry in self.sidecar.entries("rescaled")]
         return [from_plain(e["what"], Rescaled) for e in found if e["trainer_id"] == trainer_id]
 
+    def pids_on(self, node: str) -> list[int]:
+        """Return the processes of a node."""
+        mark = f"{NODE_VARIABLE}={node}".encode()
+        every = (path for path in Path("/proc").iterdir() if path.name.isdecimal())
+        return [int(path.name) for path in every if mark in environment(path)]
+
     def log_text(self, trainer_id: str) -> str:
         return "".join(Path(f.path).read_text() for f in self.client.logs(trainer_id))
+
+
+def environment(path: Path) -> list[bytes]:
+    """Return the variables of a process in /proc; []: it has ended."""
+    try:
+        return (path / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

@@ -26,7 +26,8 @@ def test_the_page_is_current() -> None:
 def test_what_is_kept_has_a_benchmark_of_its_name() -> None:
     for path in (ROOT / write_results.KEPT).glob("*.json"):
         assert write_results.read_result(path).benchmark == path.stem
-        assert (ROOT / "scripts" / f"bench_{path.stem}.py").exists()
+        scripts = [one.stem[6:] for one in (ROOT / "scripts").glob("bench_*.py")]
+        assert write_results.script_of(path.stem, scripts)
 
 
 def test_what_a_benchmark_wrote_is_kept_and_shown(
@@ -41,7 +42,10 @@ def test_what_a_benchmark_wrote_is_kept_and_shown(
     write_json(written, "x", {"samples": [1, 2]}, [_target("a", 0.02), _target("b|c", 2.0)])
     write_results.keep(write_results.read_result(written, "On a busy machine."), kept)
     assert "samples" not in json.loads((kept / "x.json").read_text())
+    write_json(written, "x_far", {}, [_target("c", 0.5)])
+    write_results.keep(write_results.read_result(written), kept)
     page = write_results.page_of(kept, scripts)
+    assert "## bench_x.py --far\n\nHow long is x?\n" in page
     assert "## bench_x.py\n\nHow long is x?\n`scripts/bench_x.py --quick` (20" in page
     assert "\nOn a busy machine.\n" in page
     assert "| a | ≤1 s | 20 ms, met |\n| b/c | ≤1 s | 2 s, missed |\n" in page

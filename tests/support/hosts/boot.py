@@ -75,12 +75,13 @@ def _seen() -> list[str]:
 class Booting:
     """A host that has been switched on."""
 
-    def __init__(self, rack: Rack, host: str, shared: tuple[str, ...]) -> None:
+    def __init__(self, rack: Rack, host: str, shared: tuple[str, ...], up_s: int = 0) -> None:
         self._host = host
+        clocks = ("--time", f"--monotonic={up_s}", f"--boottime={up_s}") if up_s else ()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by await_end
         self._child = process.spawn(
             ("nsenter", f"--target={rack.pid}", "--mount", "--pid", "--net", "--",
-             "unshare", "--net", "--uts", "--mount", "--pid", "--ipc", "--fork",
+             "unshare", *clocks, "--net", "--uts", "--mount", "--pid", "--ipc", "--fork",
              "--kill-child=KILL", "--propagation=private",
              "sh", "-c", _SCRIPT, "boot", host, str(rack.directory), *_seen()),
             cwd=Path("/"), env={"PATH": PATH, "SHARED": " ".join(shared)},

@@ -120,6 +120,10 @@ class Cluster:
         self._started.append(child)
         return child
 
+    def enter(self, host: str) -> tuple[str, ...]:
+        """Return what runs a command with network and name of a host, but otherwise here."""
+        return ("nsenter", f"--target={self.pid(host)}", "--net", "--uts", "--")
+
     def commands(self, host: str, directory: Path, *names: str) -> None:
         """Write programs that run those of a host, for who looks them up in PATH.
 
@@ -246,7 +250,8 @@ class Cluster:
 
     def _power_on(self, *hosts: str) -> None:
         for host in hosts:
-            self._booted[host] = Booting(self.rack, host, self.plan.shared)
+            up_s = self.plan.up_s.get(host, 0)
+            self._booted[host] = Booting(self.rack, host, self.plan.shared, up_s)
         for host in hosts:
             self.network.connect(host, self.pid(host))
         for host in hosts:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 CONTROLLER, LOGIN = "ctl", "login"
@@ -30,6 +31,7 @@ class Plan:
     memory_mb: int = 4000
     slurm: tuple[str, ...] = ()  # more lines of slurm.conf
     shared: tuple[str, ...] = ()  # directories of this machine that all hosts write to, too
+    up_s: Mapping[str, int] = field(default_factory=dict)  # host -> up for longer than this machine
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -26,6 +26,14 @@ mount -t tmpfs tmpfs "$1" && cd "$1" && mkdir upper work root \
 
 
 @functools.cache
+def why_no_clocks() -> str:
+    """Return why no host can have a monotonic clock of its own, in one line; "": it can."""
+    argv = ("unshare", "--time", "--monotonic=1", "--fork", "true")
+    tried = process.run(argv, timeout_s=30.0, env={"PATH": PATH})
+    return "" if tried.is_ok else f"no clocks of hosts' own: {' '.join(tried.stderr.split())}"
+
+
+@functools.cache
 def why_not() -> str:
     """Return why no hosts can run here, in one line; "": they can."""
     if os.geteuid() != 0:

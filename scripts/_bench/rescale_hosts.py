@@ -1,0 +1,98 @@
+"""``bench_rescale --hosts``: the same rescales where each node has a network of its own.
+
+Three beds, one after the other: loopback; nodes behind a bridge, each with a network stack and
+a cable of its own (``network``); the same with cables of 1 Gbit/s. On each our trainer, then
+torchrun. Its snapshots are in a tmpfs that all its nodes share: it loads them without a network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from _bench import network
+from _bench.benchmark import Measured, note
+from _bench.network import Network
+from _bench.rescale_found import Found, results_of, targets_of
+from _bench.rescale_parts import RIVALS, WORKLOADS, Amount, rescale
+from _bench.rescaling import KINDS
+from _bench.rival import RivalError
+from _bench.stats import tail
+from _bench.torchrun import Torchrun
+from _bench.waiting import BenchError
+
+RATE: Final = "1gbit"
+BEDS: Final = ("loopback", "hosts", "hosts at 1 Gbit/s")
+# Parameters and momentum; a frame of 1538 bytes on the wire carries 1448 of TCP.
+STATE_BYTES: Final = {"big": 8 * 25_202_698, "small": 8 * 10_074}
+WIRE_S_PER_BYTE: Final = 8 / 1e9 * 1538 / 1448
+
+
+def measure_hosts(model: str, amount: Amount, scratch: Path, measured: Measured) -> None:
+    """Measure all beds; what there is counts also when it is stopped."""
+    if why := network.why_not():
+        raise BenchError(why)
+    found = {bed: Found() for bed in BEDS}
+    try:
+        for number, bed in enumerate(BEDS):
+            with _network(bed) as own:
+                where = scratch / f"bed-{number}"
+                asyncio.run(rescale(where / "own", model, amount.cycles, found[bed], own))
+                _torchrun(where / "torchrun", model, amount.rival_cycles, found[bed], own)
+            note(f"{bed} done, load {os.getloadavg()[0]:.1f}")
+    finally:
+        _judge(model, found, measured)
+
+
+def _network(bed: str) -> AbstractContextManager[Network | None]:
+    if bed == BEDS[0]:
+        return contextlib.nullcontext()
+    return Network(RATE if bed == BEDS[2] else "")
+
+
+def _torchrun(where: Path, model: str, cycles: int, found: Found, own: Network | None) -> None:
+    where.mkdir()
+    script = WORKLOADS / RIVALS["torchrun"][1]
+    job = Torchrun(where, script, model, lambda text: note(f"{model}: {text}"))
+    job.network = own
+    try:
+        with job:
+            job.run(cycles, found.others)
+    except RivalError as problem:
+        found.missing[job.name] = f"stopped: {problem}"
+        note(f"{job.name}: {problem}")
+
+
+def _judge(model: str, found: dict[str, Found], measured: Measured) -> None:
+    wire_s = STATE_BYTES[model] * WIRE_S_PER_BYTE
+    for bed, one in found.items():
+        limited_s = wire_s if bed == BEDS[2] else 0.0
+        measured.targets += targets_of(f"{model}, {bed}", one, limited_s)
+    measured.table(
+        f"{model} model: pauses of the worst survivor, s",
+        ("bed", "transition", "n", "median", "p95 or max", "usual step", "n", "torchrun, median"),
+        [(bed, kind, *_cells(one, kind)) for bed, one in found.items() for kind in KINDS],
+        left=2,
+    )
+    for bed, one in found.items():
+        for system, why in one.missing.items():
+            measured.tables.append(f"{bed}: {system}: {why}")
+    measured.results["beds"] = {bed: results_of(one) for bed, one in found.items()}
+    measured.results["wire_s"] = wire_s
+
+
+def _cells(found: Found, kind: str) -> tuple[str, ...]:
+    own = [p for p in found.pauses if p.kind == kind]
+    others = [p.pause_s for p in found.of_other("torchrun", kind)]
+    values = [p.pause_s for p in own]
+    shown = [median(values), tail(values)[1], median(p.step_s for p in own)] if own else []
+    return (
+        *(f"{len(own)}", *(f"{one:.3f}" for one in shown or [math.nan] * 3)),
+        *(f"{len(others)}", f"{median(others):.2f}" if others else "-"),
+    )
