@@ -28,7 +28,9 @@ from bftrainer.wire.refused_messages import RefusedMessages
 LOG = logging.getLogger("bftrainer.wire")
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 TURN_S = 0.02  # longest time of handling messages before other work of the loop
-GONE_LIMIT_S = 0.05  # longest delay of a loss, for frames sent before it
+# Longest delay of a loss, for frames sent before it: of our own work, as a busy machine may let us
+# do none meanwhile.
+GONE_LIMIT_S = 0.05
 QUEUED_MESSAGES = 10_000  # per connection and direction, before sends are refused
 FRAME_OVERHEAD_BYTES = 64  # what CURVE adds to a message
 _FAILED_HANDSHAKES = (
@@ -70,7 +72,7 @@ class CurveRouter:
         self._on_frame = on_frame
         self._on_gone = on_gone
         self._route_by_fd: dict[int, bytes] = {}
-        self._gone: dict[bytes, float] = {}  # route -> when noticed
+        self._gone: dict[bytes, float] = {}  # route -> when noticed, in time of this thread
         self._pumps: list[SocketPump] = []
         self.refusals = refusals or RefusedMessages(LOG)
         self._open_sockets()
@@ -183,12 +185,12 @@ class CurveRouter:
             if not has_input(self._router):
                 self._note_disconnects()
                 if not has_input(self._router):
-                    self._report_gone(time.monotonic())
+                    self._report_gone(time.thread_time())
                     return
             self._receive()
             if self._router.closed:  # by the callback
                 return
-        self._report_gone(time.monotonic() - GONE_LIMIT_S)  # never empty under load
+        self._report_gone(time.thread_time() - GONE_LIMIT_S)  # never empty under load
         self._pumps[-1].poke()
 
     def _receive(self) -> None:
@@ -210,7 +212,7 @@ class CurveRouter:
         if route not in self._gone:
             before = self._route_by_fd.get(fd, route)
             if before != route:
-                self._gone[before] = time.monotonic()
+                self._gone[before] = time.thread_time()
             self._route_by_fd[fd] = route
         if len(parts) != 2:
             self.refusals.counts["malformed"] += 1
@@ -223,7 +225,7 @@ class CurveRouter:
             if event["event"] == zmq.EVENT_DISCONNECTED:
                 route = self._route_by_fd.pop(event["value"], None)
                 if route is not None:
-                    self._gone[route] = time.monotonic()
+                    self._gone[route] = time.thread_time()
             else:
                 self.refusals.counts["handshake-failed"] += 1
 
