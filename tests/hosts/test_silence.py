@@ -128,6 +128,7 @@ def test_a_node_that_is_gone_ends_with_its_job(training: Training) -> None:
     (job,) = (job for job in training.jobs() if job.endswith(" n1"))
     agents = training.cluster.processes("n1", "trainers.agent")
     training.cluster.cut("n1")
+    wait_for(lambda: training.nodes()["n1"]["use"] == "unreachable", what="it is silent")
     training.daemon.trains_at(training.trainer, 2)
     wait_for(lambda: training.nodes()["n1"]["use"] != "unreachable", what="its pilot is dropped")
     assert job not in training.jobs()
