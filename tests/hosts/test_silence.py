@@ -184,6 +184,22 @@ def test_an_agent_is_told_to_go_by_a_daemon_that_only_has_its_key(training: Trai
     training.daemon.trains_at(training.trainer, 3)
 
 
+def test_where_no_process_can_be_started_any_more_an_agent_leaves_in_order(
+    training: Training,
+) -> None:
+    training.daemon.trains_at(training.trainer, 3)
+    (job,) = (job.split()[0] for job in training.jobs() if job.endswith(" n2"))
+    pilot = training.nodes()["n2"]["pilot_id"]
+    limit = "for pid in $(pgrep -f 'trainers[.]agent'); do prlimit --pid $pid --nproc=1:1; done"
+    training.cluster.does("n2", "sh", "-c", limit, user="ada")  # root has no such limit
+    training.cluster.does("login", "scancel", job, user="ada")
+    wait_for(lambda: training.nodes()["n2"]["pilot_id"] != pilot, what="the pilot has ended")
+    (log,) = training.cluster.home.glob(f"ada/.bftrainer/*/pilots/{pilot}/agent.log")
+    assert "files of workers stay: can't start new thread" in log.read_text()
+    assert "left: signal" in log.read_text()
+    training.daemon.trains_at(training.trainer, 3)
+
+
 def test_each_sample_was_used_once(training: Training) -> None:
     """The last of this module: what all tests before it did counts."""
     *whole, _ = uses(training.daemon.records())

@@ -131,19 +131,25 @@ class Agent:
         self._link.ending(float(os.environ[GRACE]))
 
     def leave(self, reason: str, told_s: float | None = None) -> NoReturn:
-        """Kill all descendants, notify the daemon and exit with status 0."""
+        """Kill all descendants, notify the daemon and exit with status 0, whatever happens."""
         told_s = time.time() if told_s is None else told_s
-        removing = _remove_files(self._workers.kill_all())
-        self._link.last_words(reason, told_s)
-        removing.join(EXIT_LIMIT_S)  # not for long: a file system may hang
-        if self._config.tidies:
-            forget(self._config.state_dir / "agent.json")
-        LOG.info("left: %s", reason)
-        os._exit(0)
+        try:
+            wait = _remove_files(self._workers.kill_all())
+            self._link.last_words(reason, told_s)
+            wait()
+            if self._config.tidies:
+                forget(self._config.state_dir / "agent.json")
+            LOG.info("left: %s", reason)
+        except Exception:
+            LOG.exception("left: %s, not in order", reason)
+        finally:
+            os._exit(0)
 
     def _vanish(self) -> NoReturn:
-        _remove_files(self._workers.kill_all()).join(EXIT_LIMIT_S)
-        os._exit(0)
+        try:
+            _remove_files(self._workers.kill_all())()
+        finally:
+            os._exit(0)
 
     def _report(self, message: Said) -> None:
         self._link.report(message)
@@ -202,16 +208,20 @@ def data_address(config: AgentConfig, daemon_endpoint: str) -> str:
     return source_towards(host_of(daemon_endpoint)) or LOOPBACK
 
 
-def _remove_files(killed: Sequence[Killed]) -> Thread:
-    """Begin to remove what workers left."""
+def _remove_files(killed: Sequence[Killed]) -> Callable[[], None]:
+    """Begin to remove what workers left; return what waits for it a while."""
 
     def remove() -> None:
         for one in killed:
             one.remove()
 
     thread = Thread(target=remove, daemon=True)
-    thread.start()
-    return thread
+    try:
+        thread.start()
+    except RuntimeError as problem:  # the user, or the node, may have no more processes
+        LOG.warning("files of workers stay: %s", problem)
+        return lambda: None
+    return lambda: thread.join(EXIT_LIMIT_S)  # not for long: a file system may hang
 
 
 def _soon(
