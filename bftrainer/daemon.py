@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,6 +55,7 @@ from bftrainer.poll.announcer import Announcement, UnseenAnnouncements
 from bftrainer.poll.batch_system import BatchSystem
 from bftrainer.polling import Poller
 from bftrainer.reloading import Reloading
+from bftrainer.threads import ready_threads
 from bftrainer.wire.endpoint import remember, remembered_port
 from bftrainer.wire.keys import load_or_create_pair
 from bftrainer.wire.listening import offered_at
@@ -107,8 +107,8 @@ class Daemon:
         self.manager = ServiceManager()
         self.allocate = load_allocation_policy(policy.policy)
         self.decider = Decider(self.allocate, self.policy_hash, self.failures)
-        self._looking = ThreadPoolExecutor(1, "look")
-        self._deciding = ThreadPoolExecutor(1, "decide")
+        self._looking = ready_threads(1, "look")
+        self._deciding = ready_threads(1, "decide")
         self._wanted = asyncio.Event()
         self._announced = UnseenAnnouncements()
         self.poller = Poller(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Final
 
 from bftrainer.actuate.control_plane import ControlPlane
@@ -16,6 +16,7 @@ from bftrainer.actuate.pilots import FORCE_AFTER_S, PilotBook
 from bftrainer.background import Background
 from bftrainer.model.decision import Release
 from bftrainer.poll.batch_system import PilotObservation
+from bftrainer.threads import ready_threads
 from bftrainer.wire.messages import Leave
 
 MOST_AT_ONCE: Final = 32  # users whose pilots are cancelled
@@ -28,7 +29,7 @@ class PilotEnds:
     def __init__(self, pilots: PilotBook, plane: ControlPlane, background: Background) -> None:
         self._pilots, self._plane, self._background = pilots, plane, background
         # A user can stop what is started as him; nobody else's cancels wait for it.
-        self._threads = ThreadPoolExecutor(MOST_AT_ONCE if pilots.as_submitter else 1, "cancel")
+        self._threads = ready_threads(MOST_AT_ONCE if pilots.as_submitter else 1, "cancel")
         self._wanted: dict[str, dict[str, bool]] = {}  # user -> job id -> with force
         self._busy: set[str] = set()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -24,6 +23,7 @@ from bftrainer.journal.records import PilotRecord
 from bftrainer.model.decision import Plan
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.runtimes.base import template_of
+from bftrainer.threads import ready_threads
 from bftrainer.wire.keys import KeyPair, generate_pair
 
 T = TypeVar("T")
@@ -71,9 +71,9 @@ class Claiming:
         self._address, self._register = address, register
         self._on_gone, self._cancel = on_gone, cancel
         refusals.where = agents.places
-        self._thread = ThreadPoolExecutor(1, "claim")
+        self._thread = ready_threads(1, "claim")
         # The home of one user may hang, and he may stop his sbatch.
-        self._launching = ThreadPoolExecutor(MOST_AT_ONCE if pilots.as_submitter else 1, "launch")
+        self._launching = ready_threads(MOST_AT_ONCE if pilots.as_submitter else 1, "launch")
 
         self._turns: dict[str, asyncio.Semaphore] = {}  # by user
         self._is_closed = False

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -49,6 +48,7 @@ from bftrainer.api.trials import read_seen, read_trials, read_wait
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import TrainerView
 from bftrainer.policy.groups.users import Visibility
+from bftrainer.threads import ready_threads
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Routes:
     ) -> None:
         self._service, self._visibility = service, visibility
         self._aside = Aside()
-        self._texts = ThreadPoolExecutor(1, "texts")
+        self._texts = ready_threads(1, "texts")
         self._turns: weakref.WeakValueDictionary[int, asyncio.Lock] = weakref.WeakValueDictionary()
         self._names: dict[int, str] = {}
 

@@ -14,6 +14,8 @@ import click
 
 from bftrainer.errors import UsageError
 
+OTHER_THREADS = 4  # for reloads and what users changed; each batch command has a pool of its own
+
 
 def default_state_dir() -> Path:
     """Return ``$BFTRAINER_STATE_DIR``, else a directory in the user's home."""
@@ -106,6 +108,7 @@ def daemon(
     from bftrainer.poll.networks import choose_place  # noqa: PLC0415
     from bftrainer.service import DaemonService  # noqa: PLC0415
     from bftrainer.submit.check import check_run_as  # noqa: PLC0415
+    from bftrainer.threads import ready_threads  # noqa: PLC0415
 
     first = parse_options(pairs)
     paths = [path.absolute() for path in policy_paths]
@@ -131,6 +134,7 @@ def daemon(
         reread = (lambda: read().policy) if paths else None
         sidecar = Daemon(options, policy, system, serve=DaemonService, reread=reread)
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(ready_threads(OTHER_THREADS, "other"))
         loop.add_signal_handler(signal.SIGHUP, sidecar.reloading.on_signal)
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, sidecar.stop)

@@ -200,6 +200,27 @@ def test_where_no_process_can_be_started_any_more_an_agent_leaves_in_order(
     training.daemon.trains_at(training.trainer, 3)
 
 
+def test_a_daemon_whose_host_starts_no_process_any_more_goes_on(training: Training) -> None:
+    training.daemon.trains_at(training.trainer, 3)
+    before = training.daemon.status()["incarnation"]
+
+    def limit(most: str) -> None:
+        text = f"for pid in $(pgrep -f 'bftrainer daemo[n]'); do prlimit --pid $pid --nproc={most}:"
+        training.cluster.does("login", "sh", "-c", f"{text}; done", user="ada")
+
+    limit("1")
+    wait_for(lambda: training.daemon.status()["observed"] == "unknown", what="it sees nothing")
+    assert "cannot be started" in " ".join(training.daemon.status()["failures"])
+    pilot = next(job for job in training.jobs() if job.endswith(" n3"))
+    training.cluster.does("login", "sbatch", "-wn3", "-o/dev/null", "--wrap=true", user="bob")
+    wait_for(lambda: pilot not in training.jobs(), what="bob's job has the node")
+    training.daemon.trains_at(training.trainer, 2)
+    training.trains_on()
+    limit("5000")
+    training.daemon.trains_at(training.trainer, 3)
+    assert training.daemon.status()["incarnation"] == before
+
+
 def test_each_sample_was_used_once(training: Training) -> None:
     """The last of this module: what all tests before it did counts."""
     *whole, _ = uses(training.daemon.records())
