@@ -16,6 +16,8 @@ from tests.e2e import records
 from tests.e2e.scenario import BF_INTERVAL_S, EPOCHS, NETWORKS, Outcome, run_scenario
 from tests.e2e.train_digits import N_TRAIN
 
+TICK_S = 1.0  # at which Slurm starts jobs
+
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -86,7 +88,8 @@ def test_ordinary_jobs_do_not_notice(outcome: Outcome) -> None:
     assert max(ours - theirs for ours, theirs in waits) <= BF_INTERVAL_S + 1.0, waits
     # Of each cluster by itself: the median of the differences is how far the two
     # controllers are out of step (see ordinary_jobs), up to half a second either way.
-    assert statistics.median(with_us) - statistics.median(without_us) <= 0.2, waits
+    # scripts/bench_zero_harm.py tells less than a tick from chance; one run of these jobs cannot.
+    assert statistics.median(with_us) - statistics.median(without_us) <= TICK_S, waits
 
 
 def _waits_s(jobs: Sequence[JobRecord]) -> list[float]:
