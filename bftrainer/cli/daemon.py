@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from bftrainer.errors import UsageError
+from bftrainer.threads import ready_threads
 
 OTHER_THREADS = 4  # for reloads and what users changed; each batch command has a pool of its own
 
@@ -108,7 +109,6 @@ def daemon(
     from bftrainer.poll.networks import choose_place  # noqa: PLC0415
     from bftrainer.service import DaemonService  # noqa: PLC0415
     from bftrainer.submit.check import check_run_as  # noqa: PLC0415
-    from bftrainer.threads import ready_threads  # noqa: PLC0415
 
     first = parse_options(pairs)
     paths = [path.absolute() for path in policy_paths]
