@@ -71,7 +71,7 @@ class Apart:
     def present(self, now_s: float) -> tuple[Pair, ...]:
         """Return the pairs that count now: all, once one is old enough.
 
-        The younger ones show which node of the oldest one the others do not reach, either.
+        The younger pairs tell which of the oldest pair's two nodes nobody reaches.
         """
         there = tuple(p for p in self.pairs if now_s < p.until_s)
         return there if any(p.since_s + self.patience_s <= now_s for p in there) else ()

@@ -23,7 +23,8 @@ from bftrainer.policy.model import SitePolicy
 from bftrainer.profile.measure import Observation
 from bftrainer.runtimes.base import Resize, resize_of
 
-# Another member's report shows which of the two the others do not reach, either.
+# Nodes that cannot reach each other are left out after it at the earliest: by then other members
+# have reported, too, and it is known which of the two nodes nobody reaches.
 SETTLE_S = 0.5
 FOUND_S = 5.0  # an agent has looked for so long when it reports a node that it cannot reach
 RESTART_PATIENCE_S = 30.0  # connections outlive a short cut, and a restart costs more

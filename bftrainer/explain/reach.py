@@ -34,9 +34,9 @@ def unheard_sentence(node: str, for_s: float, left_s: float | None) -> str:
         left_s: for which its pilot is kept; None: it is cancelled already.
     """
     begin = (
-        f"The agent of {node} is not heard for {for_s:.0f} s, so its worker there may train on"
-        " unseen, and what it does there is repeated from the last checkpoint."
+        f"The agent on {node} has been silent for {for_s:.0f} s. The worker there may still train;"
+        " what it does meanwhile is repeated from the last checkpoint."
     )
     if left_s is None:
         return f"{begin} Its pilot is being cancelled: an agent that comes back has to go."
-    return f"{begin} It is waited for, for another {max(0.0, left_s):.0f} s (unreachable_s)."
+    return f"{begin} Its pilot is kept for another {max(0.0, left_s):.0f} s (unreachable_s)."

@@ -20,8 +20,8 @@ from bftrainer.polling import longest_rest_s
 
 CYCLE_S = 120.0  # for a poll whose commands run into their time limit, and a decision
 LONGEST_STATUS = 200  # characters
-# A busy manager has net.unix.max_dgram_qlen datagrams waiting; a lost STATUS comes again, a lost
-# STOPPING does not.
+# How long a change of state waits for room in the manager's queue (net.unix.max_dgram_qlen
+# datagrams). A STATUS that finds none is sent again after the next poll; STOPPING would be lost.
 ROOM_S = 2.0
 
 
@@ -79,7 +79,7 @@ class ServiceManager:
         return (f"WATCHDOG_USEC={needed_s * 1e6:.0f}",)
 
     def _send(self, *assignments: str, wait_s: float = 0.0) -> None:
-        """Send what nothing may fail for, because nobody reads; changes of state wait for room."""
+        """Send one datagram; if nobody reads, it is dropped after ``wait_s``."""
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, suppress(OSError):

@@ -47,6 +47,15 @@ class Training:
         found = json.loads(self.daemon.does("nodes", "--json"))
         return {node["name"]: node for node in found["nodes"]}
 
+    def is_taken_over(self, jobs: set[str], before: dict[str, Any]) -> None:
+        """The daemon hears all agents again, and nothing but steps was done since."""
+        wait_for(lambda: self.record["progress"]["step"] >= self.step() - UPDATES, what="news")
+        wait_for(lambda: not self.daemon.status()["failures"], what="all is well")
+        after = self.record
+        assert self.jobs() == jobs
+        for name in ("last_generation", "rescales", "failures"):
+            assert after[name] == before[name], name
+
     def step(self) -> int:
         """The newest, as workers wrote it down."""
         return max(one.step for one in updates(self.daemon.records()))
@@ -90,12 +99,7 @@ def test_if_the_daemons_host_is_cut_off_training_goes_on_and_is_taken_over(
     during = training.record
     assert (during["state"], during["progress"]["size"]) == ("running", 3)
     training.cluster.mend("login")
-    wait_for(lambda: training.record["progress"]["step"] >= training.step() - UPDATES, what="news")
-    wait_for(lambda: not training.daemon.status()["failures"], what="all is well")
-    after = training.record
-    assert training.jobs() == jobs
-    for name in ("last_generation", "rescales", "failures"):
-        assert after[name] == before[name], name
+    training.is_taken_over(jobs, before)
 
 
 def test_an_ordinary_job_gets_a_silent_node_at_once(training: Training) -> None:
@@ -157,12 +161,7 @@ def test_a_daemon_that_is_started_while_it_is_cut_off_takes_over_too(training: T
     assert {node["use"] for node in training.nodes().values()} == {"unreachable"}
     for node in training.cluster.plan.nodes:
         training.cluster.unblock("login", node)
-    wait_for(lambda: training.record["progress"]["step"] >= training.step() - UPDATES, what="news")
-    wait_for(lambda: not training.daemon.status()["failures"], what="all is well")
-    after = training.record
-    assert training.jobs() == jobs
-    for name in ("last_generation", "rescales", "failures"):
-        assert after[name] == before[name], name
+    training.is_taken_over(jobs, before)
 
 
 def test_an_agent_is_told_to_go_by_a_daemon_that_only_has_its_key(training: Training) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from bftrainer import process
 from bftrainer.api.client import Client
 from bftrainer.errors import ExitCode
 from bftrainer.local.running import LocalServer, start_server
+from bftrainer.observability import systemd
 from bftrainer.observability.systemd import CYCLE_S, ServiceManager
 from bftrainer.policy.model import SitePolicy
 from tests.support.waiting import wait_for
@@ -164,6 +166,19 @@ def test_nobody_listens(tmp_path: Path) -> None:
     environ = {"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}
     ServiceManager(environ).ready(SitePolicy())
     ServiceManager({}).stopping()
+
+
+def test_an_end_is_told_although_the_manager_is_behind(
+    manager: NotifySocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd, "ROOM_S", 60.0)
+    told = ServiceManager(manager.environ)
+    for _ in range(1000):  # more than any queue holds
+        told.polled(0.0, 3, ())
+    ending = threading.Thread(target=told.stopping)
+    ending.start()
+    wait_for(lambda: manager.count("STOPPING=1"), what="the end is told")
+    ending.join()
 
 
 def test_an_abstract_address(manager: NotifySocket) -> None:

@@ -192,16 +192,22 @@ def test_many_agents_come_and_go_and_none_is_taken_for_another() -> None:
     run(scenario)
 
 
+async def connected_twice(ours: KeyPair, theirs: KeyPair) -> tuple[Daemon, Agent, Agent]:
+    """Let one agent, as its peer key says, connect a second time."""
+    daemon = Daemon(ours)
+    daemon.server.register("p1", theirs.public)
+    endpoint = await daemon.server.start("127.0.0.1")
+    first, second = Agent(endpoint, ours, theirs), Agent(endpoint, ours, theirs)
+    first.connection.send(hello())
+    await until(lambda: first.heard, "first welcome")
+    second.connection.send(hello())
+    await until(lambda: second.heard, "second welcome")
+    return daemon, first, second
+
+
 def test_an_agent_that_connects_again_is_not_lost() -> None:
     async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
-        daemon = Daemon(ours)
-        daemon.server.register("p1", theirs.public)
-        endpoint = await daemon.server.start("127.0.0.1")
-        first, second = Agent(endpoint, ours, theirs), Agent(endpoint, ours, theirs)
-        first.connection.send(hello())
-        await until(lambda: first.heard, "first welcome")
-        second.connection.send(hello())  # of the same process, says its peer key
-        await until(lambda: second.heard, "second welcome")
+        daemon, first, second = await connected_twice(ours, theirs)
         first.connection.close()
         second.connection.send(Heartbeat(pilot_id="p1"))
         await until(lambda: "heartbeat" in daemon.order, "it is heard")
@@ -217,14 +223,7 @@ def test_what_comes_late_over_a_connection_given_up_since_does_not_replace_its_s
     """TCP delivers after a cut what was written before the agent connected anew."""
 
     async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
-        daemon = Daemon(ours)
-        daemon.server.register("p1", theirs.public)
-        endpoint = await daemon.server.start("127.0.0.1")
-        first, second = Agent(endpoint, ours, theirs), Agent(endpoint, ours, theirs)
-        first.connection.send(hello())
-        await until(lambda: first.heard, "first welcome")
-        second.connection.send(hello())
-        await until(lambda: second.heard, "second welcome")
+        daemon, first, second = await connected_twice(ours, theirs)
         first.connection.send(hello())
         await until(lambda: daemon.server.counts["superseded"], "the late Hello")
         first.connection.close()
