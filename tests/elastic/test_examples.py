@@ -38,7 +38,11 @@ def test_there_are_three_examples_of_five_changed_lines() -> None:
         assert all("# elastic:" in line for line in code), code
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.long] * ("mlp" not in p.stem)) for p in EXAMPLES],
+    ids=lambda p: p.stem,
+)
 def test_an_example_learns_while_it_is_rescaled(
     tmp_path: Path, template: TemplateProcess, path: Path
 ) -> None:

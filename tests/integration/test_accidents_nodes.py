@@ -119,6 +119,7 @@ def cluster_says(cluster: SlurmTestCluster, node: str) -> str:
     return shown.partition("State=")[2].split()[0].lower()
 
 
+@pytest.mark.long
 def test_a_node_that_an_administrator_sets_down(
     cluster: SlurmTestCluster, site: AccidentSite
 ) -> None:
@@ -197,6 +198,7 @@ def test_all_pilots_are_cancelled(
     wait_for(lambda: not before.keys() & site.pilots().keys(), what="they are gone")
 
 
+@pytest.mark.long
 def test_a_reservation_over_our_nodes_finds_them_empty(
     cluster: SlurmTestCluster, site: AccidentSite
 ) -> None:

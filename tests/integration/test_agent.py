@@ -312,8 +312,9 @@ def test_a_stopped_worker_is_killed_after_its_lease(tmp_path: Path) -> None:
     ("number", "counts_as"),
     [
         (signal.SIGKILL, -signal.SIGKILL),
-        (signal.SIGTERM, -signal.SIGTERM),  # as if the batch system took the node
-        (signal.SIGINT, -signal.SIGTERM),  # so LSF begins
+        # As if the batch system took the node.
+        pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, -signal.SIGTERM, marks=pytest.mark.long),  # so LSF begins
     ],
 )
 def test_a_template_that_dies_is_replaced(tmp_path: Path, number: int, counts_as: int) -> None:

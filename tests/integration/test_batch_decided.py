@@ -76,6 +76,7 @@ def test_the_batch_follows_the_size_and_every_sample_is_used_once(
     assert site.view(trainer).record.failures == 0
 
 
+@pytest.mark.long
 def test_the_batch_grows_with_the_noise_on_the_same_nodes(site: Site, tmp_path: Path) -> None:
     bounds = BatchRange(least=24, most=96, per_worker=64)
     trainer = _submit(site, tmp_path / "t", bounds, n_min=2, n_max=2)

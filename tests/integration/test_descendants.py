@@ -163,6 +163,7 @@ threading.Event().wait()
 """
 
 
+@pytest.mark.long
 def test_tensors_that_were_shared_by_files_are_removed(tmp_path: Path, scratch: Path) -> None:
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon()

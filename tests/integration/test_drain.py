@@ -59,6 +59,7 @@ def test_all_nodes_come_back_and_none_is_taken_until_it_resumes(
         site.client.cancel(trainer, now=True)
 
 
+@pytest.mark.long
 def test_whoever_does_not_leave_is_ended_at_the_deadline_by_the_next_daemon(
     tmp_path: Path,
 ) -> None:
@@ -82,6 +83,7 @@ def test_whoever_does_not_leave_is_ended_at_the_deadline_by_the_next_daemon(
         site.client.cancel(trainer, now=True)
 
 
+@pytest.mark.long
 def test_resuming_keeps_nodes_that_workers_have_not_left(tmp_path: Path) -> None:
     with Site.open(tmp_path, n_nodes=1, policy=POLICY, options=()) as site:
         spec = trainer_spec(tmp_path / "a", STUBBORN, runtime="mpi", epochs=None, n_max=1)

@@ -144,6 +144,7 @@ def test_one_agent_that_is_killed_costs_its_trainer_nothing(site: DaemonSite) ->
     assert site.view(trainer).record.failures == 0
 
 
+@pytest.mark.long
 def test_sigterm_to_all_of_a_pilot_with_loaders_costs_its_trainer_no_step(site: DaemonSite) -> None:
     trainer = site.submit("loads", LOADS, checkpoint_interval_s=3600.0)
     site.observed(trainer, 2)
@@ -171,6 +172,7 @@ def test_sigterm_to_all_of_a_pilot_with_loaders_costs_its_trainer_no_step(site: 
     site.client.cancel(trainer, now=True)
 
 
+@pytest.mark.long
 def test_a_program_whose_starts_keep_nothing_is_named(site: DaemonSite) -> None:
     trainer = site.submit(
         "silent", SILENT, runtime="command", script=sys.executable, args=("train.py",),
@@ -203,6 +205,7 @@ def test_a_syntax_error_is_tried_once(site: DaemonSite) -> None:
     assert "This fails on every node" in record.reason
 
 
+@pytest.mark.long
 def test_a_missing_package_is_tried_on_one_other_node(site: DaemonSite) -> None:
     trainer = site.submit("package", "import no_such_package\n", n_max=1)
     record = site.in_state(trainer, TrainerState.FAILED).record

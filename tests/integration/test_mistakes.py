@@ -80,7 +80,12 @@ def _ended(site: DaemonSite, text: str, **changes: object) -> tuple[TrainerRecor
 @pytest.mark.parametrize(
     ("text", "place", "said"),
     [
-        (SPAWNS, "train.py:13", ("BFT-1428: ", "spawn", 'if __name__ == "__main__"')),
+        pytest.param(
+            SPAWNS,
+            "train.py:13",
+            ("BFT-1428: ", "spawn", 'if __name__ == "__main__"'),
+            marks=pytest.mark.long,
+        ),
         (HEAD + SHARD + TRAIN, "train.py:11", ("BFT-1401: ", "FSDP", "--runtime command")),
         (HEAD + GROUP + SHARD + TRAIN, "train.py:15", ("BFT-1401: ", "FSDP", "--runtime command")),
         (

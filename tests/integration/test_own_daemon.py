@@ -163,6 +163,7 @@ def test_trainers_leave_within_the_grace_time_and_go_on(
     assert [e.plain()["what"]["is_saved"] for e in journal] == [True, True]
 
 
+@pytest.mark.long
 def test_the_daemons_job_is_requeued_and_training_goes_on(
     researcher: Researcher, tmp_path: Path
 ) -> None:

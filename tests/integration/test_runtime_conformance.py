@@ -194,6 +194,7 @@ class TestMpi(RuntimeConformance):
         assert "in flight" in " ".join(site.client.explain(trainer).sentences)
 
 
+@pytest.mark.long
 class TestCommand(RuntimeConformance):
     """Runtime ``command``."""
 

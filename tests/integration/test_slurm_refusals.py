@@ -89,7 +89,7 @@ def warnings(sidecar: DaemonProcess) -> list[str]:
 @pytest.mark.parametrize(
     "state",
     [
-        "DRAIN",
+        pytest.param("DRAIN", marks=pytest.mark.long),
         pytest.param("DOWN", marks=pytest.mark.long),
         pytest.param("INACTIVE", marks=pytest.mark.long),
     ],

@@ -76,6 +76,7 @@ def window(begins_in_min: int) -> tuple[float, str]:
     return begin.timestamp(), f"{begin:{form}} to {begin + timedelta(days=1):{form}}"
 
 
+@pytest.mark.long
 def test_pilots_end_before_a_blackout_and_leave_when_there_is_one(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:

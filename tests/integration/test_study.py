@@ -94,6 +94,7 @@ def test_optuna_reads_the_same(halved: StudyUser) -> None:
     assert [t.state.name for t in study.trials].count("PRUNED") == 5
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_killed_again_and_again_it_ends_as_without(site: Site, halved: StudyUser) -> None:
     user = StudyUser(site, site.base / "killed")
@@ -182,6 +183,7 @@ def test_a_population_takes_over_the_best_states(site: Site) -> None:
     assert set(trained.values()) == {1}
 
 
+@pytest.mark.long
 def test_interrupted_it_leaves_its_trials_and_detached_it_goes_on(site: Site) -> None:
     user = StudyUser(site, site.base / "left")
     user.write("left", rule={"name": "none", "trials": 1, "most": 150}, parallel=1)

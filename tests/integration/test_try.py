@@ -96,12 +96,13 @@ for epoch in run.epochs():
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("norm", "said"),
     [
         ("torch.nn.Tanh()", "changed nothing but the order of sums"),
-        pytest.param("torch.nn.BatchNorm1d(4)", "changed something", marks=pytest.mark.long),
+        ("torch.nn.BatchNorm1d(4)", "changed something"),
     ],
     ids=["a sum", "batch normalisation"],
 )
@@ -130,7 +131,13 @@ def test_beside_one_process_it_says_what_differs(scratch: Path, norm: str, said:
             1,
             marks=pytest.mark.long,
         ),
-        (LOOP.format(step="run.step()\n        if number == 3: break"), "BFT-1054", "epoch 0", 8),
+        pytest.param(
+            LOOP.format(step="run.step()\n        if number == 3: break"),
+            "BFT-1054",
+            "epoch 0",
+            8,
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["no bftrainer", "raises", "leaves epochs"],
 )
