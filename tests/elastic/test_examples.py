@@ -55,6 +55,7 @@ def test_an_example_learns_while_it_is_rescaled(
     assert result["accuracy"] > 0.85
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "library"), HOOKED.items())
 def test_an_example_with_a_framework_learns_while_it_is_rescaled(
     tmp_path: Path, template: TemplateProcess, name: str, library: str

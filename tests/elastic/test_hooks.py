@@ -27,6 +27,7 @@ def csv_steps(out: Path) -> dict[str, range]:
     return found
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda f: f.module, indirect=True)
 def test_rescaled_it_trains_as_without_us(
     tmp_path: Path, template: TemplateProcess, framework: Framework
 ) -> None:

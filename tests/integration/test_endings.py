@@ -33,7 +33,7 @@ quarantine_s: 5
 RAISE = "raise RuntimeError('the ninth batch is bad')"
 # The ninth batch is met again at each try, after a few steps that are done once more.
 RAISES = SLOW.replace(
-    "time.sleep(0.02)\n",
+    "time.sleep(0.05)\n",
     f"time.sleep(0.2)\n        if run.step_count >= 8:\n            {RAISE}\n",
 )
 KILLED = RAISES.replace(RAISE, "os.kill(os.getpid(), 9)")
@@ -94,6 +94,7 @@ def _failed_on(site: DaemonSite, trainer: str) -> set[str]:
     return {one["what"]["node"] for one in found if one["trainer_id"] == trainer}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "cause", "interval_s"),
     [
@@ -269,7 +270,7 @@ def test_a_queued_trainer_is_cancelled_at_once(site: DaemonSite) -> None:
 
 def test_a_cancel_goes_on_under_the_next_daemon(site: DaemonSite) -> None:
     # A step of 3 s: the daemon is gone before anybody gets to the boundary.
-    text = SLOW.replace("time.sleep(0.02)", "time.sleep(3.0 if run.step_count > 2 else 0.02)")
+    text = SLOW.replace("time.sleep(0.05)", "time.sleep(3.0 if run.step_count > 2 else 0.05)")
     trainer = site.submit("slow", text, n_max=1, checkpoint_interval_s=3600.0)
     wait_for(lambda: site.steps(trainer) > 2, what="slow steps")
     assert not site.client.cancel(trainer).record.state.is_final

@@ -200,6 +200,7 @@ def test_the_daemons_job_is_requeued_and_training_goes_on(
     wait_for(lambda: not cluster.command("squeue", "-h", "-o", "%i").stdout, what="no job is left")
 
 
+@pytest.mark.long
 def test_pilots_share_nodes_with_each_other_and_with_other_jobs(
     researcher: Researcher, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_killed_again_and_again_it_ends_as_without(site: Site, halved: StudyUser
     assert user.trained() == halved.trained(), "nothing is trained twice"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_paused_resumed_enlarged_and_stopped(site: Site) -> None:
     user = StudyUser(site, site.base / "paused")

@@ -154,6 +154,7 @@ def test_what_is_wrong_is_named_and_the_logs_are_kept(
     assert (kept / "state" / "daemon.log").exists()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_each_failure_is_told_with_its_line(scratch: Path) -> None:
     step = "if number == 4: raise ValueError(f'\x1b[1mbad\x1b[0m batch of {os.getpid()}')"
