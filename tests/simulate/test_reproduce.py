@@ -42,12 +42,12 @@ from tests.support.policies import allocated
 Output = pytest.CaptureFixture[str]
 TINY = Sweeps(
     name="tiny",
-    hours=12.0,
+    hours=6.0,
     t_fwd_s=(10, 120, 300),
     diverse_t_fwd_s=(10, 120),
     p_jmax=(5, 10, 35),
     cost_factors=(1, 10),
-    networks_hours=6.0,
+    networks_hours=3.0,
 )
 needs_data = pytest.mark.skipif(
     not os.environ.get("BFTRAINER_DATA"), reason="BFTRAINER_DATA is not set: no original data"
@@ -184,12 +184,12 @@ class TestReplayerShare:
 
 class TestRuns:
     def test_the_same_for_any_number_of_processes(self, scenario: WeekOfNodes) -> None:
-        short = replace(scenario, trace=scenario.trace.restrict(hours=2.0))
+        short = replace(scenario, trace=scenario.trace.restrict(hours=0.5))
         runs = [
             PaperReplay(),
             PaperReplay(p_jmax=5),
             PaperReplay(policy=REPLAYER_SHARE),
-            PaperReplay(hours=1.0),
+            PaperReplay(hours=0.25),
         ]
         alone = play_all(PAPER, short, [*runs, *runs], processes=1)
         together = play_all(PAPER, short, runs, processes=2)
@@ -197,11 +197,11 @@ class TestRuns:
         for run in runs:
             assert alone[run].series.net().tolist() == together[run].series.net().tolist()
             assert alone[run].trainers == together[run].trainers
-        assert alone[runs[3]].series.at_s[-1] - alone[runs[3]].series.at_s[0] == 3600.0
+        assert alone[runs[3]].series.at_s[-1] - alone[runs[3]].series.at_s[0] == 900.0
 
     def test_progress_reaches_the_end(self, scenario: WeekOfNodes) -> None:
         seen: list[float] = []
-        short = replace(scenario, trace=scenario.trace.restrict(hours=1.0))
+        short = replace(scenario, trace=scenario.trace.restrict(hours=0.25))
         play_all(
             PAPER,
             short,
@@ -300,7 +300,7 @@ class TestReport:
 
 
 def test_everything_on_the_sample() -> None:
-    sample = choose_scenario(None, None, _hours(12.0))
+    sample = choose_scenario(None, None, _hours(6.0))
     short = replace(sample, trace=sample.trace.restrict(slice(0, 100)))
     made = reproduce(
         PAPER, short, TINY, [r for r in PAPER.results if r.result_id != "fig13"], processes=1
@@ -333,7 +333,7 @@ class TestCommand:
         file = tmp_path / "quiet.csv"
         file.write_text("node,start_s,end_s\n" + "".join(
             f"n{i},{j * 1000 + 70 * i},{j * 1000 + 70 * i + 600}\n"
-            for i in range(12) for j in range(30)
+            for i in range(12) for j in range(10)
         ))  # fmt: skip
         out, document = tmp_path / "out", tmp_path / "found.json"
         argv = ["reproduce", "bftrainer", "--only", "fig7a", "--only", "table1", "--trace"]

@@ -28,7 +28,7 @@ FEW = replace(
     QUICK,
     samples=50,
     data_deadlines_min=(15,),
-    trials=(16, 64),
+    trials=(16, 32),
     slack=(1.05, 1.5),
     placements=50,
 )

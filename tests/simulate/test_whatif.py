@@ -301,7 +301,7 @@ JobID|JobName|Submit|Eligible|Start|End|NNodes|NodeList|State|Partition|Timelimi
 
 
 def call(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["whatif", *arguments])
+    return CliRunner().invoke(cli, ["whatif", "--processes=1", *arguments])
 
 
 class TestCommandLine:
