@@ -42,12 +42,12 @@ from tests.support.policies import allocated
 Output = pytest.CaptureFixture[str]
 TINY = Sweeps(
     name="tiny",
-    hours=6.0,
-    t_fwd_s=(10, 120, 300),
+    hours=12.0,
+    t_fwd_s=(10, 120),
     diverse_t_fwd_s=(10, 120),
     p_jmax=(5, 10, 35),
     cost_factors=(1, 10),
-    networks_hours=3.0,
+    networks_hours=6.0,
 )
 needs_data = pytest.mark.skipif(
     not os.environ.get("BFTRAINER_DATA"), reason="BFTRAINER_DATA is not set: no original data"
@@ -300,7 +300,7 @@ class TestReport:
 
 
 def test_everything_on_the_sample() -> None:
-    sample = choose_scenario(None, None, _hours(6.0))
+    sample = choose_scenario(None, None, _hours(12.0))
     short = replace(sample, trace=sample.trace.restrict(slice(0, 100)))
     made = reproduce(
         PAPER, short, TINY, [r for r in PAPER.results if r.result_id != "fig13"], processes=1

@@ -19,7 +19,7 @@ from bftrainer.simulate.costs import MEASURED
 from bftrainer.simulate.report.words import WORDS
 
 Output = pytest.CaptureFixture[str]
-SHORT = ["simulate", "--nodes", "0:64", "--hours", "1", "--p-jmax", "4"]
+SHORT = ["simulate", "--nodes", "0:64", "--hours", "3", "--p-jmax", "4"]
 NAMES = MEASURED.by_name()
 FOUR = "milp,equal-share,fcfs-greedy,no-rescale"
 
@@ -75,7 +75,7 @@ def test_policies_may_be_repeated_or_joined(capsys: Output) -> None:
 def test_the_table_compares_every_figure(capsys: Output) -> None:
     assert main([*SHORT, "--policy", "milp,no-rescale", "--job-nodes", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Trace sample: 64 nodes, 1 h")
+    assert lines[0].startswith("Trace sample: 64 nodes, 3 h")
     assert "A job of no-rescale asks for 2 nodes." in lines[0]
     assert lines[1].split() == ["milp", "no-rescale"]
     assert len(lines) == 2 + len(WORDS)
