@@ -234,4 +234,6 @@ class Restarts(RuleBasedStateMachine):
 
 
 TestRestarts = Restarts.TestCase
-TestRestarts.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
+TestRestarts.settings = settings(
+    max_examples=examples(150, of=2), stateful_step_count=40, deadline=None
+)
