@@ -5,10 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
 
-# Where it is set, each of a thousand processes would compile all modules again.
-export PYTHONDONTWRITEBYTECODE :=
-
-FRESH := --hypothesis-profile=fresh -m hypothesis $$(grep -rlE '^ *@given|RuleBased' tests)
+FRESH := --hypothesis-profile=fresh $$($(BIN)/python scripts/proofs.py --fresh)
 
 .PHONY: help venv system demo test test-site test-e2e test-pure test-long test-shard proofs lint bench horovod clean
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import subprocess
 import sys
 from collections import Counter
 from contextlib import redirect_stdout
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from tests.support import proofs  # noqa: E402
 
-FRESH = " (fresh)"
+EXAMPLES = "^ *@given|RuleBasedStateMachine|(Policy|QueueModel)Conformance"
 
 
 class Collected:
@@ -35,13 +36,19 @@ class Collected:
         self.names |= {item.nodeid for item in session.items}
 
 
+def fresh() -> list[str]:
+    """Return the files that have property tests."""
+    ask = ["grep", "-rlE", "--include=test_*.py", EXAMPLES, "tests"]
+    found = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True)
+    return sorted(found.stdout.split())
+
+
 def today() -> set[str]:
-    """Collect all long tests, and the property tests, which also run with fresh examples."""
-    long, fresh = Collected(), Collected()
+    """Collect all long tests, and the files of which fresh examples run, too."""
+    collected = Collected()
     with redirect_stdout(io.StringIO()):
-        pytest.main(["--collect-only", "-m", "long", str(ROOT / "tests")], plugins=[long])
-        pytest.main(["--collect-only", "-m", "hypothesis", str(ROOT / "tests")], plugins=[fresh])
-    return long.names | {name + FRESH for name in fresh.names}
+        pytest.main(["--collect-only", "-m", "long", str(ROOT / "tests")], plugins=[collected])
+    return collected.names | {file + proofs.FRESH for file in fresh()}
 
 
 def main() -> int:
@@ -49,7 +56,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--accept", action="store_true", help="write tests/proofs.json")
     parser.add_argument("--shards", type=int, default=5, help="how many to cut")
+    parser.add_argument("--fresh", action="store_true", help="only print files of property tests")
     options = parser.parse_args()
+    if options.fresh:
+        print(*fresh())
+        return 0
     cache = ROOT / ".pytest_cache" / "v" / proofs.CACHE_KEY
     known = proofs.known()
     if cache.exists():

@@ -6,9 +6,11 @@ change. Fresh ones: ``--hypothesis-profile=fresh``, which ``make test-long`` doe
 long proofs: see tests/support/proofs.py.
 """
 
+import gc
 import os
 import signal
 import subprocess
+import sys
 from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -21,6 +23,10 @@ from tests.support import proofs
 
 # A shell has its background jobs ignore it, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Where a shell forbids compiled modules, each of a thousand processes would compile all again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+gc.disable()  # until all tests are collected: what they are made of stays
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two cores are busy with other tests
 
 # How long an example takes says something about the machine's other work, not about the code.
@@ -44,19 +50,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _name(config: pytest.Config, test: str) -> str:
-    """Tell a test with fresh examples from the same with the usual ones."""
+    """Return what a test is recorded as: fresh examples of a file are one proof."""
     is_fresh = config.getoption("--hypothesis-profile") == "fresh"
-    return f"{test} (fresh)" if is_fresh else test
+    return proofs.file_of(test) + proofs.FRESH if is_fresh else test
 
 
 @pytest.hookimpl(trylast=True)  # after marks have chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if (shard := config.getoption("--shard")) is not None:
         part, n_parts = (int(number) for number in shard.split("/"))
-        names = {_name(config, item.nodeid): item for item in items}
-        chosen = {names[one] for one in proofs.shards(names, n_parts, proofs.known())[part]}
-        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-        items[:] = [item for item in items if item in chosen]
+        names = {_name(config, item.nodeid) for item in items}
+        chosen = set(proofs.shards(names, n_parts, proofs.known())[part])
+        others = [item for item in items if _name(config, item.nodeid) not in chosen]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if _name(config, item.nodeid) in chosen]
     # Files of few tests have slow ones. First, so that no worker is left with one of them; as
     # would be those of a batch system with all that may happen to it, though of many tests.
     sizes = Counter(proofs.file_of(item.nodeid) for item in items)
@@ -66,6 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return not file.endswith(LONG_FILES), sizes[file]
 
     items.sort(key=order)
+    gc.freeze()
+    gc.enable()
 
 
 class Recorder:

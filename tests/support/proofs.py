@@ -14,6 +14,7 @@ from pathlib import Path
 
 FILE = Path(__file__).parents[1] / "proofs.json"
 CACHE_KEY = "bftrainer/proofs"
+FRESH = " (fresh)"  # after the file whose property tests took new examples
 UNKNOWN_S = 5.0  # of a test that has not run yet: about the median
 
 
@@ -44,7 +45,7 @@ def known() -> dict[str, Proof]:
 
 
 def file_of(test: str) -> str:
-    """Return the file of a test's id."""
+    """Return the file of a test's id, with "(fresh)" where it is."""
     return test.split("::", maxsplit=1)[0]
 
 
