@@ -38,6 +38,7 @@ def test_there_are_three_examples_of_five_changed_lines() -> None:
         assert all("# elastic:" in line for line in code), code
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "path",
     [pytest.param(p, marks=[pytest.mark.long] * ("mlp" not in p.stem)) for p in EXAMPLES],

@@ -36,6 +36,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more",
     [[], pytest.param(["--micro-batch", "20"], marks=pytest.mark.long)],

@@ -302,6 +302,7 @@ run.loop(step, steps=1_000_000)
 """
 
 
+@pytest.mark.long
 def test_those_who_reduce_with_a_dead_member_live_on(control: Controller) -> None:
     c = control
     script, hold = c.directory / "holds.py", c.directory / "hold"

@@ -44,6 +44,7 @@ def test_run_plainly_it_trains_as_without_its_wrapper(tmp_path: Path) -> None:
     assert NOTE not in nothing
 
 
+@pytest.mark.long
 def test_two_workers_average_once(tmp_path: Path, template: TemplateProcess) -> None:
     results = []
     for case in ("plain", "wrapped"):

@@ -33,6 +33,7 @@ def written(daemon: OwnDaemon, name: str) -> str:
     return found.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "reached"),
     [
@@ -87,6 +88,7 @@ def test_a_daemon_that_agents_cannot_reach_is_told() -> None:
         assert "late agent" not in daemon.does("status")
 
 
+@pytest.mark.long
 def test_addresses_that_no_agent_can_reach_are_refused() -> None:
     with own_daemon(n_nodes=1) as daemon:
         for words, code in (

@@ -96,6 +96,7 @@ def _told(training: Training, *nodes: str) -> str:
     return str(cut)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("one", "other", "one_way"),
     [

@@ -88,6 +88,7 @@ def test_a_node_that_was_cut_off_comes_back_with_its_pilot(training: Training) -
     assert training.nodes()["n2"]["use"] == "held"
 
 
+@pytest.mark.long
 def test_if_the_daemons_host_is_cut_off_training_goes_on_and_is_taken_over(
     training: Training,
 ) -> None:

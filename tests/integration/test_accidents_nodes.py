@@ -165,6 +165,7 @@ def test_a_pilot_is_not_requeued_and_one_that_is_does_not_come_back(
     wait_for(lambda: job not in site.pilots(), what="the daemon cancels it")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "state",
     ["INACTIVE", *(pytest.param(one, marks=pytest.mark.long) for one in ("DOWN", "DRAIN"))],
@@ -187,6 +188,7 @@ def set_partition(cluster: SlurmTestCluster, state: str) -> None:
     assert cluster.command("scontrol", "update", "PartitionName=bf", f"State={state}").is_ok
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", [("--full",), pytest.param((f"--user={getpass.getuser()}",), marks=pytest.mark.long)]
 )

@@ -258,7 +258,13 @@ async def _start_waiting(lab: Lab, daemon: Daemon, worker_id: str = "w1") -> tup
     return started.pid, child, template
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(n, marks=pytest.mark.long) for n in (signal.SIGUSR1, signal.SIGUSR2)),
+    ],
+)
 def test_a_signal_ends_everything_and_is_announced(tmp_path: Path, number: int) -> None:
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon()

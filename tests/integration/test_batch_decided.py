@@ -52,6 +52,7 @@ def _each_sample_once(directory: Path) -> bool:
     return len(whole) > 2 and all(use.is_once for use in whole)
 
 
+@pytest.mark.long
 def test_the_batch_follows_the_size_and_every_sample_is_used_once(
     site: Site, tmp_path: Path
 ) -> None:

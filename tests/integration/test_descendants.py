@@ -190,7 +190,7 @@ def managers(scratch: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "killed", ["keeper", "template", pytest.param("agent", marks=pytest.mark.long)]
+    "killed", ["keeper", *(pytest.param(k, marks=pytest.mark.long) for k in ("template", "agent"))]
 )
 def test_what_is_above_a_worker_may_be_killed(tmp_path: Path, scratch: Path, killed: str) -> None:
     async def scenario(lab: Lab) -> None:

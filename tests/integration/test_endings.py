@@ -138,6 +138,7 @@ def test_a_script_that_kills_its_agent_again_and_again_is_given_up(site: DaemonS
     assert (record.failures, record.failing.losses) == (4, 5)
 
 
+@pytest.mark.long
 def test_one_agent_that_is_killed_costs_its_trainer_nothing(site: DaemonSite) -> None:
     trainer = site.submit("unlucky", KILLS_ONE_AGENT, n_max=1)
     wait_for(lambda: site.view(trainer).record.failing.losses, what="the loss is known")
@@ -268,6 +269,7 @@ def test_a_queued_trainer_is_cancelled_at_once(site: DaemonSite) -> None:
     assert site.client.cancel(trainer).record.state is TrainerState.CANCELLED
 
 
+@pytest.mark.long
 def test_a_cancel_goes_on_under_the_next_daemon(site: DaemonSite) -> None:
     # A step of 3 s: the daemon is gone before anybody gets to the boundary.
     text = SLOW.replace("time.sleep(0.05)", "time.sleep(3.0 if run.step_count > 2 else 0.05)")

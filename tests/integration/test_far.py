@@ -129,6 +129,7 @@ def test_who_runs_a_study_follows_it_to_another_host(daemon: OwnDaemon) -> None:
     (daemon.state_dir / "hidden").unlink()
 
 
+@pytest.mark.long
 def test_a_daemon_that_is_gone_is_named_with_the_next_step(daemon: OwnDaemon) -> None:
     found = _elsewhere(daemon)
     daemon.kill()
@@ -176,6 +177,7 @@ def test_garbage_of_the_user_is_refused(daemon: OwnDaemon) -> None:
     assert _far(daemon).status().pid == daemon.pid
 
 
+@pytest.mark.long
 def test_a_second_daemon_is_refused_with_the_first_ones_host(daemon: OwnDaemon) -> None:
     _elsewhere(daemon)
     done = process.run(daemon.argv(), timeout_s=60, env=dict(os.environ), cwd=Path("/"))

@@ -139,6 +139,7 @@ def test_lim_is_away_at_first_contact(lsf: LsfTestCluster) -> None:
     lsf.start_lim()
 
 
+@pytest.mark.long
 def test_lsid_fails_once_and_nothing_is_missing_later(lsf: LsfTestCluster) -> None:
     for how in ("garbage", "error", "empty"):
         system = lsf_adapter(lsf)
@@ -154,6 +155,7 @@ def test_lsid_fails_once_and_nothing_is_missing_later(lsf: LsfTestCluster) -> No
 # -- hosts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_pilot_on_a_dead_host_is_unknown_never_gone(
     lsf: LsfTestCluster, lsf_system: LsfBatchSystem
 ) -> None:

@@ -116,6 +116,7 @@ def test_other_numbers_and_paths_are_no_other_failure(site: DaemonSite) -> None:
     assert "Raised at train.py:16." in record.reason
 
 
+@pytest.mark.long
 def test_lengths_that_differ_at_each_start_are_no_other_failure(site: DaemonSite) -> None:
     record, starts = _ended(site, LENGTHS, n_min=2, n_max=2)
     assert record.failures == 2, record.reason

@@ -240,6 +240,7 @@ def test_pilots_share_nodes_with_each_other_and_with_other_jobs(
         cluster.cancel(other.strip())
 
 
+@pytest.mark.long
 def test_nodes_of_an_allocation_are_a_floor_beside_borrowed_ones(
     researcher: Researcher, tmp_path: Path
 ) -> None:

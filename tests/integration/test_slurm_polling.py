@@ -80,6 +80,7 @@ def assert_within(budget: int, sidecar: DaemonProcess, looks: int) -> PollingVie
     return view
 
 
+@pytest.mark.long
 def test_with_the_hook_a_quiet_cluster_costs_next_to_nothing(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def cluster() -> Iterator[SlurmTestCluster]:
         yield found
 
 
+@pytest.mark.long
 def test_no_more_nodes_than_the_limits_of_types_and_partitions_allow(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:

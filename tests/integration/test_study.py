@@ -145,6 +145,7 @@ def _trainers(site: Site, study: str) -> list[TrainerView]:
 FAILS = TRAINS.replace("run = elastic", 'if number == "1":\n    raise SystemExit(3)\nrun = elastic')
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("failed", "numbers"), [pytest.param("worst", 3, marks=pytest.mark.long), ("ignore", 4)]
@@ -164,6 +165,7 @@ def test_a_trial_that_fails_is_tried_again_then_counted_or_ignored(
     assert [t["stage"] for t in trials].count("complete") == 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_population_takes_over_the_best_states(site: Site) -> None:
     user = StudyUser(site, site.base / "evolves")

@@ -91,6 +91,7 @@ def _outcome(home: Path, trial: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "runtime",

@@ -58,6 +58,7 @@ def test_the_page_s_program_is_a_trial(reader: StudyUser) -> None:
     assert sorted(epochs) == ["epoch=1", "epoch=2", "epoch=3"], "it went on from its checkpoint"
 
 
+@pytest.mark.long
 def test_it_waits_for_a_daemon_that_is_being_started(site: Site, reader: StudyUser) -> None:
     out = reader.home / "late.out"
     site.sidecar.kill()
@@ -159,6 +160,7 @@ def test_verbs_find_a_study_elsewhere(site: Site, reader: StudyUser, tmp_path: P
         assert f"The study {study} cannot be found from here: {study} in {place}" in said.getvalue()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trials", "state"), [(2, "over"), pytest.param(5, "failed", marks=pytest.mark.long)]
 )

@@ -215,6 +215,7 @@ def test_another_runtime_is_refused(scratch: Path) -> None:
     assert done.returncode == 2
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_interrupted_it_leaves_nothing(scratch: Path) -> None:
     (scratch / "own.py").write_text(LOOP.format(step="run.step()"))

@@ -50,6 +50,7 @@ def _said(site: Site, output: Output, *words: str) -> str:
     return " ".join(output.readouterr().out.split())
 
 
+@pytest.mark.long
 def test_a_trainer_whose_only_node_is_not_heard_is_not_said_to_rest(
     tmp_path: Path, output: Output
 ) -> None:
