@@ -59,7 +59,7 @@ class Training:
 
     def step(self) -> int:
         """The newest, as workers wrote it down."""
-        return max(one.step for one in updates(self.daemon.records()))
+        return max((one.step for one in updates(self.daemon.records())), default=0)
 
     def trains_on(self, count: int = UPDATES) -> None:
         """Wait for more updates."""
