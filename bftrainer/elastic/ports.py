@@ -6,7 +6,7 @@ Standard library only, because workers use it too. They find the range in their 
 from __future__ import annotations
 
 import errno
-import random
+import secrets
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -44,7 +44,9 @@ def listen_within(text: str, listen: Callable[[int], T]) -> T:
         Exception: what ``listen`` raised; the last one if all ports are in use.
     """
     ports = ports_of(text)
-    begin = random.randrange(len(ports))  # noqa: S311 - so that those who start together miss
+    # So that those who start together miss; not of the script's own random numbers, which
+    # another thread may be drawing now.
+    begin = secrets.randbelow(len(ports))
     for position in range(len(ports)):
         try:
             return listen(ports[(begin + position) % len(ports)])

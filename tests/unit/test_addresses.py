@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import random
 import re
 import socket
 from dataclasses import replace
@@ -228,6 +229,13 @@ def test_every_port_of_a_range_is_tried() -> None:
 
     assert ports.listen_within("41000-41004", listen) in seen
     assert seen == set(range(41000, 41005))
+
+
+def test_a_listener_draws_none_of_the_scripts_random_numbers() -> None:
+    """It is opened in another thread, at a moment of its own: samples would depend on it."""
+    before = random.getstate()
+    StoreServer("127.0.0.1").close()
+    assert random.getstate() == before
 
 
 @pytest.mark.parametrize(
