@@ -9,11 +9,14 @@ long proofs: see tests/support/proofs.py.
 import gc
 import os
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +29,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Where a shell forbids compiled modules, each of a thousand processes would compile all again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.umask(0o022)  # ordinary users read what the stand-ins of sites make
+# The path of a socket has 107 bytes, and jobs of other users must reach what is there.
+temporary = Path(tempfile.gettempdir()).resolve()
+if len(str(temporary)) > 40 or not all(
+    place.stat().st_mode & stat.S_IXOTH for place in (temporary, *temporary.parents)
+):
+    os.environ["TMPDIR"], tempfile.tempdir = "/tmp", None
 gc.disable()  # until all tests are collected: what they are made of stays
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two cores are busy with other tests
 
