@@ -5,9 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
 
-FRESH := $$(grep -rlE '^ *@given' tests)
+FRESH := --hypothesis-profile=fresh $$($(BIN)/python scripts/proofs.py --fresh)
 
-.PHONY: help venv system demo test test-site test-e2e test-pure test-long test-shard lint bench horovod clean
+.PHONY: help venv system demo test test-site test-e2e test-pure test-long test-shard proofs lint bench horovod clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -39,13 +39,15 @@ test: venv system  ## all tests but the long ones, a real Slurm among them
 	$(BIN)/python scripts/cpu_budget.py --minutes $(CPU_MINUTES) -- \
 		$(MAKE) -j 2 --output-sync=target --no-print-directory test-site test-pure
 
-# What fails beside others is run once more, alone: a defect fails again, a stolen processor does
-# not. Both results are printed. Tests wait for two thirds of their time: four share two processors.
+# What fails beside others and passes alone has a defect all the same: it is run once more, alone,
+# only to tell the two apart. Tests wait for two thirds of their time: four share two processors.
 SITE := -m "not long" -o cache_dir=.pytest_cache/site
 ALONE := --last-failed --last-failed-no-failures none
+AGAIN := echo "=== FAILED beside others; the same tests once more, alone. The run is red. ==="
 test-site: test-e2e
 	$(BIN)/python -m pytest $(SITE) -n 4 $(BY_FILE) $(PURE:%=--ignore=%) --ignore=tests/e2e \
-		|| $(BIN)/python -m pytest $(SITE) $(ALONE) $(PURE:%=--ignore=%) --ignore=tests/e2e
+		|| { $(AGAIN); $(BIN)/python -m pytest $(SITE) $(ALONE) $(PURE:%=--ignore=%) \
+			--ignore=tests/e2e; exit 1; }
 
 test-e2e: venv system
 	$(BIN)/python -m pytest -m "not long" tests/e2e
@@ -53,22 +55,21 @@ test-e2e: venv system
 QUIET := -m "not long" -o cache_dir=.pytest_cache/pure
 test-pure: venv
 	nice -n 19 $(BIN)/python -m pytest $(QUIET) -n 2 $(BY_FILE) $(PURE) \
-		|| nice -n 19 $(BIN)/python -m pytest $(QUIET) $(ALONE) $(PURE)
+		|| { $(AGAIN); nice -n 19 $(BIN)/python -m pytest $(QUIET) $(ALONE) $(PURE); exit 1; }
 
 test-long: venv system  ## the long proofs, and ten times fresh examples for the property tests
 	scripts/install_system.sh packages
-	$(BIN)/python -m pytest -m long
-	for i in {1..10}; do \
-		$(BIN)/python -m pytest --hypothesis-profile=fresh -n 2 $(BY_FILE) \
-			$(FRESH) || exit 1; \
-	done
+	$(BIN)/python -m pytest -m long -n 2 $(BY_FILE)
+	for i in {1..10}; do $(BIN)/python -m pytest -n 2 $(BY_FILE) $(FRESH) || exit 1; done
 
 SHARD ?= 0/1
 test-shard: venv system  ## part SHARD=K/N of the long proofs, fresh examples once
 	scripts/install_system.sh packages
-	$(BIN)/python -m pytest -m long --shard $(SHARD)
-	$(BIN)/python -m pytest --hypothesis-profile=fresh -n 2 $(BY_FILE) \
-		--shard $(SHARD) $(FRESH)
+	$(BIN)/python -m pytest -m long -n 2 $(BY_FILE) --shard $(SHARD)
+	$(BIN)/python -m pytest -n 2 $(BY_FILE) --shard $(SHARD) $(FRESH)
+
+proofs: venv  ## when each long proof last ran, and with what result
+	$(BIN)/python scripts/proofs.py
 
 lint: venv  ## the house rules as tools
 	$(BIN)/ruff check .

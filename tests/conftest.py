@@ -2,20 +2,31 @@
 
 Property tests take the same examples at every run, so that a red run is the doing of a
 change. Fresh ones: ``--hypothesis-profile=fresh``, which ``make test-long`` does ten times.
-``--shard K/N`` runs the Kth of N parts of what was asked for, whole files at a time.
+``--shard K/N`` runs the Kth of N parts of what was asked for, and the cache keeps what became of
+long proofs: see tests/support/proofs.py.
 """
 
+import gc
 import os
 import signal
-import zlib
+import subprocess
+import sys
 from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+from tests.support import proofs
+
 # A shell has its background jobs ignore it, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Where a shell forbids compiled modules, each of a thousand processes would compile all again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+gc.disable()  # until all tests are collected: what they are made of stays
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two cores are busy with other tests
 
 # How long an example takes says something about the machine's other work, not about the code.
@@ -38,19 +49,60 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard", metavar="K/N", help="run part K (from 0) of N, by file")
 
 
-def _file(item: pytest.Item) -> str:
-    return item.nodeid.split("::")[0]
+def _name(config: pytest.Config, test: str) -> str:
+    """Return what a test is recorded as: fresh examples of a file are one proof."""
+    is_fresh = config.getoption("--hypothesis-profile") == "fresh"
+    return proofs.file_of(test) + proofs.FRESH if is_fresh else test
 
 
+@pytest.hookimpl(trylast=True)  # after marks have chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if (shard := config.getoption("--shard")) is not None:
-        part, of = (int(number) for number in shard.split("/"))
-        parts: dict[int, list[pytest.Item]] = {}
-        for item in items:  # by file: the tests of one share clusters and templates
-            parts.setdefault(zlib.crc32(_file(item).encode()) % of, []).append(item)
-        items[:] = parts.pop(part % of, [])
-        config.hook.pytest_deselected(items=[item for other in parts.values() for item in other])
+        part, n_parts = (int(number) for number in shard.split("/"))
+        names = {_name(config, item.nodeid) for item in items}
+        chosen = set(proofs.shards(names, n_parts, proofs.known())[part])
+        others = [item for item in items if _name(config, item.nodeid) not in chosen]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if _name(config, item.nodeid) in chosen]
     # Files of few tests have slow ones. First, so that no worker is left with one of them; as
     # would be those of a batch system with all that may happen to it, though of many tests.
-    sizes = Counter(map(_file, items))
-    items.sort(key=lambda item: (not _file(item).endswith(LONG_FILES), sizes[_file(item)]))
+    sizes = Counter(proofs.file_of(item.nodeid) for item in items)
+
+    def order(item: pytest.Item) -> tuple[bool, int]:
+        file = proofs.file_of(item.nodeid)
+        return not file.endswith(LONG_FILES), sizes[file]
+
+    items.sort(key=order)
+    gc.freeze()
+    gc.enable()
+
+
+class Recorder:
+    """Keeps in pytest's cache what became of long proofs and fresh examples."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._seen: dict[str, tuple[str, float]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name = _name(self._config, report.nodeid)
+        if "long" in report.keywords or name != report.nodeid:
+            result, seconds = self._seen.get(name, ("passed", 0.0))
+            result = report.outcome if report.outcome != "passed" else result
+            self._seen[name] = (result, seconds + report.duration)
+
+    def pytest_sessionfinish(self) -> None:
+        if self._config.cache is None or not self._seen:
+            return
+        ask = ["git", "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
+        day = datetime.now(tz=UTC).date().isoformat()
+        kept = self._config.cache.get(proofs.CACHE_KEY, {})
+        for name, (result, seconds) in self._seen.items():
+            kept[name] = asdict(proofs.Proof(result, round(seconds, 1), day, commit))
+        self._config.cache.set(proofs.CACHE_KEY, kept)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # of xdist: its controller hears everything
+        config.pluginmanager.register(Recorder(config))

@@ -14,8 +14,8 @@ WAITS_S = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 45.0, 60.0)  # tried 
 
 def compare(path: Path, every: int = 1) -> Iterator[tuple[str, list[Change]]]:
     """Decide again on each ``every``-th situation; yield its id and what differs."""
-    head, cases = read(path)
-    for case in cases[::every]:
+    head, cases = read(path, every)
+    for case in cases:
         yield case["id"], list(_compare(case, head["give_backs"]))
 
 

@@ -14,10 +14,10 @@ from typing import Any
 Plain = dict[str, Any]  # what JSON calls an object
 
 
-def read(path: Path) -> tuple[Plain, list[Plain]]:
-    """Return the first line and the cases."""
-    head, *cases = (json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines())
-    return head, cases
+def read(path: Path, every: int = 1) -> tuple[Plain, list[Plain]]:
+    """Return the first line and each ``every``-th case."""
+    head, *cases = gzip.decompress(path.read_bytes()).splitlines()
+    return json.loads(head), [json.loads(case) for case in cases[::every]]
 
 
 def write(path: Path, head: Plain, cases: Iterable[Plain]) -> None:

@@ -18,7 +18,7 @@ from milp.solve import solve
 
 def compare(path: Path, every: int = 1) -> Iterator[tuple[str, list[Change]]]:
     """Solve each ``every``-th problem again; yield its id and what differs."""
-    for case in read(path)[1][::every]:
+    for case in read(path, every)[1]:
         found = [Change(cause=cause, case=case["id"], what=what) for cause, what in _compare(case)]
         yield case["id"], found
 

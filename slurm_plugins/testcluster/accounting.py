@@ -64,7 +64,9 @@ class Accounting:
         home = self.config.directory / DATABASE
         home.chmod(0o700)  # access to the socket is access as the database's root
         data = home / "data"
-        common = ("--no-defaults", f"--user={self.user}", f"--datadir={data}", *_SMALL_AND_QUICK)
+        # Not in /tmp, where the databases of two clusters would meet.
+        places = (f"--datadir={data}", f"--tmpdir={home}")
+        common = ("--no-defaults", f"--user={self.user}", *places, *_SMALL_AND_QUICK)
         done = process.run(
             (
                 *("mariadb-install-db", *common),

@@ -26,6 +26,7 @@ from bftrainer.poll.batch_system import OptionError
 from bftrainer.profile.fit import MeasuredSize
 from milp.errors import ProblemError
 from milp.problem import Problem
+from tests.support.examples import examples
 from tests.support.policies import allocated, problem_of, trainer
 from tests.support.problems import problems
 
@@ -99,7 +100,7 @@ class PolicyConformance:
     def test_keeps_the_rules(self) -> None:
         policy = self.policy()
 
-        @settings(max_examples=30, deadline=None)
+        @settings(max_examples=examples(30), deadline=None)
         @given(PROBLEMS, st.data())
         def holds(problem: Problem, data: st.DataObject) -> None:
             context = self.context(problem, data)
@@ -116,7 +117,7 @@ class PolicyConformance:
         """No answer depends on others that were asked for before and not accepted."""
         policy = self.policy()
 
-        @settings(max_examples=15, deadline=None)
+        @settings(max_examples=examples(15), deadline=None)
         @given(PROBLEMS, PROBLEMS, st.data())
         def holds(problem: Problem, other: Problem, data: st.DataObject) -> None:
             context = self.context(problem, data)
@@ -129,7 +130,7 @@ class PolicyConformance:
     def test_leaves_what_it_is_given_as_it_is(self) -> None:
         policy = self.policy()
 
-        @settings(max_examples=15, deadline=None)
+        @settings(max_examples=examples(15), deadline=None)
         @given(PROBLEMS, st.data())
         def holds(problem: Problem, data: st.DataObject) -> None:
             context = self.context(problem, data)
@@ -145,7 +146,7 @@ class PolicyConformance:
     def test_its_state_may_come_from_the_journal(self) -> None:
         policy = self.policy()
 
-        @settings(max_examples=15, deadline=None)
+        @settings(max_examples=examples(15), deadline=None)
         @given(PROBLEMS, PROBLEMS, st.data())
         def holds(problem: Problem, other: Problem, data: st.DataObject) -> None:
             context = self.context(problem, data)

@@ -23,6 +23,7 @@ from bftrainer.model.cluster import (
 )
 from bftrainer.model.features import Way
 from bftrainer.queue.model import JobNeeds, NextPlan, QueueModel
+from tests.support.examples import examples
 from tests.support.snapshots import T0, pending, running, snapshot
 
 CYCLE_S = 30.0
@@ -104,7 +105,7 @@ def looks(draw: st.DrawFn) -> Snapshot:
 # Each model has a class of its own, which runs the same tests (differing_executors).
 _patient = settings(
     deadline=None,
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
 )
 Told = dict[str, tuple[JobNeeds, str]]

@@ -53,8 +53,8 @@ p_jmax: 3
 """
 
 
-def ordinary_jobs() -> list[WorkloadItem]:
-    """Return four rounds: small jobs, a 4-node job, and an 8-node job blocked behind it.
+def ordinary_jobs(rounds: int) -> list[WorkloadItem]:
+    """Return rounds of 24 s: small jobs, a 4-node job, and an 8-node job blocked behind it.
 
     While the 8-node job waits, the other four nodes are unfillable for everybody whose
     limit is longer than the 4-node job's. Moments of submission are spread evenly over the
@@ -63,7 +63,7 @@ def ordinary_jobs() -> list[WorkloadItem]:
     would wait up to a second longer than those of the other.
     """
     items: list[WorkloadItem] = []
-    for begin in (4.0, 28.0, 52.0, 76.0):
+    for begin in (4.0 + 24.0 * number for number in range(rounds)):
         items += [
             WorkloadItem(at_s=begin, n_nodes=1, duration_s=4, limit_s=60),
             WorkloadItem(at_s=begin + 2, n_nodes=4, duration_s=9, limit_s=240),
@@ -83,6 +83,7 @@ def ordinary_jobs() -> list[WorkloadItem]:
 class Outcome:
     """All that the tests look at."""
 
+    rounds: int  # of ordinary jobs
     trainers: dict[str, TrainerRecord]
     directories: dict[str, Path]
     accuracy: dict[str, float]
@@ -118,8 +119,8 @@ def spec(network: str, directory: Path) -> TrainerSpec:
     )
 
 
-def run_scenario(base: Path) -> Outcome:
-    """Play the story; leaves no process behind whatever happens."""
+def run_scenario(base: Path, rounds: int) -> Outcome:
+    """Play the story in so many rounds of jobs; leaves no process behind whatever happens."""
     sites = [
         SlurmTestCluster(
             ClusterConfig(
@@ -139,13 +140,17 @@ def run_scenario(base: Path) -> Outcome:
             policy=POLICY,
         )
         try:
-            return _play(base, sidecar, site, control)
+            return _play(base, rounds, sidecar, site, control)
         finally:
             sidecar.stop()
 
 
 def _play(
-    base: Path, sidecar: DaemonProcess, site: SlurmTestCluster, control: SlurmTestCluster
+    base: Path,
+    rounds: int,
+    sidecar: DaemonProcess,
+    site: SlurmTestCluster,
+    control: SlurmTestCluster,
 ) -> Outcome:
     sidecar.start()
     directories = {}
@@ -155,10 +160,10 @@ def _play(
         sidecar.client.submit(spec(network, directories[network]))
     fixed = [_start_fixed_size_run(network, base / f"{network}-fixed") for network in NETWORKS]
     wait_for(lambda: _all_running(sidecar), timeout_s=180, what="all trainers run")
-    items = ordinary_jobs()
+    items = ordinary_jobs(rounds)
     with WorkloadRun(site, items) as ours, WorkloadRun(control, items) as theirs:
         killed_worker = _lose_a_worker(sidecar)
-        wait_for(lambda: _elapsed(ours) > 40, what="the middle of the story")
+        wait_for(lambda: _elapsed(ours) > 10 * rounds, what="the middle of the story")
         sidecar.kill()
         sidecar.start()
         assert ours.wait(240), ours.records()
@@ -173,6 +178,7 @@ def _play(
     sidecar.stop()
     entries = sidecar.entries()
     return Outcome(
+        rounds=rounds,
         trainers={t.record.spec.name: t.record for t in status.trainers},
         directories=directories,
         accuracy={n: _accuracy(directories[n]) for n in NETWORKS},

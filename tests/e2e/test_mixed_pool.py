@@ -94,7 +94,7 @@ def play(base: Path, cluster: SlurmTestCluster, sidecar: DaemonProcess) -> Outco
     for runtime, kit in kits.items():
         (base / runtime).mkdir()
         ids[runtime] = sidecar.client.submit(kit.spec(base / runtime, N_STEPS)).record.trainer_id
-    rounds = ordinary_jobs()
+    rounds = ordinary_jobs(4)
     again_s = max(item.at_s for item in rounds) + 5.0
     rounds += [i.model_copy(update={"at_s": i.at_s + again_s}) for i in rounds]
     with WorkloadRun(cluster, rounds) as jobs:

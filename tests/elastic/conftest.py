@@ -18,7 +18,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemplateProce
         yield started
 
 
-@pytest.fixture(params=FRAMEWORKS, ids=lambda f: f.module)
+OTHERS = [pytest.param(one, marks=pytest.mark.long) for one in FRAMEWORKS[1:]]
+
+
+@pytest.fixture(params=[FRAMEWORKS[0], *OTHERS], ids=[one.module for one in FRAMEWORKS])
 def framework(request: pytest.FixtureRequest) -> Framework:
     """Return one of the libraries there are hooks for."""
     chosen: Framework = request.param

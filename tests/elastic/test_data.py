@@ -153,8 +153,13 @@ def test_each_sample_is_served_exactly_once(
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["new", "persistent"])
-@pytest.mark.parametrize("shards", [0, 5], ids=["indexed", "sharded"])
-@pytest.mark.parametrize("logical", [0, 4], ids=["", "logical"])
+@pytest.mark.parametrize(
+    ("shards", "logical"),
+    [
+        (0, 0),
+        *(pytest.param(*both, marks=pytest.mark.long) for both in [(5, 0), (0, 4), (5, 4)]),
+    ],
+)
 def test_the_same_with_processes_that_read_ahead(
     persistent: bool, shards: int, logical: int
 ) -> None:

@@ -38,7 +38,12 @@ def test_there_are_three_examples_of_five_changed_lines() -> None:
         assert all("# elastic:" in line for line in code), code
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.long] * ("mlp" not in p.stem)) for p in EXAMPLES],
+    ids=lambda p: p.stem,
+)
 def test_an_example_learns_while_it_is_rescaled(
     tmp_path: Path, template: TemplateProcess, path: Path
 ) -> None:
@@ -51,6 +56,7 @@ def test_an_example_learns_while_it_is_rescaled(
     assert result["accuracy"] > 0.85
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "library"), HOOKED.items())
 def test_an_example_with_a_framework_learns_while_it_is_rescaled(
     tmp_path: Path, template: TemplateProcess, name: str, library: str

@@ -36,7 +36,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("more", [[], ["--micro-batch", "20"]], ids=["whole", "micro-batches"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "more",
+    [[], pytest.param(["--micro-batch", "20"], marks=pytest.mark.long)],
+    ids=["whole", "micro-batches"],
+)
 def test_losses_best_and_end_are_those_of_a_plain_run_with_a_kill(
     tmp_path: Path, template: TemplateProcess, plain: dict[str, Any], more: list[str]
 ) -> None:

@@ -27,6 +27,7 @@ def csv_steps(out: Path) -> dict[str, range]:
     return found
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda f: f.module, indirect=True)
 def test_rescaled_it_trains_as_without_us(
     tmp_path: Path, template: TemplateProcess, framework: Framework
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_complete_run_goes_on_where_its_script_wants_more_epochs(
     assert {e: set(ids.values()) for e, ids in counts.items()} == {0: {1}, 1: {1}, 2: {1}}
 
 
+@pytest.mark.long
 def test_a_trial_s_rungs_come_to_what_one_go_does_and_each_epoch_s_metric_is_reported(
     tmp_path: Path, template: TemplateProcess, framework: Framework
 ) -> None:

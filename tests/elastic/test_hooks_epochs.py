@@ -217,6 +217,7 @@ def test_bitwise_the_same_with_a_worker_that_has_no_share(
     assert results[1] == results[0]
 
 
+@pytest.mark.long
 def test_samples_that_do_not_count_leave_no_trace_in_running_averages(
     tmp_path: Path, template: TemplateProcess
 ) -> None:

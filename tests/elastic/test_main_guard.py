@@ -32,6 +32,7 @@ def train():
 GUARD = 'if __name__ == "__main__":\n    '
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_children_that_run_the_script_are_named(
     tmp_path: Path, template: TemplateProcess, start: str

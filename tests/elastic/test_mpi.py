@@ -203,6 +203,7 @@ def reference(directory: Path, iterations: int) -> np.ndarray:
     return found
 
 
+@pytest.mark.long
 def test_a_domain_that_is_cut_anew_and_loses_a_part_gives_the_same_solution(
     control: Controller,
 ) -> None:
@@ -223,6 +224,7 @@ def test_a_domain_that_is_cut_anew_and_loses_a_part_gives_the_same_solution(
     assert difference < TOLERANCE * 0.01
 
 
+@pytest.mark.long
 def test_a_parked_domain_resumes_from_its_file_at_another_size(control: Controller) -> None:
     c, out = control, control.directory / "solution.npy"
     form(c, start(c, HEAT, "--iterations", ENDLESS, "--pause", 0.03))
@@ -300,6 +302,7 @@ run.loop(step, steps=1_000_000)
 """
 
 
+@pytest.mark.long
 def test_those_who_reduce_with_a_dead_member_live_on(control: Controller) -> None:
     c = control
     script, hold = c.directory / "holds.py", c.directory / "hold"
@@ -338,6 +341,7 @@ run.loop(step, steps=10)
 """
 
 
+@pytest.mark.long
 def test_a_blocking_call_of_the_program_ends_its_process_as_a_loss(control: Controller) -> None:
     c = control
     script = c.directory / "hangs.py"
@@ -378,6 +382,7 @@ run.loop(step, steps=1000000)
 """
 
 
+@pytest.mark.long
 def test_a_member_whose_mpi_does_not_answer_any_more_ends_as_a_loss(control: Controller) -> None:
     c = control
     script = c.directory / "stuck.py"

@@ -87,6 +87,7 @@ def test_the_others_train_on_and_a_node_cut_off_ends_its_worker_by_itself(
     assert _judged(tmp_path, is_bitwise=True).steps > 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", [Cut.FROM_NODE, pytest.param(Cut.TO_NODE, marks=pytest.mark.long)])
 def test_a_node_that_is_heard_or_hears_no_more_is_lost_and_may_come_back(
     tmp_path: Path, network: Network, what: Cut

@@ -56,6 +56,7 @@ def table(*batches: range) -> dict[str, tuple[str, Verdict]]:
     }
 
 
+@pytest.mark.long
 def test_after_rehearsal_and_first_share_none_is_wrong_and_few_are_unclear() -> None:
     found = table(FIRST, FEWER, NEXT)
     assert len(found) >= 90
@@ -69,7 +70,15 @@ def test_after_rehearsal_and_first_share_none_is_wrong_and_few_are_unclear() -> 
 
 
 @pytest.mark.parametrize(
-    "batch", [FIRST, FEWER, NEXT, range(2), range(5, 6), range(BATCH)], ids=str
+    "batch",
+    [
+        range(2),
+        *(
+            pytest.param(batch, marks=pytest.mark.long)
+            for batch in (FIRST, FEWER, NEXT, range(5, 6), range(BATCH))
+        ),
+    ],
+    ids=str,
 )
 def test_after_one_batch_of_any_size_none_is_wrong(batch: range) -> None:
     found = table(batch)

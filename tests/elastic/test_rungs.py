@@ -46,8 +46,10 @@ def train(
 @pytest.mark.parametrize(
     ("budgets", "sizes", "settings"),
     [
-        ([{"epochs": n} for n in (1, 3, 9)], (1, 2, 2), RANDOM),
-        ([{"samples": n * SAMPLES} for n in (1, 3, 9)], (2, 1, 2), RANDOM),
+        pytest.param([{"epochs": n} for n in (1, 3, 9)], (1, 2, 2), RANDOM, marks=pytest.mark.long),
+        pytest.param(
+            [{"samples": n * SAMPLES} for n in (1, 3, 9)], (2, 1, 2), RANDOM, marks=pytest.mark.long
+        ),
         ([{"samples": n} for n in (48, 149, 436)], (2, 2, 1), RANDOM),  # after a batch
         ([{"epochs": n} for n in (1, 3, 9)], (2, 2, 2), {}),
     ],

@@ -123,6 +123,7 @@ def test_bad_requests_do_not_disturb_the_template(
         assert c.failed(a).code == "BFT-1423", "still forking"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["socket closed", "template killed"])
 def test_workers_end_with_their_template(tmp_path: Path, how: str) -> None:
     path = script(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
@@ -175,6 +176,7 @@ def test_the_finder_serves_the_elastic_package_and_nothing_else() -> None:
     assert done.is_ok, done.stderr
 
 
+@pytest.mark.long
 def test_importing_the_package_is_cheap_and_its_names_are_fixed() -> None:
     text = (
         "import sys, bftrainer.elastic as e\n"

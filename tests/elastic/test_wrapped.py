@@ -34,6 +34,7 @@ def plainly(directory: Path, case: str) -> tuple[journal.Entry, str]:
     return journal.result(directory), done.stderr
 
 
+@pytest.mark.long
 def test_run_plainly_it_trains_as_without_its_wrapper(tmp_path: Path) -> None:
     wrapped, said = plainly(tmp_path / "wrapped", "wrapped")
     plain, nothing = plainly(tmp_path / "plain", "plain")
@@ -43,6 +44,7 @@ def test_run_plainly_it_trains_as_without_its_wrapper(tmp_path: Path) -> None:
     assert NOTE not in nothing
 
 
+@pytest.mark.long
 def test_two_workers_average_once(tmp_path: Path, template: TemplateProcess) -> None:
     results = []
     for case in ("plain", "wrapped"):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from tests.fuzz.door import Door, Drawn, all_doors, knock
+from tests.support.examples import examples
 
 CASES = 100
 DOORS = [pytest.param(door, id=door.name) for door in all_doors()]
@@ -19,7 +20,7 @@ def test_what_once_did_harm_does_none(door: Door) -> None:
 
 @pytest.mark.parametrize("door", DOORS)
 def test_hostile_input_does_no_harm(door: Door) -> None:
-    @settings(max_examples=CASES, phases=(Phase.generate,))
+    @settings(max_examples=examples(CASES), phases=(Phase.generate,))
     @given(door.drawn())
     def attack(drawn: Drawn) -> None:
         knock(door, drawn)

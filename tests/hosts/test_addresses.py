@@ -33,9 +33,14 @@ def written(daemon: OwnDaemon, name: str) -> str:
     return found.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "reached"),
-    [("debian", "10.77.0.3"), ("outside", "10.77.0.3"), ("ipv6", "[fd77::3]")],
+    [
+        ("debian", "10.77.0.3"),
+        pytest.param("outside", "10.77.0.3", marks=pytest.mark.long),
+        pytest.param("ipv6", "[fd77::3]", marks=pytest.mark.long),
+    ],
 )
 def test_a_trainer_trains_whatever_the_hosts_file_says(names: Names, reached: str) -> None:
     with own_daemon(n_nodes=2, names=names) as daemon:
@@ -46,6 +51,7 @@ def test_a_trainer_trains_whatever_the_hosts_file_says(names: Names, reached: st
         assert trainer in daemon.says("status", host="n1").stdout
 
 
+@pytest.mark.long
 def test_the_printed_rules_are_all_that_closed_hosts_need_and_one_network_is_used() -> None:
     with own_daemon(n_nodes=2, two_networks=True) as daemon:
         up(daemon, "--network", "10.78.0.0/24", "--ports", PORTS)
@@ -57,6 +63,7 @@ def test_the_printed_rules_are_all_that_closed_hosts_need_and_one_network_is_use
         assert trainer in daemon.says("status", host="n1").stdout
 
 
+@pytest.mark.long
 def test_a_daemon_that_agents_cannot_reach_is_told() -> None:
     with own_daemon(n_nodes=2) as daemon:
         rules.close(daemon.cluster, "login")
@@ -81,6 +88,7 @@ def test_a_daemon_that_agents_cannot_reach_is_told() -> None:
         assert "late agent" not in daemon.does("status")
 
 
+@pytest.mark.long
 def test_addresses_that_no_agent_can_reach_are_refused() -> None:
     with own_daemon(n_nodes=1) as daemon:
         for words, code in (
@@ -92,6 +100,7 @@ def test_addresses_that_no_agent_can_reach_are_refused() -> None:
             assert code in daemon.says("up", "--partition", "bf", *words).stderr
 
 
+@pytest.mark.long
 def test_ports_survive_a_restart_and_another_address_serves_if_the_first_does_not() -> None:
     with own_daemon(n_nodes=1, two_networks=True) as daemon:
         up(daemon, "--ports", PORTS)

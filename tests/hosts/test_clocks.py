@@ -17,6 +17,7 @@ EPOCHS = 150
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(why_no_clocks()), reason=why_no_clocks())]
 
 
+@pytest.mark.long
 def test_a_trainer_of_hosts_that_have_been_up_for_days_or_minutes_loses_a_worker() -> None:
     with running_hosts(n_nodes=2, up_s=UP_S) as cluster, OwnDaemon(cluster) as daemon:
         says = (sys.executable, "-c", "import time; print(time.monotonic())")

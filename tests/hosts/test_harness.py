@@ -56,11 +56,13 @@ def reaches(cluster: Cluster, host: str, other: str, port: int = 22) -> bool:
     return "ConnectionRefusedError" in done.stderr
 
 
+@pytest.mark.long
 def test_four_nodes_are_idle_and_ordinary_jobs_run_on_them(cluster: Cluster) -> None:
     said = cluster.does("login", "srun", "-N4", "sh", "-c", "hostname; id -un", user="ada")
     assert sorted(said.split()) == ["ada"] * 4 + ["n1", "n2", "n3", "n4"]
 
 
+@pytest.mark.long
 def test_only_the_home_is_shared(cluster: Cluster) -> None:
     for place in ("/tmp", "/run", "/var/tmp", "/etc", "/dev/shm", "/home"):
         cluster.does("n1", "touch", f"{place}/of-n1")
@@ -71,6 +73,7 @@ def test_only_the_home_is_shared(cluster: Cluster) -> None:
     assert (cluster.home / "of-n1").exists()
 
 
+@pytest.mark.long
 def test_hosts_are_told_apart(cluster: Cluster) -> None:
     script = "hostname; cat /proc/sys/kernel/random/boot_id /etc/machine-id; hostname -i"
     said = [cluster.does(host, "sh", "-c", script).split() for host in cluster.plan.hosts]
@@ -78,6 +81,7 @@ def test_hosts_are_told_apart(cluster: Cluster) -> None:
         assert len(set(of_one_kind)) == len(cluster.plan.hosts)
 
 
+@pytest.mark.long
 def test_a_cut_is_silent_and_what_was_said_meanwhile_arrives_when_it_is_mended(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -102,6 +106,7 @@ def test_a_cut_is_silent_and_what_was_said_meanwhile_arrives_when_it_is_mended(
     assert wait_for(lambda: reaches(cluster, "n2", "n1"), what="packets pass again")
 
 
+@pytest.mark.long
 def test_two_hosts_do_not_hear_each_other(cluster: Cluster) -> None:
     cluster.block("n1", "n2")
     assert not reaches(cluster, "n1", "n2")
@@ -111,6 +116,7 @@ def test_two_hosts_do_not_hear_each_other(cluster: Cluster) -> None:
     assert reaches(cluster, "n1", "n2")
 
 
+@pytest.mark.long
 def test_one_host_does_not_hear_another_that_hears_it(cluster: Cluster) -> None:
     count = "cat /proc/net/snmp | grep ^Tcp: | tail -1 | cut -d' ' -f11"  # segments received
     cluster.block("n3", "n4", one_way=True)
@@ -120,6 +126,7 @@ def test_one_host_does_not_hear_another_that_hears_it(cluster: Cluster) -> None:
     cluster.unblock("n3", "n4")
 
 
+@pytest.mark.long
 def test_only_the_ports_of_a_firewall_are_open(cluster: Cluster) -> None:
     cluster.firewall("n1", "6818", "60001-63000")
     assert not reaches(cluster, "n2", "n1", 22)
@@ -129,6 +136,7 @@ def test_only_the_ports_of_a_firewall_are_open(cluster: Cluster) -> None:
     assert reaches(cluster, "n2", "n1", 22)
 
 
+@pytest.mark.long
 def test_packets_are_lost(cluster: Cluster) -> None:
     cluster.lose("n1", 100)
     assert not reaches(cluster, "n2", "n1")
@@ -136,6 +144,7 @@ def test_packets_are_lost(cluster: Cluster) -> None:
     assert reaches(cluster, "n2", "n1")
 
 
+@pytest.mark.long
 def test_a_cable_has_a_rate(cluster: Cluster) -> None:
     if not cluster.has_rates:
         pytest.skip("this kernel has no tbf")
@@ -146,6 +155,7 @@ def test_a_cable_has_a_rate(cluster: Cluster) -> None:
     assert "tbf" not in cluster.does("n1", *shown)
 
 
+@pytest.mark.long
 def test_a_full_and_a_read_only_file_system_are_those_of_one_host(cluster: Cluster) -> None:
     def error(host: str, path: str) -> str:
         return cluster.run(host, "dd", "if=/dev/zero", f"of={path}", "bs=64k", "count=4").stderr
@@ -163,6 +173,7 @@ def test_a_full_and_a_read_only_file_system_are_those_of_one_host(cluster: Clust
     assert "copied" in error("n1", "/home/ada/zero")
 
 
+@pytest.mark.long
 def test_after_a_power_failure_a_host_is_the_same_with_another_boot_id(cluster: Cluster) -> None:
     def boot_id() -> str:
         return cluster.does("n4", "cat", "/proc/sys/kernel/random/boot_id")
@@ -181,6 +192,7 @@ def test_after_a_power_failure_a_host_is_the_same_with_another_boot_id(cluster: 
     assert cluster.does("login", "srun", "-w", "n4", "hostname", user="bob") == "n4\n"
 
 
+@pytest.mark.long
 def test_slurms_daemons_stop_and_start(cluster: Cluster) -> None:
     cluster.stop_slurm("ctl")
     assert not cluster.run("login", "scontrol", "ping").is_ok
@@ -188,11 +200,13 @@ def test_slurms_daemons_stop_and_start(cluster: Cluster) -> None:
     cluster.await_idle()
 
 
+@pytest.mark.long
 def test_an_unknown_host_is_named() -> None:
     with running_hosts(n_nodes=1) as small, pytest.raises(HostError, match="n2 is off, or no host"):
         small.cut("n2") if small.pid("n2") else None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "on_login", "on_node"),
     [
@@ -212,6 +226,7 @@ def test_names_have_the_addresses_of_their_style(names: Names, on_login: str, on
             assert "Network is unreachable" in said
 
 
+@pytest.mark.long
 def test_of_two_networks_one_can_be_cut() -> None:
     with running_hosts(n_nodes=2, two_networks=True) as cluster:
         assert cluster.does("n1", "getent", "hosts", "n2-fast").split()[0] == "10.78.0.12"
@@ -220,6 +235,7 @@ def test_of_two_networks_one_can_be_cut() -> None:
         cluster.mend("n2", network=1)
 
 
+@pytest.mark.long
 def test_nothing_is_left() -> None:
     before = below(os.getpid())
     with running_hosts(n_nodes=2) as cluster:
@@ -233,6 +249,7 @@ def test_nothing_is_left() -> None:
     assert str(directory) not in Path("/proc/self/mountinfo").read_text()
 
 
+@pytest.mark.long
 def test_nothing_is_left_by_a_test_that_was_killed() -> None:
     code = (
         "import os, signal, tests.support.hosts as hosts\n"

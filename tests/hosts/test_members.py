@@ -96,8 +96,14 @@ def _told(training: Training, *nodes: str) -> str:
     return str(cut)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("one", "other", "one_way"), [("n1", "n3", False), ("n2", "n3", True), ("n2", "n1", True)]
+    ("one", "other", "one_way"),
+    [
+        ("n1", "n3", False),
+        pytest.param("n2", "n3", True, marks=pytest.mark.long),
+        pytest.param("n2", "n1", True, marks=pytest.mark.long),
+    ],
 )
 def test_one_of_two_that_do_not_hear_each_other_is_left_out_until_they_do(
     training: Training, one: str, other: str, *, one_way: bool
@@ -119,6 +125,7 @@ def test_one_of_two_that_do_not_hear_each_other_is_left_out_until_they_do(
     assert any("BFT-1340" in path.read_text() for path in log)
 
 
+@pytest.mark.long
 def test_the_same_without_a_daemon(training: Training) -> None:
     training.trains_on(3)
     (daemon,) = training.cluster.processes("login", "bftrainer daemon")

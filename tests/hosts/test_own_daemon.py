@@ -20,6 +20,7 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
+@pytest.mark.long
 def test_a_trainer_grows_over_hosts_gives_a_node_and_uses_each_sample_once(
     cluster: Cluster,
 ) -> None:

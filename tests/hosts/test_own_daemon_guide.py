@@ -67,6 +67,7 @@ def is_shown(text: str) -> bool:
     return f"`{text}`" in PAGE
 
 
+@pytest.mark.long
 def test_a_user_follows_it(user: User) -> None:
     state = user.cluster.home / "ada" / ".bftrainer" / "hosts"
     for command in pages.commands(PAGE):

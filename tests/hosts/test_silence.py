@@ -88,6 +88,7 @@ def test_a_node_that_was_cut_off_comes_back_with_its_pilot(training: Training) -
     assert training.nodes()["n2"]["use"] == "held"
 
 
+@pytest.mark.long
 def test_if_the_daemons_host_is_cut_off_training_goes_on_and_is_taken_over(
     training: Training,
 ) -> None:
@@ -102,6 +103,7 @@ def test_if_the_daemons_host_is_cut_off_training_goes_on_and_is_taken_over(
     training.is_taken_over(jobs, before)
 
 
+@pytest.mark.long
 def test_an_ordinary_job_gets_a_silent_node_at_once(training: Training) -> None:
     training.daemon.trains_at(training.trainer, 3)
     training.cluster.cut("n3")
@@ -128,6 +130,7 @@ def test_an_ordinary_job_gets_a_silent_node_at_once(training: Training) -> None:
     training.daemon.trains_at(training.trainer, 3)
 
 
+@pytest.mark.long
 def test_a_node_that_is_gone_ends_with_its_job(training: Training) -> None:
     (job,) = (job for job in training.jobs() if job.endswith(" n1"))
     agents = training.cluster.processes("n1", "trainers.agent")
@@ -147,6 +150,7 @@ def test_a_node_that_is_gone_ends_with_its_job(training: Training) -> None:
     training.daemon.trains_at(training.trainer, 3)
 
 
+@pytest.mark.long
 def test_a_daemon_that_is_started_while_it_is_cut_off_takes_over_too(training: Training) -> None:
     training.daemon.trains_at(training.trainer, 3)
     jobs, before = training.jobs(), training.record
@@ -164,6 +168,7 @@ def test_a_daemon_that_is_started_while_it_is_cut_off_takes_over_too(training: T
     training.is_taken_over(jobs, before)
 
 
+@pytest.mark.long
 def test_an_agent_is_told_to_go_by_a_daemon_that_only_has_its_key(training: Training) -> None:
     training.daemon.trains_at(training.trainer, 3)
     (job,) = (job.split()[0] for job in training.jobs() if job.endswith(" n2"))
@@ -183,6 +188,7 @@ def test_an_agent_is_told_to_go_by_a_daemon_that_only_has_its_key(training: Trai
     training.daemon.trains_at(training.trainer, 3)
 
 
+@pytest.mark.long
 def test_where_no_process_can_be_started_any_more_an_agent_leaves_in_order(
     training: Training,
 ) -> None:
@@ -199,6 +205,7 @@ def test_where_no_process_can_be_started_any_more_an_agent_leaves_in_order(
     training.daemon.trains_at(training.trainer, 3)
 
 
+@pytest.mark.long
 def test_a_daemon_whose_host_starts_no_process_any_more_goes_on(training: Training) -> None:
     training.daemon.trains_at(training.trainer, 3)
     before = training.daemon.status()["incarnation"]

@@ -82,6 +82,7 @@ def machine() -> Iterator[Machine]:
         yield Machine(cluster)
 
 
+@pytest.mark.long
 def test_a_stranger_installs_it_for_nodes_that_are_other_hosts(machine: Machine) -> None:
     page = PAGE[: PAGE.index("Then continue with")]
     for command in pages.commands(page):

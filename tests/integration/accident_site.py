@@ -39,7 +39,7 @@ from bftrainer.elastic import mpi
 count = np.zeros(1, dtype=np.int64)
 
 def step(run):
-    time.sleep(0.06 / run.size)
+    time.sleep(0.15 / run.size)
     run.comm.Allreduce(np.ones(1), np.zeros(1))
     assert count[0] == run.step, (count[0], run.step)
     count[0] += 1

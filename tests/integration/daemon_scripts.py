@@ -23,7 +23,7 @@ run = elastic.Run(model, optimizer, DataLoader(data, batch_size=24, shuffle=True
 print("worker", os.getpid(), flush=True)
 for epoch in run.epochs():
     for x, y in run.batches():
-        time.sleep(0.02)
+        time.sleep(0.05)
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(x), y).backward()
         run.step()
@@ -32,7 +32,7 @@ if run.is_first:
 """
 
 # With it more nodes are worth their while, whatever else runs on the machine.
-SCALES = SLOW.replace("time.sleep(0.02)", "time.sleep(0.004 * len(x))")
+SCALES = SLOW.replace("time.sleep(0.05)", "time.sleep(0.004 * len(x))")
 SCALING = Curve(sizes=(1, 2, 3), samples_per_s=(240.0, 470.0, 690.0))
 
 # Without torch, whose import takes longer than all else where the training does not matter.
@@ -44,7 +44,7 @@ from bftrainer.elastic import mpi
 state, total = np.zeros(1), np.zeros(1)
 
 def step(run):
-    time.sleep(0.02)
+    time.sleep(0.05)
     run.comm.Allreduce(state, total)
 
 print("worker", os.getpid(), flush=True)

@@ -18,7 +18,8 @@ from lsf_adapters.adapter import LsfBatchSystem, create
 from lsf_adapters.testcluster import LsfConfig, LsfTestCluster, Parameters, Profile
 from lsf_adapters.testcluster.processes import of_jobs, of_server
 
-DIALECTS = ("ibm", "volclava")
+# What differs in volclava's words is parsed in tests/unit; all of it is tried in the long tier.
+DIALECTS = ("ibm", pytest.param("volclava", marks=pytest.mark.long))
 PARAMETERS = Parameters(sequential_signal=True)  # docs/howto/lsf-site.md
 
 

@@ -119,6 +119,7 @@ def cluster_says(cluster: SlurmTestCluster, node: str) -> str:
     return shown.partition("State=")[2].split()[0].lower()
 
 
+@pytest.mark.long
 def test_a_node_that_an_administrator_sets_down(
     cluster: SlurmTestCluster, site: AccidentSite
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_pilot_is_not_requeued_and_one_that_is_does_not_come_back(
     wait_for(lambda: job not in site.pilots(), what="the daemon cancels it")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "state",
     ["INACTIVE", *(pytest.param(one, marks=pytest.mark.long) for one in ("DOWN", "DRAIN"))],
@@ -186,6 +188,7 @@ def set_partition(cluster: SlurmTestCluster, state: str) -> None:
     assert cluster.command("scontrol", "update", "PartitionName=bf", f"State={state}").is_ok
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", [("--full",), pytest.param((f"--user={getpass.getuser()}",), marks=pytest.mark.long)]
 )
@@ -197,6 +200,7 @@ def test_all_pilots_are_cancelled(
     wait_for(lambda: not before.keys() & site.pilots().keys(), what="they are gone")
 
 
+@pytest.mark.long
 def test_a_reservation_over_our_nodes_finds_them_empty(
     cluster: SlurmTestCluster, site: AccidentSite
 ) -> None:

@@ -258,7 +258,13 @@ async def _start_waiting(lab: Lab, daemon: Daemon, worker_id: str = "w1") -> tup
     return started.pid, child, template
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(n, marks=pytest.mark.long) for n in (signal.SIGUSR1, signal.SIGUSR2)),
+    ],
+)
 def test_a_signal_ends_everything_and_is_announced(tmp_path: Path, number: int) -> None:
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon()
@@ -312,8 +318,9 @@ def test_a_stopped_worker_is_killed_after_its_lease(tmp_path: Path) -> None:
     ("number", "counts_as"),
     [
         (signal.SIGKILL, -signal.SIGKILL),
-        (signal.SIGTERM, -signal.SIGTERM),  # as if the batch system took the node
-        (signal.SIGINT, -signal.SIGTERM),  # so LSF begins
+        # As if the batch system took the node.
+        pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, -signal.SIGTERM, marks=pytest.mark.long),  # so LSF begins
     ],
 )
 def test_a_template_that_dies_is_replaced(tmp_path: Path, number: int, counts_as: int) -> None:

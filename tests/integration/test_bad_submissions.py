@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerState
 from bftrainer.simulate.recorded import take_again
@@ -25,6 +27,7 @@ agent_timeout_s: 4
 ENDLESS = Curve(sizes=(10**400,), samples_per_s=(1.0,))
 
 
+@pytest.mark.long
 def test_a_daemon_starts_with_what_another_release_accepted_and_serves_the_others(
     tmp_path: Path,
 ) -> None:

@@ -52,6 +52,7 @@ def _each_sample_once(directory: Path) -> bool:
     return len(whole) > 2 and all(use.is_once for use in whole)
 
 
+@pytest.mark.long
 def test_the_batch_follows_the_size_and_every_sample_is_used_once(
     site: Site, tmp_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def test_the_batch_follows_the_size_and_every_sample_is_used_once(
     assert site.view(trainer).record.failures == 0
 
 
+@pytest.mark.long
 def test_the_batch_grows_with_the_noise_on_the_same_nodes(site: Site, tmp_path: Path) -> None:
     bounds = BatchRange(least=24, most=96, per_worker=64)
     trainer = _submit(site, tmp_path / "t", bounds, n_min=2, n_max=2)

@@ -110,6 +110,7 @@ def site(tmp_path: Path) -> Iterator[Running]:
             yield running
 
 
+@pytest.mark.long
 def test_a_cancel_does_not_wait_behind_a_submission(site: Running) -> None:
     first = site.server.client.submit(n_nodes=1, limit_s=600, duration_s=600, user="alice")
     trainer = site.submit("one")
@@ -130,6 +131,7 @@ def test_a_cancel_does_not_wait_behind_a_submission(site: Running) -> None:
             os.kill(hello.pid, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_agents_and_users_do_not_wait_for_a_decision(
     site: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def _given_back(server: LocalServer, sidecar: Dying) -> str:
     return jobs[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "place",
     [

@@ -56,6 +56,7 @@ POLICY = Late()
 '''
 
 
+@pytest.mark.long
 def test_a_daemon_asks_again_in_time_keeps_the_state_and_ends_who_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

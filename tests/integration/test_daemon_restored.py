@@ -43,6 +43,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield opened
 
 
+@pytest.mark.long
 def test_it_says_what_is_missing_and_goes_on_beside_the_pilots_it_forgot(
     site: Site, tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def _check_figures(document: dict[str, Any]) -> None:
     assert document["worker_failures"] == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_demo_interrupted_leaves_nothing(scratch: Path, tmp_path: Path) -> None:
     with (tmp_path / "said").open("wb") as said:

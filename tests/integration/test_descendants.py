@@ -123,7 +123,10 @@ def test_nothing_of_a_killed_worker_is_left_when_its_end_is_reported(
     in_lab(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("how", ["told", "SIGTERM", "SIGTERM to all"])
+@pytest.mark.parametrize(
+    "how",
+    ["told", *(pytest.param(h, marks=pytest.mark.long) for h in ("SIGTERM", "SIGTERM to all"))],
+)
 def test_a_pilot_leaves_nothing(tmp_path: Path, scratch: Path, how: str) -> None:
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon()
@@ -163,6 +166,7 @@ threading.Event().wait()
 """
 
 
+@pytest.mark.long
 def test_tensors_that_were_shared_by_files_are_removed(tmp_path: Path, scratch: Path) -> None:
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon()
@@ -185,7 +189,9 @@ def managers(scratch: Path) -> list[Path]:
     return list(scratch.glob("torch-shm-dir-*"))
 
 
-@pytest.mark.parametrize("killed", ["keeper", "template", "agent"])
+@pytest.mark.parametrize(
+    "killed", ["keeper", *(pytest.param(k, marks=pytest.mark.long) for k in ("template", "agent"))]
+)
 def test_what_is_above_a_worker_may_be_killed(tmp_path: Path, scratch: Path, killed: str) -> None:
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon()
@@ -210,7 +216,7 @@ def test_what_is_above_a_worker_may_be_killed(tmp_path: Path, scratch: Path, kil
 
 
 @pytest.mark.parametrize("runtime", ["command", "mpi"])
-@pytest.mark.parametrize("how", ["ends", "is killed"])
+@pytest.mark.parametrize("how", [pytest.param("ends", marks=pytest.mark.long), "is killed"])
 def test_nothing_of_a_program_is_left(tmp_path: Path, runtime: str, how: str) -> None:
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon()

@@ -33,7 +33,7 @@ quarantine_s: 5
 RAISE = "raise RuntimeError('the ninth batch is bad')"
 # The ninth batch is met again at each try, after a few steps that are done once more.
 RAISES = SLOW.replace(
-    "time.sleep(0.02)\n",
+    "time.sleep(0.05)\n",
     f"time.sleep(0.2)\n        if run.step_count >= 8:\n            {RAISE}\n",
 )
 KILLED = RAISES.replace(RAISE, "os.kill(os.getpid(), 9)")
@@ -94,6 +94,7 @@ def _failed_on(site: DaemonSite, trainer: str) -> set[str]:
     return {one["what"]["node"] for one in found if one["trainer_id"] == trainer}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "cause", "interval_s"),
     [
@@ -137,6 +138,7 @@ def test_a_script_that_kills_its_agent_again_and_again_is_given_up(site: DaemonS
     assert (record.failures, record.failing.losses) == (4, 5)
 
 
+@pytest.mark.long
 def test_one_agent_that_is_killed_costs_its_trainer_nothing(site: DaemonSite) -> None:
     trainer = site.submit("unlucky", KILLS_ONE_AGENT, n_max=1)
     wait_for(lambda: site.view(trainer).record.failing.losses, what="the loss is known")
@@ -144,6 +146,7 @@ def test_one_agent_that_is_killed_costs_its_trainer_nothing(site: DaemonSite) ->
     assert site.view(trainer).record.failures == 0
 
 
+@pytest.mark.long
 def test_sigterm_to_all_of_a_pilot_with_loaders_costs_its_trainer_no_step(site: DaemonSite) -> None:
     trainer = site.submit("loads", LOADS, checkpoint_interval_s=3600.0)
     site.observed(trainer, 2)
@@ -171,6 +174,7 @@ def test_sigterm_to_all_of_a_pilot_with_loaders_costs_its_trainer_no_step(site: 
     site.client.cancel(trainer, now=True)
 
 
+@pytest.mark.long
 def test_a_program_whose_starts_keep_nothing_is_named(site: DaemonSite) -> None:
     trainer = site.submit(
         "silent", SILENT, runtime="command", script=sys.executable, args=("train.py",),
@@ -203,6 +207,7 @@ def test_a_syntax_error_is_tried_once(site: DaemonSite) -> None:
     assert "This fails on every node" in record.reason
 
 
+@pytest.mark.long
 def test_a_missing_package_is_tried_on_one_other_node(site: DaemonSite) -> None:
     trainer = site.submit("package", "import no_such_package\n", n_max=1)
     record = site.in_state(trainer, TrainerState.FAILED).record
@@ -264,9 +269,10 @@ def test_a_queued_trainer_is_cancelled_at_once(site: DaemonSite) -> None:
     assert site.client.cancel(trainer).record.state is TrainerState.CANCELLED
 
 
+@pytest.mark.long
 def test_a_cancel_goes_on_under_the_next_daemon(site: DaemonSite) -> None:
     # A step of 3 s: the daemon is gone before anybody gets to the boundary.
-    text = SLOW.replace("time.sleep(0.02)", "time.sleep(3.0 if run.step_count > 2 else 0.02)")
+    text = SLOW.replace("time.sleep(0.05)", "time.sleep(3.0 if run.step_count > 2 else 0.05)")
     trainer = site.submit("slow", text, n_max=1, checkpoint_interval_s=3600.0)
     wait_for(lambda: site.steps(trainer) > 2, what="slow steps")
     assert not site.client.cancel(trainer).record.state.is_final

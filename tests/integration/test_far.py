@@ -88,6 +88,7 @@ def _verb(daemon: DaemonProcess, *words: str) -> process.Completed:
     return process.run(argv, timeout_s=60, env=env, cwd=Path("/"))
 
 
+@pytest.mark.long
 def test_both_ways_give_the_same_answers(daemon: OwnDaemon, tmp_path: Path) -> None:
     far, near = _far(daemon), Client(daemon.state_dir / "daemon.sock")
     trainer = far.submit(light_spec(tmp_path / "light")).record.trainer_id
@@ -118,6 +119,7 @@ def test_verbs_find_a_daemon_on_another_host(daemon: OwnDaemon) -> None:
     assert address.read(daemon.state_dir) is None
 
 
+@pytest.mark.long
 def test_who_runs_a_study_follows_it_to_another_host(daemon: OwnDaemon) -> None:
     client = FollowingClient(str(daemon.state_dir / "daemon.sock"))
     assert client.study("own-000000").trials == ()
@@ -127,6 +129,7 @@ def test_who_runs_a_study_follows_it_to_another_host(daemon: OwnDaemon) -> None:
     (daemon.state_dir / "hidden").unlink()
 
 
+@pytest.mark.long
 def test_a_daemon_that_is_gone_is_named_with_the_next_step(daemon: OwnDaemon) -> None:
     found = _elsewhere(daemon)
     daemon.kill()
@@ -174,6 +177,7 @@ def test_garbage_of_the_user_is_refused(daemon: OwnDaemon) -> None:
     assert _far(daemon).status().pid == daemon.pid
 
 
+@pytest.mark.long
 def test_a_second_daemon_is_refused_with_the_first_ones_host(daemon: OwnDaemon) -> None:
     _elsewhere(daemon)
     done = process.run(daemon.argv(), timeout_s=60, env=dict(os.environ), cwd=Path("/"))
@@ -229,6 +233,7 @@ def test_whether_a_daemon_has_ended_for_sure() -> None:
     assert address.is_gone(replace(here, pid=2**22 + 1), {})
 
 
+@pytest.mark.long
 def test_agents_follow_a_daemon_to_another_host(daemon: OwnDaemon, tmp_path: Path) -> None:
     trainer = daemon.client.submit(light_spec(tmp_path / "light")).record.trainer_id
     wait_for(lambda: len(daemon.client.trainer(trainer).observed_nodes) == 2, what="it trains")

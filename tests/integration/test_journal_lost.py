@@ -79,8 +79,11 @@ def killed(state: Path, place: str, count: int) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "place",
     [
-        *("before-pwrite", "half-pwrite", "after-pwrite"),
-        *("before-fdatasync", "after-fdatasync", "acknowledged"),
+        *("half-pwrite", "before-fdatasync", "acknowledged"),
+        *(
+            pytest.param(place, marks=pytest.mark.long)
+            for place in ("before-pwrite", "after-pwrite", "after-fdatasync")
+        ),
     ],
 )
 def test_a_kill_at_any_point_is_no_loss(tmp_path: Path, place: str) -> None:

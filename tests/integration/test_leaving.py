@@ -58,8 +58,11 @@ for epoch in run.epochs():
         run.step()
 """
 PLACES = [
-    *("evaluation", "warm-up", "stalled loader"),
-    pytest.param("compilation", marks=pytest.mark.long),
+    "evaluation",
+    *(
+        pytest.param(p, marks=pytest.mark.long)
+        for p in ("warm-up", "stalled loader", "compilation")
+    ),
 ]
 
 

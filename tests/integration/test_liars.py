@@ -153,6 +153,7 @@ def test_numbers_that_are_none_do_not_end_the_daemon(site: DaemonSite) -> None:
     site.clear()
 
 
+@pytest.mark.long
 def test_an_agent_of_a_later_release_keeps_no_daemon_from_starting(site: DaemonSite) -> None:
     other, own = _pair(site, "later")
     worker = _worker(site, own)

@@ -139,6 +139,7 @@ def test_lim_is_away_at_first_contact(lsf: LsfTestCluster) -> None:
     lsf.start_lim()
 
 
+@pytest.mark.long
 def test_lsid_fails_once_and_nothing_is_missing_later(lsf: LsfTestCluster) -> None:
     for how in ("garbage", "error", "empty"):
         system = lsf_adapter(lsf)
@@ -154,6 +155,7 @@ def test_lsid_fails_once_and_nothing_is_missing_later(lsf: LsfTestCluster) -> No
 # -- hosts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_pilot_on_a_dead_host_is_unknown_never_gone(
     lsf: LsfTestCluster, lsf_system: LsfBatchSystem
 ) -> None:
@@ -190,6 +192,7 @@ def test_a_pilot_on_a_dead_host_is_unknown_never_gone(
     assert {node.node_type for node in whole(lsf_system).nodes or ()} == {"IntelI5"}
 
 
+@pytest.mark.long
 def test_a_daemon_that_comes_while_a_host_is_away_knows_it_later(lsf: LsfTestCluster) -> None:
     system = lsf_adapter(lsf)
     lsf.kill_host("n2")
@@ -219,6 +222,7 @@ def test_sbatchd_alone_is_dead(lsf: LsfTestCluster, lsf_system: LsfBatchSystem) 
 # -- what users and administrators do ------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_suspended_pilot_keeps_its_node_and_can_be_ended(
     lsf: LsfTestCluster, lsf_system: LsfBatchSystem
 ) -> None:
@@ -255,6 +259,7 @@ def test_a_pilot_that_somebody_kills_has_not_failed(
         assert not observe(lsf_system, job_id).has_failed, options
 
 
+@pytest.mark.long
 def test_a_queue_that_is_closed_inactive_or_removed(
     lsf: LsfTestCluster, lsf_system: LsfBatchSystem
 ) -> None:
@@ -395,6 +400,7 @@ def test_jobs_of_root_are_refused() -> None:
 # -- plans, many jobs, two daemons ---------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_broken_plan_file_costs_claims_and_nothing_else() -> None:
     parameters = Parameters(sequential_signal=True, allocation_planner=True)
     with running_lsf(dialect="ibm", n_nodes=3, parameters=parameters) as cluster:
@@ -427,6 +433,7 @@ def test_a_broken_plan_file_costs_claims_and_nothing_else() -> None:
         assert other.snapshot().unread == ("plan",)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", ["ibm", pytest.param("volclava", marks=pytest.mark.long)])
 def test_an_array_of_a_thousand_and_a_thousand_jobs(
     dialect: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -39,6 +39,7 @@ def sidecar(machine: LsfTestCluster, tmp_path: Path) -> Iterator[DaemonProcess]:
         made.stop()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_trainer_runs_on_compute_nodes_and_gives_them_back(

@@ -95,6 +95,7 @@ def started(request: PilotRequest) -> list[str]:
     return [line.split()[1] for line in lines if line.startswith("started ")]
 
 
+@pytest.mark.long
 def test_of_the_jobs_of_one_pilot_one_becomes_an_agent(lsf: LsfTestCluster) -> None:
     system = lsf_adapter(lsf, command_timeout_s=60)
     assert system.snapshot().is_complete
@@ -130,6 +131,7 @@ def test_of_the_jobs_of_one_pilot_one_becomes_an_agent(lsf: LsfTestCluster) -> N
     assert all(len(started(request)) == 1 for request in requests)
 
 
+@pytest.mark.long
 def test_what_was_cut_off_becomes_no_agent(lsf: LsfTestCluster) -> None:
     """The time-out kills bsub, and takes no request back."""
     system = lsf_adapter(lsf, command_timeout_s=1.2)

@@ -26,6 +26,7 @@ batch_options: {command_timeout_s: 0.8, rarely_s: 0}
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("outage_s", [3, pytest.param(20, marks=pytest.mark.long)])
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def of_job(cluster: LsfTestCluster, job_id: str) -> list[list[str]]:
     return [one for path in every for one in records(path) if one[3] == job_id]
 
 
+@pytest.mark.long
 def test_record_of_a_submission_is_there_when_bsub_returns(lsf: LsfTestCluster) -> None:
     job_id = bsub(
         *(lsf, "-J", 'ev "job"', "-n", "2", "-R", "span[ptile=1]", "-W", "3", "-o", "/dev/null"),
@@ -58,6 +59,7 @@ def test_record_of_a_submission_is_there_when_bsub_returns(lsf: LsfTestCluster) 
     assert new[43:45] == ['ev "job"', "sleep 60"]
 
 
+@pytest.mark.long
 def test_life_of_a_job(lsf: LsfTestCluster) -> None:
     job_id = bsub(lsf, "-n", "4", "exit 5")
     wait_state(lsf, job_id, "EXIT")
@@ -74,6 +76,7 @@ def test_life_of_a_job(lsf: LsfTestCluster) -> None:
     assert [one[0] for one in of_job(lsf, killed)] == ["JOB_NEW", "JOB_SIGNAL", "JOB_STATUS"]
 
 
+@pytest.mark.long
 def test_hosts_and_queues(lsf: LsfTestCluster) -> None:
     lsf.command("badmin", "hclose", "-C", "why", "n1")
     lsf.command("badmin", "hopen", "n1")
@@ -86,6 +89,7 @@ def test_hosts_and_queues(lsf: LsfTestCluster) -> None:
     ]
 
 
+@pytest.mark.long
 def test_file_is_switched_after_so_many_jobs(lsf: LsfTestCluster) -> None:
     first = lsf.config.events_file.stat().st_ino
     for _ in range(4):
@@ -104,6 +108,7 @@ def test_file_is_switched_after_so_many_jobs(lsf: LsfTestCluster) -> None:
     assert lsf.config.events_file.stat().st_mode & 0o777 == 0o644
 
 
+@pytest.mark.long
 def test_names_of_users_are_not_plain(lsf: LsfTestCluster) -> None:
     for name in ("a'b", "a b\tc", "umlaut_ä", "per%Jcent", "-dash", 'q"u"o', "back\\slash", "$(x)"):
         job_id = bsub(lsf, "-H", "-J", name, "true")
@@ -137,6 +142,7 @@ def install(cluster: LsfTestCluster, name: str, text: str) -> Path:
     return noted
 
 
+@pytest.mark.long
 def test_esub_sees_changes_and_refuses(lsf: LsfTestCluster) -> None:
     noted = install(lsf, "esub", ESUB)
     user = "nobody" if os.geteuid() == 0 else None
@@ -170,6 +176,7 @@ def test_esub_sees_changes_and_refuses(lsf: LsfTestCluster) -> None:
     assert job_id in states(lsf)
 
 
+@pytest.mark.long
 def test_epsub_is_told_the_id(lsf: LsfTestCluster) -> None:
     noted = install(lsf, "epsub", EPSUB)
     job_id = bsub(lsf, "-H", "true")

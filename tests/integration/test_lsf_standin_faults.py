@@ -50,6 +50,7 @@ def in_background(cluster: LsfTestCluster, *argv: str) -> tuple[threading.Thread
     return thread, said
 
 
+@pytest.mark.long
 def test_requests_to_a_stopped_mbatchd_become_jobs(lsf: LsfTestCluster) -> None:
     lsf.stop_controller()
     cut = lsf.command("bjobs", timeout_s=2.5)
@@ -76,6 +77,7 @@ def requests_waiting(cluster: LsfTestCluster) -> int:
     return sum(line.endswith(str(cluster.config.socket)) for line in lines)
 
 
+@pytest.mark.long
 def test_killed_mbatchd_makes_no_duplicates_and_forgets_nothing(lsf: LsfTestCluster) -> None:
     runs = lsf.submit(n_nodes=1, duration_s=60)
     ends = bsub(lsf, "-J", "ends", "sleep 0.3; exit 7")
@@ -101,6 +103,7 @@ def test_killed_mbatchd_makes_no_duplicates_and_forgets_nothing(lsf: LsfTestClus
     wait_state(lsf, runs, "EXIT")
 
 
+@pytest.mark.long
 def test_stopped_lim(lsf: LsfTestCluster) -> None:
     lsf.stop_lim()
     assert lsf.command("bhosts", timeout_s=0.5).timed_out
@@ -111,6 +114,7 @@ def test_stopped_lim(lsf: LsfTestCluster) -> None:
     assert lsf.command("bhosts").is_ok
 
 
+@pytest.mark.long
 def test_dead_machine(lsf: LsfTestCluster) -> None:
     dies = bsub(lsf, "-m", "n1", "-n", "2", "sleep 60")
     again = bsub(lsf, "-m", "n1", "-r", "sleep 60")
@@ -134,6 +138,7 @@ def test_dead_machine(lsf: LsfTestCluster) -> None:
     wait_state(lsf, again, "RUN")
 
 
+@pytest.mark.long
 def test_dead_sbatchd_alone(lsf: LsfTestCluster) -> None:
     job_id = bsub(lsf, "-m", "n1", "sleep 60")
     wait_state(lsf, job_id, "RUN")
@@ -148,6 +153,7 @@ def test_dead_sbatchd_alone(lsf: LsfTestCluster) -> None:
     assert hosts(lsf)["n1"][0] == "ok"
 
 
+@pytest.mark.long
 def test_spoiled_answers(lsf: LsfTestCluster) -> None:
     plain = lsf.command("bhosts", "-w")
     for how in sorted(SPOILS):
@@ -158,6 +164,7 @@ def test_spoiled_answers(lsf: LsfTestCluster) -> None:
     assert lsf.command("bhosts", "-w").stdout == plain.stdout
 
 
+@pytest.mark.long
 @needs_root
 def test_only_the_owner_orders_faults(lsf: LsfTestCluster) -> None:
     program = str(lsf.directory / "lib" / "_fault")
@@ -166,6 +173,7 @@ def test_only_the_owner_orders_faults(lsf: LsfTestCluster) -> None:
     assert lsf.command("bjobs").returncode == 254
 
 
+@pytest.mark.long
 def test_root_is_refused_if_so_configured() -> None:
     with running_lsf(dialect="volclava", n_nodes=1, root_may_submit=False) as cluster:
         done = cluster.command("bsub", "true")
@@ -174,6 +182,7 @@ def test_root_is_refused_if_so_configured() -> None:
             assert cluster.submit(n_nodes=1, duration_s=0)
 
 
+@pytest.mark.long
 def test_a_directory_is_used_again_and_nothing_of_it_is_left() -> None:
     with running_lsf(n_nodes=1) as cluster:
         first = cluster.submit(n_nodes=1, duration_s=60)
@@ -190,6 +199,7 @@ def test_a_directory_is_used_again_and_nothing_of_it_is_left() -> None:
         assert processes.of_jobs(cluster.config.conf) == frozenset()
 
 
+@pytest.mark.long
 def test_two_clusters_side_by_side() -> None:
     with running_lsf(n_nodes=1) as one, running_lsf(n_nodes=1, dialect="volclava") as other:
         mine = one.submit(n_nodes=1, duration_s=60)
@@ -199,6 +209,7 @@ def test_two_clusters_side_by_side() -> None:
         assert mine == "1"
 
 
+@pytest.mark.long
 def test_what_cannot_be_a_cluster_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     for directory in (tmp_path, Path("/tmp") / ("x" * 100)):
@@ -210,6 +221,7 @@ def test_what_cannot_be_a_cluster_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == "BFT-1276"
 
 
+@pytest.mark.long
 def test_what_the_cluster_refuses() -> None:
     with running_lsf(n_nodes=1) as cluster:
         with pytest.raises(BatchSystemError) as caught:
@@ -223,6 +235,7 @@ def test_what_the_cluster_refuses() -> None:
         assert wrong.value.code == "BFT-1289"
 
 
+@pytest.mark.long
 def test_server_that_cannot_start_says_why() -> None:
     with running_lsf(n_nodes=1, up_timeout_s=5.0) as cluster:
         cluster.kill_controller()
@@ -233,6 +246,7 @@ def test_server_that_cannot_start_says_why() -> None:
         assert "KeyError" in str(caught.value)
 
 
+@pytest.mark.long
 def test_commands_without_a_server_wait() -> None:
     with running_lsf(n_nodes=1) as cluster:
         cluster.down()
@@ -242,6 +256,7 @@ def test_commands_without_a_server_wait() -> None:
         cluster.start_controller()
 
 
+@pytest.mark.long
 def test_start_that_fails(lsf: LsfTestCluster) -> None:
     lsf.fail_start("n1")
     job_id = bsub(lsf, "sleep 60")
@@ -255,6 +270,7 @@ def test_start_that_fails(lsf: LsfTestCluster) -> None:
     assert kinds[1] == ('"JOB_STATUS"', ["1", "1603"])
 
 
+@pytest.mark.long
 @needs_root
 def test_every_user_reaches_the_commands(lsf: LsfTestCluster) -> None:
     # Through a shell of that user: a program that root starts for him has more rights.
@@ -263,6 +279,7 @@ def test_every_user_reaches_the_commands(lsf: LsfTestCluster) -> None:
     assert done.stderr == "No unfinished job found\n"
 
 
+@pytest.mark.long
 def test_jobs_can_trap_signals_that_the_test_ignores(lsf: LsfTestCluster) -> None:
     lsf.kill_controller()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -41,6 +41,7 @@ def pilots(cluster: LsfTestCluster, n: int = 2) -> list[str]:
     return ids
 
 
+@pytest.mark.long
 def test_one_pilot_is_terminated_for_an_ordinary_job(lsf: LsfTestCluster) -> None:
     ids = pilots(lsf)
     ordinary = lsf.submit(n_nodes=1, duration_s=60)
@@ -53,6 +54,7 @@ def test_one_pilot_is_terminated_for_an_ordinary_job(lsf: LsfTestCluster) -> Non
     assert json.loads(fields)["RECORDS"][0]["EXIT_REASON"].startswith("TERM_PREEMPT")
 
 
+@pytest.mark.long
 def test_several_pilots_are_terminated_for_a_wide_job(lsf: LsfTestCluster) -> None:
     ids = pilots(lsf)
     ordinary = lsf.submit(n_nodes=2, duration_s=60)
@@ -60,6 +62,7 @@ def test_several_pilots_are_terminated_for_a_wide_job(lsf: LsfTestCluster) -> No
     assert set(states(lsf, "-a", *ids).values()) == {"EXIT"}
 
 
+@pytest.mark.long
 def test_parallel_pilots_get_kill_alone(lsf: LsfTestCluster) -> None:
     script, path = signals_job(lsf, "pilot")
     (other,) = pilots(lsf, 1)
@@ -71,6 +74,7 @@ def test_parallel_pilots_get_kill_alone(lsf: LsfTestCluster) -> None:
     assert set(states(lsf, "-a", pilot, other).values()) == {"EXIT"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "lsf", [{"parameters": Parameters(sequential_signal=True), "n_nodes": 1}], indirect=True
 )
@@ -86,6 +90,7 @@ def test_sequential_signals_for_parallel_jobs(lsf: LsfTestCluster) -> None:
 SUSPENDS = (NORMAL, dataclasses.replace(BF, terminates_preempted=False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lsf", [{"queues": SUSPENDS, "n_nodes": 1}], indirect=True)
 def test_suspended_pilot_goes_on_later(lsf: LsfTestCluster) -> None:
     (pilot,) = pilots(lsf, 1)
@@ -97,6 +102,7 @@ def test_suspended_pilot_goes_on_later(lsf: LsfTestCluster) -> None:
     wait_state(lsf, pilot, "RUN")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "lsf", [{"parameters": Parameters(preempt_delay_s=2.0), "n_nodes": 1}], indirect=True
 )
@@ -109,6 +115,7 @@ def test_preemption_may_be_delayed(lsf: LsfTestCluster) -> None:
     wait_state(lsf, pilot, "EXIT")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "lsf", [{"parameters": Parameters(allocation_planner=True)}], indirect=True
 )
@@ -138,6 +145,7 @@ def test_plan_file(lsf: LsfTestCluster) -> None:
 QUICK = dataclasses.replace(BF, default_limit_s=1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lsf", [{"queues": (NORMAL, QUICK)}], indirect=True)
 def test_run_limit_is_usr2_and_later_the_end(lsf: LsfTestCluster) -> None:
     script, path = signals_job(lsf, "limit")
@@ -152,6 +160,7 @@ def test_run_limit_is_usr2_and_later_the_end(lsf: LsfTestCluster) -> None:
 ONE_SIGNAL = (NORMAL, dataclasses.replace(BF, terminate_signal="SIGTERM"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lsf", [{"queues": ONE_SIGNAL, "n_nodes": 1}], indirect=True)
 def test_signal_of_the_queue_replaces_the_ladder(lsf: LsfTestCluster) -> None:
     script, path = signals_job(lsf, "queue")
@@ -162,6 +171,7 @@ def test_signal_of_the_queue_replaces_the_ladder(lsf: LsfTestCluster) -> None:
     assert states(lsf)[job_id] == "RUN"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lsf", [{"gpus_per_node": 2}], indirect=True)
 def test_gpus(lsf: LsfTestCluster) -> None:
     lines = lsf.command("lshosts", "-gpu").stdout.splitlines()[1:]

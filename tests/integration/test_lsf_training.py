@@ -80,6 +80,7 @@ def site(cluster: LsfTestCluster, tmp_path: Path) -> Iterator[Site]:
         made.sidecar.stop()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_it_trains_on_what_lsf_leaves_idle(cluster: LsfTestCluster, site: Site) -> None:

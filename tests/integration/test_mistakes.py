@@ -80,7 +80,12 @@ def _ended(site: DaemonSite, text: str, **changes: object) -> tuple[TrainerRecor
 @pytest.mark.parametrize(
     ("text", "place", "said"),
     [
-        (SPAWNS, "train.py:13", ("BFT-1428: ", "spawn", 'if __name__ == "__main__"')),
+        pytest.param(
+            SPAWNS,
+            "train.py:13",
+            ("BFT-1428: ", "spawn", 'if __name__ == "__main__"'),
+            marks=pytest.mark.long,
+        ),
         (HEAD + SHARD + TRAIN, "train.py:11", ("BFT-1401: ", "FSDP", "--runtime command")),
         (HEAD + GROUP + SHARD + TRAIN, "train.py:15", ("BFT-1401: ", "FSDP", "--runtime command")),
         (
@@ -111,6 +116,7 @@ def test_other_numbers_and_paths_are_no_other_failure(site: DaemonSite) -> None:
     assert "Raised at train.py:16." in record.reason
 
 
+@pytest.mark.long
 def test_lengths_that_differ_at_each_start_are_no_other_failure(site: DaemonSite) -> None:
     record, starts = _ended(site, LENGTHS, n_min=2, n_max=2)
     assert record.failures == 2, record.reason

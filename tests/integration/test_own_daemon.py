@@ -163,6 +163,7 @@ def test_trainers_leave_within_the_grace_time_and_go_on(
     assert [e.plain()["what"]["is_saved"] for e in journal] == [True, True]
 
 
+@pytest.mark.long
 def test_the_daemons_job_is_requeued_and_training_goes_on(
     researcher: Researcher, tmp_path: Path
 ) -> None:
@@ -199,6 +200,7 @@ def test_the_daemons_job_is_requeued_and_training_goes_on(
     wait_for(lambda: not cluster.command("squeue", "-h", "-o", "%i").stdout, what="no job is left")
 
 
+@pytest.mark.long
 def test_pilots_share_nodes_with_each_other_and_with_other_jobs(
     researcher: Researcher, tmp_path: Path
 ) -> None:
@@ -238,6 +240,7 @@ def test_pilots_share_nodes_with_each_other_and_with_other_jobs(
         cluster.cancel(other.strip())
 
 
+@pytest.mark.long
 def test_nodes_of_an_allocation_are_a_floor_beside_borrowed_ones(
     researcher: Researcher, tmp_path: Path
 ) -> None:

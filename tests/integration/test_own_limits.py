@@ -50,6 +50,7 @@ def _manage(cluster: SlurmTestCluster, *words: str) -> None:
     assert done.is_ok, done.stderr
 
 
+@pytest.mark.long
 def test_limits_of_the_user_and_of_the_qos_are_kept(cluster: SlurmTestCluster) -> None:
     user = getpass.getuser()
     assert _settings(cluster)["max_nodes"]["value"] == 4

@@ -140,6 +140,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield opened
 
 
+@pytest.mark.long
 def test_on_the_embedded_pool(site: Site, tmp_path: Path, record_property: Note) -> None:
     user = StudyUser(site, tmp_path / "user", SCALES)
     check(user, record_property, start_s=EMBEDDED_S, late_s=20.0, is_killed=True)

@@ -34,6 +34,7 @@ def is_reloaded(heard: list[str]) -> bool:
     return "RELOADING=1" in heard and "READY=1" in heard[heard.index("RELOADING=1") :]
 
 
+@pytest.mark.long
 def test_a_policy_is_read_again_in_whole_or_not_at_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,6 +185,7 @@ def _program_spec(directory: Path, preamble: str) -> TrainerSpec:
     )
 
 
+@pytest.mark.long
 def test_trainers_of_all_kinds_have_their_preambles(tmp_path: Path) -> None:
     with Site.open(tmp_path, n_nodes=2, policy=POLICY, options=()) as site:
         programs = tmp_path / "programs"

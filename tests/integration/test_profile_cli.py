@@ -49,6 +49,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_all_reduces_are_measured(table: Path) -> None:
     found = json.loads(table.read_text())
     assert found["workers"] == [2]
@@ -56,6 +57,7 @@ def test_all_reduces_are_measured(table: Path) -> None:
     assert 0.0 < small_s < big_s < 10.0  # 8 MB take longer than 400 bytes
 
 
+@pytest.mark.long
 def test_steps_are_measured_and_give_a_curve(table: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

@@ -45,6 +45,7 @@ def sidecar(tmp_path: Path) -> Iterator[DaemonProcess]:
         site.clear()
 
 
+@pytest.mark.long
 def test_a_node_that_fails_workers_is_left_alone_and_another_takes_its_place(
     sidecar: DaemonProcess, tmp_path: Path
 ) -> None:

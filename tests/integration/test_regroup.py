@@ -91,6 +91,7 @@ def _agent_of(worker_pid: int) -> int:
     return pid
 
 
+@pytest.mark.long
 def test_without_a_daemon_survivors_go_on_and_are_adopted(site: Site) -> None:
     trainer = Full(site, n_min=1, nodes=3)
     first, second, third = trainer.members()

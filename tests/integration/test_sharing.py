@@ -28,6 +28,7 @@ def around_now() -> str:
     return f"{now - timedelta(minutes=1):{form}} to {now + timedelta(days=3):{form}}"
 
 
+@pytest.mark.long
 def test_limits_and_blackouts_as_users_see_them(tmp_path: Path) -> None:
     elsewhere = tmp_path / "shared" / "pilots"  # as on several hosts
     policy = f"{POLICY}pilots_dir: {elsewhere}\n"

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slurm
 N_NODES = 4
 COLUMNS = "JobID,JobName,Submit,Eligible,Start,End,NNodes,NodeList,State,Partition,Timelimit"
 RESOLUTION_S = 1.0  # of sacct
-SCALING = SLOW.replace("time.sleep(0.02)", "time.sleep(0.004 * len(x))")
+SCALING = SLOW.replace("time.sleep(0.05)", "time.sleep(0.004 * len(x))")
 POLICY = """\
 poll_interval_s: 0.5
 requests_per_minute: 1000

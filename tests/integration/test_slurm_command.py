@@ -25,6 +25,7 @@ POLICY = "poll_interval_s: 0.2\nreserve_nodes_per_type: 0\nidle_confirmations: 1
 STEPS, BATCH = 6000, 24
 
 
+@pytest.mark.long
 def test_a_command_gives_its_nodes_to_a_job_resumes_and_loses_no_sample(
     slurm_cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:

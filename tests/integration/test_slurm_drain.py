@@ -65,6 +65,7 @@ def holds(sidecar: DaemonProcess, count: int) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 def test_eight_nodes_are_emptied_by_the_switch_and_without_a_daemon(
     cluster: SlurmTestCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

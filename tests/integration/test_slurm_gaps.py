@@ -96,6 +96,7 @@ def test_what_slurm_tells_of_its_plans(cluster: SlurmTestCluster, system: SlurmB
             cluster.command("scontrol", "delete", f"ReservationName={name}")
 
 
+@pytest.mark.long
 def test_limits_fit_the_plan_and_a_plan_that_moves_takes_the_nodes_back_before_it(
     cluster: SlurmTestCluster, system: SlurmBatchSystem, tmp_path: Path
 ) -> None:

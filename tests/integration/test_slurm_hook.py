@@ -221,6 +221,7 @@ def test_a_forged_line_gives_nothing_back_and_the_daemon_polls_until_the_file_is
         assert before_a_look(cluster, sidecar, trainer, n_nodes=1)
 
 
+@pytest.mark.long
 def test_a_daemon_that_was_away_hears_of_jobs_again(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
@@ -236,6 +237,7 @@ def test_a_daemon_that_was_away_hears_of_jobs_again(
         assert before_a_look(cluster, sidecar, trainer, n_nodes=1)
 
 
+@pytest.mark.long
 def test_for_a_job_of_srun_slurm_has_taken_nodes_and_at_most_one_more_is_given_back(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def assert_within(budget: int, sidecar: DaemonProcess, looks: int) -> PollingVie
     return view
 
 
+@pytest.mark.long
 def test_with_the_hook_a_quiet_cluster_costs_next_to_nothing(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def submit_held(cluster: SlurmTestCluster, count: int) -> None:
         cluster.submit(n_nodes=1, duration_s=1, limit_s=60, extra_args=("--hold",))
 
 
+@pytest.mark.long
 def test_without_it_the_budget_is_kept_and_sdiag_asked_only_while_something_waits(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
@@ -170,6 +172,7 @@ def test_without_it_the_budget_is_kept_and_sdiag_asked_only_while_something_wait
         wait_for_idle(cluster)
 
 
+@pytest.mark.long
 def test_a_pilot_that_does_not_listen_is_cancelled(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:

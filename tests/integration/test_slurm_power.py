@@ -47,6 +47,7 @@ def state_of(cluster: SlurmTestCluster, node: str) -> NodeState:
     return next(one.state for one in nodes if one.name == node)
 
 
+@pytest.mark.long
 def test_a_job_gets_what_it_prefers_although_other_nodes_are_free(
     cluster: SlurmTestCluster, sidecar: DaemonProcess, tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_job_gets_what_it_prefers_although_other_nodes_are_free(
     wait_for(lambda: {state_of(cluster, n) for n in FAST} == {NodeState.IDLE}, what="all idle")
 
 
+@pytest.mark.long
 def test_a_node_that_is_off_is_not_booted_and_one_that_is_to_go_off_is_left(
     cluster: SlurmTestCluster, sidecar: DaemonProcess, tmp_path: Path
 ) -> None:

@@ -89,7 +89,7 @@ def warnings(sidecar: DaemonProcess) -> list[str]:
 @pytest.mark.parametrize(
     "state",
     [
-        "DRAIN",
+        pytest.param("DRAIN", marks=pytest.mark.long),
         pytest.param("DOWN", marks=pytest.mark.long),
         pytest.param("INACTIVE", marks=pytest.mark.long),
     ],
@@ -145,6 +145,7 @@ def test_a_limit_on_submitted_jobs_is_said_once_and_what_it_allows_is_used(
     has(sidecar, trainer, N_NODES)
 
 
+@pytest.mark.long
 def test_pending_pilots_say_why_they_wait(
     cluster: SlurmTestCluster, sidecar: DaemonProcess, tmp_path: Path
 ) -> None:

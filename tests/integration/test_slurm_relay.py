@@ -312,6 +312,7 @@ def test_a_flood_of_one_relay_costs_neither_memory_nor_the_others_lines(told: To
         thread.join()
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 class TestInSlurm:
     @pytest.fixture

@@ -38,6 +38,7 @@ def cluster() -> Iterator[SlurmTestCluster]:
         yield found
 
 
+@pytest.mark.long
 def test_no_more_nodes_than_the_limits_of_types_and_partitions_allow(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def window(begins_in_min: int) -> tuple[float, str]:
     return begin.timestamp(), f"{begin:{form}} to {begin + timedelta(days=1):{form}}"
 
 
+@pytest.mark.long
 def test_pilots_end_before_a_blackout_and_leave_when_there_is_one(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:

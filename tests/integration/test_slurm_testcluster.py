@@ -48,6 +48,7 @@ def test_two_clusters_side_by_side(cluster: SlurmTestCluster) -> None:
     assert cluster.command("squeue", "-h", "-o", "%T").stdout.split() == ["RUNNING"]
 
 
+@pytest.mark.long
 def test_jobs_note_when_they_ran(cluster: SlurmTestCluster) -> None:
     first = cluster.submit(n_nodes=2, duration_s=1.0)
     wait_for(lambda: cluster.started_s(first), what="the first job to run")
@@ -67,6 +68,7 @@ def test_jobs_note_when_they_ran(cluster: SlurmTestCluster) -> None:
     assert (me in users) == (os.geteuid() != 0)  # root submits as somebody else
 
 
+@pytest.mark.long
 def test_down_ends_jobs_that_do_not_want_to(cluster: SlurmTestCluster) -> None:
     stubborn = "trap '' TERM; while :; do sleep 1; done"
     done = cluster.command("sbatch", "-N2", "-o", "/dev/null", f"--wrap={stubborn}")
@@ -163,6 +165,7 @@ def test_a_closed_directory_is_refused_for_root(tmp_path: Path) -> None:
     assert caught.value.code == "BFT-1243"
 
 
+@pytest.mark.long
 def test_the_command_line_as_an_ordinary_user() -> None:
     """Up, one job, a workload, status, down: all of it without root."""
     need_slurm()

@@ -60,6 +60,7 @@ def test_a_look_shows_types_features_and_switches(cluster: SlurmTestCluster) -> 
     assert [nodes[f"n{k}"].switch for k in range(1, 9)] == ["s1"] * 4 + ["s2"] * 4
 
 
+@pytest.mark.long
 def test_each_trainer_gets_only_nodes_that_are_what_it_asks_for(
     cluster: SlurmTestCluster, sidecar: DaemonProcess, tmp_path: Path
 ) -> None:

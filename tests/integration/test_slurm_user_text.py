@@ -61,6 +61,7 @@ def submit(cluster: SlurmTestCluster, *words: str) -> bool:
     return cluster.command("sbatch", *as_user, *words, "--wrap=true").is_ok
 
 
+@pytest.mark.long
 def test_the_daemon_lives_and_answers_whatever_a_user_submits(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def _on(sidecar: DaemonProcess, trainer: str, size: int) -> TrainerView | None:
     return view if trains and len(view.observed_nodes) == size else None
 
 
+@pytest.mark.long
 def test_a_slow_node_is_replaced_while_it_still_trains(
     sidecar: DaemonProcess, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def _answers(client: Client) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     home = tmp_path / "home"

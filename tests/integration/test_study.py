@@ -94,6 +94,7 @@ def test_optuna_reads_the_same(halved: StudyUser) -> None:
     assert [t.state.name for t in study.trials].count("PRUNED") == 5
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_killed_again_and_again_it_ends_as_without(site: Site, halved: StudyUser) -> None:
     user = StudyUser(site, site.base / "killed")
@@ -106,6 +107,7 @@ def test_killed_again_and_again_it_ends_as_without(site: Site, halved: StudyUser
     assert user.trained() == halved.trained(), "nothing is trained twice"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_paused_resumed_enlarged_and_stopped(site: Site) -> None:
     user = StudyUser(site, site.base / "paused")
@@ -143,6 +145,7 @@ def _trainers(site: Site, study: str) -> list[TrainerView]:
 FAILS = TRAINS.replace("run = elastic", 'if number == "1":\n    raise SystemExit(3)\nrun = elastic')
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("failed", "numbers"), [pytest.param("worst", 3, marks=pytest.mark.long), ("ignore", 4)]
@@ -162,6 +165,7 @@ def test_a_trial_that_fails_is_tried_again_then_counted_or_ignored(
     assert [t["stage"] for t in trials].count("complete") == 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_population_takes_over_the_best_states(site: Site) -> None:
     user = StudyUser(site, site.base / "evolves")
@@ -182,6 +186,7 @@ def test_a_population_takes_over_the_best_states(site: Site) -> None:
     assert set(trained.values()) == {1}
 
 
+@pytest.mark.long
 def test_interrupted_it_leaves_its_trials_and_detached_it_goes_on(site: Site) -> None:
     user = StudyUser(site, site.base / "left")
     user.write("left", rule={"name": "none", "trials": 1, "most": 150}, parallel=1)

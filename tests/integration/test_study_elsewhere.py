@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.integration.study_fixtures import POLICY, StudyUser, end
 from tests.support.site import Site
 from tests.support.waiting import wait_for
@@ -13,6 +15,7 @@ from tests.support.waiting import wait_for
 EPOCHS = 80
 
 
+@pytest.mark.long
 def test_another_daemon_trains_nothing_twice_until_it_is_told_to(tmp_path: Path) -> None:
     with (
         Site.open(tmp_path / "a", n_nodes=2, policy=POLICY) as a,

@@ -30,6 +30,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield mounted
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_full_disk_ends_the_loop_and_no_trial(disk: Path, tmp_path: Path) -> None:
     with Site.open(tmp_path / "site", n_nodes=3, policy=POLICY) as site:
@@ -70,6 +71,7 @@ def _refuses_when_read_only(disk: Path, user: StudyUser, path: Path) -> None:
     assert sorted(path.rglob("*")) == before
 
 
+@pytest.mark.long
 def test_a_study_of_somebody_else_is_refused() -> None:
     with tempfile.TemporaryDirectory(prefix="bft-study-") as name:  # others may look into it
         (path := Path(name)).chmod(0o755)
@@ -84,6 +86,7 @@ def test_a_study_of_somebody_else_is_refused() -> None:
             os.seteuid(0)
 
 
+@pytest.mark.long
 def test_the_second_one_is_told_who_runs_the_study(tmp_path: Path) -> None:
     who = f"process {os.getpid()} on {socket.gethostname()}"
     (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)

@@ -91,8 +91,12 @@ def _outcome(home: Path, trial: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("runtime", SCRIPTS)
+@pytest.mark.parametrize(
+    "runtime",
+    ["command", *(pytest.param(r, marks=pytest.mark.long) for r in SCRIPTS if r != "command")],
+)
 def test_an_heir_has_its_parent_s_state_and_its_own_parameters(site: Site, runtime: str) -> None:
     script, unit, interval, submit = SCRIPTS[runtime]
     if runtime == "mpi":
@@ -117,6 +121,7 @@ def test_an_heir_has_its_parent_s_state_and_its_own_parameters(site: Site, runti
     assert again["updates"] == [PARENT] * LAST, "it knows nothing of its heir"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 def test_a_parent_that_ends_its_budget_while_it_is_copied_has_an_heir_later(site: Site) -> None:
     user = StudyUser(site, site.base / "busy", BUSY)

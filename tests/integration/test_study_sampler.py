@@ -19,6 +19,7 @@ from tests.support.site import Site
 TRIALS = 14  # tpe of Optuna 5.0 draws ten at random
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_tpe_is_killed_and_learns(tmp_path: Path) -> None:
     with Site.open(tmp_path / "site", n_nodes=3, policy=POLICY) as site:

@@ -58,6 +58,7 @@ def test_the_page_s_program_is_a_trial(reader: StudyUser) -> None:
     assert sorted(epochs) == ["epoch=1", "epoch=2", "epoch=3"], "it went on from its checkpoint"
 
 
+@pytest.mark.long
 def test_it_waits_for_a_daemon_that_is_being_started(site: Site, reader: StudyUser) -> None:
     out = reader.home / "late.out"
     site.sidecar.kill()
@@ -71,6 +72,7 @@ def test_it_waits_for_a_daemon_that_is_being_started(site: Site, reader: StudyUs
     assert out.read_text().count("No daemon can be reached") == 1, "it says so once"
 
 
+@pytest.mark.long
 def test_a_loop_that_knew_a_daemon_says_that_it_is_away(site: Site, reader: StudyUser) -> None:
     loop, out = _begun(reader, "kept"), reader.home / "kept.out"
     try:
@@ -104,6 +106,7 @@ def _begun(user: StudyUser, name: str, *words: str) -> subprocess.Popen[bytes]:
     return loop
 
 
+@pytest.mark.long
 def test_asked_to_stop_the_page_s_program_loses_nothing(site: Site, reader: StudyUser) -> None:
     loop = _begun(reader, "held")
     try:
@@ -124,6 +127,7 @@ def test_asked_to_stop_the_page_s_program_loses_nothing(site: Site, reader: Stud
     assert len(epochs) <= max(epochs) + 1, "at most the last report is made again"
 
 
+@pytest.mark.long
 def test_verbs_find_a_study_elsewhere(site: Site, reader: StudyUser, tmp_path: Path) -> None:
     place, other = tmp_path / "place", tmp_path / "other"
     loop = _begun(reader, "far", "--dir", str(place))
@@ -156,7 +160,10 @@ def test_verbs_find_a_study_elsewhere(site: Site, reader: StudyUser, tmp_path: P
         assert f"The study {study} cannot be found from here: {study} in {place}" in said.getvalue()
 
 
-@pytest.mark.parametrize(("trials", "state"), [(2, "over"), (5, "failed")])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("trials", "state"), [(2, "over"), pytest.param(5, "failed", marks=pytest.mark.long)]
+)
 def test_without_any_value_it_fails(reader: StudyUser, trials: int, state: str) -> None:
     rule = {"name": "none", "trials": trials, "most": 1}
     reader.write(f"none{trials}", **COMMAND, rule=rule, retry=0, parallel=trials)

@@ -78,6 +78,7 @@ def pbs(request: pytest.FixtureRequest, tmp_path: Path) -> PbsDriver:
     return driver
 
 
+@pytest.mark.long
 class TestExample(BatchSystemConformance):
     @pytest.fixture
     def cluster(self, pbs: PbsDriver) -> ClusterDriver:

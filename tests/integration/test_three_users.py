@@ -321,6 +321,7 @@ def test_a_user_whose_pilots_are_refused_is_told_and_holds_up_nobody(site: Share
     (bob.home / "kept").rename(bob.home / ".bftrainer")
 
 
+@pytest.mark.long
 def test_a_daemon_that_comes_back_knows_whose_pilots_there_are(
     site: SharedSite, trainings: list[Training]
 ) -> None:

@@ -72,6 +72,7 @@ def _at_rungs(view: StudyView) -> list[TrialView]:
     return [trial for trial in view.trials if trial.waits_at_rung]
 
 
+@pytest.mark.long
 def test_trials_wait_at_their_rung_without_nodes_and_go_on_from_their_state(site: Site) -> None:
     specs = _specs(site, "grow", 3)
     assert [t.tag.number for t in site.client.submit_trials(specs)] == [0, 1, 2]
@@ -147,6 +148,7 @@ def test_news_of_a_study_come_at_once(site: Site) -> None:
     site.client.cancel(trial.trainer_id)
 
 
+@pytest.mark.long
 def test_what_waits_at_its_rung_does_so_after_a_restart(site: Site) -> None:
     site.client.submit_trials(_specs(site, "restart", 1))
     wait_for(lambda: _at_rungs(site.client.study("restart")))

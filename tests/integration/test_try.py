@@ -96,12 +96,13 @@ for epoch in run.epochs():
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("norm", "said"),
     [
         ("torch.nn.Tanh()", "changed nothing but the order of sums"),
-        pytest.param("torch.nn.BatchNorm1d(4)", "changed something", marks=pytest.mark.long),
+        ("torch.nn.BatchNorm1d(4)", "changed something"),
     ],
     ids=["a sum", "batch normalisation"],
 )
@@ -130,7 +131,13 @@ def test_beside_one_process_it_says_what_differs(scratch: Path, norm: str, said:
             1,
             marks=pytest.mark.long,
         ),
-        (LOOP.format(step="run.step()\n        if number == 3: break"), "BFT-1054", "epoch 0", 8),
+        pytest.param(
+            LOOP.format(step="run.step()\n        if number == 3: break"),
+            "BFT-1054",
+            "epoch 0",
+            8,
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["no bftrainer", "raises", "leaves epochs"],
 )
@@ -147,6 +154,7 @@ def test_what_is_wrong_is_named_and_the_logs_are_kept(
     assert (kept / "state" / "daemon.log").exists()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_each_failure_is_told_with_its_line(scratch: Path) -> None:
     step = "if number == 4: raise ValueError(f'\x1b[1mbad\x1b[0m batch of {os.getpid()}')"
@@ -207,6 +215,7 @@ def test_another_runtime_is_refused(scratch: Path) -> None:
     assert done.returncode == 2
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_interrupted_it_leaves_nothing(scratch: Path) -> None:
     (scratch / "own.py").write_text(LOOP.format(step="run.step()"))

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from bftrainer.cli.main import main
 from bftrainer.model.trainer import TrainerState
 from tests.integration.cli_fixtures import Output, output
@@ -48,6 +50,7 @@ def _said(site: Site, output: Output, *words: str) -> str:
     return " ".join(output.readouterr().out.split())
 
 
+@pytest.mark.long
 def test_a_trainer_whose_only_node_is_not_heard_is_not_said_to_rest(
     tmp_path: Path, output: Output
 ) -> None:
@@ -71,6 +74,7 @@ def test_a_trainer_whose_only_node_is_not_heard_is_not_said_to_rest(
         assert "unheard" not in _said(site, output, "status")
 
 
+@pytest.mark.long
 def test_a_daemon_that_hears_no_agent_when_it_starts_takes_over_later(
     tmp_path: Path, output: Output
 ) -> None:

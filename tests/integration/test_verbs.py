@@ -143,6 +143,7 @@ def test_a_requeued_trainer_stops_its_workers_and_starts_again_from_its_checkpoi
     assert site.view(again.trainer_id).record.progress.step >= steps
 
 
+@pytest.mark.long
 def test_trainers_start_after_others_and_at_their_time(site: VerbSite) -> None:
     first = site.submit("first", epochs=5)
     then = site.submit("then", epochs=1, after=(first,))
@@ -168,6 +169,7 @@ def test_trainers_start_after_others_and_at_their_time(site: VerbSite) -> None:
     assert site.view(never).record.started_s is None
 
 
+@pytest.mark.long
 def test_an_array_runs_as_many_as_it_may_and_a_run_is_extended_elsewhere(
     site: VerbSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

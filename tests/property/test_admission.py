@@ -17,6 +17,7 @@ from bftrainer.model.trainer import MeasuredCosts, TrainerSpec
 from bftrainer.policy.model import SiteObjective
 from bftrainer.surviving.decision import unfit
 from milp.problem import Curve, Objective
+from tests.support.examples import examples
 from tests.support.joint import INNOCENT, NODES, decided, harm_of
 from tests.support.snapshots import record
 
@@ -61,7 +62,7 @@ _specs = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_specs, st.sampled_from(OBJECTIVES), st.sampled_from([0.0, 0.02]))
 @example({"curve": Curve(sizes=(1,), samples_per_s=(1e-20,))}, OBJECTIVES[0], 0.0)
 @example({"curve": Curve(sizes=(2**40,), samples_per_s=(1.0,))}, OBJECTIVES[0], 0.0)
@@ -85,7 +86,7 @@ _reports = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_reports, st.none() | _believable(), st.sampled_from([0.0, 0.02]))
 def test_whatever_workers_report_of_a_trainer_decisions_can_be_taken_with_it(
     reports: list[tuple[int, float, float]], declared: Curve | None, explore_budget: float

@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from bftrainer.model.batch import BatchRange
 from bftrainer.profile.batches import best_batch
+from tests.support.examples import examples
 
 RANGES = st.builds(
     BatchRange, least=st.integers(1, 80), most=st.integers(1, 80), per_worker=st.integers(1, 40)
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(RANGES, st.integers(1, 12), st.lists(st.integers(1, 50), min_size=80, max_size=80))
 def test_equals_trying_every_batch(bounds: BatchRange, workers: int, step_s: list[int]) -> None:
     """A step may take any time that depends on the largest share alone."""

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from bftrainer.model.cluster import NodeState, Snapshot
 from bftrainer.model.decision import Plan, Settings
 from bftrainer.model.trainer import TrainerRecord
+from tests.support.examples import examples
 from tests.support.sim_cluster import SimCluster
 from tests.support.snapshots import Fold, claimed, record, without
 
@@ -298,7 +299,7 @@ class Decisions(RuleBasedStateMachine):
 
 
 Decisions.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60, of=2),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -16,6 +16,7 @@ from bftrainer.canonical import CanonicalError, text_of, to_plain
 from bftrainer.journal import Journal, differences
 from bftrainer.journal.changes import difference
 from bftrainer.journal.differences import DEFLATED, PREFIX, DifferenceWriter, Reader, applied
+from tests.support.examples import examples
 
 
 class Colour(enum.StrEnum):
@@ -80,7 +81,7 @@ _wholes = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(base=_plain, new=_plain)
 def test_a_difference_makes_the_one_of_the_other(base: Any, new: Any) -> None:
     before, change = text_of(base), difference(base, new)
@@ -89,7 +90,7 @@ def test_a_difference_makes_the_one_of_the_other(base: Any, new: Any) -> None:
     assert (change is None) == (before == text_of(new))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(base=_wholes, new=_wholes, kept=st.lists(st.sampled_from(Whole.__slots__)))
 def test_values_of_a_type_are_compared_as_they_are_written(
     base: Whole, new: Whole, kept: list[str]
@@ -115,7 +116,7 @@ def test_only_what_changed_is_written() -> None:
     assert difference(base, Whole(items=tuple(map(replace, items))), Whole) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(values=st.lists(_wholes, min_size=1, max_size=12), order=st.randoms())
 def test_every_payload_comes_back_in_any_order(values: list[Whole], order: Any) -> None:
     writer, stored, given_texts = DifferenceWriter(), dict[int, str](), dict[int, str]()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from bftrainer.decide.end_cost import LEAST_S
 from bftrainer.model.cluster import Job, Node, NodeState, Snapshot
 from bftrainer.model.decision import Ends, Memory, PilotView, Plan, Settings
+from tests.support.examples import examples
 from tests.support.snapshots import T0, Fold, node, pending, pilot, record, snapshot
 
 NAMES = tuple(f"n{k}" for k in range(6))
@@ -48,7 +49,7 @@ def _cost_s(took_s: tuple[float, ...]) -> float:
     return (ordered[middle] + ordered[-middle - 1]) / 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(plans(), COSTS, st.floats(0.0, 100.0))
 def test_pilots_leave_and_end_so_early_that_their_end_fits_before_a_planned_start(
     drawn: tuple[Snapshot, tuple[PilotView, ...]], took_s: tuple[float, ...], margin_s: float
@@ -72,7 +73,7 @@ def test_pilots_leave_and_end_so_early_that_their_end_fits_before_a_planned_star
             )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(plans(), COSTS)
 def test_what_costs_nothing_changes_nothing(
     drawn: tuple[Snapshot, tuple[PilotView, ...]], took_s: tuple[float, ...]

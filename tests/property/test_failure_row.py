@@ -18,6 +18,7 @@ from bftrainer.actuate.group import WorkerFailed
 from bftrainer.canonical import decode, encode
 from bftrainer.model.trainer import FailureRow
 from bftrainer.policy.model import SitePolicy
+from tests.support.examples import examples
 from tests.support.generations import Driver
 from tests.support.snapshots import record
 
@@ -68,7 +69,7 @@ def _run(d: Driver, one: Try, checkpoint: int) -> list[WorkerFailed]:
 
 
 @given(TRIES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_net_progress_forgives_and_nothing_else_does(tries: list[Try]) -> None:
     d = Driver()
     checkpoint = best = row = losses = 0

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bftrainer.model.cluster import Job, Node, NodeState, Reservation, Snapshot
 from bftrainer.queue.printed import PrintedQueue
+from tests.support.examples import examples
 from tests.support.snapshots import T0, node, pending, running, snapshot
 
 CYCLE_S = 30.0
@@ -39,7 +40,7 @@ def clusters(draw: st.DrawFn) -> Snapshot:
     return snapshot(nodes, draw(st.permutations(jobs)), reservations=reservations)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(clusters())
 def test_no_plan_and_no_reservation_is_overlooked(seen: Snapshot) -> None:
     ends = PrintedQueue(seen, T0, CYCLE_S).gap_ends
@@ -52,7 +53,7 @@ def test_no_plan_and_no_reservation_is_overlooked(seen: Snapshot) -> None:
                 assert ends[name].at_s <= job.start_s
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(clusters())
 def test_every_end_is_somebodys_plan(seen: Snapshot) -> None:
     planned = {(n, r.start_s) for r in seen.reservations or () for n in r.nodes}
@@ -61,7 +62,7 @@ def test_every_end_is_somebodys_plan(seen: Snapshot) -> None:
         assert (name, end.at_s) in planned
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(clusters(), st.randoms(use_true_random=False))
 def test_the_order_in_which_things_are_read_does_not_matter(
     seen: Snapshot, chance: random.Random

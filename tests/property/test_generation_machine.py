@@ -26,6 +26,7 @@ from bftrainer.actuate.group import (
     WorkerPhase,
 )
 from bftrainer.elastic import protocol
+from tests.support.examples import examples
 from tests.support.generations import offer
 from tests.support.repeating import repeating
 from tests.support.worker_model import NO_STATE, World
@@ -392,7 +393,7 @@ class Generations(RuleBasedStateMachine):
 
 
 Generations.TestCase.settings = settings(
-    max_examples=200,
+    max_examples=examples(200, of=2),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -19,6 +19,7 @@ from bftrainer.decide.draft import Draft
 from bftrainer.model.cluster import Job, NodeState
 from bftrainer.model.decision import Memory
 from bftrainer.queue.backfill import BackfillPlan
+from tests.support.examples import examples
 from tests.support.snapshots import T0, given_back, held, node, pending, running, snapshot
 
 FEATURES = ("", "a", "b", "a&b", "a|b")
@@ -187,7 +188,9 @@ def subsets(names: Collection[str]) -> Iterator[frozenset[str]]:
         yield from map(frozenset, itertools.combinations(sorted(names), size))
 
 
-_patient = settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow])
+_patient = settings(
+    deadline=None, max_examples=examples(250), suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @_patient

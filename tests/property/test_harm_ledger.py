@@ -17,6 +17,7 @@ from bftrainer.decide.decision import decide
 from bftrainer.harm.ledger import Farewell, Ledger, farewell, fold
 from bftrainer.harm.records import HarmRecords, How
 from bftrainer.model.decision import DecisionInput, Memory, Settings
+from tests.support.examples import examples
 from tests.support.sim_cluster import SimCluster
 from tests.support.snapshots import ExactPolicy, record
 
@@ -112,7 +113,7 @@ class World:
         return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS, is_polite=st.booleans())
 def test_every_end_is_settled_once_and_rightly(
     steps: list[tuple[str, int, float]], is_polite: bool

@@ -16,6 +16,7 @@ from slurm_plugins import commands
 from slurm_plugins.clock import ControllerClock
 from slurm_plugins.parse import FIELD, RECORD
 from slurm_plugins.snapshot import SnapshotReader
+from tests.support.examples import examples
 
 NOW_S = int(time.time())
 NODES = ("n1", "n2", "n3")
@@ -118,7 +119,7 @@ def _look(reader: SnapshotReader) -> Snapshot:
     return replace(reader.read(), taken_at_s=0.0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(history=st.lists(sites(), min_size=2, max_size=5))
 def test_a_look_is_the_same_whatever_was_seen_before(history: list[dict[str, Any]]) -> None:
     known = _reader(history[0])

@@ -21,9 +21,10 @@ from milp.codec import (
 from milp.problem import Allocation, Problem, ProblemNode
 from milp.solve import solve
 from milp.worth import allocation_value
+from tests.support.examples import examples
 from tests.support.problems import problems, sizes_of, without_extras
 
-PROPERTY = settings(max_examples=60, deadline=None)
+PROPERTY = settings(max_examples=examples(60), deadline=None)
 PLAIN = problems(max_nodes=9, max_trainers=5)
 CLASSES = problems(max_nodes=9, max_trainers=4, classes="abc", mixes=True)
 MANY_CLASSES = problems(max_nodes=9, max_trainers=4, classes="abcdef", mixes=True)

@@ -17,13 +17,14 @@ from milp.pool import view_pool
 from milp.problem import Allocation, Cap, Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve
 from milp.worth import allocation_value
+from tests.support.examples import examples
 from tests.support.problems import problems, try_every_map
 
 PLAIN = problems(max_nodes=5, max_trainers=3, extras=True, caps=True, musts=True)
 CLASSES = problems(max_nodes=4, max_trainers=3, classes="ab", mixes=True, caps=True, musts=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.one_of(PLAIN, CLASSES))
 def test_is_the_best_of_every_map(problem: Problem) -> None:
     try:

@@ -44,10 +44,18 @@ def value_of(problem: Problem, pool: PoolView, answer: ClassesAnswer) -> float:
     return float(options.allowed.max(axis=0)[np.arange(len(answer.sizes)), answer.sizes].sum())
 
 
-@pytest.mark.parametrize(("n_classes", "n_problems"), [(2, 500), (3, 1000), (5, 500)])
-def test_is_the_best_of_every_split(n_classes: int, n_problems: int) -> None:
+@pytest.mark.parametrize(
+    ("n_classes", "seeds"),
+    [
+        *((2, range(120)), (3, range(240)), (5, range(120))),
+        pytest.param(2, range(120, 500), marks=pytest.mark.long),
+        pytest.param(3, range(240, 1000), marks=pytest.mark.long),
+        pytest.param(5, range(120, 500), marks=pytest.mark.long),
+    ],
+)
+def test_is_the_best_of_every_split(n_classes: int, seeds: range) -> None:
     n_solved = n_preferred = 0
-    for seed in range(n_problems):
+    for seed in seeds:
         problem = draw(seed, n_classes)
         found = solved(problem)
         if found is not None:
@@ -56,7 +64,7 @@ def test_is_the_best_of_every_split(n_classes: int, n_problems: int) -> None:
             assert value_of(problem, *found) == pytest.approx(best, rel=1e-9, abs=1e-9), seed
             n_preferred += tuple(found[1].sizes.tolist()) == preferred
             n_solved += 1
-    assert n_solved > n_problems / 3
+    assert n_solved > len(seeds) / 3
     assert n_preferred > 0.95 * n_solved  # what the tie rule of one class would choose
 
 
@@ -143,9 +151,10 @@ def large_problem(n_classes: int, *, seed: int, share_of_mixes: float = 0.0) -> 
     return Problem(nodes=nodes, trainers=trainers, t_fwd_s=120.0, p_jmax=20)
 
 
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 6), marks=pytest.mark.long)])
 @pytest.mark.parametrize(("n_classes", "share_of_mixes"), [(3, 0.0), (3, 0.4), (6, 0.0)])
-def test_large_problems_are_proven(n_classes: int, share_of_mixes: float) -> None:
-    for seed in range(6):
+def test_large_problems_are_proven(n_classes: int, share_of_mixes: float, seeds: range) -> None:
+    for seed in seeds:
         problem = large_problem(n_classes, seed=seed, share_of_mixes=share_of_mixes)
         pool, answer = solved(problem) or pytest.fail("one class only")
         assert answer.gap == 0.0

@@ -39,6 +39,7 @@ from milp.reference.linear_model import (
 from milp.reference.node_model import NodeModel, build_node_model, read_map, values_of_map
 from milp.reference.solve import solve_reference
 from milp.worth import rate
+from tests.support.examples import examples
 from tests.support.linear_rows import broken_groups
 from tests.support.problems import problems
 
@@ -85,7 +86,7 @@ def best_of_all_maps(problem: Problem) -> float:
     return max(values)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(EVERYTHING, st.randoms(use_true_random=False))
 def test_a_map_is_legal_exactly_when_it_breaks_no_row(problem: Problem, random: Random) -> None:
     model = build_node_model(problem)
@@ -104,7 +105,7 @@ def test_a_map_is_legal_exactly_when_it_breaks_no_row(problem: Problem, random: 
         assert worth(model.model, values) == pytest.approx(value, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(EVERYTHING)
 def test_segments_allow_what_the_sets_allow(problem: Problem) -> None:
     model = build_node_model(problem)
@@ -173,7 +174,7 @@ def test_rows_carry_the_numbers_of_the_paper() -> None:
     assert len(model.sos2) == 2
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(problems(max_nodes=8, max_trainers=2))
 def test_breakpoints_give_the_objective_at_every_size(problem: Problem) -> None:
     n_nodes = len(problem.nodes)
@@ -186,7 +187,7 @@ def test_breakpoints_give_the_objective_at_every_size(problem: Problem) -> None:
             assert held_rate(one, problem.objective, n) == pytest.approx(held, rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(EVERYTHING)
 def test_is_the_best_of_all_maps(problem: Problem) -> None:
     answer = solve_reference(problem)
@@ -196,7 +197,7 @@ def test_is_the_best_of_all_maps(problem: Problem) -> None:
     assert judged(problem, answer.assignment) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problems(max_nodes=9, max_trainers=4, classes="abc", mixes=True))
 def test_gurobi_with_sets_agrees_with_highs_with_segments(problem: Problem) -> None:
     answers = [solve_reference(problem, solver) for solver in IN_PROCESS]
@@ -206,7 +207,7 @@ def test_gurobi_with_sets_agrees_with_highs_with_segments(problem: Problem) -> N
         assert judged(problem, answer.assignment) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problems(max_nodes=9, max_trainers=4))
 def test_sets_and_segments_have_the_same_optimum(problem: Problem) -> None:
     model = build_node_model(problem).model
@@ -297,7 +298,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         load_backend("gurobi")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(EVERYTHING)
 def test_the_kept_map_is_always_legal(problem: Problem) -> None:
     assert judged(problem, keep_map(problem)) == []

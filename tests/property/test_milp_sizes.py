@@ -199,10 +199,13 @@ def assert_same(answer: PoolAnswer, dense: PoolAnswer, case: object) -> None:
     assert answer.value_of_one_more == pytest.approx(dense.value_of_one_more, rel=1e-12)
 
 
+@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 60), marks=pytest.mark.long)])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("n_trainers", "n_nodes"), [(8, 61), (25, 240)])
-def test_agrees_with_the_dense_program(family: str, n_trainers: int, n_nodes: int) -> None:
-    for seed in range(60):
+def test_agrees_with_the_dense_program(
+    family: str, n_trainers: int, n_nodes: int, seeds: range
+) -> None:
+    for seed in seeds:
         options = options_of(drawn(family, n_trainers, n_nodes, seed))
         assert options.price() is not None
         dense = solve_sizes_dense(options)
@@ -229,12 +232,15 @@ def test_the_price_of_slopes_and_that_of_tangents_are_the_same(family: str) -> N
     ],
     ids=["program", "slices", "program in little memory", "large", "tiny gaps"],
 )
+@pytest.mark.parametrize(
+    "seeds", [range(100, 108), pytest.param(range(108, 125), marks=pytest.mark.long)]
+)
 def test_every_way_of_searching_gives_the_same(
-    limits: dict[str, float], monkeypatch: pytest.MonkeyPatch
+    limits: dict[str, float], seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, limit in limits.items():
         monkeypatch.setattr(f"milp.exact.{name}", limit)
-    for seed in range(100, 125):
+    for seed in seeds:
         for family in FAMILIES:
             options = options_of(drawn(family, 15, 100, seed))
             assert_same(solve_sizes(options), solve_sizes_dense(options), (family, seed))

@@ -26,13 +26,14 @@ from bftrainer.study.rungs.hyperband import Hyperband
 
 
 def test_the_closed_form_is_the_critical_path() -> None:
-    assert max(graph_error(case) for case in range(1000)) <= 1e-9
+    assert max(graph_error(case) for case in range(300)) <= 1e-9
 
 
-def test_the_exact_plan_is_the_best_of_all() -> None:
-    errors = [brute_force_error(case) for case in range(210)]
+@pytest.mark.parametrize("cases", [range(50), pytest.param(range(50, 210), marks=pytest.mark.long)])
+def test_the_exact_plan_is_the_best_of_all(cases: range) -> None:
+    errors = [brute_force_error(case) for case in cases]
     known = [error for error in errors if error is not None]
-    assert len(known) >= 200
+    assert len(known) >= 0.95 * len(cases)
     assert max(known) <= 1e-9
 
 
@@ -45,7 +46,7 @@ def test_nobody_plans_cheaper() -> None:
     assert np.mean([case.of["repaired"] / case.optimum for case in cases]) < 1.02
 
 
-@pytest.mark.parametrize("start_s", [0.0, 10.0])
+@pytest.mark.parametrize("start_s", [0.0, pytest.param(10.0, marks=pytest.mark.long)])
 def test_the_largest_study_of_the_paper(start_s: float) -> None:
     found = large(start_s, 120, 0.85)
     assert found.gap <= 0.04
@@ -72,7 +73,7 @@ def test_with_too_many_labels_the_bound_is_below_the_plan(monkeypatch: pytest.Mo
 
 
 def test_the_fastest_plan_is_the_limit() -> None:
-    for case in range(20):
+    for case in range(8):
         costs = drawn_costs(case)
         quickest = fastest(costs, 16).time_s
         found = exact(costs, quickest + 1e-9, 16)
@@ -83,10 +84,11 @@ def test_the_fastest_plan_is_the_limit() -> None:
         assert greedy(costs, 0.999 * quickest, 16, Reading.LITERAL) is None
 
 
-def test_with_a_minimum_charge_nobody_plans_cheaper_either() -> None:
+@pytest.mark.parametrize("cases", [range(8), pytest.param(range(8, 30), marks=pytest.mark.long)])
+def test_with_a_minimum_charge_nobody_plans_cheaper_either(cases: range) -> None:
     """Labels do not know it: the plan may be above the optimum, the bound is below."""
     optimal = 0
-    for case in range(30):
+    for case in cases:
         small = tuple(Stage(trials=4 // (1 + i), units=2 + 3 * i) for i in range(3))
         costs = drawn_costs(case, small)
         cloud = Cloud(price_h=10.0, minimum_s=60.0, init_s=float(case % 2) * 7.0)
@@ -100,7 +102,7 @@ def test_with_a_minimum_charge_nobody_plans_cheaper_either() -> None:
         assert best * (1 - 1e-6) <= found.cost.mean <= 1.1 * best
         assert all(found.cost.mean <= r.cost * (1 + 1e-6) for r in found.rivals.values() if r)
         optimal += found.cost.mean <= best * (1 + 1e-6)
-    assert optimal >= 20
+    assert optimal >= 0.6 * len(cases)
 
 
 def simulated(costs: Costs, plan: Planned) -> float:
@@ -126,7 +128,7 @@ def request(costs: Costs, deadline_s: float, most: int) -> PlanRequest:
     )
 
 
-@pytest.mark.parametrize("over_fastest", [1.05, 1.3])
+@pytest.mark.parametrize("over_fastest", [1.05, pytest.param(1.3, marks=pytest.mark.long)])
 def test_many_stages_are_planned_close_to_the_optimum(over_fastest: float) -> None:
     """Brackets of Hyperband come one after another: 28 stages here."""
     stages = rung_stages(Hyperband(least=1, most=64, eta=2))

@@ -11,6 +11,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.orphan_model import Orphans, drain, one
 
 EVENTS = (
@@ -68,7 +69,7 @@ def _apply_above(world: Orphans, event: str, rng: random.Random, pilots: list[st
             world.retarget()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     n_min=st.sampled_from([1, 1, 2]),
     nodes=st.integers(1, 4),

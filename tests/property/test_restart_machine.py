@@ -19,6 +19,7 @@ from bftrainer.actuate import stimuli
 from bftrainer.actuate.group import Instruction, Kill, Parked, Rescaled, StartWorkerOn, Tell
 from bftrainer.actuate.restarting import RestartMachine
 from bftrainer.elastic import protocol
+from tests.support.examples import examples
 from tests.support.generations import offer
 from tests.support.repeating import repeating
 
@@ -233,4 +234,6 @@ class Restarts(RuleBasedStateMachine):
 
 
 TestRestarts = Restarts.TestCase
-TestRestarts.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestRestarts.settings = settings(
+    max_examples=examples(150, of=2), stateful_step_count=40, deadline=None
+)

@@ -15,6 +15,7 @@ from bftrainer.study.ladder import ladder
 from bftrainer.study.playing import Curve, Played, play
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.trials import Rule, Stage, Trial, Value, Verdicts
+from tests.support.examples import examples
 
 MOST = 12
 VALUES = st.sampled_from([0.0, 0.1, 0.2, 0.3, 0.5, 0.8, math.inf, math.nan])
@@ -103,7 +104,7 @@ def _play(rule: Rule, curves: Sequence[Curve], workers: int) -> tuple[Played, _C
 
 
 @given(rule=RULES, curves=CURVES, workers=st.integers(1, 6))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_every_study_ends_and_so_do_its_trials(
     rule: Rule, curves: list[Curve], workers: int
 ) -> None:
@@ -136,7 +137,7 @@ def _standing(trials: Sequence[Trial], budget: int) -> list[int]:
 
 
 @given(rule=_named("asha", LADDERS), curves=CURVES, workers=st.integers(1, 6))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_asha_promotes_once_each_from_the_top(
     rule: Rule, curves: list[Curve], workers: int
 ) -> None:
@@ -169,7 +170,7 @@ def test_asha_promotes_once_each_from_the_top(
     curves=CURVES,
     workers=st.integers(1, 6),
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_halving_keeps_exactly_the_top(rule: Rule, curves: list[Curve], workers: int) -> None:
     played, _ = _play(rule, curves, workers)
     for bracket in {trial.bracket for trial in played.trials}:
@@ -196,7 +197,7 @@ def test_halving_keeps_exactly_the_top(rule: Rule, curves: list[Curve], workers:
     workers=st.integers(1, 6),
     data=st.data(),
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_stopping_does_not_depend_on_when_it_is_asked(
     rule: Rule, curves: list[Curve], workers: int, data: st.DataObject
 ) -> None:
@@ -236,7 +237,7 @@ def _stopped(
 
 
 @given(rule=st.one_of(_named("sha", LADDERS), _named("hyperband", LADDERS)), curves=CURVES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_halving_does_not_depend_on_the_number_of_workers(rule: Rule, curves: list[Curve]) -> None:
     """Room and order change when somebody goes on, never who."""
     one = {t.number: t.budget for t in _play(rule, curves, 1)[0].trials if t.bracket == 0}

@@ -14,6 +14,7 @@ from milp.check import find_violations
 from milp.problem import Allocation, Problem
 from milp.solve import solve
 from milp.worth import allocation_value, rate
+from tests.support.examples import examples
 from tests.support.problems import problems
 
 SWAP_S = 2.0
@@ -50,7 +51,7 @@ def _value(problem: Problem, owners: Owners, assignment: dict[str, str]) -> floa
     return value
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(_shared())
 def test_the_gap_bounds_every_answer(shared: tuple[Problem, Owners]) -> None:
     problem, owners = shared

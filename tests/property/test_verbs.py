@@ -16,6 +16,7 @@ from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.policy.model import SitePolicy
 from bftrainer.wire.refused_messages import RefusedMessages
+from tests.support.examples import examples
 
 _number = st.integers(1, 6)  # of a trainer, if it is there
 _changes = st.builds(
@@ -131,7 +132,7 @@ HOLD, RELEASE = TrainerChange(is_held=True), TrainerChange(is_held=False, n_max=
 PLAIN: tuple[Any, ...] = ("submit", [], [], False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(_operations, max_size=14))
 @example([PLAIN, ("change", 1, HOLD), ("restart",), ("change", 1, RELEASE), ("cancel", 1)])
 @example([PLAIN, ("submit", [1], [], True), ("end", 1, TrainerState.FINISHED), ("restart",)])

@@ -36,7 +36,9 @@ def published(policy: str, load: str) -> Any:
 
 
 @needs_data
-@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize(
+    "number", [1, 8, *(pytest.param(number, marks=FULL_LOAD) for number in range(2, 8))]
+)
 @pytest.mark.parametrize("load", ["0.5", pytest.param("1.0", marks=FULL_LOAD)])
 @pytest.mark.parametrize("policy", ["tiresias", "optimus"])
 def test_each_job_takes_as_long_as_published(policy: str, load: str, number: int) -> None:

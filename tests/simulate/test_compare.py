@@ -17,7 +17,7 @@ from bftrainer.errors import ExitCode
 
 DATA = Path(os.environ.get("BFTRAINER_DATA", "nowhere")) / "adaptdl-osdi21"
 Output = pytest.CaptureFixture[str]
-SMALL = ("--hours", "1", "--nodes", "40", "--trainers", "12", "--p-jmax", "4")
+SMALL = ("--hours=1", "--nodes=40", "--trainers=12", "--p-jmax=4", "--processes=1")
 
 
 def _compared(capsys: Output, *arguments: str) -> dict[str, Any]:

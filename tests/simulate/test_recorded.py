@@ -18,7 +18,7 @@ from bftrainer.simulate.session import Choices, play
 from bftrainer.simulate.traces.generator import GeneratorParameters, generate
 from bftrainer.simulate.workloads.builders import by_name
 
-SHORT = GeneratorParameters(n_nodes=128, hours=2.0, seed=3)
+SHORT = GeneratorParameters(n_nodes=128, hours=1.0, seed=3)
 COSTS = costs_from_mapping({"claim_s": 5.0, "warm_up_s": [8.0, 12.0], "pause_up_s": 0.2}, "test")
 
 

@@ -130,6 +130,7 @@ def test_table_2_is_within_2_5_percent() -> None:
     assert max(found.values()) <= 2.5
 
 
+@pytest.mark.long
 def test_table_3_is_within_20_percent() -> None:
     records = play_all(PAPER, CLUSTER, tables.table3_runs(FEW), processes=1)
     found = _deviations(tables.table3(records, FEW).lines)

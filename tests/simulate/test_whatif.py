@@ -249,9 +249,9 @@ class TestStudy:
         )
 
     def test_the_same_again_and_everything_in_the_document(self) -> None:
-        given = generate(GeneratorParameters(n_nodes=8, hours=9.0, seed=4))
+        given = generate(GeneratorParameters(n_nodes=4, hours=9.0, seed=4))
         assumed = Assumptions(
-            policies=("milp", "equal-share"), t_fwd_s=(10.0, 120.0), p_jmax=(1, 2),
+            policies=("milp", "equal-share"), t_fwd_s=(120.0,), p_jmax=(1, 2),
             hold_down_s=(0.0, 60.0),
         )  # fmt: skip
         shares: list[float] = []
@@ -301,7 +301,7 @@ JobID|JobName|Submit|Eligible|Start|End|NNodes|NodeList|State|Partition|Timelimi
 
 
 def call(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["whatif", *arguments])
+    return CliRunner().invoke(cli, ["whatif", "--processes=1", *arguments])
 
 
 class TestCommandLine:

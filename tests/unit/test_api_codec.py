@@ -9,7 +9,7 @@ import typing
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.api import admission
@@ -19,6 +19,7 @@ from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
 from milp.problem import Curve
+from tests.support.examples import examples
 
 TEXT = st.text(max_size=20)
 SPEC: dict[str, Any] = {"name": "n", "user": "u", "script": "/s.py"}
@@ -48,6 +49,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("cls", [StatusView, TrainerView, NodeView, Explanation, LogFile])
+@settings(max_examples=examples(100))
 @given(data=st.data())
 def test_views_survive_the_wire(cls: type, data: st.DataObject) -> None:
     view = data.draw(values(cls))

@@ -184,8 +184,11 @@ def test_a_key_that_is_misspelt(key: str, tmp_path: Path) -> None:
     assert problem.next_step == f"Did you mean {key}?"
 
 
+SETTINGS = json_schema()["properties"]
+
+
 def _options(key: str) -> list[dict[str, Any]]:
-    setting = json_schema()["properties"][key]
+    setting = SETTINGS[key]
     return [{**setting, **option} for option in setting.get("anyOf", [setting])]
 
 

@@ -25,6 +25,7 @@ from bftrainer.decide.policies.time_shares import max_min_time_shares
 from bftrainer.profile.goodput import efficiency
 from milp.problem import Curve, Problem, ProblemNode
 from tests.conformance.policy import STANDINGS, PolicyConformance
+from tests.support.examples import examples
 from tests.support.policies import problem_of, trainer
 from tests.support.problems import problems, sizes_of, with_current
 
@@ -204,7 +205,7 @@ class TestDrf(PolicyConformance):
         assert [dominant_share(one, capacity) for one in used] == [2 / 3, 2 / 3]
 
     def test_on_one_class_it_is_equal_share(self) -> None:
-        @settings(max_examples=30, deadline=None)
+        @settings(max_examples=examples(30), deadline=None)
         @given(problems(max_nodes=9, max_trainers=4, classes="a"))
         def holds(problem: Problem) -> None:
             alike = tuple(replace(one, weight=1.0) for one in problem.trainers)
@@ -322,7 +323,7 @@ def concave(draw: st.DrawFn) -> tuple[float, ...]:
 def _is_best(name: str, score: Any) -> None:
     """No other sizes of three trainers on six nodes score more."""
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=examples(30), deadline=None)
     @given(st.lists(concave(), min_size=3, max_size=3))
     def holds(rates: list[tuple[float, ...]]) -> None:
         trainers = [
@@ -342,7 +343,7 @@ def _is_best(name: str, score: Any) -> None:
 def test_answers_with_mixed_classes_are_valid(name: str) -> None:
     """Also the second one, with the state of the first, when that has been carried out."""
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=examples(15), deadline=None)
     @given(problems(max_nodes=9, max_trainers=4, classes="ab", mixes=True), st.data())
     def holds(problem: Problem, data: st.DataObject) -> None:
         known = {one.trainer_id: data.draw(STANDINGS) for one in problem.trainers}

@@ -34,7 +34,9 @@ def ask(*args: str) -> int:
     return main(["study", "deadline", *args])
 
 
-def test_a_trace_tells_how_likely_it_is(tmp_path: Path, capsys: Output) -> None:
+def test_a_trace_tells_how_likely_it_is_and_what_the_reserve_takes(
+    tmp_path: Path, capsys: Output
+) -> None:
     asked = (study(tmp_path), "--deadline", "6h", *TRACE, "--now-idle", "3")
     assert ask(*asked) == ExitCode.OK
     printed = capsys.readouterr().out
@@ -47,20 +49,12 @@ def test_a_trace_tells_how_likely_it_is(tmp_path: Path, capsys: Output) -> None:
     assert found["reserved"] > 0
     assert f"{found['probability']:.1%}" in printed
     assert f"{found['reserved']} reserved nodes" in printed
-
-
-def test_what_the_reserve_takes_is_said(tmp_path: Path, capsys: Output) -> None:
-    asked = (study(tmp_path), "--deadline", "6h", *TRACE, "--now-idle", "3")
-    assert ask(*asked, "--json") == ExitCode.OK
-    found = json.loads(capsys.readouterr().out)
     assert found["held"]["cost"] is None
     assert found["least_s"] < found["held"]["time_s"]["mean"] < found["held"]["time_s"]["p95"]
     assert found["held"]["time_s"]["p95"] <= 6 * 3600.0
     for name in ("mean", "p95"):
         hours = found["held"]["time_s"][name] / 3600.0
         assert found["held"]["node_h"][name] == pytest.approx(hours * found["reserved"])
-    assert ask(*asked) == ExitCode.OK
-    printed = capsys.readouterr().out
     mean, late = (f"{found['held']['node_h'][name]:.2f}" for name in ("mean", "p95"))
     assert f"{mean} ({late}) node-hours" in printed
     assert "cost" not in printed

@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,9 @@ def _compare(*options: str, seed: str = "0") -> process.Completed:
     return _python("scripts/frozen.py", *options, seed=seed)
 
 
-@pytest.mark.parametrize(("seed", "every"), [("1", "4"), ("2", "5")])
+@pytest.mark.parametrize(
+    ("seed", "every"), [("1", "4"), ("2", "19"), pytest.param("2", "5", marks=pytest.mark.long)]
+)
 def test_nothing_is_decided_otherwise(seed: str, every: str) -> None:
     parts = ("--parts", "decisions", "problems")
     expected = ("--expect", *EXPECTED) if EXPECTED else ()
@@ -57,7 +60,7 @@ def test_nothing_is_decided_otherwise(seed: str, every: str) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     document = json.loads(done.stdout)
     assert document["decisions"]["compared"] >= 100
-    assert document["problems"]["compared"] >= 80
+    assert document["problems"]["compared"] >= 20
 
 
 @pytest.mark.long
@@ -92,8 +95,12 @@ def test_no_plan_hangs_on_the_order_of_a_set() -> None:
     ],
 )
 def test_there_are_decisions_of_each_kind(stratum: str) -> None:
-    found = Counter(name for path in DECISIONS for case in read(path)[1] for name in case["strata"])
-    assert found[stratum] >= 2
+    assert _strata()[stratum] >= 2
+
+
+@cache
+def _strata() -> Counter[str]:
+    return Counter(name for path in DECISIONS for case in read(path)[1] for name in case["strata"])
 
 
 def test_the_files_are_small() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import gc
 import io
 import shutil
 import sys
 import tokenize
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -49,6 +50,21 @@ def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(_tree(path)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_collector() -> Iterator[None]:
+    """To look for garbage among all these nodes, which stay, takes longer than to parse them."""
+    gc.disable()
+    yield
+    _nodes.cache_clear()
+    _tree.cache_clear()
+    gc.enable()
+
+
 def _product() -> tuple[Path, ...]:
     return _modules(*PACKAGES)
 
@@ -61,9 +77,9 @@ def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and top-level name of every import, wherever it is."""
-    for found in ast.walk(tree):
+    for found in nodes:
         if isinstance(found, ast.Import):
             yield from ((found.lineno, alias.name.split(".")[0]) for alias in found.names)
         elif isinstance(found, ast.ImportFrom) and found.module and not found.level:
@@ -84,7 +100,7 @@ def test_no_function_is_longer_than_60_lines() -> None:
     too_long = {
         f"{_name(path)}:{found.name}": found.end_lineno - found.lineno + 1
         for path in _product()
-        for found in ast.walk(_tree(path))
+        for found in _nodes(path)
         if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef)
         and found.end_lineno is not None
         and found.end_lineno - found.lineno >= MAX_FUNCTION_LINES
@@ -96,7 +112,7 @@ def test_no_command_goes_through_a_shell() -> None:
     found = [
         f"{_name(path)}:{call.lineno}"
         for path in _everything()
-        for call in ast.walk(_tree(path))
+        for call in _nodes(path)
         if isinstance(call, ast.Call)
         for keyword in call.keywords
         if keyword.arg == "shell"
@@ -109,7 +125,7 @@ def test_no_module_unpickles() -> None:
     found = [
         f"{_name(path)}:{line} {name}"
         for path in _everything()
-        for line, name in _imported(_tree(path))
+        for line, name in _imported(_nodes(path))
         if name in SERIALISERS
     ]
     assert found == []
@@ -120,16 +136,16 @@ def test_one_module_starts_processes() -> None:
     found = [
         f"{_name(path)}:{line} imports {name}"
         for path in others
-        for line, name in _imported(_tree(path))
+        for line, name in _imported(_nodes(path))
         if name in PROCESS_MODULES
     ]
-    found += [f"{_name(path)}:{where}" for path in others for where in _starts(_tree(path))]
+    found += [f"{_name(path)}:{where}" for path in others for where in _starts(_nodes(path))]
     assert found == []
 
 
-def _starts(tree: ast.Module) -> Iterator[str]:
+def _starts(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Calls that start a process, and names imported so that a call would not show."""
-    for found in ast.walk(tree):
+    for found in nodes:
         if isinstance(found, ast.Call) and isinstance(found.func, ast.Attribute):
             module, name = ast.unparse(found.func.value), found.func.attr
             if name.startswith(PROCESS_CALLS.get(module, ("\0",))):
@@ -154,19 +170,19 @@ def _starts(tree: ast.Module) -> Iterator[str]:
     ],
 )
 def test_a_start_would_be_seen(line: str) -> None:
-    assert len(list(_starts(ast.parse(line)))) == 1
+    assert len(list(_starts(ast.walk(ast.parse(line))))) == 1
 
 
 def test_a_type_is_no_start() -> None:
     harmless = "import subprocess\nx: subprocess.Popen[bytes]\ny = subprocess.STDOUT\nos.kill(1, 2)"
-    assert list(_starts(ast.parse(harmless))) == []
+    assert list(_starts(ast.walk(ast.parse(harmless)))) == []
 
 
 def test_no_except_catches_everything_in_silence() -> None:
     found = [
         f"{_name(path)}:{handler.lineno}"
         for path in _everything()
-        for handler in ast.walk(_tree(path))
+        for handler in _nodes(path)
         if isinstance(handler, ast.ExceptHandler) and _is_silent_catch_all(handler)
     ]
     assert found == []
@@ -187,7 +203,7 @@ def test_no_test_asserts_that_something_was_quick() -> None:
     found = [
         f"{_name(path)}:{line}"
         for path in _modules("tests")
-        for function in ast.walk(_tree(path))
+        for function in _nodes(path)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for line in _stopwatches(function)
     ]
@@ -211,17 +227,19 @@ def test_a_stopwatch_would_be_seen() -> None:
 
 def _stopwatches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[int]:
     """Lines that assert an upper bound on a duration that is no duration itself."""
+    nodes = list(ast.walk(function))
+    asserts = [found for found in nodes if isinstance(found, ast.Assert)]
+    if not asserts:
+        return
     taken = {
         name.id
-        for found in ast.walk(function)
+        for found in nodes
         if isinstance(found, ast.Assign) and _reads_duration(found.value, set())
         for target in found.targets
         for name in ast.walk(target)
         if isinstance(name, ast.Name) and name.id.endswith("_s")
     }
-    for found in ast.walk(function):
-        if not isinstance(found, ast.Assert):
-            continue
+    for found in asserts:
         for compared in ast.walk(found.test):
             if isinstance(compared, ast.Compare):
                 sides = [compared.left, *compared.comparators]

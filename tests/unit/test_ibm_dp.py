@@ -19,6 +19,7 @@ from bftrainer.poll.batch_system import OptionError
 from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve
 from tests.conformance.policy import PolicyConformance
+from tests.support.examples import examples
 from tests.support.policies import problem_of, trainer
 from tests.support.problems import problems, sizes_of
 
@@ -33,7 +34,7 @@ class TestConformance(PolicyConformance):
     name = "ibm-dp"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(
         problems(max_nodes=9, max_trainers=4, classes="abc", mixes=True),
@@ -88,7 +89,7 @@ def by_trying(nodes: int, least: Sequence[int], worth: Sequence[Floats]) -> floa
     )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), ROWS), max_size=4),
     st.integers(0, 8),
@@ -114,7 +115,7 @@ def test_more_sizes_than_are_tried_at_once() -> None:
     assert sizes == [1 + int(row.argmax()) for row in worth]  # enough nodes for each one's best
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=5), st.integers(0, 12))
 def test_the_sum_of_factors_is_that_of_milp(rates: list[list[float]], spare: int) -> None:
     """Without rescale costs and with everybody made to run, as the paper demands."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bftrainer.local.replay import PastJob, delays_s, start_times_s
 from bftrainer.local.scheduler import HeadReservation, Held, Pass, Waiting, WaitingPilot, run_pass
+from tests.support.examples import examples
 
 CYCLE_S = 5.0
 NODES = ("n1", "n2", "n3", "n4")
@@ -293,7 +294,7 @@ class Simulation:
     ],
     [],
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_no_ordinary_job_starts_later_because_of_pilots(
     jobs: list[PastJob], pilots: list[tuple[float, str, float, float]]
 ) -> None:
@@ -306,7 +307,7 @@ def test_no_ordinary_job_starts_later_because_of_pilots(
 
 
 @given(past_jobs())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_backfill_never_delays_the_head_of_the_queue(jobs: list[PastJob]) -> None:
     # A planned start is a promise: later passes may only improve it.
     simulation = Simulation(jobs, [])

@@ -20,6 +20,7 @@ from milp.codec import (
 from milp.errors import ProblemError
 from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve
+from tests.support.examples import examples
 from tests.support.problems import problems
 
 EXAMPLE = Problem(
@@ -39,7 +40,7 @@ EXAMPLE = Problem(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(problems(max_nodes=8, max_trainers=4, classes="ab", caps=True))
 def test_round_trip(problem: Problem) -> None:
     text = canonical_json(problem_to_dict(problem))

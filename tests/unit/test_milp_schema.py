@@ -32,6 +32,7 @@ from milp.problem import (
 )
 from milp.solve import solve
 from milp.validate import validate
+from tests.support.examples import examples
 from tests.support.json_schema import violations
 from tests.support.problems import problems
 
@@ -158,7 +159,7 @@ def test_there_is_no_other_schema() -> None:
         schema.load("node")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     problems(
         max_nodes=5, max_trainers=3, classes="ab", extras=True, mixes=True, caps=True, musts=True

@@ -11,6 +11,7 @@ from bftrainer.decide.policies.base import load_policy, policy_names
 from bftrainer.errors import ExitCode, UsageError
 from milp.problem import Problem
 from tests.conformance.policy import PolicyConformance
+from tests.support.examples import examples
 from tests.support.policies import allocated, problem_of, trainer
 from tests.support.problems import problems, sizes_of
 
@@ -23,7 +24,7 @@ class TestMilp(PolicyConformance):
         others = [one for one in others if not one.traits.admits]  # milp takes the first p_jmax
         assert len(others) >= 2
 
-        @settings(max_examples=60, deadline=None)
+        @settings(max_examples=examples(60), deadline=None)
         @given(problems(max_nodes=9, max_trainers=4, classes="ab"))
         def holds(problem: Problem) -> None:
             best = allocated(self.policy(), problem).objective

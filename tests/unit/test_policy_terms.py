@@ -28,6 +28,7 @@ from bftrainer.surviving.decision import decide_surely
 from milp.problem import Problem, ProblemTrainer
 from milp.worth import curve_at
 from tests.conformance.policy import STANDINGS
+from tests.support.examples import examples
 from tests.support.policies import Scripted
 from tests.support.problems import problems
 from tests.support.snapshots import held, idle_nodes, record
@@ -218,7 +219,7 @@ AGREES: Mapping[str, Callable[[Case], bool]] = {
 def test_the_terms_are_the_numbers_of_the_rule(name: str) -> None:
     policy = load_policy(name)
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=examples(20, of=2), deadline=None)
     @given(problems(max_nodes=9, max_trainers=4, classes="a"), st.data())
     def holds(problem: Problem, data: st.DataObject) -> None:
         standings = {one.trainer_id: data.draw(STANDINGS) for one in problem.trainers}

@@ -15,6 +15,7 @@ from slurm_plugins import asked, parse, releases, states
 from slurm_plugins.counts import gpus_of
 from slurm_plugins.launcher import batch_script
 from slurm_plugins.topology import switches
+from tests.support.examples import examples
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm"
 VERSIONS = sorted(path.name for path in RECORDED.iterdir() if path.name[0].isdigit())
@@ -387,7 +388,9 @@ class TestFields:
 
 
 # How long an example takes says nothing here, and a busy machine is no failure.
-_patient = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+_patient = settings(
+    deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow]
+)
 
 # Text that gets past the framing more often than pure noise does.
 _NEAR = st.lists(

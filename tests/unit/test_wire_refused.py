@@ -166,7 +166,7 @@ def test_a_hello_longer_than_any_is_refused_with_a_code_and_others_are_answered(
         bad, good = Agent(endpoint, ours, theirs), Agent(endpoint, ours, second)
         good.connection.send(hello("p2"))
         await until(lambda: good.heard, "the other's welcome")
-        frame = messages.encode(hello())[:-1] + b',"x":[' + b"[]," * 1_300_000 + b"1]}"
+        frame = messages.encode(hello())[:-1] + b',"x":[' + b"[]," * 600_000 + b"1]}"
         began_s = time.thread_time()
         bad.connection._dealer.send(frame)
         good.connection.send(WorkerSaid(worker_id="w", body={}))
@@ -191,14 +191,14 @@ def test_a_flood_of_what_takes_long_to_read_leaves_everything_else_its_turn() ->
         daemon.server.register("p1", theirs.public)
         bad = Agent(await daemon.server.start("127.0.0.1"), ours, theirs)
         frame = messages.encode(hello())[:-1] + b',"x":[' + b"[]," * 20_000 + b"1]}"
-        for _ in range(30):
+        for _ in range(15):
             bad.connection._dealer.send(frame)
         refused = [0]
-        while refused[-1] < 30:
+        while refused[-1] < 15:
             if daemon.server.counts["malformed"] > refused[-1]:
                 refused.append(daemon.server.counts["malformed"])
             await asyncio.sleep(0)
-        assert len(refused) > 5
+        assert len(refused) > 4
         bad.connection.close()
         await daemon.server.stop()
 

@@ -1,0 +1,27 @@
+"""Shards of the long proofs, and the record that they are cut by."""
+
+from __future__ import annotations
+
+from tests.support.proofs import UNKNOWN_S, Proof, file_of, read, shards, written
+
+SECONDS = {"a": (40.0, 20.0), "b": (30.0,), "c": (30.0,), "d": (11.0, 11.0), "e": (25.0,)}
+PROOFS = {
+    f"tests/{file}.py::test_{number}": Proof("passed", seconds, "2026-11-26", "c0ffee")
+    for file, all_s in SECONDS.items()
+    for number, seconds in enumerate(all_s)
+}
+NEW = "tests/new.py::test_0"
+
+
+def test_shards_are_equal_and_whole_files_and_together_everything() -> None:
+    parts = shards([*PROOFS, NEW], 3, PROOFS)
+    assert sorted(test for part in parts for test in part) == sorted([*PROOFS, NEW])
+    files = [{file_of(test) for test in part} for part in parts]
+    assert sum(map(len, files)) == len(set.union(*files))
+    sums = [sum(PROOFS[t].seconds if t in PROOFS else UNKNOWN_S for t in p) for p in parts]
+    assert sorted(sums) == [55.0, 57.0, 60.0]
+
+
+def test_a_written_record_is_read_again() -> None:
+    assert read(written(PROOFS)) == PROOFS
+    assert len(written(PROOFS).splitlines()) == len(PROOFS) + 2
