@@ -266,7 +266,7 @@ def _compare(options: argparse.Namespace) -> int:
     for mutant in lost:
         change = f"{mutant.before} → {mutant.after}"
         found = after.get(mutant.id, {"state": "not run"})
-        print(f"* {mutant.file}:{mutant.line} {change}: {found.get('rest') or found['state']}")
+        print(f"* {mutant.file}:{mutant.line} {change}: {found.get('proof') or found['state']}")
     return int(len(lost) > options.most)
 
 

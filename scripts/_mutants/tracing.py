@@ -31,5 +31,9 @@ def _follow() -> None:
         traced.switch_context(traced_for())
 
 
-_follow()
-os.register_at_fork(after_in_child=_follow)
+def _forked() -> None:
+    _follow()
+    os.register_at_fork(after_in_child=_forked)  # after that of coverage.py, which starts anew
+
+
+_forked()
