@@ -33,8 +33,7 @@ demo: venv  ## three real trainers on the embedded batch system, about a minute
 # also wait for schedulers and processes.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PURE := tests/unit tests/property tests/simulate tests/fuzz
-# Of processor time, what the tests take today; the goal is 12.
-CPU_MINUTES := 40
+CPU_MINUTES := 12
 test: venv system  ## all tests but the long ones, a real Slurm among them
 	$(BIN)/python scripts/cpu_budget.py --minutes $(CPU_MINUTES) -- \
 		$(MAKE) -j 2 --output-sync=target --no-print-directory test-site test-pure

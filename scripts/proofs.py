@@ -55,7 +55,7 @@ def main() -> int:
     """Merge, list, and write if asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--accept", action="store_true", help="write tests/proofs.json")
-    parser.add_argument("--shards", type=int, default=5, help="how many to cut")
+    parser.add_argument("--shards", type=int, default=7, help="how many to cut")
     parser.add_argument("--fresh", action="store_true", help="only print files of property tests")
     options = parser.parse_args()
     if options.fresh:

@@ -92,15 +92,16 @@ class Recorder:
             self._seen[name] = (result, seconds + report.duration)
 
     def pytest_sessionfinish(self) -> None:
-        if self._config.cache is None or not self._seen:
+        cache = getattr(self._config, "cache", None)  # not there with -p no:cacheprovider
+        if cache is None or not self._seen:
             return
         ask = ["git", "rev-parse", "--short", "HEAD"]
         commit = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
         day = datetime.now(tz=UTC).date().isoformat()
-        kept = self._config.cache.get(proofs.CACHE_KEY, {})
+        kept = cache.get(proofs.CACHE_KEY, {})
         for name, (result, seconds) in self._seen.items():
             kept[name] = asdict(proofs.Proof(result, round(seconds, 1), day, commit))
-        self._config.cache.set(proofs.CACHE_KEY, kept)
+        cache.set(proofs.CACHE_KEY, kept)
 
 
 def pytest_configure(config: pytest.Config) -> None:

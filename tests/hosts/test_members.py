@@ -137,6 +137,7 @@ def test_the_same_without_a_daemon(training: Training) -> None:
     training.trains_on(3)
 
 
+@pytest.mark.long
 def test_samples_were_used_once(training: Training) -> None:
     """The last of this module: what all tests before it did counts."""
     training.trains_on(3)

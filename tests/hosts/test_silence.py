@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bftrainer.tryout.records import EpochUse
 from tests.support.hosts import Cluster, running_hosts
 from tests.support.hosts.own_daemon import OwnDaemon, updates, uses
 from tests.support.waiting import wait_for
@@ -58,7 +59,7 @@ class Training:
 
     def step(self) -> int:
         """The newest, as workers wrote it down."""
-        return max(one.step for one in updates(self.daemon.records()))
+        return max((one.step for one in updates(self.daemon.records())), default=0)
 
     def trains_on(self, count: int = UPDATES) -> None:
         """Wait for more updates."""
@@ -229,6 +230,9 @@ def test_a_daemon_whose_host_starts_no_process_any_more_goes_on(training: Traini
 
 def test_each_sample_was_used_once(training: Training) -> None:
     """The last of this module: what all tests before it did counts."""
-    *whole, _ = uses(training.daemon.records())
-    assert len(whole) > 5
-    assert [use for use in whole if not use.is_once] == []
+
+    def whole() -> list[EpochUse] | None:
+        *found, _ = uses(training.daemon.records())
+        return found if len(found) > 5 else None
+
+    assert [use for use in wait_for(whole, what="some epochs") if not use.is_once] == []

@@ -33,6 +33,7 @@ def cluster() -> Iterator[SlurmTestCluster]:
         yield running
 
 
+@pytest.mark.long
 def test_the_login_node_reboots(cluster: SlurmTestCluster, tmp_path: Path) -> None:
     """All processes there are gone, with what the kernel held; /run is empty."""
     with AccidentSite.open(cluster, tmp_path) as site:

@@ -85,6 +85,7 @@ def node_state(cluster: SlurmTestCluster, node: str) -> str:
     return cluster.command("sinfo", "-h", "-N", "-p", "bf", "-n", node, "-o", "%T").stdout.strip()
 
 
+@pytest.mark.long
 def test_a_drained_node_is_left_and_taken_again(
     cluster: SlurmTestCluster, site: AccidentSite
 ) -> None:

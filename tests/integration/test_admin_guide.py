@@ -35,6 +35,7 @@ def test_every_command_is_run_or_says_why_not() -> None:
     assert len([one for one in pages.commands(PAGE) if not one.not_run]) > 20
 
 
+@pytest.mark.long
 def test_a_stranger_installs_it(machine: Machine) -> None:
     directory = "/root"
     for command in pages.commands(PAGE):

@@ -37,6 +37,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
+@pytest.mark.long
 def test_a_full_disk_costs_nobody_a_node_and_the_daemon_recovers(
     small_disk: Path, tmp_path: Path
 ) -> None:

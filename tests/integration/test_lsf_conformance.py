@@ -13,6 +13,7 @@ from tests.integration.lsf_fixtures import LsfDriver, lsf_cluster, lsf_system
 __all__ = ["lsf_cluster", "lsf_system"]
 
 
+@pytest.mark.long
 class TestLsfConformance(BatchSystemConformance):
     @pytest.fixture
     def system(self, lsf_system: LsfBatchSystem) -> BatchSystem:

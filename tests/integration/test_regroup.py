@@ -135,6 +135,7 @@ def test_without_a_daemon_a_node_with_a_dead_worker_is_left_behind(site: Site) -
     assert all(is_running(pid) for pid in pids[:4])
 
 
+@pytest.mark.long
 def test_without_a_daemon_too_few_survivors_park(site: Site) -> None:
     trainer = Full(site, n_min=2, nodes=2)
     first, second = trainer.members()

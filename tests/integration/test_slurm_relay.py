@@ -170,6 +170,7 @@ def test_a_relay_that_hangs_is_lost_and_its_late_lines_only_call_for_a_poll(told
 def test_two_relays_of_one_file_tell_each_job_once(told: Told) -> None:
     shared, second = told.parts
     second.end()
+    told.telling(1)  # its end was noticed
     second.file = shared.file
     second.start()
     told.telling(2)

@@ -76,6 +76,7 @@ def site(shared_site: VerbSite, request: pytest.FixtureRequest) -> Iterator[Verb
     shared_site.clear()
 
 
+@pytest.mark.long
 def test_a_held_trainer_leaves_its_nodes_and_goes_on_from_there_when_released(
     site: VerbSite,
 ) -> None:

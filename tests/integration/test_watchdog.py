@@ -49,8 +49,8 @@ class NotifySocket:
         return self.hear().count(assignment)
 
     def hears(self, assignment: str, *, times: int = 1) -> None:
-        """``times`` more of them come."""
-        wanted = self.count(assignment) + times
+        """``times`` more of them come than were heard when somebody last listened."""
+        wanted = self.heard.count(assignment) + times
         wait_for(lambda: self.count(assignment) >= wanted, what=f"{assignment} of {self.heard}")
 
     def close(self) -> None:

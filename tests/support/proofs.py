@@ -15,7 +15,7 @@ from pathlib import Path
 FILE = Path(__file__).parents[1] / "proofs.json"
 CACHE_KEY = "bftrainer/proofs"
 FRESH = " (fresh)"  # after the file whose property tests took new examples
-UNKNOWN_S = 5.0  # of a test that has not run yet: about the median
+UNKNOWN_S = 15.0  # of a test that has not run yet
 
 
 @dataclass(frozen=True, slots=True)
