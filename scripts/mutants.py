@@ -27,6 +27,7 @@ from typing import Any, Final
 from _mutants.draw import AREAS, Mutant, draw, modules
 from _mutants.tree import Tree
 from coverage import CoverageData
+from coverage.exceptions import DataError
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 KEPT: Final = ROOT / "tests" / "mutants.json"
@@ -97,7 +98,10 @@ def _lines(traces: Path, files: Iterable[str]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for path in traces.iterdir():
         data = CoverageData(str(path))
-        data.read()
+        try:
+            data.read()
+        except DataError:
+            continue  # its process was killed while it wrote
         for measured in data.measured_files():
             file = next(f for f in files if measured.endswith(f))
             for line, contexts in data.contexts_by_lineno(measured).items():
