@@ -1,0 +1,1 @@
+"""What ``mutants.py`` is made of."""
