@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import bftrainer
 from bftrainer import process
 from tests.support.waiting import wait_for
 
@@ -68,15 +69,17 @@ def _change(argv: tuple[str, ...]) -> None:
 def python_for_all(directory: Path) -> str:
     """Return an interpreter with everything of ours that every user of this machine can run."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    packages = [p for p in site.getsitepackages() if Path(p).is_dir()]
+    for needed in (bftrainer.__file__, *packages):
+        if _is_closed(Path(needed)):
+            pytest.skip(f"closed to other users: {needed}")
     for base in (sys.executable, f"/usr/bin/python{version}"):
-        above = Path(base).resolve().parents
-        if Path(base).exists() and all(place.stat().st_mode & 0o005 == 0o005 for place in above):
+        if Path(base).exists() and not _is_closed(Path(base)):
             break
     else:
         pytest.skip("every Python of this release is closed to other users")
     made = process.run((base, "-m", "venv", "--without-pip", str(directory)), timeout_s=60)
     assert made.is_ok, made.stderr
-    packages = [p for p in site.getsitepackages() if Path(p).is_dir()]
     lines = [f"import site; site.addsitedir({place!r})" for place in packages]
     own = directory / "lib" / f"python{version}" / "site-packages" / "project.pth"
     own.write_text("\n".join((*lines, sysconfig.get_paths()["purelib"])) + "\n")
@@ -84,6 +87,11 @@ def python_for_all(directory: Path) -> str:
         with contextlib.suppress(FileExistsError):
             (directory / "lib" / library.name).symlink_to(library)
     return str(directory / "bin" / "python")
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether other users cannot come to it."""
+    return any(place.stat().st_mode & 0o005 != 0o005 for place in path.resolve().parents)
 
 
 def as_user(name: str, *argv: str) -> tuple[str, ...]:
