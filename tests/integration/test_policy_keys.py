@@ -43,6 +43,7 @@ OTHER: dict[str, Any] = {
 }
 # What was, not what is, and how often the journal has written that it lives.
 DECIDED = ("seen", "_seen", "_sound", "_shorten", "_before", "_mark", "_marked", "_next_mark")
+DECIDED += ("looks", "_summed_s")
 OURS = ("bftrainer.", "milp.")
 
 

@@ -69,10 +69,9 @@ def _change(argv: tuple[str, ...]) -> None:
 def python_for_all(directory: Path) -> str:
     """Return an interpreter with everything of ours that every user of this machine can run."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if why := why_closed():
+        pytest.skip(why)
     packages = [p for p in site.getsitepackages() if Path(p).is_dir()]
-    for needed in (bftrainer.__file__, *packages):
-        if _is_closed(Path(needed)):
-            pytest.skip(f"closed to other users: {needed}")
     for base in (sys.executable, f"/usr/bin/python{version}"):
         if Path(base).exists() and not _is_closed(Path(base)):
             break
@@ -87,6 +86,14 @@ def python_for_all(directory: Path) -> str:
         with contextlib.suppress(FileExistsError):
             (directory / "lib" / library.name).symlink_to(library)
     return str(directory / "bin" / "python")
+
+
+def why_closed() -> str:
+    """Return why other users cannot run what is tested, in one line; "": they can."""
+    for needed in (bftrainer.__file__, *filter(os.path.isdir, site.getsitepackages())):
+        if _is_closed(Path(needed)):
+            return f"closed to other users: {needed}"
+    return ""
 
 
 def _is_closed(path: Path) -> bool:

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer import process
+from tests.support.accounts import why_closed
 from tests.support.own_root import KERNELS_DIRECTORIES
 from tests.support.waiting import wait_for
 
@@ -74,7 +75,7 @@ class Machine:
     @contextlib.contextmanager
     def boot(cls) -> Iterator[Machine]:
         """Boot it; it is gone at the end."""
-        why = _why_not()
+        why = _why_not() or why_closed()
         if why:
             pytest.skip(why)
         with (

@@ -13,6 +13,7 @@ from typing import IO, Any, Self
 import pytest
 
 from bftrainer import process
+from tests.support.accounts import why_closed
 from tests.support.hosts import etc, rules
 from tests.support.hosts.boot import ROOT, Booting
 from tests.support.hosts.network import Network, forget_soon
@@ -32,7 +33,7 @@ def running_hosts(**settings: Any) -> Iterator[Cluster]:
 
     The test is skipped where the machine cannot run one.
     """
-    if why := why_not():
+    if why := why_not() or why_closed():
         pytest.skip(why)
     with Cluster(Plan(**settings)) as cluster:
         yield cluster
