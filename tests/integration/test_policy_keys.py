@@ -42,8 +42,10 @@ OTHER: dict[str, Any] = {
     "max_wait_s": 600.0,
 }
 # What was, not what is, and how often the journal has written that it lives.
-DECIDED = ("seen", "_seen", "_sound", "_shorten", "_before", "_mark", "_marked", "_next_mark")
-DECIDED += ("looks", "_summed_s")
+DECIDED = (
+    *("seen", "_seen", "_sound", "_shorten", "_before", "_mark", "_marked", "_next_mark"),
+    *("looks", "_summed_s"),
+)
 OURS = ("bftrainer.", "milp.")
 
 
