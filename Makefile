@@ -33,6 +33,7 @@ demo: venv  ## three real trainers on the embedded batch system, about a minute
 # also wait for schedulers and processes.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PURE := tests/unit tests/property tests/simulate tests/fuzz
+# Of processor time, without what venv and system install.
 CPU_MINUTES := 12
 test: venv system  ## all tests but the long ones, a real Slurm among them
 	$(BIN)/python scripts/cpu_budget.py --minutes $(CPU_MINUTES) -- \

@@ -29,6 +29,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Where a shell forbids compiled modules, each of a thousand processes would compile all again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["PATH"] += ":/usr/sbin:/sbin"  # of Slurm's daemons; users of Debian lack it
 os.umask(0o022)  # ordinary users read what the stand-ins of sites make
 # The path of a socket has 107 bytes, and jobs of other users must reach what is there.
 temporary = Path(tempfile.gettempdir()).resolve()

@@ -57,7 +57,7 @@ def shards(tests: Iterable[str], n_shards: int, proofs: Mapping[str, Proof]) -> 
     """
     seconds: dict[str, float] = {}
     of_file: dict[str, list[str]] = {}
-    for test in tests:
+    for test in sorted(tests):  # sums of numbers depend on their order, and workers have to agree
         file = file_of(test)
         of_file.setdefault(file, []).append(test)
         taken_s = proofs[test].seconds if test in proofs else UNKNOWN_S

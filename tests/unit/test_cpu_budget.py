@@ -10,7 +10,11 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "cpu_budget.py"
 WORK = f"{sys.executable} -c 'sum(range(50_000_000))'"
-ORPHAN = f'(setsid bash -c "{WORK}; touch done" &); until test -e done; do sleep 0.05; done'
+# Its end is waited for: what still runs when the command ends does not count.
+ORPHAN = (
+    f"(setsid bash -c 'echo $$ > pid; {WORK.replace(chr(39), chr(34))}; touch done' &);"
+    " until test -e done && ! kill -0 $(cat pid) 2>/dev/null; do sleep 0.05; done"
+)
 
 
 @pytest.mark.parametrize(

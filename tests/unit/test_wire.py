@@ -192,15 +192,17 @@ def test_many_agents_come_and_go_and_none_is_taken_for_another() -> None:
     run(scenario)
 
 
-async def connected_twice(ours: KeyPair, theirs: KeyPair) -> tuple[Daemon, Agent, Agent]:
-    """Let one agent, as its peer key says, connect a second time."""
+async def connected_twice(
+    ours: KeyPair, theirs: KeyPair, **second_hello: object
+) -> tuple[Daemon, Agent, Agent]:
+    """Let an agent connect a second time: the same one, unless its Hello says otherwise."""
     daemon = Daemon(ours)
     daemon.server.register("p1", theirs.public)
     endpoint = await daemon.server.start("127.0.0.1")
     first, second = Agent(endpoint, ours, theirs), Agent(endpoint, ours, theirs)
     first.connection.send(hello())
     await until(lambda: first.heard, "first welcome")
-    second.connection.send(hello())
+    second.connection.send(hello().model_copy(update=second_hello))
     await until(lambda: second.heard, "second welcome")
     return daemon, first, second
 
@@ -282,14 +284,7 @@ def test_if_most_are_silent_the_daemon_is_the_one_cut_off() -> None:
 
 def test_a_second_connection_replaces_the_first() -> None:
     async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
-        daemon = Daemon(ours)
-        daemon.server.register("p1", theirs.public)
-        endpoint = await daemon.server.start("127.0.0.1")
-        first, second = Agent(endpoint, ours, theirs), Agent(endpoint, ours, theirs)
-        first.connection.send(hello())
-        await until(lambda: first.heard, "first welcome")
-        second.connection.send(hello().model_copy(update={"peer_public_key": "another"}))
-        await until(lambda: second.heard, "second welcome")
+        daemon, first, second = await connected_twice(ours, theirs, peer_public_key="another")
         first.connection.send(Heartbeat(pilot_id="p1"))
         await until(lambda: daemon.server.counts["before-hello"], "the first is not heard")
         first.connection.close()
