@@ -22,6 +22,13 @@ def test_shards_are_equal_and_whole_files_and_together_everything() -> None:
     assert sorted(sums) == [55.0, 60.0, 67.0]
 
 
+def test_shards_do_not_depend_on_the_order_of_tests() -> None:
+    """0.1 + 0.2 + 0.3 is more than 0.3 + 0.2 + 0.1, and each process has its order of a set."""
+    a, b = ([f"tests/{file}.py::test_{n}" for n in (1, 2, 3)] for file in "ab")
+    proofs = {t: Proof("passed", int(t[-1]) / 10, "2026-11-26", "c0ffee") for t in (*a, *b)}
+    assert shards([*a, *b[::-1]], 2, proofs) == shards([*a[::-1], *b], 2, proofs) == [a, b]
+
+
 def test_a_written_record_is_read_again() -> None:
     assert read(written(PROOFS)) == PROOFS
     assert len(written(PROOFS).splitlines()) == len(PROOFS) + 2
