@@ -56,8 +56,8 @@ def _obstacle(parameters: Sequence[torch.Tensor], *, is_bitwise: bool) -> str:
 def _name_of(device: torch.device) -> str:
     """Return a unique name of a GPU."""
     found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    if found:
-        return str(found)
+    if found:  # NCCL takes GPUs of hosts with different names for different ones
+        return f"{found} {os.environ.get('NCCL_HOSTID', '')}".rstrip()
     # Workers of one node may each see one GPU only, always with index 0.
     seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return f"{os.uname().nodename}:{seen}:{device.index}"

@@ -34,7 +34,7 @@ def badmin(batch: Batch, request: Request) -> Answer:
 
 
 def _may(batch: Batch, request: Request) -> bool:
-    return request.uid == 0 or request.user in batch.config.parameters.administrators
+    return request.is_from(batch.config.parameters.administrators)
 
 
 def _hosts(batch: Batch, request: Request, verb: str, rest: list[str]) -> Answer:

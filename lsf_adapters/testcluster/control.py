@@ -170,7 +170,7 @@ def _act(
 
 def _may_act(batch: Batch, job: Job, request: Request) -> bool:
     administrators = batch.config.parameters.administrators
-    return request.uid in (job.uid, 0) or request.user in administrators
+    return request.uid == job.uid or request.is_from(administrators)
 
 
 def _note(batch: Batch, job: Job, request: Request, name: str) -> None:

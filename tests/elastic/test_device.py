@@ -19,6 +19,9 @@ TRAIN = SCRIPTS / "train_ids.py"
 EPOCHS = 6
 SAMPLES = 203
 PLAIN = {"optimizer": "sgd"}
+ON_GPU = pytest.param(
+    "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,7 @@ def grown_shrunk_and_killed(c: Controller, kind: str) -> list[Entered]:
         ("gloo", "nccl"),
         ("missing", "gloo (NCCL failed: rank "),
         ("staged", "gloo"),
+        pytest.param("cuda", "nccl", marks=ON_GPU.marks),
     ],
 )
 def test_a_training_on_devices_is_that_of_one_worker(
@@ -79,7 +83,7 @@ def test_a_training_on_devices_is_that_of_one_worker(
     assert all(e.backend.startswith(backend) for e in entered), entered
     assert (entered[0].backend == backend) is (kind != "missing")
     assert ("this generation trains with gloo" in logs) is (kind == "missing")
-    if kind == "missing":
+    if kind == "missing" and not torch.distributed.is_nccl_available():
         assert "ProcessGroupNCCL" in entered[0].backend
     assert f"learning rate x 1, {backend}" in logs
     assert len(broken) <= 2
@@ -96,10 +100,11 @@ def test_a_training_on_devices_is_that_of_one_worker(
             )
 
 
+@pytest.mark.parametrize("kind", ["gloo", ON_GPU])
 def test_members_without_samples_get_the_state_from_device_to_device(
-    tmp_path: Path, template: TemplateProcess
+    tmp_path: Path, template: TemplateProcess, kind: str
 ) -> None:
-    settings = {"samples": 23, "batch": 2, "epochs": 2, "device": "gloo"}
+    settings = {"samples": 23, "batch": 2, "epochs": 2, "device": kind}
     with Controller(tmp_path, template) as c:
         ids = c.start(TRAIN, [json.dumps(settings)], count=3)
         c.warm(ids)
@@ -110,11 +115,12 @@ def test_members_without_samples_get_the_state_from_device_to_device(
     assert journal.disagreements(tmp_path, "hash", "lr", "updates") == []
 
 
+@pytest.mark.parametrize("kind", ["gloo", ON_GPU])
 def test_a_member_one_step_behind_gets_the_state_from_device_to_device(
-    tmp_path: Path, template: TemplateProcess
+    tmp_path: Path, template: TemplateProcess, kind: str
 ) -> None:
     """Its own state stays whole until what replaces it is there."""
-    settings = {"epochs": 3, "device": "gloo", "fail_at": [5, 1]}
+    settings = {"epochs": 3, "device": kind, "fail_at": [5, 1]}
     with Controller(tmp_path, template) as c:
         ids = c.start(TRAIN, [json.dumps(settings)], count=3)
         c.warm(ids)

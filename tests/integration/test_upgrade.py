@@ -14,7 +14,7 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,8 +46,8 @@ class Installed:
 
     def __init__(self, base: Path, before: bytes) -> None:
         self.path, self._releases = base / "app", {"old": base / "old", "new": base / "new"}
-        with tarfile.open(fileobj=io.BytesIO(before)) as archive:
-            archive.extractall(self._releases["old"], filter="data")
+        with zipfile.ZipFile(io.BytesIO(before)) as archive:
+            archive.extractall(self._releases["old"])
         for package in PACKAGES:
             shutil.copytree(
                 ROOT / package,
@@ -64,7 +64,8 @@ class Installed:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
-    argv = [shutil.which("git") or "git", "-C", str(ROOT), "archive", BEFORE, *PACKAGES]
+    git = (shutil.which("git") or "git", "-C", str(ROOT))
+    argv = [*git, "archive", "--format=zip", BEFORE, *PACKAGES]
     done = subprocess.run(argv, capture_output=True, check=False, timeout=60)
     if done.returncode:
         pytest.skip(f"no history here: {done.stderr.decode(errors='replace').strip()}")

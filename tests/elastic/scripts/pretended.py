@@ -1,7 +1,8 @@
-"""A worker without a GPU that takes its memory for one, so that the code for GPUs runs.
+"""A worker without a GPU of its own that takes its memory for one, so that the code for GPUs runs.
 
 What travels then is real, and so are processes and deaths; only the copies between host
-and device are copies within the host, and another back end does NCCL's work.
+and device are copies within the host, and another back end does NCCL's work. With kind "cuda"
+all is real but that members share a GPU: NCCL takes each for a host and goes through sockets.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ def offer_of(
 
 def pretend(kind: str) -> None:
     """Have a GPU from now on; ``kind`` "gloo": with something that works as NCCL."""
+    if kind == "cuda":
+        os.environ.update(NCCL_HOSTID=str(os.getpid()), NCCL_SOCKET_IFNAME="lo")
+        return
     device.is_on_device = is_pretended
     if kind == "gloo":
         device.new_nccl = over_gloo

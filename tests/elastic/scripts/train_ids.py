@@ -58,7 +58,7 @@ settings: dict[str, Any] = {
     "holds": [],  # [step, generation]: that step not before this generation can be entered
     "per_epoch": False,  # the schedule steps after each epoch, not after each batch
     "report": "",  # a metric after each epoch: "all" workers, or the "first"
-    "device": "",  # have a GPU, see pretended: "gloo", "missing" (no NCCL), "staged"
+    "device": "",  # have a GPU, see pretended: "gloo", "missing" (no NCCL), "staged", "cuda"
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
 directory = Path(os.environ["BFT_TEST_DIR"])
@@ -100,6 +100,7 @@ class Average:
         self.updates = state["updates"]
 
 
+place = "cuda" if settings["device"] == "cuda" else "cpu"
 if settings["device"]:
     importlib.import_module("pretended").pretend(settings["device"])
 
@@ -153,7 +154,7 @@ layers: list[torch.nn.Module] = [torch.nn.Linear(8, width)]
 if settings["norm"]:
     layers.append(torch.nn.BatchNorm1d(width))
 layers += [torch.nn.Tanh(), torch.nn.Dropout(settings["dropout"]), torch.nn.Linear(width, 1)]
-model = torch.nn.Sequential(*layers)
+model = torch.nn.Sequential(*layers).to(place)
 optimizer: torch.optim.Optimizer
 if settings["optimizer"] == "adam":
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -287,7 +288,8 @@ for epoch in run.epochs():
         optimizer.zero_grad()
         for last in [False] * (settings["passes"] - 1) + [True]:
             with torch.autocast("cpu", torch.bfloat16, enabled=settings["amp"]):
-                loss = torch.nn.functional.mse_loss(model(x).float(), y) / settings["passes"]
+                loss = torch.nn.functional.mse_loss(model(x.to(place)).float(), y.to(place))
+                loss = loss / settings["passes"]
             if run.rank == 0 and run.step_count + 1 == settings["overflow_at"]:
                 loss = loss * float("inf")
             with contextlib.nullcontext() if last else run.no_sync():

@@ -106,7 +106,8 @@ def qsub(argv: Sequence[str]) -> int:
         answer = ask("submit", user="alice", n_nodes=int(count), **common)
     else:
         node = dict(part.split("=") for part in parts)["vnode"]
-        where = {"node": node, "log_path": "/dev/null", "environment": {}}
+        log = Path(sys.argv[0]).parents[1] / "pilot.log"
+        where = {"node": node, "log_path": str(log), "environment": {}}
         answer = ask("launch", user="root", pilot_id=name, **where, **common)
     if not answer["ok"]:
         return complain(f"qsub: {answer['cause']}", 1)
