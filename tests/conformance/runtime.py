@@ -40,7 +40,7 @@ FAILURE_BUDGET = 2
 N_NODES = 3
 CURVE = Curve(sizes=(1, 2, 3), samples_per_s=(100.0, 190.0, 270.0))
 LONG = 100_000  # steps: more than any test waits for
-N_STEPS = 1500  # a minute: longer than what is done to a training takes
+N_STEPS = 750  # a minute: longer than what is done to a training takes
 
 
 class RuntimeKit(Protocol):

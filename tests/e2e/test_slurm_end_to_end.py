@@ -21,7 +21,7 @@ TICK_S = 1.0  # at which Slurm starts jobs
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[1, pytest.param(4, marks=pytest.mark.long)])
 def outcome(request: pytest.FixtureRequest) -> Iterator[Outcome]:
     """Play the story once for all checks."""
     base = Path(tempfile.mkdtemp(prefix="bft-e2e-"))

@@ -56,7 +56,9 @@ def rescaled(directory: Path, template: TemplateProcess, **more: Any) -> journal
     return journal.result(directory)
 
 
-@pytest.mark.parametrize("norm", [False, True], ids=["plain", "norm"])
+@pytest.mark.parametrize(
+    "norm", [False, pytest.param(True, marks=pytest.mark.long)], ids=["plain", "norm"]
+)
 def test_parameters_are_those_of_a_fixed_size_bit_for_bit(
     tmp_path: Path, template: TemplateProcess, norm: bool
 ) -> None:

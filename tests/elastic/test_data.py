@@ -243,7 +243,9 @@ def test_a_sampler_for_one_process_is_an_ordinary_one() -> None:
         Loader(DataLoader(data, batch_size=4, sampler=two))
 
 
-@pytest.mark.parametrize("shards", [0, 6], ids=["indexed", "sharded"])
+@pytest.mark.parametrize(
+    "shards", [0, pytest.param(6, marks=pytest.mark.long)], ids=["indexed", "sharded"]
+)
 def test_real_workers_that_read_ahead_and_die(
     tmp_path: Path, template: TemplateProcess, shards: int
 ) -> None:

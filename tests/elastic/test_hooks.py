@@ -93,7 +93,7 @@ def test_a_trial_s_rungs_come_to_what_one_go_does_and_each_epoch_s_metric_is_rep
     assert all((value > 0) == (framework.module == "transformers") for value in values)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_language_models_learn_from_each_token_alike(
     tmp_path: Path, template: TemplateProcess, accumulate: int
 ) -> None:

@@ -135,7 +135,7 @@ def _settings(**more: object) -> list[str]:
     return [json.dumps({"weighted": True, "epochs": 3, "optimizer": "sgd", **more})]
 
 
-@pytest.mark.parametrize("loader_workers", [0, 1])
+@pytest.mark.parametrize("loader_workers", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_workers_that_come_and_die_use_the_order_of_one_that_nothing_happens_to(
     tmp_path: Path, template: TemplateProcess, loader_workers: int
 ) -> None:

@@ -26,7 +26,9 @@ def _calm(directory: Path, template: TemplateProcess) -> journal.Entry:
     return journal.result(directory)
 
 
-@pytest.mark.parametrize("most", [0, 2], ids=["one pass", "several passes"])
+@pytest.mark.parametrize(
+    "most", [0, pytest.param(2, marks=pytest.mark.long)], ids=["one pass", "several passes"]
+)
 def test_rows_are_those_of_one_worker_through_rescales_and_a_death(
     tmp_path: Path, template: TemplateProcess, most: int
 ) -> None:

@@ -79,10 +79,10 @@ def killed(state: Path, place: str, count: int) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "place",
     [
-        *("half-pwrite", "before-fdatasync", "acknowledged"),
+        *("half-pwrite", "acknowledged"),
         *(
             pytest.param(place, marks=pytest.mark.long)
-            for place in ("before-pwrite", "after-pwrite", "after-fdatasync")
+            for place in ("before-pwrite", "after-pwrite", "before-fdatasync", "after-fdatasync")
         ),
     ],
 )
@@ -97,7 +97,13 @@ def test_a_kill_at_any_point_is_no_loss(tmp_path: Path, place: str) -> None:
     assert len({pilot for _, pilot in given}) == len(given) > 8
 
 
-@pytest.mark.parametrize("place", ["before-fsync", "before-rename", "after-rename"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "before-rename",
+        *(pytest.param(p, marks=pytest.mark.long) for p in ("before-fsync", "after-rename")),
+    ],
+)
 def test_a_kill_while_the_first_mark_is_made_is_no_loss(tmp_path: Path, place: str) -> None:
     state = tmp_path / "state"
     with Journal.open(state / "journal.db", clock=time.time):

@@ -43,7 +43,7 @@ class TorchKit:
     def spec(self, directory: Path, n_steps: int) -> TrainerSpec:
         # As much work as the other's, shared by the nodes: decisions see that it scales.
         text = SLOW.replace('print("worker"', 'print("pid"')
-        pause = "0 if os.path.exists('hurry') else 0.12 * run.local_size / run.size"
+        pause = "0 if os.path.exists('hurry') else 0.24 * run.local_size / run.size"
         text = text.replace("time.sleep(0.05)", f"time.sleep({pause})")
         assert "run.size" in text
         return self._spec(directory, text, epochs=n_steps // 10)
@@ -81,7 +81,7 @@ class CommandKit:
     restarts = True
 
     def spec(self, directory: Path, n_steps: int) -> TrainerSpec:
-        argv = ("--steps", str(n_steps), "--batch", str(BATCH), "--pause", "0.12")
+        argv = ("--steps", str(n_steps), "--batch", str(BATCH), "--pause", "0.24")
         return self._spec(directory, HURRIED, str(SGD), *argv)
 
     def failing_spec(self, directory: Path) -> TrainerSpec:
@@ -117,7 +117,7 @@ class HorovodKit:
     restarts = False
 
     def spec(self, directory: Path, n_steps: int) -> TrainerSpec:
-        argv = ("--steps", str(n_steps), "--batch", str(BATCH), "--pause", "0.12")
+        argv = ("--steps", str(n_steps), "--batch", str(BATCH), "--pause", "0.24")
         more = ("--commit-every", "4", "--out", str(directory / "done.json"))
         return self._spec(directory, str(HOROVOD_SGD), *argv, *more)
 
@@ -157,7 +157,7 @@ class MpiKit:
     restarts = False
 
     def spec(self, directory: Path, n_steps: int) -> TrainerSpec:
-        argv = ("--steps", str(n_steps), "--batch", str(BATCH), "--pause", "0.12")
+        argv = ("--steps", str(n_steps), "--batch", str(BATCH), "--pause", "0.24")
         return self._spec(directory, str(MPI_SGD), *argv, "--out", str(directory / "done.json"))
 
     def failing_spec(self, directory: Path) -> TrainerSpec:
