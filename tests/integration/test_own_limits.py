@@ -29,6 +29,8 @@ def cluster() -> Iterator[SlurmTestCluster]:
         enforces_limits=True,
         pilot_partition="scavenge",
     ) as running:
+        if os.geteuid() != 0:  # root's account is there from the start
+            _manage(running, "add", "user", getpass.getuser(), "account=root")
         yield running
 
 
