@@ -303,7 +303,7 @@ def test_nobody_but_the_daemon_is_served(site: Site, alice: str) -> None:
 @needs_root
 def test_without_root_or_isolation_it_does_nothing(site: Site, alice: str) -> None:
     config = submit_helper.write_config(site.root / "helper.json", **site.settings)
-    program = shutil.copy(submit_helper.PROGRAM, site.root / "helper")  # of one file
+    program = shutil.copyfile(submit_helper.PROGRAM, site.root / "helper")  # of one file
     request = json.dumps({**SUBMIT, "user": alice})
     words = ("/usr/bin/python3", "-IS", str(program), str(config))
     for argv in (as_user(alice, *words), (words[0], *words[2:])):
