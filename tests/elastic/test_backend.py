@@ -192,6 +192,27 @@ def test_one_member_whose_probe_fails_makes_all_fall_back(
     del made
 
 
+def test_a_sum_that_is_wrong_makes_all_fall_back(
+    store: StoreServer, made: list[DeviceCollective], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = device.new_nccl
+
+    def new(store: Any, rank: int, size: int, where: torch.device) -> DeviceCollective:
+        one = real(store, rank, size, where)
+        if rank == 0:
+            right = one.all_reduce
+            monkeypatch.setattr(one, "all_reduce", lambda tensor: right(tensor.mul_(5)))
+        return one
+
+    monkeypatch.setattr(device, "new_nccl", new)
+    groups = group_of(store, 1, GPU)
+    assert choices(groups) == {
+        BackendChoice(reason="NCCL failed: rank 0: the sum over 3 members was 7")
+    }
+    drop(groups)
+    del made
+
+
 @pytest.mark.parametrize("abandon", [False, True])
 def test_a_member_that_does_not_connect_in_time_makes_all_fall_back(
     store: StoreServer,

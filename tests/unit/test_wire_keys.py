@@ -101,3 +101,11 @@ def test_not_a_pair_is_refused_without_quoting_it(tmp_path: Path, data: bytes) -
         load_pair(path)
     assert caught.value.code == "BFT-1302"
     assert "bbbb" not in str(caught.value)
+
+
+def test_a_file_that_is_too_long_is_refused_for_that(tmp_path: Path) -> None:
+    path = tmp_path / "k"
+    write_private(path, b"x" * 11)
+    assert read_private(path, limit_bytes=11) == b"x" * 11
+    with pytest.raises(BftError, match="is longer than 10 bytes"):
+        read_private(path, limit_bytes=10)

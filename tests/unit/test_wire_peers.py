@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+from pydantic import ValidationError
+
+from bftrainer.elastic import protocol
+from bftrainer.elastic.protocol import Warm
 from bftrainer.wire.keys import KeyPair, generate_pair
-from bftrainer.wire.peers import Done, PeerAnswer, PeerServer, Promise, ask, refuses
+from bftrainer.wire.peers import Done, PassCommit, PeerAnswer, PeerServer, Promise, ask, refuses
 
 
 def test_peers_answer_members_of_a_known_roster_only() -> None:
@@ -39,3 +44,13 @@ def test_peers_answer_members_of_a_known_roster_only() -> None:
         assert await refuses(endpoint, 5.0) is True
 
     asyncio.run(scenario())
+
+
+def test_nothing_but_a_commit_is_forwarded_as_one() -> None:
+    said = {
+        "trainer_id": "t1",
+        "worker_id": "t1-1-1",
+        "body": protocol.to_body(Warm(warm_up_s=1.0)),
+    }
+    with pytest.raises(ValidationError, match="not a commit"):
+        PassCommit.model_validate(said)
