@@ -332,3 +332,10 @@ def test_a_replacement_that_is_called_off_changes_nothing() -> None:
     driver.target("n1", "n2", "n3")
     assert driver.killed() == {joiner: "no longer planned"}
     assert driver.nodes() == ["n1", "n2", "n3"]
+
+
+def test_a_full_trainer_that_moves_starts_one_worker_for_each_that_will_leave() -> None:
+    d = Driver(n_max=3)
+    d.form("n1", "n2", "n3")
+    d.target("n1", "n2", "n4", "n5")
+    assert d.started() == ["n4"]

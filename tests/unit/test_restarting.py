@@ -86,6 +86,18 @@ def test_a_grow_collects_joiners_stops_everybody_and_starts_anew() -> None:
     assert d.nodes() == ["n1", "n2", "n3"]
 
 
+def test_the_window_for_others_begins_with_the_first_and_is_not_prolonged() -> None:
+    d = RestartDriver()
+    d.form("n1")
+    d.target("n1", "n2", "n3", "n4")
+    d.warm("n2")
+    d.wait(0.6)
+    d.warm("n3")
+    assert not d.told(protocol.Commit)
+    d.wait(0.5)
+    assert set(d.told(protocol.Commit)) == set(d.machine.members)
+
+
 def test_a_shrink_is_a_restart_of_those_that_stay() -> None:
     d = RestartDriver()
     d.form("n1", "n2", "n3")
