@@ -206,9 +206,9 @@ def test_a_sum_that_is_wrong_makes_all_fall_back(
 
     monkeypatch.setattr(device, "new_nccl", new)
     groups = group_of(store, 1, GPU)
-    assert choices(groups) == {
-        BackendChoice(reason="NCCL failed: rank 0: the sum over 3 members was 7")
-    }
+    (choice,) = choices(groups)
+    assert choice.reason.startswith("NCCL failed: rank ")
+    assert choice.reason.endswith(": the sum over 3 members was 7")
     drop(groups)
     del made
 
