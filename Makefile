@@ -28,9 +28,8 @@ system:  ## install Slurm, MUNGE and nftables for the test clusters (Debian, roo
 demo: venv  ## three real trainers on the embedded batch system, about a minute
 	$(BIN)/bftrainer demo --out demo-out
 
-# The end-to-end run compares when ordinary jobs start, so only what computes and waits for
-# nothing runs beside it, with less of the processors (a greater nice would starve on a busy
-# machine); and beside the others, which also wait for schedulers and processes.
+# What only computes and waits for nothing runs beside the end-to-end run, and then beside the
+# others, which also wait for schedulers and processes. No nice: it would starve on a busy machine.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PURE := tests/unit tests/property tests/simulate tests/fuzz
 # Of processor time, without what venv and system install.
@@ -54,8 +53,8 @@ test-e2e: venv system
 
 QUIET := -m "not long" -o cache_dir=.pytest_cache/pure
 test-pure: venv
-	nice -n 5 $(BIN)/python -m pytest $(QUIET) -n 2 $(BY_FILE) $(PURE) \
-		|| { $(AGAIN); nice -n 5 $(BIN)/python -m pytest $(QUIET) $(ALONE) $(PURE); exit 1; }
+	$(BIN)/python -m pytest $(QUIET) -n 2 $(BY_FILE) $(PURE) \
+		|| { $(AGAIN); $(BIN)/python -m pytest $(QUIET) $(ALONE) $(PURE); exit 1; }
 
 test-long: venv system  ## the long proofs, and ten times fresh examples for the property tests
 	scripts/install_system.sh packages
