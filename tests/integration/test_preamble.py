@@ -7,6 +7,7 @@ import dataclasses
 import json
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,10 @@ def test_workers_of_a_template_start_under_their_preamble(tmp_path: Path) -> Non
     assert len(list(tmp_path.glob("template-*.log"))) == 1
 
 
+def _says(log: Path, words: str) -> bool:
+    return log.exists() and words in log.read_text()
+
+
 @pytest.mark.parametrize("runtime", ["torch", "mpi"])
 def test_a_preamble_that_fails_says_why(tmp_path: Path, runtime: str) -> None:
     async def scenario(lab: Lab) -> None:
@@ -113,8 +118,7 @@ def test_a_preamble_that_fails_says_why(tmp_path: Path, runtime: str) -> None:
             daemon.send(order if runtime == "torch" else _as_trainer(lab, order, runtime))
             assert (await _end(daemon, worker_id)).cause == WHY
             log = tmp_path / f"{worker_id}.log"
-            await until(log.exists, "its log")
-            assert "no such module" in log.read_text()
+            await until(partial(_says, log, "no such module"), "its log")
 
     in_lab(tmp_path, scenario)
 
