@@ -34,7 +34,7 @@ from tests.support.waiting import wait_for
 SCRIPT = Path(__file__).with_name("train_digits.py")
 BF_INTERVAL_S = 2
 NETWORKS = ("mlp", "conv", "wide")
-EPOCHS = 24
+EPOCHS = 40
 GOLDEN_RATIO = 0.618  # multiples of it fill [0, 1) evenly
 CURVE = Curve(sizes=(1, 2, 4, 8), samples_per_s=(100.0, 195.0, 370.0, 680.0))
 POLICY = """\
