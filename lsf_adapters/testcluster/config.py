@@ -27,7 +27,7 @@ class Profile:
     """All delays of the batch system; pairs are the bounds of an even distribution.
 
     The profiles LAB2 and LAB10 have the delays measured on volclava 2.2 with
-    MBD_SLEEP_TIME=2 and 10; FAST has none that a test would notice.
+    MBD_SLEEP_TIME=2 and 10; FAST has none that a test would notice, but for that before KILL.
     """
 
     FAST: ClassVar[Profile]
@@ -58,7 +58,7 @@ Profile.FAST = Profile(
     end_noticed_s=(0.0, 0.0),
     answer_s=(0.0, 0.0),
     lim_exchange_s=0.5,
-    terminate_interval_s=3.0,  # a busy machine leaves in time, too
+    terminate_interval_s=3.0,  # so that pilots leave in time on a busy machine, too
     usr2_to_kill_s=2.0,
     unreach_s=1.0,
     unavail_s=1.5,

@@ -29,10 +29,10 @@ from tests.e2e.scenario import BF_INTERVAL_S, POLICY, ordinary_jobs
 from tests.integration import test_runtime_conformance as built_in
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(1200)]
 
 N_NODES = 8
-N_STEPS = 8000
+N_STEPS = 4000
 RESCALES = 20
 KITS = {"torch": ("TorchKit", "torch"), "horovod": ("HorovodKit", "horovod")}
 KITS |= {"mpi": ("MpiKit", "mpi4py"), "command": ("CommandKit", "")}
@@ -98,10 +98,10 @@ def play(base: Path, cluster: SlurmTestCluster, sidecar: DaemonProcess) -> Outco
     again_s = max(item.at_s for item in rounds) + 5.0
     rounds += [i.model_copy(update={"at_s": i.at_s + again_s}) for i in rounds]
     with WorkloadRun(cluster, rounds) as jobs:
-        assert jobs.wait(1000), jobs.records()
+        assert jobs.wait(500), jobs.records()
     wait_for(
         lambda: all(v.record.state.is_final for v in sidecar.client.trainers()),
-        timeout_s=1000,
+        timeout_s=500,
         what="all trainers end",
     )
     views = {runtime: sidecar.client.trainer(ids[runtime]) for runtime in kits}

@@ -2,7 +2,7 @@
 
 What travels then is real, and so are processes and deaths; only the copies between host
 and device are copies within the host, and another back end does NCCL's work. With kind "cuda"
-all is real but that members share a GPU: NCCL takes each for a host and goes through sockets.
+GPU and NCCL are real, but members share the GPU: each has a host name of its own for NCCL.
 """
 
 from __future__ import annotations
