@@ -99,6 +99,8 @@ def play(base: Path, cluster: SlurmTestCluster, sidecar: DaemonProcess) -> Outco
     rounds += [i.model_copy(update={"at_s": i.at_s + again_s}) for i in rounds]
     with WorkloadRun(cluster, rounds) as jobs:
         assert jobs.wait(500), jobs.records()
+    for runtime in kits:
+        (base / runtime / "hurry").touch()
     wait_for(
         lambda: all(v.record.state.is_final for v in sidecar.client.trainers()),
         timeout_s=500,
