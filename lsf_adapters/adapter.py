@@ -12,7 +12,7 @@ import pwd
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pydantic
 
@@ -28,7 +28,6 @@ from bftrainer.poll.site_inspector import own_program
 from bftrainer.wire.listening import look_around
 from lsf_adapters import doctor
 from lsf_adapters.commands import DEFAULT_TIMEOUT_S, LSHOSTS, LsfCommands
-from lsf_adapters.csm.placement import csm_of
 from lsf_adapters.jobs import JobReader
 from lsf_adapters.launcher import PilotLauncher
 from lsf_adapters.queues import DEFAULT_CYCLE_S
@@ -61,9 +60,12 @@ class LsfOptions(pydantic.BaseModel):
     plan_file: Path | None = None  # of the planner (ALLOCATION_PLANNER=Y)
     gpus_per_node: int = pydantic.Field(default=0, ge=0)  # where LSF does not tell
     preamble: Path | None = None  # shell file under which agents run
-    launch: Literal["slots", "csm"] = "slots"  # csm: with jsrun, as on Summit
-    block_nodes: int = 1  # of a pilot, with csm
-    alloc_flags: str = ""  # bsub -alloc_flags, with csm
+
+
+# Options of earlier releases → why there is none any more.
+REMOVED = dict.fromkeys(
+    ("launch", "block_nodes", "alloc_flags"), "the machines with IBM's CSM are switched off"
+)
 
 
 class LsfBatchSystem(BatchSystem):
@@ -76,7 +78,6 @@ class LsfBatchSystem(BatchSystem):
         self.cycle_s = DEFAULT_CYCLE_S
         self._options = options
         self._pilots_dir: Path | None = None
-        csm = csm_of(options.launch, options.block_nodes, options.alloc_flags)
         self.commands = LsfCommands(
             lsf_envdir=options.lsf_envdir,
             bindir=options.bindir,
@@ -91,7 +92,6 @@ class LsfBatchSystem(BatchSystem):
             rarely_s=options.rarely_s,
             plan_file=options.plan_file,
             gpus_per_node=options.gpus_per_node,
-            compute="" if csm is None else csm.compute,
             own_tokens=lambda: self._launcher.tokens,
         )
         site = {"-P": options.project, "-G": options.user_group}
@@ -102,7 +102,6 @@ class LsfBatchSystem(BatchSystem):
             slots_of=self._reader.slots_of,
             bsub_options=[word for key, value in site.items() if value for word in (key, value)],
             preamble=options.preamble,
-            csm=csm,
         )
 
     def request_counts(self) -> Mapping[str, int]:
@@ -230,6 +229,8 @@ def create(options: Mapping[str, Any]) -> LsfBatchSystem:
     """Create the adapter from the policy's options, without calling LSF.
 
     Raises:
-        OptionError: BFT-1202, one is unknown or malformed.
+        OptionError: BFT-1202, one is unknown, malformed or of an earlier release.
     """
-    return LsfBatchSystem(checked(LsfOptions, options, code="BFT-1202", name="LSF"))
+    return LsfBatchSystem(
+        checked(LsfOptions, options, code="BFT-1202", name="LSF", removed=REMOVED)
+    )

@@ -1,8 +1,7 @@
-"""``bslots``: how many slots are free for how long, and on which hosts. Pure.
+"""``bslots -l``: on which hosts slots are free for how long. Pure.
 
-The short form has a table, one window a line; ``-l`` names the hosts of each window. Where no job
-waits for slots, bslots prints a sentence. Sources: bslots(1) of LSF 10.1; outputs in OLCF's Summit
-user guide ("Inspecting Backfill") and on Durham's COSMA page on backfill (``-l``).
+Where no job waits for slots, bslots prints a sentence. Sources: bslots(1) of LSF 10.1; an output on
+Durham's COSMA page on backfill.
 """
 
 from __future__ import annotations
@@ -13,52 +12,33 @@ from dataclasses import dataclass
 
 from bftrainer.hostlist import ParseError
 
-ALL = ("bslots", "-l")  # of all hosts
 _PART = re.compile(r"(\d{1,6}) (day|hour|minute|second)s?\b")
 _UNIT_S = {"day": 86400.0, "hour": 3600.0, "minute": 60.0, "second": 1.0}
-_LINE = re.compile(r"(\d{1,9})\s+(\S.*)")
 _HOST = re.compile(r"(\d{1,6})\*([A-Za-z0-9][A-Za-z0-9._-]{0,254})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Slots that are free for at least so long."""
+    """Hosts of which slots are free for at least so long."""
 
-    slots: int
     for_s: float  # inf: without limit
-    hosts: tuple[tuple[str, int], ...] = ()  # names and slots; (): not named
-
-
-def argv(resource: str) -> tuple[str, ...]:
-    """Query the windows of hosts that have a resource, with the names of the hosts."""
-    return ("bslots", "-l", "-R", f"select[{resource}]")
+    hosts: tuple[str, ...]
 
 
 def windows(text: str) -> tuple[Window, ...]:
     """Return the windows; () where there is none.
 
     Raises:
-        ParseError: it is not what ``bslots`` prints, or cut off.
+        ParseError: it is not what ``bslots -l`` prints, or cut off.
     """
     if "No backfill window" in text:
         return ()
     if not text.endswith("\n"):
         raise ParseError(f"bslots printed nothing, or was cut off: {text[-60:]!r}")
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
-    heads = [i for i, line in enumerate(lines) if line.split() == ["SLOTS", "RUNTIME"]]
-    if heads:
-        return tuple(_row(line) for line in lines[heads[0] + 1 :])
-    return _long(lines)
+    return _windows([line.strip() for line in text.split("\n") if line.strip()])
 
 
-def _row(line: str) -> Window:
-    found = _LINE.fullmatch(line)
-    if found is None:
-        raise ParseError(f"not a backfill window: {line[:60]!r}")
-    return Window(slots=int(found[1]), for_s=_seconds(found[2]))
-
-
-def _long(lines: list[str]) -> tuple[Window, ...]:
+def _windows(lines: list[str]) -> tuple[Window, ...]:
     """Parse blocks of SLOTS, RUNTIME and HOSTS; host names may go on in further lines."""
     blocks: list[dict[str, str]] = []
     key = ""
@@ -84,13 +64,13 @@ def _long(lines: list[str]) -> tuple[Window, ...]:
 def _block(block: dict[str, str]) -> Window:
     words = block.get("HOSTS", "").split()
     found = [_HOST.fullmatch(word) for word in words]
-    hosts = tuple((one[2], int(one[1])) for one in found if one)
+    hosts = tuple(one[2] for one in found if one)
     slots = block["SLOTS"]
     if not slots.isdecimal() or not hosts or len(hosts) != len(words):
         raise ParseError(f"not a backfill window: {str(block)[:120]}")
-    if sum(n for _, n in hosts) != int(slots):
+    if sum(int(one[1]) for one in found if one) != int(slots):
         raise ParseError(f"{slots} slots, but other hosts: the output is cut off")
-    return Window(slots=int(slots), for_s=_seconds(block.get("RUNTIME", "")), hosts=hosts)
+    return Window(for_s=_seconds(block.get("RUNTIME", "")), hosts=hosts)
 
 
 def _seconds(text: str) -> float:

@@ -20,6 +20,7 @@ BQUEUES = ("bqueues", "-l")
 LSHOSTS = ("lshosts", "-w")
 LSHOSTS_GPU = ("lshosts", "-gpu")
 LSLOAD = ("lsload", "-w")
+BSLOTS = ("bslots", "-l")
 BRSVS = ("brsvs", "-w")
 
 _KINDS = {

@@ -24,7 +24,6 @@ from bftrainer.poll.commands import why_failed
 from bftrainer.poll.pilot_names import job_name, token_of, token_of_place
 from bftrainer.preamble import under
 from lsf_adapters.commands import LsfCommands, has_waited, said
-from lsf_adapters.csm.placement import Csm
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.jobs import JobReader, UnreadError
 from lsf_adapters.requests import ENDED, LOST, JobRow
@@ -51,7 +50,6 @@ class PilotLauncher:
         slots_of: Callable[[str], int],
         bsub_options: Sequence[str] = (),
         preamble: Path | None = None,
-        csm: Csm | None = None,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """Store the collaborators.
@@ -63,12 +61,11 @@ class PilotLauncher:
             slots_of: returns all slots (MXJ) of a host; 0: it is not known.
             bsub_options: the site's: project, user group.
             preamble: shell file under which agents run.
-            csm: how they are started with jsrun; None: the job is the agent.
             steady: monotonic clock.
         """
         self._commands, self._jobs, self._queue = commands, jobs, queue
         self._slots_of, self._bsub_options = slots_of, tuple(bsub_options)
-        self._preamble, self._steady, self._csm = preamble, steady, csm
+        self._preamble, self._steady = preamble, steady
         self._asked_s: dict[str, float] = {}  # job ids asked to leave
         self.tokens: frozenset[str] = frozenset()  # in the names of our pilots; (): not known yet
 
@@ -96,7 +93,7 @@ class PilotLauncher:
             agent = under(str(self._preamble), agent)
         environment = {**self._commands.base_environment(), **request.environment}
         agent = _in_zone(environment, agent)
-        script = (self._csm.script if self._csm else batch_script)(request, agent)
+        script = batch_script(request, agent)
         self.tokens |= {token_of(request)}
         done = self._commands.run(argv, {**environment, "TZ": "UTC0"}, stdin=script)
         found = _SUBMITTED.search(done.stdout)
@@ -127,8 +124,6 @@ class PilotLauncher:
                 "shortest limit is a minute.",
                 "Leave this node alone; the gap is too short.",
             )
-        if self._csm is not None:
-            self._csm.check(dialect)
         slots = self._slots_of(request.node)
         if slots < 1:
             raise BatchSystemError(
@@ -137,23 +132,14 @@ class PilotLauncher:
                 "It is tried again when it does; see whether bhosts answers.",
             )
         is_ibm = dialect is Dialect.IBM
-        where: tuple[str, ...] = (
-            "-m",
-            request.node,
-            "-n",
-            str(slots),
-            "-R",
-            f"span[ptile={slots}]",
-        )
-        if self._csm is not None:
-            where = self._csm.words((request.node,), slots)
+        where = ("-m", request.node, "-n", str(slots), "-R", f"span[ptile={slots}]")
         return (
             *("bsub", "-q", self._queue, "-J", job_name(request), *where, "-W", str(minutes)),
             # The latest end: it removes a pilot that is never cancelled (whole minutes).
             *("-t", _minute(time.time() + minutes * 60 + 4 * cycle_s + 60)),
             *("-o", "/dev/null"),
             *(("-rn",) if is_ibm else ()),
-            *(("-gpu", f"num={request.gpus}") if is_ibm and request.gpus and not self._csm else ()),
+            *(("-gpu", f"num={request.gpus}") if is_ibm and request.gpus else ()),
             *self._bsub_options,
         )
 
@@ -260,7 +246,7 @@ class PilotLauncher:
         return PilotObservation(
             presence=Presence.PRESENT,
             phase="pending" if is_pending else "running",
-            node=row.hosts[-1] if row.hosts and not is_pending else None,  # a launch node is first
+            node=row.hosts[0] if row.hosts and not is_pending else None,
             start_s=row.start_s,
             reason="; ".join(reasons) if is_pending else "",
         )

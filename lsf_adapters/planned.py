@@ -109,6 +109,6 @@ def unfillable_until_s(windows: Sequence[Window], now_s: float) -> dict[str, flo
     """Return until when each host that bslots names can be backfilled; inf: no limit."""
     found: dict[str, float] = {}
     for window in windows:
-        for host, _ in window.hosts:
+        for host in window.hosts:
             found[host] = max(now_s + window.for_s, found.get(host, 0.0))
     return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bftrainer.model.cluster import Job, JobState
 
-LONGEST_TEXT = 1 << 14  # characters of a requirement that are read
+_LONGEST_TEXT = 1 << 14  # characters of a requirement that are read
 _SPAN = re.compile(r"span\[\s*(?:hosts=(1)\s*|ptile=(\d{1,6})\s*)\]")
 _SELECT = re.compile(r"select\[([^\[\]]{0,2000})\]")
 _USAGE = re.compile(r"rusage\[([^\[\]]{0,2000})\]")
@@ -139,7 +139,7 @@ def asked_hosts(words: Sequence[str]) -> tuple[str, ...]:
 
 def per_host(resources: str) -> int:
     """Return how many slots a job wants of each host; 0: not said; all on one host: -1."""
-    found = _SPAN.search(resources[:LONGEST_TEXT])
+    found = _SPAN.search(resources[:_LONGEST_TEXT])
     if found is None:
         return 0
     return -1 if found[1] else int(found[2])
@@ -177,7 +177,7 @@ def _unclear(asked: Asked | None) -> tuple[str, ...]:
     """Return the requirements that are not read, in LSF's words."""
     if asked is None:
         return ("its request was not read",)
-    text = asked.resources[:LONGEST_TEXT]
+    text = asked.resources[:_LONGEST_TEXT]
     selected = [one.strip() for one in _SELECT.findall(text)]
     found = [f"select[{one}]" for one in selected if one not in _PLAIN_TYPES]
     return (*found, *(f"rusage[{one}]" for one in _USAGE.findall(text)))

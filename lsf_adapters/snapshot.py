@@ -26,7 +26,6 @@ from bftrainer.model.cluster import (
 from bftrainer.poll.batch_system import observed_only
 from bftrainer.poll.pilot_names import pilot_of
 from lsf_adapters import bslots, commands, hosts, planned, queues
-from lsf_adapters.csm.compound import on_compute_nodes
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.jobs import JobReader, UnreadError
 from lsf_adapters.launcher import rank
@@ -55,7 +54,6 @@ class SnapshotReader:
         rarely_s: float = 30.0,
         plan_file: Path | None = None,
         gpus_per_node: int = 0,
-        compute: str = "",
         own_tokens: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Store the settings.
@@ -67,12 +65,11 @@ class SnapshotReader:
             rarely_s: how often queues and reservations are read.
             plan_file: of the planner (ALLOCATION_PLANNER=Y); None: there is none.
             gpus_per_node: where LSF does not tell.
-            compute: resource of compute nodes, others are none (CSM); "": all hosts are nodes.
             own_tokens: returns those in the names of our pilots; (): not known yet.
         """
         self._jobs, self._user, self._queue = jobs, user, pilot_queue
         self._rarely_s, self._plan_file, self._gpus = rarely_s, plan_file, gpus_per_node
-        self._compute, self._own_tokens = compute, own_tokens
+        self._own_tokens = own_tokens
         self.cycle_s = queues.DEFAULT_CYCLE_S
         self.queues: dict[str, queues.Queue] = {}
         self.slots: dict[str, int] = {}  # of each node
@@ -192,13 +189,7 @@ class SnapshotReader:
         self._all_slots = {host.name: host.slots for host in found if host.slots}
         if self.queues and self._queue not in self.queues:
             raise UnreadError(f"There is no queue {self._queue}.")
-        if self._compute and not self._hardware:
-            raise UnreadError("Which hosts are compute nodes is not known: lshosts was not read.")
-        return [host for host in found if self._is_node(host.name)]
-
-    def _is_node(self, name: str) -> bool:
-        held = self._hardware.get(name, hosts.Hardware())
-        return not self._compute or self._compute in held.features
+        return found
 
     def _nodes(self, seen: Sequence[hosts.Host]) -> tuple[Node, ...]:
         loads = self._part("load", lambda: hosts.loads(self._jobs.answer(commands.LSLOAD)))
@@ -252,7 +243,6 @@ class SnapshotReader:
         return pilot_of(row.name, self._own_tokens()) if is_own else ""
 
     def _job(self, row: JobRow) -> Job:
-        row = on_compute_nodes(row, self._compute) if self._compute else row
         job = job_of(row, self.slots)
         pilot_id = self._pilot_id(row)
         return replace(job, pilot_id=pilot_id) if pilot_id else job
@@ -281,7 +271,7 @@ class SnapshotReader:
         self, known: dict[str, planned.Planned], now_s: float
     ) -> dict[str, planned.Planned]:
         """Add LSF's own answer to how long reserved slots stay unfillable."""
-        found = self._part("slots", lambda: bslots.windows(self._jobs.answer(bslots.ALL)))
+        found = self._part("slots", lambda: bslots.windows(self._jobs.answer(commands.BSLOTS)))
         until_s = planned.unfillable_until_s(found or (), now_s)
         made = {}
         for job_id, plan in known.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 import pydantic
@@ -14,7 +15,14 @@ Value = Annotated[str, pydantic.StringConstraints(pattern=r"^[^\x00]*$")]
 Options = TypeVar("Options", bound=pydantic.BaseModel)
 
 
-def checked(model: type[Options], options: Mapping[str, Any], *, code: str, name: str) -> Options:
+def checked(
+    model: type[Options],
+    options: Mapping[str, Any],
+    *,
+    code: str,
+    name: str,
+    removed: Mapping[str, str] = MappingProxyType({}),
+) -> Options:
     """Return the options as the model's fields.
 
     Args:
@@ -22,6 +30,7 @@ def checked(model: type[Options], options: Mapping[str, Any], *, code: str, name
         options: as given.
         code: of the error.
         name: of the batch system, for people.
+        removed: options of earlier releases → why there is none any more.
 
     Raises:
         OptionError: some are unknown or malformed; all are named.
@@ -32,12 +41,25 @@ def checked(model: type[Options], options: Mapping[str, Any], *, code: str, name
         raise OptionError(
             code,
             [
-                OptionProblem(
-                    path=found["loc"],
-                    cause=f"Option {'.'.join(map(str, found['loc']))!r} of the {name} batch system "
-                    f"is wrong: {found['msg']}.",
-                    next_step=f"Use only: {', '.join(model.model_fields)}.",
-                )
+                _problem(model, found["loc"], found["msg"], name, removed)
                 for found in errors.errors(include_url=False, include_context=False)
             ],
         ) from errors
+
+
+def _problem(
+    model: type[pydantic.BaseModel],
+    path: tuple[int | str, ...],
+    what: str,
+    name: str,
+    removed: Mapping[str, str],
+) -> OptionProblem:
+    option = str(path[0]) if path else ""
+    if option in removed:
+        cause = f"{option} is no option of the {name} batch system any more: {removed[option]}."
+        return OptionProblem(path=path, cause=cause, next_step="Delete it.")
+    return OptionProblem(
+        path=path,
+        cause=f"Option {'.'.join(map(str, path))!r} of the {name} batch system is wrong: {what}.",
+        next_step=f"Use only: {', '.join(model.model_fields)}.",
+    )

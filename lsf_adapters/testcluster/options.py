@@ -19,8 +19,8 @@ _VALUED = frozenset(
 _IBM_FLAGS = _FLAGS | {"rn", "ti", "IS", "ISp", "ISs", "IX", "Ne", "XF", "ar", "ul"}
 _IBM_VALUED = (_VALUED - {"Zs"}) | {
     *("app", "cwd", "We", "sla", "env", "gpu", "G", "U", "g", "eo", "oo", "outdir", "wt", "wa"),
-    *("Q", "C", "T", "v", "p", "sp", "hl", "csm", "alloc_flags", "network", "rcacct"),
-    *("jsm", "ptl", "eptl", "hostfile", "freq", "data", "notify", "K1", "ext", "Lp"),
+    *("Q", "C", "T", "v", "p", "sp", "hl", "network", "rcacct"),
+    *("ptl", "eptl", "hostfile", "freq", "data", "notify", "K1", "ext", "Lp"),
 }
 _MAX_NAME = 512
 _ARRAY = re.compile(r"(.*)\[([0-9,:-]+)\](%[0-9]+)?", re.DOTALL)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 
 from bftrainer.hostlist import ParseError
 from bftrainer.poll.announcer import STAND_IN, Announcement
-from lsf_adapters.csm.compound import on_compute_nodes
 from lsf_adapters.requests import Asked, JobRow, asked_hosts, job_of
 from lsf_adapters.told.whole import DROPPED
 from lsf_adapters.told.words import Words
@@ -145,7 +144,7 @@ def _submitted(
     if not earlier.note_new(job_id, row.queue, at_s):
         return None
     # Its id is known: what it counts as, it counts as in polls, too.
-    job = replace(job_of(on_compute_nodes(row), slots_of), family=str(job_id))
+    job = replace(job_of(row, slots_of), family=str(job_id))
     return Announcement(at_s=at_s, partition=row.queue, job=job)
 
 

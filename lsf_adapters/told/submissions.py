@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bftrainer.poll.announcer import STAND_IN, Announcement
-from lsf_adapters.csm.compound import on_compute_nodes
 from lsf_adapters.requests import Asked, JobRow, asked_hosts, job_of
 from lsf_adapters.told.script import FIRST_LINE, KEYS, MOST_BYTES
 
@@ -50,7 +49,7 @@ def submission(
         submit_s=at_s,
         asked=_asked(said, at_s),
     )
-    job = job_of(on_compute_nodes(row), slots_of)
+    job = job_of(row, slots_of)
     if not row.queue:
         job = replace(job, partitions=())  # the default one, or any of several
     return Announcement(at_s=at_s, partition=row.queue, job=job)

@@ -377,12 +377,58 @@ def test_queues() -> None:
         queues.queues(recorded("bqueues-l")[:-3])
 
 
+# A window of Durham's COSMA (http://star-www.dur.ac.uk/~pdraper/cosma/backfill.html).
+BSLOTS = """\
+SLOTS:    70
+RUNTIME:  6 hours 37 minutes 0 seconds
+HOSTS:    12*m4140 12*m4168 11*m4071 11*m4153 12*m4061 12*m4084
+"""
+
+
+def test_windows_and_their_hosts() -> None:
+    text = f"LSF is down. Please wait ...\n{BSLOTS}\nSLOTS: 8\nRUNTIME: UNLIMITED\n"
+    first, second = bslots.windows(f"{text}HOSTS: 4*a01n01\n 4*a01n02\n")
+    assert first.for_s == 6 * 3600 + 37 * 60
+    assert first.hosts == ("m4140", "m4168", "m4071", "m4153", "m4061", "m4084")
+    assert second == bslots.Window(for_s=math.inf, hosts=("a01n01", "a01n02"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No backfill window exists at this time\n",
+        "No backfill window meets these requirements at this time\n",
+    ],
+)
+def test_no_window_is_an_answer(text: str) -> None:
+    assert bslots.windows(text) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        BSLOTS[:-20] + "\n",  # hosts that do not add up
+        BSLOTS.rpartition("HOSTS")[0],
+        BSLOTS.replace("37 minutes 0 seconds", "and more"),
+        BSLOTS.replace("6 hours 37 minutes 0 seconds", "a while"),
+        BSLOTS.replace("12*m4140", "x*m4140"),
+        "CRENEAUX DUREE\n42 1 heure\n",
+        "SLOTS          RUNTIME\n42             1 hours 11 minutes 50 seconds\n",  # without -l
+        "RUNTIME: UNLIMITED\n",
+        "SLOTS: 4\nSLOTS: 4\nRUNTIME: UNLIMITED\nHOSTS: 4*n1\n",
+    ],
+)
+def test_other_windows_are_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        bslots.windows(text)
+
+
 def test_windows_and_plans() -> None:
     said = "SLOTS: 4\nRUNTIME: 1 hour 38 minutes 12 seconds\nHOSTS: 2*n001 2*n002\n\n"
     said += "SLOTS: 2\nRUNTIME: UNLIMITED\nHOSTS: 2*n001\n"
     until_s = planned.unfillable_until_s(bslots.windows(said), NOW_S)
     assert until_s == {"n001": math.inf, "n002": NOW_S + 5892.0}
-    assert bslots.windows("No backfill window exists at this time\n") == ()
     plan = {"JOB_ID": "lab@7", "START_TIME": "1795338531", "ALLOC": [{"HOST": "n001"}]}
     assert planned.plans(json.dumps({"PLANS": [plan]})) == {
         "7": planned.Planned(start_s=1795338531.0, nodes=("n001",))

@@ -74,6 +74,20 @@ def test_the_batch_system_that_is_used_checks_them(written: Callable[[str], Path
     assert places(path, batch_system="local") == [(2, 12, "BFT-1256")]
 
 
+@pytest.mark.parametrize("option", ["launch: csm", "block_nodes: 1", "alloc_flags: smt4"])
+def test_an_option_that_was_removed_is_to_be_deleted(
+    written: Callable[[str], Path], option: str
+) -> None:
+    path = written(f"batch_options:\n  {option}\n")
+    with pytest.raises(PolicyErrors) as caught:
+        load_policy_file(path, batch_system="lsf")
+    (problem,) = caught.value.problems
+    name = option.partition(":")[0]
+    assert (problem.line, problem.code) == (2, "BFT-1202")
+    assert problem.cause.startswith(f"{name} is no option of the LSF batch system any more: ")
+    assert problem.next_step == "Delete it."
+
+
 def test_a_section_whose_last_line_was_deleted_is_empty(written: Callable[[str], Path]) -> None:
     path = written("batch_options:\n  # hook_file: /x\npolicy_options:\nmax_nodes_by_user:\n")
     assert load_policy_file(path, batch_system="slurm").policy == SitePolicy()

@@ -192,7 +192,10 @@ DOORS = (
     _door(
         "windows",
         lambda text: planned.unfillable_until_s(bslots.windows(text), _NOW_S),
-        texts("SLOTS: 4\nRUNTIME: 25 hours 42 minutes\nHOSTS: 4*n1\n"),
+        texts(
+            "SLOTS: 4\nRUNTIME: 25 hours 42 minutes\nHOSTS: 4*n1\n",
+            "SLOTS: 8\nRUNTIME: UNLIMITED\nHOSTS: 4*n1 4*n2\n",
+        ),
     ),
     _door("lsid", _lsid, texts(_read("lsid"))),
     _door("date", lambda text: dates.epoch_s(text, _NOW_S), texts("Sun Nov 22 08:33:00 2026 L")),
