@@ -16,26 +16,26 @@ from typing import Annotated, Any
 
 import pydantic
 
-from bftrainer.errors import BatchSystemError
-from bftrainer.hostlist import ParseError
+from bftrainer.batch.announcer import Announcer
+from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
+from bftrainer.batch.options import Value, Variable, checked
+from bftrainer.batch.site_inspector import own_program
+from bftrainer.fleet.wire.listener import look_around
 from bftrainer.model.cluster import Snapshot
-from bftrainer.model.finding import NOTHING, Finding, Measured
+from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.findings import NOTHING, Finding, Measured
+from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site_file import SiteFile
-from bftrainer.poll.announcer import Announcer
-from bftrainer.poll.batch_system import BatchSystem, PilotObservation, PilotRequest
-from bftrainer.poll.options import Value, Variable, checked
-from bftrainer.poll.site_inspector import own_program
-from bftrainer.wire.listening import look_around
 from lsf_adapters import doctor
 from lsf_adapters.commands import DEFAULT_TIMEOUT_S, LSHOSTS, LsfCommands
 from lsf_adapters.jobs import JobReader
 from lsf_adapters.launcher import PilotLauncher
+from lsf_adapters.notifications.esub import SubmissionFiles
+from lsf_adapters.notifications.watch import EventsFile
 from lsf_adapters.queues import DEFAULT_CYCLE_S
 from lsf_adapters.settings import Facts, SettingsReader, facts
 from lsf_adapters.site_files import ACCOUNT, site_files
 from lsf_adapters.snapshot import SnapshotReader
-from lsf_adapters.told.esub import SubmissionFiles
-from lsf_adapters.told.watch import EventsFile
 
 LOG = logging.getLogger("bftrainer.lsf")
 _Word = Annotated[str, pydantic.StringConstraints(pattern=r"^[^\s\x00]+$")]

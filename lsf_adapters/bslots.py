@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from bftrainer.hostlist import ParseError
+from bftrainer.model.hostlist import ParseError
 
 _PART = re.compile(r"(\d{1,6}) (day|hour|minute|second)s?\b")
 _UNIT_S = {"day": 86400.0, "hour": 3600.0, "minute": 60.0, "second": 1.0}

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bftrainer import process
-from bftrainer.poll.commands import DEFAULT_PATH, Commands
+from bftrainer.batch import process
+from bftrainer.batch.commands import DEFAULT_PATH, Commands
 
 # volclava answers 1,000 pending jobs in 0.3 s; its commands repeat a request every 10 s.
 DEFAULT_TIMEOUT_S = 15.0

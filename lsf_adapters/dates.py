@@ -12,7 +12,7 @@ import time
 from calendar import timegm
 from datetime import UTC, datetime
 
-from bftrainer.hostlist import ParseError
+from bftrainer.model.hostlist import ParseError
 
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _WORDS = re.compile(

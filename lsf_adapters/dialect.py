@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import re
 
-from bftrainer.hostlist import ParseError
+from bftrainer.model.hostlist import ParseError
 
 _IBM = re.compile(r"IBM (?:Spectrum )?(?:Platform )?LSF\b.*?\b(\d+)\.(\d+)")
 _VOLCLAVA = re.compile(r"volclava project (\d+)\.(\d+)")

@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Node, NodeLeft, NodeState
+from bftrainer.model.hostlist import ParseError
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.table import Record, count, each, records, rows
 

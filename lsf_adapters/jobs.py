@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from bftrainer import process
-from bftrainer.hostlist import ParseError
-from bftrainer.poll.commands import why_failed
+from bftrainer.batch import process
+from bftrainer.batch.commands import why_failed
+from bftrainer.model.hostlist import ParseError
 from lsf_adapters import commands, dates, queue_list
 from lsf_adapters.commands import LsfCommands, is_away, printed
 from lsf_adapters.dialect import Dialect, cluster_of

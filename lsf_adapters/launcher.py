@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bftrainer import process
-from bftrainer.errors import BatchSystemError
-from bftrainer.hostlist import ParseError
+from bftrainer.batch import process
+from bftrainer.batch.batch_system import PilotObservation, PilotRequest
+from bftrainer.batch.commands import why_failed
+from bftrainer.batch.pilot_names import job_name, token_of, token_of_place
 from bftrainer.model.cluster import Presence
-from bftrainer.model.ended import EndedBy
-from bftrainer.poll.batch_system import PilotObservation, PilotRequest
-from bftrainer.poll.commands import why_failed
-from bftrainer.poll.pilot_names import job_name, token_of, token_of_place
-from bftrainer.preamble import under
+from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.hostlist import ParseError
+from bftrainer.model.pilot_end import EndedBy
+from bftrainer.model.preamble import under
 from lsf_adapters.commands import LsfCommands, has_waited, said
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.jobs import JobReader, UnreadError

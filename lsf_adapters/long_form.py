@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from bftrainer.hostlist import ParseError
+from bftrainer.model.hostlist import ParseError
 from lsf_adapters import dates
 from lsf_adapters.requests import Asked, asked_hosts
 

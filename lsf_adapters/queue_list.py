@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from bftrainer import process
-from bftrainer.hostlist import ParseError
+from bftrainer.batch import process
+from bftrainer.model.hostlist import ParseError
 from lsf_adapters import dates
 from lsf_adapters.commands import printed, said
 from lsf_adapters.dialect import Dialect

@@ -9,8 +9,8 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Partition
+from bftrainer.model.hostlist import ParseError
 
 DEFAULT_CYCLE_S = 10.0  # MBD_SLEEP_TIME where lsb.params does not set it (installers' template)
 _QUEUE = re.compile(r"^QUEUE: (\S+)\s*$", re.MULTILINE)

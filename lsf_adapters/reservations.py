@@ -11,8 +11,8 @@ import re
 from calendar import timegm
 from time import gmtime
 
-from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Reservation
+from bftrainer.model.hostlist import ParseError
 
 _HEAD = re.compile(r"^RSVID\s+TYPE\s+USER\s+\S*\s*RSV_HOSTS\s+TIME_WINDOW", re.MULTILINE)
 NONE = re.compile(r"[Nn]o (?:advance )?reservations? found")

@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from bftrainer.poll.batch_system import PilotRequest
-from bftrainer.poll.pilot_script import fault_of
+from bftrainer.batch.batch_system import PilotRequest
+from bftrainer.batch.pilot_script import fault_of
 
 _OWN_VARIABLES = ("LSB_", "LSF_", "BSUB_")  # of LSF; they would change what its commands do
 

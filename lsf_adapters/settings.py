@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bftrainer.hostlist import ParseError
-from bftrainer.poll.commands import why_failed
+from bftrainer.batch.commands import why_failed
+from bftrainer.model.hostlist import ParseError
 from lsf_adapters import commands
 from lsf_adapters.commands import LsfCommands
 from lsf_adapters.dialect import Dialect, cluster_of

@@ -10,20 +10,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bftrainer.hostlist import ParseError
-from bftrainer.model.site_file import SiteFile
-from bftrainer.poll.service_files import PROGRAM, service_files
-from bftrainer.poll.site_inspector import (
+from bftrainer.batch.service_files import PROGRAM, service_files
+from bftrainer.batch.site_inspector import (
     FirstSetting,
     checklist,
     first_policy,
     pilots_setting,
     pilots_steps,
 )
+from bftrainer.model.hostlist import ParseError
+from bftrainer.model.site_file import SiteFile
 from lsf_adapters import doctor
 from lsf_adapters.dialect import Dialect
+from lsf_adapters.notifications import script
 from lsf_adapters.settings import Facts
-from lsf_adapters.told import script
 
 ACCOUNT = "bftrainer"  # of the daemon, where nobody has said another
 QUEUES_NAME = "lsb.queues.bftrainer"

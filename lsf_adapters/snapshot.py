@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from bftrainer.hostlist import ParseError
+from bftrainer.batch.batch_system import observed_only
+from bftrainer.batch.pilot_names import pilot_of
 from bftrainer.model.cluster import (
     Job,
     JobState,
@@ -23,9 +24,8 @@ from bftrainer.model.cluster import (
     Snapshot,
     not_idle_where_jobs_run,
 )
-from bftrainer.poll.batch_system import observed_only
-from bftrainer.poll.pilot_names import pilot_of
-from lsf_adapters import bslots, commands, hosts, planned, queues
+from bftrainer.model.hostlist import ParseError
+from lsf_adapters import bslots, commands, hosts, planned_starts, queues
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.jobs import JobReader, UnreadError
 from lsf_adapters.launcher import rank
@@ -36,7 +36,7 @@ from lsf_adapters.table import in_words
 T = TypeVar("T")
 CONFIG_INTERVAL_S = 600.0
 NOT_THERE = "brsvs cannot be started"  # the site has not installed it
-MODEL = "lsf"  # of the queue (bftrainer.queue)
+MODEL = "lsf"  # of the queue (bftrainer.batch.queue)
 OBSERVED_ONLY = observed_only(
     "This LSF is neither IBM Spectrum LSF 10.1 nor volclava 2", "docs/howto/lsf-site.md"
 )
@@ -251,28 +251,28 @@ class SnapshotReader:
         self, jobs: list[Job], reserved: list[str], now_s: float, dialect: Dialect | None
     ) -> tuple[Job, ...]:
         """Add starts and nodes that LSF has planned."""
-        known: dict[str, planned.Planned] = {}
+        known: dict[str, planned_starts.Planned] = {}
         is_said = any(job.planned_nodes for job in jobs)  # volclava's -UF did
         if self._plan_file is not None:
             known = self._part("plan", self._read_plan) or {}
         if reserved and not known and not is_said and dialect is Dialect.IBM:
             rows = self._part("reserved slots", self._jobs.reserved) or {}
             known = {
-                job_id: planned.Planned(start_s=row.asked.start_s, nodes=row.asked.reserved)
+                job_id: planned_starts.Planned(start_s=row.asked.start_s, nodes=row.asked.reserved)
                 for job_id, row in rows.items()
                 if row.asked is not None and row.asked.reserved
             }
         has_estimate = any(job.start_s for job in jobs if job.state is JobState.PENDING)
         if reserved and dialect is Dialect.IBM and not has_estimate:
             known = self._with_windows(known, now_s)
-        return planned.with_plans(jobs, known, reserved, now_s + self.cycle_s)
+        return planned_starts.with_plans(jobs, known, reserved, now_s + self.cycle_s)
 
     def _with_windows(
-        self, known: dict[str, planned.Planned], now_s: float
-    ) -> dict[str, planned.Planned]:
+        self, known: dict[str, planned_starts.Planned], now_s: float
+    ) -> dict[str, planned_starts.Planned]:
         """Add LSF's own answer to how long reserved slots stay unfillable."""
         found = self._part("slots", lambda: bslots.windows(self._jobs.answer(commands.BSLOTS)))
-        until_s = planned.unfillable_until_s(found or (), now_s)
+        until_s = planned_starts.unfillable_until_s(found or (), now_s)
         made = {}
         for job_id, plan in known.items():
             ends = [until_s[name] for name in plan.nodes if name in until_s]
@@ -280,11 +280,11 @@ class SnapshotReader:
             made[job_id] = replace(plan, start_s=start_s)
         return made
 
-    def _read_plan(self) -> dict[str, planned.Planned]:
+    def _read_plan(self) -> dict[str, planned_starts.Planned]:
         if self._plan_file is None:
             return {}
         try:
-            return planned.plans(self._plan_file.read_text(errors="replace"))
+            return planned_starts.plans(self._plan_file.read_text(errors="replace"))
         except OSError as problem:
             raise UnreadError(f"The planner's file: {problem.strerror or problem}.") from problem
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from bftrainer.hostlist import ParseError
+from bftrainer.model.hostlist import ParseError
 
 Record = Mapping[str, str]
 S = TypeVar("S")

@@ -15,7 +15,7 @@ import numpy as np
 from milp.classes import ClassesAnswer
 from milp.exact.dual import PoolAnswer
 from milp.options import Options
-from milp.placing.place import place
+from milp.placement.place import place
 from milp.pool import PoolView
 from milp.problem import Allocation, Marginal, Problem
 from milp.tables import value_table

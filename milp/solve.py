@@ -9,7 +9,7 @@ Ties: fewest rescales, then earlier trainers get more. Called by the milp policy
 from __future__ import annotations
 
 from milp.answer import answer_of_one, answer_of_several
-from milp.capped import is_kept, solve_capped, with_full_caps
+from milp.caps import is_kept, solve_capped, with_full_caps
 from milp.classes import solve_classes
 from milp.errors import ProblemError
 from milp.exact.dual import PoolAnswer, solve_pool, solve_pool_dense

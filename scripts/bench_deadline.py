@@ -32,7 +32,7 @@ from _bench.deadline import covering, grid, played, reserving
 from _bench.deadline.pools import BURSTS, LIKE_SUMMIT, Pool, pools
 from _bench.deadline.scoring import BINS, Floats, Score, bins_of, plot, score
 
-from bftrainer.simulate.traces.fragments import HOUR_S
+from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.study.deadline.futures import Drawing
 from bftrainer.study.deadline.outlook import history_for, outlook
 

@@ -17,13 +17,13 @@ from typing import Final
 
 from _bench.benchmark import Benchmark, Measured, note
 
-from bftrainer.simulate.session import Choices, play
-from bftrainer.simulate.traces.fragments import Fragments
-from bftrainer.simulate.traces.generator import generate
-from bftrainer.simulate.traces.read import read_trace
-from bftrainer.simulate.workloads.builders import hpo
-from bftrainer.simulate.workloads.networks import NETWORKS
-from bftrainer.simulate.workloads.submission import Submission
+from bftrainer.batch.traces.fragments import Fragments
+from bftrainer.batch.traces.generator import generate
+from bftrainer.batch.traces.read import read_trace
+from bftrainer.lab.simulator.session import Choices, play
+from bftrainer.lab.workloads.builders import hpo
+from bftrainer.lab.workloads.networks import NETWORKS
+from bftrainer.lab.workloads.submission import Submission
 from milp.problem import Objective
 
 USERS: Final = ("ann", "bob", "cat", "dan")

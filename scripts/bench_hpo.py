@@ -2,7 +2,7 @@
 """The BFTrainer paper's search for hyper-parameters, a study of 1,000 trials, with each rule.
 
 ShuffleNet trials of 100 epochs on 1,024 Summit nodes, as in sections 5.1 of the paper; P_jmax 10.
-The learning curves are assumed: drawn like LCDB's (bftrainer.simulate.studies.curves). Without
+The learning curves are assumed: drawn like LCDB's (_bench.studies.curves). Without
 BFTRAINER_DATA or --trace the generated sample trace is replayed, repeated as often as needed.
 
 Prints what rules are worth, what it is worth that trials grow as others wait or stop, how many to
@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 from _bench import hpo, hpo_curves
 from _bench.benchmark import Benchmark, Measured, note
+from _bench.studies.longer import repeated
+from _bench.studies.session import NEAR, Figures
 
-from bftrainer.papers.bftrainer.extent import FULL
-from bftrainer.papers.bftrainer.scenario import choose_scenario
-from bftrainer.simulate.studies.longer import repeated
-from bftrainer.simulate.studies.session import NEAR, Figures
-from bftrainer.simulate.traces.fragments import Fragments
+from bftrainer.batch.traces.fragments import Fragments
+from bftrainer.lab.papers.bftrainer.extent import FULL
+from bftrainer.lab.papers.bftrainer.scenario import choose_scenario
 
 HEADINGS = (
     *("best, h", f"{NEAR:g} off, h", "regret", "over, h", "node-h", "of all", "full", "waiting"),

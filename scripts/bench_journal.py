@@ -18,7 +18,7 @@ from _bench.journalling import BETWEEN_S, Start, Written, restarted, written
 
 from bftrainer.journal import retention
 from bftrainer.journal.differences import LONGEST_CHAIN
-from bftrainer.policy.model import SitePolicy
+from bftrainer.site.policy.model import SitePolicy
 
 SIZES = (1_000, 5_000)
 QUEUES = (0, 1_000, 10_000)

@@ -35,7 +35,7 @@ from _bench.waiting import wait_until_async
 
 from bftrainer.elastic import files
 from bftrainer.elastic.checkpoint_gap import LIVES
-from bftrainer.policy.model import SitePolicy
+from bftrainer.site.policy.model import SitePolicy
 
 SCRIPT = Path(__file__).resolve().parent / "workloads" / "lives_train.py"
 RULES = ("life", "quarter")

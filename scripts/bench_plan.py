@@ -19,7 +19,7 @@ import numpy as np
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.planning import Compared, brute_force_error, compared, graph_error, large, many
 
-from bftrainer.papers.rubberband.placement import replaced
+from bftrainer.lab.papers.rubberband.placement import replaced
 
 PLANNERS = ("static", "naive", "literal", "repaired")
 

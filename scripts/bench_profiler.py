@@ -24,8 +24,8 @@ from _bench.benchmark import Benchmark, Measured, note
 from _bench.profiling_real import Real, learn_here
 from _bench.profiling_replays import LOSS, OBJECTIVES, RESCALES, WRONG, Row, gains_of, replay
 
-from bftrainer.profile.fit import MeasuredSize, fit
-from bftrainer.simulate.workloads.networks import NETWORKS
+from bftrainer.decide.throughput.fit import MeasuredSize, fit
+from bftrainer.lab.workloads.networks import NETWORKS
 from milp.problem import Objective
 from milp.worth import curve_at
 

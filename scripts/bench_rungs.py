@@ -26,9 +26,9 @@ from _bench import rungs, samplers
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.lcdb import ETA, DataSet, archive, data_sets
 from _bench.pruners import Beside
+from _bench.rule_replay import play
 from optuna.pruners import MedianPruner, SuccessiveHalvingPruner
 
-from bftrainer.study.playing import play
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.trials import Rule, Trial, Verdicts
 

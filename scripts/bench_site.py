@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from _bench.benchmark import Benchmark, Measured, note
-from _bench.site import cells, measures, report, scenarios, workers
-from _bench.site.arms import Arm, Outcome
-from _bench.site.cells import Cell
+from _bench.site import measures, report, scenarios, workers
 from _bench.site.measures import Judged, Runs
 from _bench.site.workers import Task
 from _bench.targets import Target, print_targets
+
+from bftrainer.lab.site import cells
+from bftrainer.lab.site.arms import Arm, Outcome
+from bftrainer.lab.site.cells import Cell
 
 ARMS: tuple[Arm, ...] = ("without", "bftrainer", "preemptable")
 LARGE_SEEDS = 2

@@ -20,14 +20,14 @@ from dataclasses import replace
 from statistics import fmean
 
 from _bench.benchmark import Benchmark, Measured, note
-from _bench.site.cells import Cell
-from _bench.site.training import play as play_site
 
-from bftrainer.simulate.costs import MEASURED, constant
-from bftrainer.simulate.session import Choices, play
-from bftrainer.simulate.traces import SAMPLE
-from bftrainer.simulate.traces.read import read_trace
-from bftrainer.simulate.workloads import Submission, by_name
+from bftrainer.batch.traces import SAMPLE
+from bftrainer.batch.traces.read import read_trace
+from bftrainer.lab.simulator.costs import MEASURED, constant
+from bftrainer.lab.simulator.session import Choices, play
+from bftrainer.lab.site.cells import Cell
+from bftrainer.lab.site.training import play as play_site
+from bftrainer.lab.workloads import Submission, by_name
 from milp.problem import Curve
 
 STARTS_S, POLLS_S = (1.0, 30.0, 300.0), (1.0, 15.0, 60.0)

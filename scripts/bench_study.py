@@ -20,11 +20,11 @@ from pathlib import Path
 
 from _bench.benchmark import Benchmark, Measured, note
 
-from bftrainer import process
 from bftrainer.api.client import Client
 from bftrainer.api.peer import user_name
-from bftrainer.cli.study.finding import open_loop
-from bftrainer.demo.local_site import LocalSite
+from bftrainer.batch import process
+from bftrainer.cli.study.lookup import open_loop
+from bftrainer.lab.demo.local_site import LocalSite
 from bftrainer.model.trainer import CheckpointContract, TrainerChange, TrainerSpec
 from bftrainer.study.directory import StudyDirectory, new_directory, write_directory
 from bftrainer.study.document import parse_study

@@ -16,7 +16,7 @@ from typing import Any
 
 from _bench.targets import ROOT, recorded
 
-from bftrainer.compare.table import HEADERS, Interval, Row, cells
+from bftrainer.lab.compare.table import HEADERS, Interval, Row, cells
 
 PAGE, KEPT = ROOT / "docs/policies/compare.md", ROOT / "docs/policies/compare.json"
 HERE = "<!-- written by scripts/write_compare.py -->\n"

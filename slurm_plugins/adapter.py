@@ -14,21 +14,21 @@ from typing import Any, Self
 
 import pydantic
 
-from bftrainer.errors import BatchSystemError
-from bftrainer.hostlist import ParseError
+from bftrainer.batch.announcer import Announcer
+from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
+from bftrainer.batch.options import Value, Variable, checked
+from bftrainer.batch.service_files import ACCOUNT
+from bftrainer.batch.site_inspector import own_program
+from bftrainer.fleet.wire.listener import look_around
 from bftrainer.model.cluster import JobState, NodeLeft, Snapshot
-from bftrainer.model.finding import NOTHING, Finding, Measured
+from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.findings import NOTHING, Finding, Measured
+from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site_file import SiteFile
-from bftrainer.poll.announcer import Announcer
-from bftrainer.poll.batch_system import BatchSystem, PilotObservation, PilotRequest
-from bftrainer.poll.options import Value, Variable, checked
-from bftrainer.poll.service_files import ACCOUNT
-from bftrainer.poll.site_inspector import own_program
-from bftrainer.submit.client import SubmitHelper
-from bftrainer.wire.listening import look_around
+from bftrainer.site.submit.client import SubmitHelper
 from slurm_plugins import commands, doctor, releases
+from slurm_plugins.command_errors import why_failed
 from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands
-from slurm_plugins.failing import why_failed
 from slurm_plugins.floor import STEP_ID, Floor
 from slurm_plugins.hook.relay_words import key_of
 from slurm_plugins.hook.source import HookSource, RelaySettings, address_of

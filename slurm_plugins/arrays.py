@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState
+from bftrainer.model.hostlist import ParseError
 
 MOST_TASKS = 1_000  # expanded per array; the others follow in later polls
 MOST_RANGES = 5_000

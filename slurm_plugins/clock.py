@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from bftrainer.hostlist import ParseError
+from bftrainer.model.hostlist import ParseError
 from slurm_plugins import parse
 
 _HEADER = re.compile(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bftrainer import process
-from bftrainer.poll.commands import Commands
-from slurm_plugins import asked
+from bftrainer.batch import process
+from bftrainer.batch.commands import Commands
+from slurm_plugins import job_requests
 from slurm_plugins.parse import FIELD, NODE_FIELDS, RECORD
 
 
@@ -31,7 +31,7 @@ PILOT_FORMAT = RECORD + FIELD.join(("%i", "%T", "%r", "%S", "%N", "%e"))
 # Only -O shows how much memory and how many GPUs of a node are allocated.
 SINFO = ("sinfo", "-h", "-N", "-a", "--noconvert", "-O", _long(NODE_FIELDS))
 SQUEUE = ("squeue", "-h", "-a", "--noconvert", "-o", JOB_FORMAT)
-ASKED = ("squeue", "-h", "-a", "-t", "PD", "--noconvert", "-O", _long(asked.FIELDS))
+ASKED = ("squeue", "-h", "-a", "-t", "PD", "--noconvert", "-O", _long(job_requests.FIELDS))
 RESERVATIONS = ("scontrol", "-o", "show", "reservations")
 SDIAG = ("sdiag",)
 CONFIG = ("scontrol", "show", "config")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from bftrainer.hostlist import ParseError
 from bftrainer.model.features import LONGEST, MOST_NAMES, Rule, Way, rule_of
-from slurm_plugins.written import said
+from bftrainer.model.hostlist import ParseError
+from slurm_plugins.user_text import said
 
 _COUNTED = re.compile(r"(.*)\*([0-9]{1,6})")
 _BRACKETED = re.compile(r"(?:([^\[\]]*)&)?\[([^\[\]]+)\](?:&([^\[\]]*))?")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from bftrainer.hostlist import ParseError
-from slurm_plugins.written import LONGEST
+from bftrainer.model.hostlist import ParseError
+from slurm_plugins.user_text import LONGEST
 
 _WHOLE = re.compile(r"[0-9]{1,18}")
 _SHORT = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([KM])")  # without --noconvert

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bftrainer import process
-from bftrainer.errors import BatchSystemError
-from bftrainer.hostlist import expand
+from bftrainer.batch import process
+from bftrainer.batch.batch_system import PilotObservation, PilotRequest
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Presence, Reservation
-from bftrainer.poll.batch_system import PilotObservation, PilotRequest
+from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.hostlist import expand
 from slurm_plugins import parse
+from slurm_plugins.command_errors import why_failed
 from slurm_plugins.commands import SlurmCommands
-from slurm_plugins.failing import why_failed
 from slurm_plugins.launcher import agent_under
 
 STEP_ID = re.compile(r"[0-9]{1,10}\.[0-9]{1,10}")

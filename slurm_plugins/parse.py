@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from bftrainer.hostlist import ParseError, expand
 from bftrainer.model.cluster import (
     Job,
     Node,
@@ -26,13 +25,14 @@ from bftrainer.model.cluster import (
     Reservation,
     SchedulerCycle,
 )
+from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins import states
-from slurm_plugins.again import Rows
 from slurm_plugins.arrays import tasks_of
 from slurm_plugins.constraint import ways_of
 from slurm_plugins.counts import gpus_of, whole
 from slurm_plugins.releases import release_of
-from slurm_plugins.written import LONGEST, NOTHING, Doubts, NodeLists, said
+from slurm_plugins.row_cache import Rows
+from slurm_plugins.user_text import LONGEST, NOTHING, Doubts, NodeLists, said
 
 RECORD = "\x1e"
 FIELD = "\x1f"

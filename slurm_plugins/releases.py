@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
-from bftrainer.errors import BatchSystemError
-from bftrainer.hostlist import ParseError
-from bftrainer.model.finding import Finding, Weight
-from bftrainer.poll.batch_system import observed_only
+from bftrainer.batch.batch_system import observed_only
+from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.findings import Finding, Weight
+from bftrainer.model.hostlist import ParseError
 
 KNOWN = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05")
 PATTERN = r"[0-9]{2}\.[0-9]{2}"

@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bftrainer.model.site_file import SiteFile
-from bftrainer.poll.service_files import ACCOUNT, PROGRAM, service_files
-from bftrainer.poll.site_inspector import (
+from bftrainer.batch.service_files import ACCOUNT, PROGRAM, service_files
+from bftrainer.batch.site_inspector import (
     FirstSetting,
     checklist,
     first_policy,
     pilots_setting,
     pilots_steps,
 )
-from bftrainer.submit.service_files import helper_files
+from bftrainer.model.site_file import SiteFile
+from bftrainer.site.submit.service_files import helper_files
 from slurm_plugins import doctor
 from slurm_plugins.doctor import SlurmSettings
 from slurm_plugins.hook import scripts

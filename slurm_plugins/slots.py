@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from bftrainer.errors import UsageError
 from bftrainer.model.cluster import Job, Node, NodeLeft, NodeState, Reservation
+from bftrainer.model.errors import UsageError
 
 SEPARATOR = "/"
 _IN_USE = (NodeState.IDLE, NodeState.PLANNED, NodeState.ALLOCATED, NodeState.COMPLETING)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from bftrainer.hostlist import ParseError
+from bftrainer.batch.pilot_names import pilot_of
 from bftrainer.model.cluster import (
     Job,
     JobState,
@@ -28,18 +28,18 @@ from bftrainer.model.cluster import (
     Snapshot,
     not_idle_where_jobs_run,
 )
-from bftrainer.poll.pilot_names import pilot_of
-from slurm_plugins import asked, commands, parse, releases, slots
-from slurm_plugins.again import Made, Rows
+from bftrainer.model.hostlist import ParseError
+from slurm_plugins import commands, job_requests, parse, releases, slots
 from slurm_plugins.arrays import Room, written_out
 from slurm_plugins.clock import ControllerClock
+from slurm_plugins.command_errors import is_controller_away, why_failed
 from slurm_plugins.commands import SlurmCommands
-from slurm_plugins.completing import Completing
-from slurm_plugins.entitled import judged
-from slurm_plugins.failing import is_controller_away, why_failed
+from slurm_plugins.completion import Completing
 from slurm_plugins.floor import Floor
+from slurm_plugins.row_cache import Made, Rows
+from slurm_plugins.startable import judged
 from slurm_plugins.topology import switches
-from slurm_plugins.written import Unread
+from slurm_plugins.user_text import Unread
 
 T = TypeVar("T")
 # As the journal names them, and the daemon's token; earlier releases gave none.
@@ -76,7 +76,7 @@ class SnapshotReader:
     _nodes_made: Made[Node] = field(default_factory=Made)
     _pilots_made: Made[Job] = field(default_factory=Made)
     _judged: Made[Job] = field(default_factory=Made)
-    _asked: asked.AskedFor = field(default_factory=asked.AskedFor)
+    _asked: job_requests.AskedFor = field(default_factory=job_requests.AskedFor)
     _user_text: Unread = field(default_factory=Unread)
     _partitions: tuple[Partition, ...] = ()
     _reservations: tuple[Reservation, ...] | None = None
@@ -308,7 +308,7 @@ class SnapshotReader:
     def _complete(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
         """Add the requests of pending jobs; unread ones are queried again."""
         if self._asked.lacks(jobs):
-            found = self._read("requests", commands.ASKED, asked.rows)
+            found = self._read("requests", commands.ASKED, job_requests.rows)
             if found is not None:
                 self._asked.learn(jobs, found)
         return self._asked.complete(jobs, self.config)

@@ -6,9 +6,9 @@ Total functions: an unknown name becomes ``UNKNOWN`` or ``OTHER``, never an erro
 
 from __future__ import annotations
 
+from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.model.cluster import JobState, NodeState, Presence
-from bftrainer.model.ended import EndedBy
-from bftrainer.poll.batch_system import PilotObservation
+from bftrainer.model.pilot_end import EndedBy
 
 # One-character suffixes of a node's state (sinfo(1), "NODE STATE CODES").
 _SUFFIX_STATES = {

@@ -6,7 +6,7 @@ release 22.05.
 
 from __future__ import annotations
 
-from bftrainer.hostlist import ParseError, expand
+from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins.parse import values_in
 
 

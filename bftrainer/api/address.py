@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from bftrainer.api.paths import ADDRESS_NAME
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode
 
 KEY_NAME = "client.key"
 MAX_BYTES = 4096

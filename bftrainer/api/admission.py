@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from bftrainer import notification
-from bftrainer.errors import UsageError
+from bftrainer.api import notification
+from bftrainer.decide.throughput.plausibility import FASTEST, LEAP, SLOWEST
+from bftrainer.model.errors import UsageError
 from bftrainer.model.node_request import NodeRequest, request_of
+from bftrainer.model.preamble import fault_of
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.preamble import fault_of
-from bftrainer.profile.plausible import FASTEST, LEAP, SLOWEST
 from milp.problem import Curve
 
 MAX_NAME_BYTES = 255

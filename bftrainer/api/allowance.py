@@ -11,7 +11,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 
-from bftrainer.errors import ExitCode, UsageError
+from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord
 
 _MINUTE_S = 60.0

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.model.views import TrainerView
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bftrainer.api import paths
 from bftrainer.api.codec import CodecError, encode, encode_request, parse
 from bftrainer.api.documents import error_of, schema, trials_document, view_of, views_of
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from bftrainer.api.codec import CodecError, decode, encode
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode
 
 T = TypeVar("T")
 

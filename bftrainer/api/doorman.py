@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from bftrainer.api.documents import error_document
 from bftrainer.api.peer import Credentials, credentials_of
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode
 
 LOG = logging.getLogger("bftrainer.api")
 PLACES: Final = 256  # of all users together, except the owners

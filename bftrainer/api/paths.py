@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode
 
 SOCKET_NAME, ADDRESS_NAME = "daemon.sock", "daemon.json"
 SITE_SOCKET = Path("/run/bftrainer") / SOCKET_NAME  # of a site's daemon, for all users

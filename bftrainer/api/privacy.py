@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from bftrainer.api.service import Peer
-from bftrainer.errors import ExitCode, UsageError
+from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.model.views import Explanation, NodeView, StatusView, TrainerView
 

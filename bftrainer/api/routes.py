@@ -20,8 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from bftrainer.api.answering import HANDLERS, as_json
-from bftrainer.api.aside import Aside, NoAnswerError
+from bftrainer.api.blocking_calls import Aside, NoAnswerError
 from bftrainer.api.checkpoint_place import (
     check_place,
     check_places,
@@ -33,7 +32,7 @@ from bftrainer.api.codec import CodecError, parse
 from bftrainer.api.documents import check_schema, document, listing
 from bftrainer.api.peer import user_name
 from bftrainer.api.privacy import Sight, check_own, check_submitter, for_peer, is_trusted
-from bftrainer.api.reading import (
+from bftrainer.api.requests import (
     asked_of,
     body_of,
     credentials_of,
@@ -43,12 +42,13 @@ from bftrainer.api.reading import (
     since_s_of,
     trainer_id_of,
 )
+from bftrainer.api.responses import HANDLERS, as_json
 from bftrainer.api.service import Peer, Service
 from bftrainer.api.trials import read_seen, read_trials, read_wait
+from bftrainer.fleet.threads import ready_threads
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import TrainerView
-from bftrainer.policy.groups.users import Visibility
-from bftrainer.threads import ready_threads
+from bftrainer.site.policy.groups.users import Visibility
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """The daemon's interface for its users: the protocol behind every API route.
 
-``bftrainer.service`` implements ``Service``, ``bftrainer.api.server`` serves it. What it returns
-is in ``bftrainer.model.views``.
+``bftrainer.daemon.service`` implements ``Service``, ``bftrainer.api.server`` serves it. What it
+returns is in ``bftrainer.model.views``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Peer:
 
 
 class TrialService(Protocol):
-    """What studies ask; implemented by ``bftrainer.trial_service``."""
+    """What studies ask; implemented by ``bftrainer.daemon.trial_service``."""
 
     def studies(self, user: str) -> tuple[StudyCount, ...]:
         """Return the user's studies."""
@@ -54,7 +54,7 @@ class TrialService(Protocol):
 
 
 class Service(Protocol):
-    """Implemented by ``bftrainer.service``; raises ``BftError`` with codes 10xx and 11xx."""
+    """Implemented by ``bftrainer.daemon.service``; raises ``BftError`` with codes 10xx and 11xx."""
 
     @property
     def trials(self) -> TrialService:

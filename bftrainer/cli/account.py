@@ -14,10 +14,10 @@ from pathlib import Path
 
 import click
 
-from bftrainer.accounting.sums import day_of
 from bftrainer.api.documents import document
 from bftrainer.cli.common import clock, connect, json_option, print_json, print_table, socket_option
 from bftrainer.cli.report import span_s
+from bftrainer.daemon.accounting.sums import day_of
 from bftrainer.model.account import COLUMNS, AccountLine, AccountReport, Asked
 
 _HEADERS = (">HARVESTED", ">LOST", ">REDONE", ">WARM-UP", ">IDLE", ">GIVEN BACK", ">PILOTS")
@@ -99,11 +99,11 @@ def account(
 
 
 def _from_journal(path: Path, policy_file: Path | None, asked: Asked) -> AccountReport:
-    from bftrainer.accounting.records import read  # noqa: PLC0415 - SQLAlchemy is slow
-    from bftrainer.accounting.report import make_report  # noqa: PLC0415
+    from bftrainer.daemon.accounting.records import read  # noqa: PLC0415 - SQLAlchemy is slow
+    from bftrainer.daemon.accounting.report import make_report  # noqa: PLC0415
     from bftrainer.journal.journal import Journal  # noqa: PLC0415
-    from bftrainer.policy.load import load_policy  # noqa: PLC0415
-    from bftrainer.policy.model import SitePolicy  # noqa: PLC0415
+    from bftrainer.site.policy.load import load_policy  # noqa: PLC0415
+    from bftrainer.site.policy.model import SitePolicy  # noqa: PLC0415
 
     policy = load_policy(policy_file) if policy_file is not None else SitePolicy()
     with Journal.open(path, clock=time.time, is_verified=False) as opened:

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from bftrainer.errors import UsageError
 from bftrainer.model.batch import ADASCALE, LR_RULES, BatchRange
+from bftrainer.model.errors import UsageError
 
 _RANGE = re.compile(r"(\d{1,9}):(\d{1,9})\Z", re.ASCII)
 _NEXT = "Write --batch MIN:MAX --batch-per-worker N, as in --batch 128:1024 --batch-per-worker 64."

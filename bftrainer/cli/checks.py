@@ -11,11 +11,11 @@ import stat
 from pathlib import Path
 
 import bftrainer
-from bftrainer import checkpoint_files
 from bftrainer.cli.preamble import TIMEOUT_S, run_under
 from bftrainer.cli.spec import COMMAND
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
+from bftrainer.study import checkpoint_files
 
 # The package that a runtime's workers import, and a program that prints its version.
 _PROBES = {
@@ -86,7 +86,7 @@ def _check_cwd(cwd: str) -> str:
 
 
 def _check_runtime(spec: TrainerSpec) -> str:
-    from bftrainer.runtimes.base import load_runtime  # noqa: PLC0415 - heavy; -h needs none of it
+    from bftrainer.fleet.runtimes.base import load_runtime  # noqa: PLC0415 - heavy; -h needs none of it
 
     load_runtime(spec.runtime).check(spec)
     return f"runtime {spec.runtime} accepts it"

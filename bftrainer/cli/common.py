@@ -18,8 +18,8 @@ import click
 from bftrainer.api import address
 from bftrainer.api.client import Client
 from bftrainer.api.paths import SOCKET_NAME, socket_path
-from bftrainer.columns import columns, shown
-from bftrainer.errors import BftError, UsageError
+from bftrainer.model.columns import columns, shown
+from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerRecord
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -111,7 +111,7 @@ def connect(socket_name: str | None, **more: Any) -> Client:
     found = address.read(path.parent) if path.name == SOCKET_NAME else None
     if found is None or found.is_here:
         return Client(path, **more)
-    from bftrainer.api.far_client import FarClient  # noqa: PLC0415 - loads zmq
+    from bftrainer.api.remote_client import FarClient  # noqa: PLC0415 - loads zmq
 
     return FarClient(path.parent, found, **more)
 

@@ -12,11 +12,11 @@ import click
 from bftrainer.cli.common import json_option, print_json, print_table
 from bftrainer.cli.simulate import SHIPPED, command_line
 from bftrainer.cli.trace import LateProgress, load, reading_options
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.compare.arena import Arena
-    from bftrainer.simulate.workloads import TrainerWorkload
+    from bftrainer.lab.compare.arena import Arena
+    from bftrainer.lab.workloads import TrainerWorkload
 
 ALL = "all"
 IDLE, SPOT, DEDICATED, SITE = ARENAS = ("idle", "spot", "dedicated", "site")
@@ -69,8 +69,8 @@ def compare(
     **options: Any,
 ) -> None:
     """Play the same workloads with several policies and show what differs."""
-    from bftrainer.compare import page, table  # noqa: PLC0415 - numpy takes 0.1 s
-    from bftrainer.compare.plays import play_all  # noqa: PLC0415
+    from bftrainer.lab.compare import page, table  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.compare.plays import play_all  # noqa: PLC0415
 
     names = _policies(policies)
     if quick:
@@ -124,13 +124,12 @@ def _arenas(
     physical: bool,
     **reading: Any,
 ) -> list[Arena]:
-    from bftrainer.compare import site  # noqa: PLC0415
-    from bftrainer.compare.dedicated import Dedicated  # noqa: PLC0415
-    from bftrainer.compare.idle_nodes import POOL, IdleNodes  # noqa: PLC0415
-    from bftrainer.simulate.costs import PhysicalCosts  # noqa: PLC0415
-    from bftrainer.simulate.session import Choices  # noqa: PLC0415
-    from bftrainer.simulate.traces import SAMPLE  # noqa: PLC0415
-    from bftrainer.simulate.workloads import by_name, read_workload  # noqa: PLC0415
+    from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
+    from bftrainer.lab.compare.dedicated_cluster import Dedicated  # noqa: PLC0415
+    from bftrainer.lab.compare.idle_nodes import POOL, IdleNodes  # noqa: PLC0415
+    from bftrainer.lab.simulator.costs import PhysicalCosts  # noqa: PLC0415
+    from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415
+    from bftrainer.lab.workloads import by_name, read_workload  # noqa: PLC0415
 
     path = Path(workload)
     trainers = read_workload(path) if path.is_file() else by_name(workload, seed=1)
@@ -159,8 +158,7 @@ def _arenas(
             )
             found.append(replace(idle, name=SPOT, about=about))
         elif name == SITE:
-            if arenas or site.is_there():
-                found.append(_site(trainers, n_trainers, p_jmax, hours))
+            found.append(_site(trainers, n_trainers, p_jmax, hours))
         elif arenas or data.is_dir():
             found.append(
                 Dedicated(
@@ -174,7 +172,7 @@ def _arenas(
 
 
 def _site(workload: TrainerWorkload, n_trainers: int, p_jmax: int, hours: float) -> Arena:
-    from bftrainer.compare.site import LOAD, WORK, Site  # noqa: PLC0415
+    from bftrainer.lab.compare.site import LOAD, WORK, Site  # noqa: PLC0415
 
     hours = min(hours, SITE_HOURS)
     return Site(

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from bftrainer.errors import UsageError
-from bftrainer.threads import ready_threads
+from bftrainer.fleet.threads import ready_threads
+from bftrainer.model.errors import UsageError
 
 OTHER_THREADS = 4  # for reloads and what users changed; each batch command has a pool of its own
 
@@ -102,13 +102,13 @@ def daemon(
     the next daemon with the same state directory takes them over.
     """
     # Imported here to keep other verbs fast.
-    from bftrainer.daemon import Daemon, DaemonOptions  # noqa: PLC0415
-    from bftrainer.observability.logs import configure_logging  # noqa: PLC0415
-    from bftrainer.policy.load import load_policy_files  # noqa: PLC0415
-    from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415
-    from bftrainer.poll.networks import choose_place  # noqa: PLC0415
-    from bftrainer.service import DaemonService  # noqa: PLC0415
-    from bftrainer.submit.check import check_run_as  # noqa: PLC0415
+    from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415
+    from bftrainer.daemon.daemon import Daemon, DaemonOptions  # noqa: PLC0415
+    from bftrainer.daemon.service import DaemonService  # noqa: PLC0415
+    from bftrainer.fleet.logs import configure_logging  # noqa: PLC0415
+    from bftrainer.fleet.wire.networks import choose_place  # noqa: PLC0415
+    from bftrainer.site.policy.load import load_policy_files  # noqa: PLC0415
+    from bftrainer.site.submit.check import check_run_as  # noqa: PLC0415
 
     first = parse_options(pairs)
     paths = [path.absolute() for path in policy_paths]

@@ -12,7 +12,7 @@ import click
 from bftrainer.cli.common import json_option, print_json
 
 if TYPE_CHECKING:
-    from bftrainer.demo.watch import Watch
+    from bftrainer.lab.demo.watch import Watch
 
 LINE_INTERVAL_S = 2.0
 
@@ -42,8 +42,8 @@ def demo(out: Path, n_nodes: int, no_live: bool, on_lsf: bool, as_json: bool) ->
     """
     # Imported here to keep other verbs fast.
     from bftrainer.api.documents import document  # noqa: PLC0415
-    from bftrainer.demo.run import run_demo  # noqa: PLC0415
-    from bftrainer.demo.summary import as_text  # noqa: PLC0415
+    from bftrainer.lab.demo.run import run_demo  # noqa: PLC0415
+    from bftrainer.lab.demo.summary import as_text  # noqa: PLC0415
 
     screen = _Screen(is_live=not no_live, on_stderr=as_json)
     with screen:
@@ -78,7 +78,7 @@ class _Screen:
 
     def see(self, watch: Watch) -> None:
         """Show a watch."""
-        from bftrainer.demo import view  # noqa: PLC0415
+        from bftrainer.lab.demo import view  # noqa: PLC0415
 
         if self._live is not None:
             self._live.update(view.page(watch), refresh=True)

@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from bftrainer.cli.submit_options import spec_options
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 
 PREFIX = "#BFT"
 _MAX_LINE_BYTES = 64 * 1024

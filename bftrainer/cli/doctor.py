@@ -13,13 +13,13 @@ import click
 
 from bftrainer.cli.common import connect, json_option, print_json, socket_option
 from bftrainer.cli.daemon import parse_options
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode
 
 if TYPE_CHECKING:
-    from bftrainer.model.finding import Finding, Measured
+    from bftrainer.batch.batch_system import BatchSystem
+    from bftrainer.model.findings import Finding, Measured
     from bftrainer.model.views import StatusView
-    from bftrainer.policy.model import SitePolicy
-    from bftrainer.poll.batch_system import BatchSystem
+    from bftrainer.site.policy.model import SitePolicy
 
 _NOT_HEARD = {  # what a daemon says -> what to do
     "BFT-1330": "mend the network of the daemon's host; trainers are taken over as they are then",
@@ -55,9 +55,9 @@ def doctor(
 
     Exits with 8 if ordinary jobs would be affected or the settings could not be read.
     """
-    from bftrainer.model.finding import NOTHING, Weight  # noqa: PLC0415
-    from bftrainer.policy.load import load_policy_file  # noqa: PLC0415
-    from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
+    from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
+    from bftrainer.model.findings import NOTHING, Weight  # noqa: PLC0415
+    from bftrainer.site.policy.load import load_policy_file  # noqa: PLC0415
 
     first = parse_options(pairs)
     loaded = load_policy_file(policy_file, batch_system=batch_system, batch_options=first)
@@ -91,16 +91,16 @@ def doctor(
 
 def _service(system: BatchSystem, policy_file: Path | None) -> tuple[Finding, ...]:
     """Check what systemd is told of the daemon, if the policy is that of the site's service."""
-    from bftrainer.poll import installed  # noqa: PLC0415
-    from bftrainer.poll.service_files import POLICY_FILE  # noqa: PLC0415
-    from bftrainer.poll.site_inspector import SiteInspector  # noqa: PLC0415
+    from bftrainer.batch import installation  # noqa: PLC0415
+    from bftrainer.batch.service_files import POLICY_FILE  # noqa: PLC0415
+    from bftrainer.batch.site_inspector import SiteInspector  # noqa: PLC0415
 
     if policy_file is None or str(policy_file.absolute()) != POLICY_FILE:
         return ()
     if not isinstance(system, SiteInspector):
         return ()
     try:
-        return installed.findings(system.site_files())
+        return installation.findings(system.site_files())
     except BftError:
         return ()  # settings that cannot be read are a finding already
 
@@ -113,9 +113,9 @@ def _networks(
     status: StatusView | None,
 ) -> tuple[Finding, ...]:
     """Check the way between this host and the nodes, and what they see of its files."""
-    from bftrainer.poll import networks  # noqa: PLC0415
-    from bftrainer.poll.service_files import STATE_DIR  # noqa: PLC0415
-    from bftrainer.wire.listening import look_around  # noqa: PLC0415
+    from bftrainer.batch.service_files import STATE_DIR  # noqa: PLC0415
+    from bftrainer.fleet.wire import networks  # noqa: PLC0415
+    from bftrainer.fleet.wire.listener import look_around  # noqa: PLC0415
 
     pilots_dir = None
     if policy_file is not None and not policy.is_for_all:
@@ -135,7 +135,7 @@ def _networks(
 
 def _agents(status: StatusView | None) -> tuple[Finding, ...]:
     """Return what the daemon says of agents that it does not hear."""
-    from bftrainer.model.finding import Finding, Weight  # noqa: PLC0415
+    from bftrainer.model.findings import Finding, Weight  # noqa: PLC0415
 
     said = [why.partition(": ") for why in (status.failures if status else ())]
     return tuple(
@@ -146,7 +146,8 @@ def _agents(status: StatusView | None) -> tuple[Finding, ...]:
 
 
 def _rules(kind: str, system: BatchSystem, policy: SitePolicy) -> str:
-    from bftrainer.poll import firewall, networks  # noqa: PLC0415
+    from bftrainer.batch import firewall  # noqa: PLC0415
+    from bftrainer.fleet.wire import networks  # noqa: PLC0415
 
     nodes = networks.addresses_of(system.pilot_hosts())
     return firewall.rules(

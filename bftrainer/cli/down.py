@@ -10,7 +10,7 @@ import time
 import click
 
 from bftrainer.cli.common import connect, json_option, print_json, socket_option
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode
 
 TURN_S = 0.1
 LIMIT_S = 90.0  # a minute for the last checkpoints
@@ -26,7 +26,7 @@ def down(socket_name: str | None, batch_system: str, *, now: bool, as_json: bool
 
     Trainers that have not finished go on with the next 'bftrainer up'.
     """
-    from bftrainer.own.site import load  # noqa: PLC0415 - -h needs none of it
+    from bftrainer.site.own.site import load  # noqa: PLC0415 - -h needs none of it
 
     client, sites = connect(socket_name), load(batch_system)
     if (job := sites.find_daemon()) and job.state == "pending":

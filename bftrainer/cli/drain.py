@@ -9,7 +9,7 @@ import click
 
 from bftrainer.api.client import Client
 from bftrainer.cli.common import connect, duration, json_option, print_json, socket_option
-from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 TURN_S = 0.1
 PATIENCE_S = 20.0  # after the deadline, until the batch system says that the pilots are gone

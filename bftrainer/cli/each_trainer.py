@@ -12,8 +12,8 @@ import click
 from bftrainer.api.documents import listing
 from bftrainer.cli.common import print_json
 from bftrainer.cli.main import print_error
-from bftrainer.columns import shown
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.views import TrainerView
 
 

@@ -13,7 +13,7 @@ from bftrainer.cli.common import (
     socket_option,
     trainer_id_argument,
 )
-from bftrainer.columns import columns, shown
+from bftrainer.model.columns import columns, shown
 from bftrainer.model.terms import Term
 from bftrainer.model.trainer import TrainerState
 from bftrainer.model.views import Explanation, SizeSpeed

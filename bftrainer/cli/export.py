@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import click
 
 from bftrainer.api.admission import MAX_STRING_BYTES, MAX_VARIABLES, check_string, is_variable
-from bftrainer.columns import shown
-from bftrainer.errors import UsageError
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import UsageError
 
 ALL, NONE = "*ALL", "*NONE"  # in place of a name, which they cannot be
 MOST_BYTES = 64 * 1024  # of the submitting environment: half of what a submission may have

@@ -56,9 +56,9 @@ def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
     A daemon that runs removes old entries by itself (journal_days of the policy), but the
     file does not get smaller.
     """
-    from bftrainer.accounting.records import sum_up  # noqa: PLC0415
+    from bftrainer.daemon.accounting.records import sum_up  # noqa: PLC0415
     from bftrainer.journal import InstanceLock, Journal  # noqa: PLC0415
-    from bftrainer.journal.acknowledged import MARK_NAME  # noqa: PLC0415
+    from bftrainer.journal.mark import MARK_NAME  # noqa: PLC0415
 
     directory = (state_dir or default_state_dir()).absolute()
     url = journal_url or str(directory / "journal.db")

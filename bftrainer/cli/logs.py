@@ -17,7 +17,6 @@ from pathlib import Path
 
 import click
 
-from bftrainer.actuate.log_files import log_files
 from bftrainer.api.client import Client
 from bftrainer.api.documents import listing
 from bftrainer.cli.common import (
@@ -28,8 +27,9 @@ from bftrainer.cli.common import (
     socket_option,
     trainer_id_argument,
 )
-from bftrainer.columns import shown
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.fleet.trainers.log_files import log_files
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import LogFile
 

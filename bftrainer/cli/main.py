@@ -12,8 +12,8 @@ import click
 
 from bftrainer import __version__
 from bftrainer.cli.lazy import LazyGroup
-from bftrainer.columns import shown
-from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 # verb -> (module:command, text for --help)
 VERBS = {

@@ -16,7 +16,7 @@ from bftrainer.cli.common import connect, json_option, print_table, socket_optio
 from bftrainer.cli.daemon import parse_options
 from bftrainer.cli.policy_test import test
 from bftrainer.cli.policy_train import train
-from bftrainer.errors import ExitCode
+from bftrainer.model.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ def check(
     Several files, or directories of them, are one policy: the last one that sets it decides over
     a setting.
     """
-    from bftrainer.policy import PolicyErrors, load_policy_files  # noqa: PLC0415 - pydantic is slow
+    from bftrainer.site.policy import PolicyErrors, load_policy_files  # noqa: PLC0415 - pydantic is slow
 
     problems: tuple[Any, ...] = ()
     sha256 = None
@@ -95,8 +95,8 @@ def check(
 @click.option("--json", "as_json", is_flag=True, help="Print the values as JSON.")
 def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_json: bool) -> None:
     """Print the values in force with FILE... (or none) and where each comes from."""
-    from bftrainer.policy import load_policy_files  # noqa: PLC0415 - pydantic is slow
-    from bftrainer.policy.schema import yaml_value  # noqa: PLC0415
+    from bftrainer.site.policy import load_policy_files  # noqa: PLC0415 - pydantic is slow
+    from bftrainer.site.policy.schema import yaml_value  # noqa: PLC0415
 
     loaded, first = load_policy_files(paths), parse_options(pairs)
     given, shown = loaded.policy, dict(loaded.origins)
@@ -110,7 +110,7 @@ def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_
         values = given.model_dump(mode="json")
         _print_json(
             {
-                "schema": "bftrainer/policy/1",
+                "schema": "bftrainer/site/policy/1",
                 "file": " ".join(map(str, paths)) or None,
                 "policy_hash": loaded.sha256,
                 "settings": {
@@ -131,8 +131,8 @@ def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_
 @json_option
 def diff(old: Path, new: Path, *, as_json: bool) -> None:
     """Print what has another value with the policy NEW than with OLD, and when it takes effect."""
-    from bftrainer.policy import load_policy_file  # noqa: PLC0415 - pydantic is slow
-    from bftrainer.policy.changes import changes  # noqa: PLC0415
+    from bftrainer.site.policy import load_policy_file  # noqa: PLC0415 - pydantic is slow
+    from bftrainer.site.policy.changes import changes  # noqa: PLC0415
 
     before, after = load_policy_file(old), load_policy_file(new)
     found = changes(before.policy, after.policy)
@@ -170,7 +170,7 @@ def reload(socket_name: str | None, *, as_json: bool) -> None:
 @policy.command(name="schema")
 def schema() -> None:
     """Print the JSON schema of policy files, for editors."""
-    from bftrainer.policy.schema import json_schema  # noqa: PLC0415 - pydantic is slow
+    from bftrainer.site.policy.schema import json_schema  # noqa: PLC0415 - pydantic is slow
 
     _print_json(json_schema())
 

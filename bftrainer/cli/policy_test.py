@@ -15,12 +15,12 @@ import click
 from bftrainer.cli.common import duration, json_option, print_json, print_table
 from bftrainer.cli.daemon import default_state_dir
 from bftrainer.cli.trace import LateProgress, load, reading_options
-from bftrainer.columns import shown
+from bftrainer.model.columns import shown
 
 if TYPE_CHECKING:
-    from bftrainer.simulate.traces.fragments import Fragments
-    from bftrainer.simulate.workloads.submission import TrainerWorkload
-    from bftrainer.simulate.yesterday.compared import Figures
+    from bftrainer.batch.traces.fragments import Fragments
+    from bftrainer.lab.workloads.submission import TrainerWorkload
+    from bftrainer.lab.yesterday.comparison import Figures
 
 _PATH = click.Path(path_type=Path)
 
@@ -53,8 +53,8 @@ def test(
     **reading: Any,
 ) -> None:
     """Say what the policy NEW would have done instead of OLD, by the simulator."""
-    from bftrainer.policy import load_policy_file  # noqa: PLC0415 - pydantic is slow
-    from bftrainer.simulate.yesterday.compared import UNKNOWN, figures  # noqa: PLC0415
+    from bftrainer.lab.yesterday.comparison import UNKNOWN, figures  # noqa: PLC0415
+    from bftrainer.site.policy import load_policy_file  # noqa: PLC0415 - pydantic is slow
 
     if journal_file and trace_file:
         raise click.UsageError("Give --journal or --trace, not both.")
@@ -89,7 +89,7 @@ def test(
 def _of_trace(
     file: Path, name: str, hours: float, reading: dict[str, Any]
 ) -> tuple[Fragments, TrainerWorkload]:
-    from bftrainer.simulate.workloads import by_name, read_workload  # noqa: PLC0415 - numpy
+    from bftrainer.lab.workloads import by_name, read_workload  # noqa: PLC0415 - numpy
 
     whole = load(file, **reading)
     trace = whole.restrict(hours=min(hours, whole.duration_s / 3600.0))
@@ -99,7 +99,7 @@ def _of_trace(
 
 def _of_journal(file: Path, hours: float) -> tuple[Fragments, TrainerWorkload]:
     from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
-    from bftrainer.simulate.yesterday.journal import past_of  # noqa: PLC0415 - numpy
+    from bftrainer.lab.yesterday.journal import past_of  # noqa: PLC0415 - numpy
 
     if not file.is_file():
         raise click.UsageError(f"There is no journal {file}; give --journal or --trace.")

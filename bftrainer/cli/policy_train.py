@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from bftrainer.cli.common import json_option, print_json
-from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.one_thread import one_thread
+from bftrainer.lab.one_thread import one_thread
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.learned.network import Network
+    from bftrainer.decide.policies.dl2_network import Network
 
 
 @click.command(name="train")
@@ -53,9 +53,9 @@ def train(
 
     from bftrainer.cli.trace import LateProgress  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.decide.policies.dl2 import POLICY  # noqa: PLC0415
-    from bftrainer.learned.model_file import to_bytes  # noqa: PLC0415
-    from bftrainer.teach.course import policy_of, teach  # noqa: PLC0415
-    from bftrainer.teach.sources import drawn, of_journal  # noqa: PLC0415
+    from bftrainer.decide.policies.dl2_model import to_bytes  # noqa: PLC0415
+    from bftrainer.lab.teach.course import policy_of, teach  # noqa: PLC0415
+    from bftrainer.lab.teach.sources import drawn, of_journal  # noqa: PLC0415
 
     source = of_journal(journal, seed) if journal else drawn(teacher, seed)
     before = POLICY if predecessor is None else policy_of(_network(predecessor))
@@ -85,7 +85,7 @@ def train(
 
 
 def _network(path: Path) -> Network:
-    from bftrainer.learned.model_file import ModelError, of_bytes  # noqa: PLC0415
+    from bftrainer.decide.policies.dl2_model import ModelError, of_bytes  # noqa: PLC0415
 
     try:
         return of_bytes(path.read_bytes())

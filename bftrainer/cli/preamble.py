@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bftrainer import process
 from bftrainer.api.admission import check_preamble
-from bftrainer.errors import UsageError
-from bftrainer.preamble import MAX_BYTES, NOT_STARTED, under, why_not_started
+from bftrainer.batch import process
+from bftrainer.model.errors import UsageError
+from bftrainer.model.preamble import MAX_BYTES, NOT_STARTED, under, why_not_started
 
 TIMEOUT_S = 120.0  # torch on a cold parallel file system
 OUTPUT_CAP_BYTES = 1024 * 1024

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from bftrainer.cli.common import json_option, print_json, print_table
-from bftrainer.cli.profiling import (
+from bftrainer.cli.profile_runs import (
     interpreter_or_ours,
     join_allreduce,
     measure_allreduce,
@@ -23,8 +23,8 @@ from bftrainer.cli.profiling import (
     powers_of_two,
     read_table,
 )
-from bftrainer.errors import UsageError
-from bftrainer.profile.analyzer import AllreduceTable, predict, table_document
+from bftrainer.decide.throughput.analyzer import AllreduceTable, predict, table_document
+from bftrainer.model.errors import UsageError
 
 _OUT = click.option(
     "--out", type=click.Path(dir_okay=False), metavar="FILE", help="Write it to FILE."

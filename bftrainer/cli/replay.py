@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftrainer.cli.common import json_option, print_json
-from bftrainer.errors import ExitCode, UsageError
+from bftrainer.model.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from bftrainer.journal.records import JournalEntry
@@ -83,14 +83,16 @@ def replay(context: click.Context, journal: Path, *, shown: int | None, as_json:
 
 
 def _compare(entries: Iterable[JournalEntry]) -> tuple[_Compared, _Compared]:
-    from bftrainer.actuate import rescale_log  # noqa: PLC0415 - as below
-    from bftrainer.simulate import recorded  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.fleet.generations import rescale_log  # noqa: PLC0415 - as below
+    from bftrainer.lab.simulator import journal_replay  # noqa: PLC0415 - numpy takes 0.1 s
 
     plans, rescales = _Compared("plans"), _Compared("rescales")
     for entry in entries:
-        if entry.kind == recorded.KIND:
+        if entry.kind == journal_replay.KIND:
             plans.total += 1
-            plans.differing += [asdict(a) for a in recorded.take_again([entry]) if not a.is_equal]
+            plans.differing += [
+                asdict(a) for a in journal_replay.take_again([entry]) if not a.is_equal
+            ]
         elif entry.kind == rescale_log.KIND:
             record = entry.payload_if(rescale_log.RescaleRecord)
             if record is None:  # its machine had other fields
@@ -106,7 +108,7 @@ def _compare(entries: Iterable[JournalEntry]) -> tuple[_Compared, _Compared]:
 
 
 def _show(entries: Iterable[JournalEntry], seq: int) -> None:
-    from bftrainer.actuate import rescale_log  # noqa: PLC0415 - as above
+    from bftrainer.fleet.generations import rescale_log  # noqa: PLC0415 - as above
 
     found = [e for e in entries if e.kind == rescale_log.KIND]
     for entry in found:

@@ -21,7 +21,7 @@ from bftrainer.cli.common import (
     print_table,
     socket_option,
 )
-from bftrainer.columns import shown
+from bftrainer.model.columns import shown
 from bftrainer.model.harm import HarmReport
 
 WORST_HEADERS = (">SECONDS", ">+-", "JOB", ">NODES", "NODE", "HOW", "ASKED", "REASON")
@@ -87,10 +87,10 @@ def harm(
 
 
 def _from_journal(path: Path, policy_file: Path | None, since_s: float | None) -> HarmReport:
-    from bftrainer.harm import monitor  # noqa: PLC0415 - SQLAlchemy is slow
+    from bftrainer.daemon.harm import monitor  # noqa: PLC0415 - SQLAlchemy is slow
     from bftrainer.journal.journal import Journal  # noqa: PLC0415
-    from bftrainer.policy.load import load_policy  # noqa: PLC0415
-    from bftrainer.policy.model import SitePolicy  # noqa: PLC0415
+    from bftrainer.site.policy.load import load_policy  # noqa: PLC0415
+    from bftrainer.site.policy.model import SitePolicy  # noqa: PLC0415
 
     policy = load_policy(policy_file) if policy_file is not None else SitePolicy()
     with Journal.open(path, clock=time.time, is_verified=False) as opened:

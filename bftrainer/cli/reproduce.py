@@ -1,6 +1,6 @@
 """``bftrainer reproduce PAPER``: repeat a paper's evaluation and compare with its values.
 
-There is one command per package of ``bftrainer.papers``; each is imported when it is used. A
+There is one command per package of ``bftrainer.lab.papers``; each is imported when it is used. A
 command replays a trace (the original data, a file, or the included sample) and writes a table, a
 JSON document, a Markdown report and pictures. Needs no daemon.
 """
@@ -16,12 +16,12 @@ import click
 
 from bftrainer.cli.common import print_table
 from bftrainer.cli.trace import LateProgress
-from bftrainer.columns import shown
-from bftrainer.errors import ExitCode, UsageError
-from bftrainer.papers import registry
+from bftrainer.lab.papers import registry
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.papers.reproduction import Reproduction
+    from bftrainer.lab.papers.reproduction import Reproduction
 
 DATA_VARIABLE = "BFTRAINER_DATA"
 LINES_SHOWN = 8  # per result; Tables 3 and 4 have 50
@@ -67,7 +67,7 @@ def _command(name: str) -> click.Command:
         quick: bool,
         is_list: bool,
     ) -> None:
-        from bftrainer.papers.reproduction import reproduce  # noqa: PLC0415 - with numpy, 0.1 s
+        from bftrainer.lab.papers.reproduction import reproduce  # noqa: PLC0415 - with numpy, 0.1 s
 
         paper = registry.load(name)
         results = paper.choose(only)
@@ -94,7 +94,7 @@ def _command(name: str) -> click.Command:
 
 def _show(made: Reproduction, out: Path | None, json_file: str | None) -> None:
     """Write report and document, and print the table unless the document goes to stdout."""
-    from bftrainer.papers import draw, markdown, report  # noqa: PLC0415 - as above
+    from bftrainer.lab.papers import draw, markdown, report  # noqa: PLC0415 - as above
 
     if out is not None:
         charts = [chart for finding in made.findings.values() for chart in finding.charts]

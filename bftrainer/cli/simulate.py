@@ -20,12 +20,12 @@ from bftrainer.cli.common import json_option, print_json, print_table
 from bftrainer.cli.trace import LateProgress, load, reading_options, selection_options
 
 if TYPE_CHECKING:
+    from bftrainer.batch.traces.fragments import Fragments
+    from bftrainer.lab.simulator.costs import PhysicalCosts
+    from bftrainer.lab.simulator.session import Choices, OnPlan, ReplayRun
+    from bftrainer.lab.simulator.stragglers import Injection
+    from bftrainer.lab.workloads.submission import TrainerWorkload
     from bftrainer.model.decision import DecisionInput, Plan
-    from bftrainer.simulate.costs import PhysicalCosts
-    from bftrainer.simulate.session import Choices, OnPlan, ReplayRun
-    from bftrainer.simulate.stragglers import Injection
-    from bftrainer.simulate.traces.fragments import Fragments
-    from bftrainer.simulate.workloads.submission import TrainerWorkload
 
 SHIPPED = "sample"
 LONGEST_T_FWD_S = 1e9
@@ -92,21 +92,21 @@ def simulate(
     **options: Any,
 ) -> None:
     """Replay a trace of idle nodes and report what trainers would have made of it."""
-    from bftrainer.simulate.report.setup import Setup  # noqa: PLC0415 - numpy takes 0.1 s
-    from bftrainer.simulate.report.tables import (  # noqa: PLC0415
+    from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
+    from bftrainer.lab.report.setup import Setup  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.report.tables import (  # noqa: PLC0415
         check_place,
         comparison,
         document,
         write_csv,
     )
-    from bftrainer.simulate.traces import SAMPLE  # noqa: PLC0415
-    from bftrainer.simulate.workloads import by_name, read_workload  # noqa: PLC0415
+    from bftrainer.lab.workloads import by_name, read_workload  # noqa: PLC0415
 
     chosen = _choices(costs, options)
     if csv_file is not None:
         check_place(csv_file)
     if report_file is not None:
-        from bftrainer.simulate.report.page import check_destination, write_report  # noqa: PLC0415
+        from bftrainer.lab.report.page import check_destination, write_report  # noqa: PLC0415
 
         check_destination(report_file)
     trace = load(SAMPLE if file == SHIPPED else Path(file), **options)
@@ -134,7 +134,7 @@ def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
         UsageError: BFT-3050, there is no such policy; BFT-4101 to 4103, wrong costs.
     """
     from bftrainer.decide.policies.base import load_policy  # noqa: PLC0415
-    from bftrainer.simulate.session import Choices  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415 - numpy takes 0.1 s
     from milp.problem import Objective  # noqa: PLC0415
 
     names = [name.strip() for text in options.pop("policies") for name in text.split(",")]
@@ -177,7 +177,7 @@ def _poll_s(poll_s: float | None, costs: str) -> float | None:
 
 def _injection(text: str | None, costs: str) -> Injection | None:
     """Which nodes are slow."""
-    from bftrainer.simulate.stragglers import Injection  # noqa: PLC0415
+    from bftrainer.lab.simulator.stragglers import Injection  # noqa: PLC0415
 
     if text is None:
         return None
@@ -195,7 +195,7 @@ def _injection(text: str | None, costs: str) -> Injection | None:
 
 def _replay(trace: Fragments, workload: TrainerWorkload, chosen: list[Choices]) -> list[ReplayRun]:
     """Replay with each of the choices, with one progress bar for all."""
-    from bftrainer.simulate.session import record  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.simulator.session import record  # noqa: PLC0415 - numpy takes 0.1 s
 
     runs: list[ReplayRun] = []
     names = ", ".join(choices.policy for choices in chosen)
@@ -260,7 +260,7 @@ def _word(value: object) -> str:
 
 
 def _costs(costs: str, given: tuple[str, ...]) -> PhysicalCosts | None:
-    from bftrainer.simulate.costs import chosen_costs  # noqa: PLC0415
+    from bftrainer.lab.simulator.costs import chosen_costs  # noqa: PLC0415
 
     if costs != "paper":
         return chosen_costs(None if costs == "physical" else Path(costs), given)

@@ -13,7 +13,7 @@ import click
 
 from bftrainer.cli.common import json_option, print_json
 from bftrainer.cli.daemon import parse_options
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
     from bftrainer.model.site_file import SiteFile
@@ -51,9 +51,9 @@ def init(
 
     The batch system is only asked; nothing of it is changed.
     """
-    from bftrainer.policy.load import load_policy_file  # noqa: PLC0415 - pydantic is slow
-    from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
-    from bftrainer.poll.site_inspector import site_files_of  # noqa: PLC0415
+    from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
+    from bftrainer.batch.site_inspector import site_files_of  # noqa: PLC0415
+    from bftrainer.site.policy.load import load_policy_file  # noqa: PLC0415 - pydantic is slow
 
     first = parse_options(pairs)
     loaded = load_policy_file(policy_file, batch_system=batch_system, batch_options=first)

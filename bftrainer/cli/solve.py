@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftrainer.cli.common import json_option, print_json, print_table
-from bftrainer.columns import shown
-from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from milp.errors import CheckFailed, ProblemError
     from milp.problem import Problem
-    from milp.reference.limited import LimitedAnswer
+    from milp.reference.guard import LimitedAnswer
 
 IN_PROCESS = ("exact", "dense")
 SOLVERS = (*IN_PROCESS, "gurobi", "cbc", "highs")
@@ -132,7 +132,7 @@ def _decider(
     """What decides a problem; everything it needs is imported, so that it can be timed."""
     from milp.check import check  # noqa: PLC0415
     from milp.reference.backends import ModelStatus, require_installed  # noqa: PLC0415 - numpy is slow
-    from milp.reference.limited import LimitedAnswer  # noqa: PLC0415
+    from milp.reference.guard import LimitedAnswer  # noqa: PLC0415
     from milp.solve import solve as solve_exact  # noqa: PLC0415
     from milp.solve import solve_dense  # noqa: PLC0415
 
@@ -144,7 +144,7 @@ def _decider(
 
     if solver in IN_PROCESS:
         return in_process
-    from bftrainer.solvers.replay import solve_in_child  # noqa: PLC0415
+    from bftrainer.lab.solvers.replay import solve_in_child  # noqa: PLC0415
 
     require_installed(solver)
     return partial(solve_in_child, solver=solver, time_limit_s=time_limit_s, dump_dir=dump_dir)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.api.client import Client
-from bftrainer.checkpoint_files import bring, newest_whole, set_aside, unstartable
-from bftrainer.columns import shown
 from bftrainer.elastic import files
+from bftrainer.model.columns import shown
 from bftrainer.model.trainer import TrainerSpec
+from bftrainer.study.checkpoint_files import bring, newest_whole, set_aside, unstartable
 
 _ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)
 

@@ -35,9 +35,9 @@ from bftrainer.cli.trainer_columns import (
     row_of,
     state_of,
 )
-from bftrainer.columns import shown
-from bftrainer.explain.kept import kept
-from bftrainer.explain.restarts import restart_sentences
+from bftrainer.daemon.explain.lives import kept
+from bftrainer.daemon.explain.restarts import restart_sentences
+from bftrainer.model.columns import shown
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import StatusView, TrainerView
 

@@ -23,12 +23,12 @@ from bftrainer.cli.array import specs_of
 from bftrainer.cli.checks import check_here, check_script
 from bftrainer.cli.common import connect, json_option, print_json, socket_option
 from bftrainer.cli.directives import given, merge, read_directives
-from bftrainer.cli.sending import send_all
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.start_state import StartState, source_of
+from bftrainer.cli.submission import send_all
 from bftrainer.cli.submit_options import spec_options
-from bftrainer.columns import shown
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
 

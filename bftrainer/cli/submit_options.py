@@ -13,8 +13,8 @@ from bftrainer.api.admission import check_sizes, read_request
 from bftrainer.cli.batch_options import batch_options
 from bftrainer.cli.export import parse_variable
 from bftrainer.cli.when_options import when_options
-from bftrainer.elastic.choosing import BACKENDS
-from bftrainer.errors import UsageError
+from bftrainer.elastic.backend_choice import BACKENDS
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import Launch
 
 _SIZES = re.compile(r"(\d{1,9})(?:(?:[:-]|\.\.)(\d{1,9}))?\Z", re.ASCII)

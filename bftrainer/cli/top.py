@@ -19,8 +19,8 @@ import click
 from bftrainer.api.client import Client
 from bftrainer.cli.common import connect, is_terminal, socket_option
 from bftrainer.cli.trainer_columns import headers_of, row_of
-from bftrainer.columns import columns, shown
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.columns import columns, shown
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.views import StatusView, TrainerView
 
 NAMES = (

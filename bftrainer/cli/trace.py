@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import click
 
 from bftrainer.cli.common import json_option, print_json, print_table
-from bftrainer.columns import shown
+from bftrainer.model.columns import shown
 
 if TYPE_CHECKING:
-    from bftrainer.simulate.traces.fragments import Fragments
-    from bftrainer.simulate.traces.statistics import TraceStatistics
+    from bftrainer.batch.traces.fragments import Fragments
+    from bftrainer.batch.traces.statistics import TraceStatistics
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PATIENCE_S = 2.0  # nobody wants a progress bar for less
@@ -82,7 +82,7 @@ def selection_options(command: Command) -> Command:
 @json_option
 def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> None:
     """Say how much is idle in FILE, for how long, and how often that changes."""
-    from bftrainer.simulate.traces.statistics import (  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.batch.traces.statistics import (  # noqa: PLC0415 - numpy takes 0.1 s
         as_document,
         fragment_cdf,
         statistics,
@@ -90,7 +90,7 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
 
     chosen = load(file, **options)
     if plot is not None:
-        from bftrainer.simulate.traces.plot import draw  # noqa: PLC0415
+        from bftrainer.lab.trace_plot import draw  # noqa: PLC0415
 
         draw(chosen, file.name, plot)
     if as_json:
@@ -128,7 +128,7 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
               help="Another parameter of the generator; see docs/reference/traces.md.")  # fmt: skip
 def generate(out: Path, assignments: tuple[str, ...], **given: Any) -> None:
     """Make a synthetic trace, like Summit's in February 2021 unless told otherwise."""
-    from bftrainer.simulate.traces import generator, write_trace  # noqa: PLC0415 - numpy
+    from bftrainer.batch.traces import generator, write_trace  # noqa: PLC0415 - numpy
 
     chosen = {name: value for name, value in given.items() if value is not None}
     chosen.update(_assigned(assignments, generator.GeneratorParameters()))
@@ -145,7 +145,7 @@ def generate(out: Path, assignments: tuple[str, ...], **given: Any) -> None:
 @reading_options
 def convert(file: Path, out: Path, **options: Any) -> None:
     """Read FILE in any format and write the fragments to OUT (.npz, .csv, .csv.gz, .parquet)."""
-    from bftrainer.simulate.traces import write_trace  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.batch.traces import write_trace  # noqa: PLC0415 - numpy takes 0.1 s
 
     chosen = load(file, **options)
     write_trace(out, chosen)
@@ -167,7 +167,7 @@ def load(
     ignored: tuple[str, ...] = (),
 ) -> Fragments:
     """Read the part of a trace that the options choose, with a progress bar if it takes long."""
-    from bftrainer.simulate.traces import ReadOptions, read_trace  # noqa: PLC0415
+    from bftrainer.batch.traces import ReadOptions, read_trace  # noqa: PLC0415
 
     chosen_nodes = _nodes(nodes)
     options = ReadOptions(time_zone=time_zone, year=year, ignored=tuple(ignored))
@@ -262,7 +262,7 @@ def _rows(numbers: TraceStatistics) -> list[tuple[str, str]]:
 
 
 def _print_bars(chosen: Fragments) -> None:
-    from bftrainer.simulate.traces.statistics import bars  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.batch.traces.statistics import bars  # noqa: PLC0415 - numpy takes 0.1 s
 
     rows = bars(chosen)
     click.echo()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from bftrainer.cli.common import clock, duration
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import TrainerView
 

@@ -16,7 +16,7 @@ from bftrainer.cli.directives import given, merge, read_directives
 from bftrainer.cli.spec import build_spec
 from bftrainer.cli.submit import warn_of_late_options
 from bftrainer.cli.submit_options import spec_options
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 
 TORCH = "torch"
 # Options of submit that say how the script runs, not where and with which priority.
@@ -89,7 +89,7 @@ def try_out(
     check_here(spec)
     warn_of_late_options(ctx, script, args)
     # Imported here to keep other verbs fast.
-    from bftrainer.tryout.run import run_try  # noqa: PLC0415
+    from bftrainer.lab.tryout.run import run_try  # noqa: PLC0415
 
     say = partial(click.echo, err=as_json)
     report = run_try(spec, n_nodes, limit_s, say, compares=compares)

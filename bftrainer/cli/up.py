@@ -17,15 +17,15 @@ import click
 
 from bftrainer.api import paths
 from bftrainer.cli.common import connect, json_option, print_json
-from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bftrainer.model.own_site import OwnSite, Wish
     from bftrainer.model.views import StatusView
-    from bftrainer.own.plan import Chosen
-    from bftrainer.own.site import OwnSites
+    from bftrainer.site.own.plan import Chosen
+    from bftrainer.site.own.site import OwnSites
 
 
 _LIMIT = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
@@ -93,32 +93,32 @@ def up(
     Its trainers run on idle nodes of a partition whose jobs are preempted for others
     (scavenge, killable, preempt). It survives your logout; 'bftrainer down' ends it.
     """
-    from bftrainer.own import plan, starting  # noqa: PLC0415 - -h needs none of these
-    from bftrainer.own.site import load  # noqa: PLC0415
+    from bftrainer.site.own import plan, start  # noqa: PLC0415 - -h needs none of these
+    from bftrainer.site.own.site import load  # noqa: PLC0415
 
     wish, sites = _wish(wished, as_job=as_job), load(batch_system)
     site = sites.examine(wish)
     state_dir = paths.own_state_dir(os.environ, site.cluster)
     preamble = _checked_preamble(preamble_file)
     if preamble:
-        wish = replace(wish, preamble=str(state_dir / starting.PREAMBLE_NAME))
+        wish = replace(wish, preamble=str(state_dir / start.PREAMBLE_NAME))
     chosen = plan.settings_for(site, wish)
     if not as_json:
         _print(site, chosen)
     where = "nothing was started"
     if not dry_run:
         _refuse_second(state_dir, sites)
-        starting.write_files(state_dir, plan.policy_text(chosen), preamble)
-        argv = starting.daemon_argv(state_dir, batch_system, bind, announce)
+        start.write_files(state_dir, plan.policy_text(chosen), preamble)
+        argv = start.daemon_argv(state_dir, batch_system, bind, announce)
         socket = str(state_dir / paths.SOCKET_NAME)
 
         def status() -> StatusView:  # the job of --as-job may begin on any host
             return connect(socket).status()
 
         if as_job:
-            where = starting.start_as_job(sites, argv, state_dir, wish, status)
+            where = start.start_as_job(sites, argv, state_dir, wish, status)
         else:
-            where = starting.start(argv, state_dir, status)
+            where = start.start(argv, state_dir, status)
     if as_json:
         settings = {one.name: {"value": one.value, "why": one.why} for one in chosen}
         print_json({"site": asdict(site), "settings": settings, "daemon": where})

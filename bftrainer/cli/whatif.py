@@ -1,7 +1,7 @@
 """``bftrainer whatif``: predict what a site would harvest, from its own accounting.
 
 Reads an accounting export or a trace and prints text, JSON or HTML. Needs no daemon.
-``bftrainer.simulate.whatif`` does the work.
+``bftrainer.lab.whatif`` does the work.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import click
 
 from bftrainer.cli.common import json_option, print_json, print_table
 from bftrainer.cli.trace import LateProgress, load, reading_options
-from bftrainer.columns import shown
+from bftrainer.model.columns import shown
 
 if TYPE_CHECKING:
-    from bftrainer.simulate.whatif import Assumptions, Study
+    from bftrainer.lab.whatif import Assumptions, Study
 
 PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told otherwise
 
@@ -73,7 +73,7 @@ def whatif(
     **options: Any,
 ) -> None:
     """Say what a machine's idle time is worth, and with which settings."""
-    from bftrainer.simulate.whatif import as_document, study  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.whatif import as_document, study  # noqa: PLC0415 - numpy takes 0.1 s
 
     chosen = [f for f in (sacct_file, swf_file, trace_file) if f is not None]
     if len(chosen) != 1:
@@ -104,9 +104,9 @@ def _assumptions(
     **plain: Any,
 ) -> Assumptions:
     """Make the assumptions; what was not given keeps its default."""
-    from bftrainer.simulate.costs import chosen_costs  # noqa: PLC0415
-    from bftrainer.simulate.whatif import Assumptions  # noqa: PLC0415
-    from bftrainer.simulate.workloads import NETWORKS  # noqa: PLC0415
+    from bftrainer.lab.simulator.costs import chosen_costs  # noqa: PLC0415
+    from bftrainer.lab.whatif import Assumptions  # noqa: PLC0415
+    from bftrainer.lab.workloads import NETWORKS  # noqa: PLC0415
 
     if network.lower() not in NETWORKS:
         raise click.BadParameter(f"choose from {', '.join(NETWORKS)}.", param_hint="--network")
@@ -133,8 +133,8 @@ def _sizes(text: str) -> tuple[int, int]:
 
 
 def _write(path: Path, found: Study, source: str) -> None:
-    from bftrainer.simulate.traces.errors import unreadable  # noqa: PLC0415
-    from bftrainer.simulate.whatif.page import page  # noqa: PLC0415
+    from bftrainer.batch.traces.errors import unreadable  # noqa: PLC0415
+    from bftrainer.lab.whatif.page import page  # noqa: PLC0415
 
     command = shlex.join(["bftrainer", *sys.argv[1:]])
     try:
@@ -144,7 +144,7 @@ def _write(path: Path, found: Study, source: str) -> None:
 
 
 def _print(found: Study) -> None:
-    from bftrainer.simulate.whatif import document  # noqa: PLC0415
+    from bftrainer.lab.whatif import document  # noqa: PLC0415
 
     print_table(("IDLE TIME", ""), document.idle_rows(found))
     click.echo()

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import click
 
 from bftrainer.api.admission import RANGES, check_after
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 
 MAX_ARRAY = 1000  # trainers of one array
 MAX_INDEX = 999_999

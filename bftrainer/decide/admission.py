@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bftrainer.decide.fair_share import Line
-from bftrainer.decide.policies.handing import Handing
+from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import Settings
 from bftrainer.model.fairness import Usage
 from bftrainer.model.trainer import TrainerRecord

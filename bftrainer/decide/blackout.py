@@ -2,15 +2,15 @@
 
 A blackout ends the idle gap of every node, so that pilots are gone by its begin, as before a
 planned job (``pool``). ``DecisionInput.blackout`` is the present or the next one
-(``bftrainer.policy.calendar`` finds it). Pure.
+(``bftrainer.site.policy.calendar`` finds it). Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from bftrainer.batch.queue.model import GapEnd, Then
 from bftrainer.model.decision import DecisionInput
-from bftrainer.queue.model import GapEnd, Then
 
 
 def gap_end(given: DecisionInput) -> GapEnd | None:

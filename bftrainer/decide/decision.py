@@ -9,33 +9,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from bftrainer.batch.queue.models import queue_of
 from bftrainer.decide import (
-    allocating,
-    apart,
+    allocation,
     blackout,
-    claiming,
+    claims,
     end_cost,
     giveback,
     limit,
-    overdue,
-    reserving,
+    reachability,
+    reserve,
+    timeouts,
 )
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.observing import observe
+from bftrainer.decide.observation import observe
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.victims import CheapestForTrainers, first_by_name
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.model.terms import Terms
-from bftrainer.queue.models import queue_of
 
 NO_ANSWER = "The batch system did not answer; nothing is taken or released until it does."
 STAGES: tuple[Callable[[Draft], Draft], ...] = (
     giveback.stage,  # what ordinary jobs could use
-    overdue.stage,  # overdue pilots and agents
-    reserving.stage,  # the reserve
+    timeouts.stage,  # overdue pilots and agents
+    reserve.stage,  # the reserve
     limit.stage,  # the node limit while the daemon backs off
-    allocating.stage,  # assigns the rest to trainers
-    claiming.stage,  # requests pilots, releases unwanted ones
+    allocation.stage,  # assigns the rest to trainers
+    claims.stage,  # requests pilots, releases unwanted ones
 )
 
 
@@ -86,14 +86,14 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
 def terms_of(given: DecisionInput, policy: AllocationPolicy) -> Terms:
     """Return what the policy went by in a decision that allocated nodes, by taking it again."""
     draft = _begun(given, policy)
-    for stage in STAGES[: 1 + STAGES.index(allocating.stage)]:
+    for stage in STAGES[: 1 + STAGES.index(allocation.stage)]:
         draft = stage(draft)
     return draft.decided.terms if draft.decided else {}
 
 
 def _begun(given: DecisionInput, policy: AllocationPolicy | None) -> Draft:
     """Return the draft before the first stage."""
-    given = apart.parted(given)
+    given = reachability.parted(given)
     memory = observe(given)
     given = replace(given, settings=end_cost.applied(given.settings, memory))
     pick = first_by_name if policy is None else CheapestForTrainers(given, memory)

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from bftrainer.batch.queue.model import NextPlan, QueueModel
 from bftrainer.decide import blackout
 from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
 from bftrainer.decide.pool import Pool, build_pool
 from bftrainer.decide.victims import Pick, tiers_of
 from bftrainer.model.decision import Claim, DecisionInput, Memory, PoolNode, Release
-from bftrainer.queue.model import NextPlan, QueueModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

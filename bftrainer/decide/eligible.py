@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from bftrainer.decide.apart import barred_from
-from bftrainer.decide.stating import nodes_by_trainer
+from bftrainer.batch.queue.occupancy import nodes_by_name
+from bftrainer.decide.problem_input import nodes_by_trainer
+from bftrainer.decide.reachability import barred_from
 from bftrainer.model.cluster import Node
 from bftrainer.model.decision import DecisionInput
 from bftrainer.model.node_request import NOTHING, NodeRequest, asked
-from bftrainer.queue.shown import nodes_by_name
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 
 ANYTHING = NodeRequest()

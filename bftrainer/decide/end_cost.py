@@ -14,11 +14,11 @@ from dataclasses import replace
 from functools import lru_cache
 from statistics import median
 
+from bftrainer.batch.queue.model import QueueModel
 from bftrainer.decide.pool import Pool
 from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Ending, Ends, Memory, Release, Settings
-from bftrainer.model.finding import Measured
-from bftrainer.queue.model import QueueModel
+from bftrainer.model.findings import Measured
 
 REMEMBERED = 15  # ends, and starts
 LEAST_S = 5.0  # a busy node's agent takes as long: no Epilog

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from bftrainer.batch.queue.assignment import Matching
+from bftrainer.batch.queue.model import JobNeeds, NodeDemand, QueueModel
+from bftrainer.batch.queue.nodesets import NodeSet
 from bftrainer.decide.shared_nodes import Rooms
 from bftrainer.model.cluster import Job, NodeLeft
-from bftrainer.queue.matching import Matching
-from bftrainer.queue.model import JobNeeds, NodeDemand, QueueModel
-from bftrainer.queue.nodesets import NodeSet
 
 TOO_FEW = "Too few nodes for it are free or ours."
 

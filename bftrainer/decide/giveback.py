@@ -16,16 +16,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
-from bftrainer.decide import passed_over
-from bftrainer.decide.cycles import have_passed
-from bftrainer.decide.draft import Draft
-from bftrainer.decide.feasible import Feasibility
-from bftrainer.decide.victims import VictimPool, give, tiers_of
-from bftrainer.model.cluster import Job, NodeState, Snapshot
-from bftrainer.model.decision import DecisionInput, Memory, PilotView, Release
-from bftrainer.poll.announcer import is_stand_in
-from bftrainer.queue.nodesets import NodeSet, NodeSets, first
-from bftrainer.queue.shown import (
+from bftrainer.batch.announcer import is_stand_in
+from bftrainer.batch.queue.demand import waits_for_nodes
+from bftrainer.batch.queue.nodesets import NodeSet, NodeSets, first
+from bftrainer.batch.queue.occupancy import (
     FREE_STATES,
     LOST_STATES,
     names_in,
@@ -33,7 +27,13 @@ from bftrainer.queue.shown import (
     pilots_by_node,
     taken_nodes,
 )
-from bftrainer.queue.waiting import waits_for_nodes
+from bftrainer.decide import skipped_jobs
+from bftrainer.decide.cycles import have_passed
+from bftrainer.decide.draft import Draft
+from bftrainer.decide.feasible import Feasibility
+from bftrainer.decide.victims import VictimPool, give, tiers_of
+from bftrainer.model.cluster import Job, NodeState, Snapshot
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Release
 
 
 def stage(draft: Draft) -> Draft:
@@ -47,7 +47,7 @@ def stage(draft: Draft) -> Draft:
     others = _of_others(given)
     usable = sets.named(to_have | ours.keys() | others)
     judged = Feasibility(draft.queue, usable, sets.named(to_have)).of_all(
-        partial(passed_over.why_refused, known=memory.vain)
+        partial(skipped_jobs.why_refused, known=memory.vain)
     )
     offer = replace(_offer(sets, to_have, ours, memory), of_others=sets.named(others))
     shares = give(judged.placed, sets, offer, draft.pick) if judged.placed else []
@@ -57,7 +57,7 @@ def stage(draft: Draft) -> Draft:
     left = {node.name for _, share in shares for node in sets.members(share & offer.free)}
     held_off = dict.fromkeys(left, given.now_s) | dict(memory.held_off)
     memory = replace(
-        memory, held_off=held_off, vain=passed_over.serve(memory.vain, served, given.now_s)
+        memory, held_off=held_off, vain=skipped_jobs.serve(memory.vain, served, given.now_s)
     )
     releases = list(_releases(sets, shares, offer, ours)) if given.settings.gives_back else []
     for_jobs = left | {release.node for release in releases}
@@ -68,7 +68,7 @@ def stage(draft: Draft) -> Draft:
 
 def _served(
     starts: Sequence[Job], shares: Sequence[tuple[Job, NodeSet]], sets: NodeSets, free: NodeSet
-) -> Iterator[passed_over.Served]:
+) -> Iterator[skipped_jobs.Served]:
     """Return the startable jobs with their nodes; None where some are not free yet."""
     has = {job.job_id: 0 for job in starts}
     for job, share in shares:

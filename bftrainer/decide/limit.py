@@ -1,8 +1,8 @@
 """Limits the number of nodes, by policy and while the daemon backs off: a stage of ``decision``.
 
-``max_held_nodes`` is set by ``bftrainer.harm.backoff``; other limits are on all nodes, or on those
-of a partition or type. Nodes without a pilot leave the pool first, shortest gap first; then pilots
-are released, the cheapest for the trainers first. Pure.
+``max_held_nodes`` is set by ``bftrainer.daemon.harm.backoff``; other limits are on all nodes, or on
+those of a partition or type. Nodes without a pilot leave the pool first, shortest gap first; then
+pilots are released, the cheapest for the trainers first. Pure.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from bftrainer.batch.queue.occupancy import FREE_STATES, names_in, nodes_by_name
 from bftrainer.decide.draft import Draft
 from bftrainer.model.decision import Release, Settings
 from bftrainer.model.fairness import limit_of
-from bftrainer.queue.shown import FREE_STATES, names_in, nodes_by_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from bftrainer.batch.queue.demand import waits_for_nodes
+from bftrainer.batch.queue.model import GapEnd, QueueModel, Then
+from bftrainer.batch.queue.occupancy import (
+    FREE_STATES,
+    LOST_STATES,
+    names_in,
+    once_per_look,
+    taken_nodes,
+)
 from bftrainer.decide.blackout import earlier
 from bftrainer.model.cluster import JobState, Node, NodeState, Snapshot
 from bftrainer.model.decision import Memory, PilotView, PoolNode, Settings
-from bftrainer.queue.model import GapEnd, QueueModel, Then
-from bftrainer.queue.shown import FREE_STATES, LOST_STATES, names_in, once_per_look, taken_nodes
-from bftrainer.queue.waiting import waits_for_nodes
 
 # Usually two passes of the main scheduler: a job for which a node was released has started by
 # then, or waits for the next backfill cycle.

@@ -7,9 +7,9 @@ last one ended, because rooms only get smaller.
 
 from __future__ import annotations
 
+from bftrainer.batch.queue.model import NodeDemand
+from bftrainer.batch.queue.nodesets import NodeSet, NodeSets
 from bftrainer.model.cluster import NodeLeft, NodeState
-from bftrainer.queue.model import NodeDemand
-from bftrainer.queue.nodesets import NodeSet, NodeSets
 
 
 class Rooms:

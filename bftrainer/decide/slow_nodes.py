@@ -17,8 +17,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from bftrainer.decide.policies.base import Decided
+from bftrainer.decide.throughput.stragglers import CLEAR_ABOVE
 from bftrainer.model.decision import DecisionInput, Memory, Replacing, Settings, SlowNode
-from bftrainer.profile.stragglers import CLEAR_ABOVE
 from milp.problem import Problem
 from milp.slow import without_some, worth
 

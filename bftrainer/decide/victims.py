@@ -14,12 +14,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from bftrainer.batch.queue.assignment import Matching
+from bftrainer.batch.queue.nodesets import NodeSet, NodeSets, first
 from bftrainer.decide.feasible import Placed
-from bftrainer.decide.stating import nodes_by_trainer, problem_node, problem_trainer
+from bftrainer.decide.problem_input import nodes_by_trainer, problem_node, problem_trainer
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import DecisionInput, Memory
-from bftrainer.queue.matching import Matching
-from bftrainer.queue.nodesets import NodeSet, NodeSets, first
 from milp.problem import Problem
 from milp.slow import without
 from milp.victims import choose_victims

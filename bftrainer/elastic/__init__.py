@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from bftrainer.elastic.batch import GlobalBatch, LogicalWorkers, PerWorkerBatch, Terms
     from bftrainer.elastic.membership import GenerationInfo
     from bftrainer.elastic.per_sample import PerSample
-    from bftrainer.elastic.reporting import report
+    from bftrainer.elastic.reports import report
     from bftrainer.elastic.run import Run
-    from bftrainer.elastic.sharded import Sharded
+    from bftrainer.elastic.shards import Sharded
 
 __all__ = [
     "ElasticError",
@@ -44,9 +44,9 @@ _HOMES = {
     "PerSample": "per_sample",
     "PerWorkerBatch": "batch",
     "Run": "run",
-    "Sharded": "sharded",
+    "Sharded": "shards",
     "Terms": "batch",
-    "report": "reporting",
+    "report": "reports",
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Report, Reported
-from bftrainer.elastic.reporting import Reports, finite
+from bftrainer.elastic.reports import Reports, finite
 
 log = logging.getLogger("bftrainer.elastic")
 

@@ -24,8 +24,8 @@ from bftrainer.elastic.abandonable import (
     Broken,
     in_side_thread,
 )
-from bftrainer.elastic.agreeing import Attempt, Meeting, attempt_all, choice_of
-from bftrainer.elastic.choosing import NCCL, BackendChoice, BackendOffer
+from bftrainer.elastic.agreement import Attempt, Meeting, attempt_all, choice_of
+from bftrainer.elastic.backend_choice import NCCL, BackendChoice, BackendOffer
 from bftrainer.elastic.collective import Collective, Gloo, settle
 from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.protocol import Commit

@@ -27,8 +27,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from bftrainer.elastic import sampler
 from bftrainer.elastic.batch import BatchPiece, Cutting
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.own_order import Indices, OwnOrder
-from bftrainer.elastic.sharded import Key, Sharded
+from bftrainer.elastic.sample_order import Indices, OwnOrder
+from bftrainer.elastic.shards import Key, Sharded
 from bftrainer.elastic.state import seed_everything
 
 _OWN_ORDER = "Give Run the order of each epoch, indices=lambda epoch: loader.sampler"

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from bftrainer.elastic import main_guard, reporting
+from bftrainer.elastic import main_guard, reports
+from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.batch import Terms, in_words
 from bftrainer.elastic.buckets import GradientReducer
-from bftrainer.elastic.choosing import BackendOffer
 from bftrainer.elastic.control import Control, key_of
-from bftrainer.elastic.forming import FormingGroups
+from bftrainer.elastic.formation import FormingGroups
 from bftrainer.elastic.generations import WorkerGenerations
 from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.protocol import Commit, Member
@@ -73,7 +73,7 @@ class Membership(WorkerGenerations):
         self._terms_of = terms_of
         self._reduces_alone = reduces_alone
         self.state = state
-        state.extra[reporting.KEY] = self.reports
+        state.extra[reports.KEY] = self.reports
         self.writer = CheckpointWriter(control, state)
         self.handover = StateTransfer(control, state, counters, self.writer, plan)
         self.reducer: GradientReducer | None = None

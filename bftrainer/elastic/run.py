@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from bftrainer.elastic import backend_offer, loss_rule, registered_models, sample_order
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic import group as groups
-from bftrainer.elastic import loss_rule, offering, own_order, registered_models
 from bftrainer.elastic.batch import (
     BatchPiece,
     GlobalBatch,
@@ -28,19 +28,19 @@ from bftrainer.elastic.batch import (
 )
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.generation_batch import Scaling, decided_by
 from bftrainer.elastic.group import Broken
 from bftrainer.elastic.loader import Loader, View, least_share
 from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.ordered_reduction import OrderedReducer
-from bftrainer.elastic.own_order import Indices
 from bftrainer.elastic.per_sample import PerSampleStates
 from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.rates import KEY, Updater
-from bftrainer.elastic.recording import record_of
 from bftrainer.elastic.run_info import RunInfo
 from bftrainer.elastic.run_length import Length
-from bftrainer.elastic.scaling import Scaling, decided_by
+from bftrainer.elastic.sample_order import Indices
+from bftrainer.elastic.sample_record import record_of
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.step_durations import StepDurations
 from bftrainer.elastic.stray_updates import StrayUpdates, end_watch, quiet_schedulers
@@ -98,7 +98,7 @@ class Run(RunInfo):
             new_reducer=self._new_reducer,
             reduces_alone=cutting.is_parted,
             plan=self._plan,
-            offer=offering.offer_of(
+            offer=backend_offer.offer_of(
                 config.backend, self._state.parameters(), is_bitwise=cutting.logical > 0
             ),
         )
@@ -114,7 +114,7 @@ class Run(RunInfo):
     def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Return the script's extra state and the run's own."""
         rates = {KEY: self._rates} if self._rates.measures else {}
-        own = {} if self._loader.own is None else {own_order.KEY: self._loader.own}
+        own = {} if self._loader.own is None else {sample_order.KEY: self._loader.own}
         return {**extra, **rates, **own, loss_rule.KEY: self._rule}
 
     # ---- the loops -------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import codec, reporting
+from bftrainer.elastic import codec, reports
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.sampler import mix
 
@@ -143,7 +143,7 @@ class State:
         """
         if self._within_epoch is None:
             self._within_epoch = self.snapshot_light()
-            self._within_epoch["extra"].pop(reporting.KEY)  # reports then are of now
+            self._within_epoch["extra"].pop(reports.KEY)  # reports then are of now
 
     def resume_epoch(self) -> None:
         """Go on in such an epoch."""

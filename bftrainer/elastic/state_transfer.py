@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from bftrainer.elastic import inheriting, parentage, reporting, resuming, transfer
+from bftrainer.elastic import inheritance, parentage, reports, resume, transfer
 from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.device import await_kernels, using
@@ -132,7 +132,7 @@ class StateTransfer:
 
     def _found(self) -> str:
         """Load the first state of a run: a checkpoint, or what the script built."""
-        found = resuming.find(self.writer.directory, self.state.layout())
+        found = resume.find(self.writer.directory, self.state.layout())
         if found is None:
             if self.initial is not None:
                 self._copy_into_model(self.initial.tensors)
@@ -141,14 +141,14 @@ class StateTransfer:
         self.writer.cost = Cost.of(found.header)
         # A rehearsal may have stepped a schedule.
         options = self.initial.light["groups"] if self.initial else self.state.options()
-        own = inheriting.OwnOptions(self.state, options)
+        own = inheritance.OwnOptions(self.state, options)
         count = len(self.state.model_tensors())
         self._copy_into_model(found.tensors[:count])
         self.counters = self.state.decode_rest(found.header["structure"], found.tensors[count:])
         if parentage.is_inherited(found.header):
             self.state.resume_epoch()  # it would bring the other trial's options later
             own.put_back()
-            self.state.extra[reporting.KEY].load_state_dict(reporting.NO_REPORTS)
+            self.state.extra[reports.KEY].load_state_dict(reports.NO_REPORTS)
         return found.source
 
     def move(self, group: Group, chain: list[int], abandoned: Callable[[], bool]) -> Broken | None:

@@ -24,11 +24,11 @@ template → agent
     ``{"failed": {"code": C, "cause": S, "next_step": S}}``, with ``worker_id`` if it concerns
     one fork only; otherwise the template exits with status 1.
 
-Between the template and each worker is a keeper (``bftrainer.elastic.keeping``), which ends with
-the worker whatever that started. When the socket closes, as it does however the agent ends, the
-template kills its workers' process groups and exits; keepers see to the rest. Until it is warm, it
-dies with the *thread* that started it (``PR_SET_PDEATHSIG``), so start it from one that lives on.
-Nothing here starts a thread, because a process with threads must not fork.
+Between the template and each worker is a keeper (``bftrainer.elastic.worker_keeper``), which ends
+with the worker whatever that started. When the socket closes, as it does however the agent ends,
+the template kills its workers' process groups and exits; keepers see to the rest. Until it is warm,
+it dies with the *thread* that started it (``PR_SET_PDEATHSIG``), so start it from one that lives
+on. Nothing here starts a thread, because a process with threads must not fork.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ForkServer:
         """Work until the agent closes the socket."""
         import select  # noqa: PLC0415 - after sys.path is cleaned
 
-        from bftrainer.elastic import descendants, keeping, scratch  # noqa: PLC0415 - as above
+        from bftrainer.elastic import descendants, scratch, worker_keeper  # noqa: PLC0415 - as above
 
         self.scratch = scratch.Scratch()
         descendants.adopt()
@@ -101,7 +101,7 @@ class ForkServer:
             if self.channel in readable and not self.handle_packet():
                 break
         for kept in self.workers.values():
-            keeping.kill_group(kept.pid)
+            worker_keeper.kill_group(kept.pid)
 
     def reap(self) -> None:
         """Report every worker that has ended."""
@@ -120,9 +120,9 @@ class ForkServer:
 
     def sweep(self, kept: Kept) -> None:
         """End what a keeper left that was killed; of others we adopt nothing."""
-        from bftrainer.elastic import descendants, keeping, scratch  # noqa: PLC0415 - as above
+        from bftrainer.elastic import descendants, scratch, worker_keeper  # noqa: PLC0415 - as above
 
-        gone = descendants.sweep(self.workers, limit_s=keeping.LAST_S)
+        gone = descendants.sweep(self.workers, limit_s=worker_keeper.LAST_S)
         scratch.remove(self.scratch.of(kept.pid), gone)
 
     def handle_packet(self) -> bool:
@@ -189,7 +189,7 @@ class ForkServer:
         self, config: WorkerConfig, channel_fd: int, parent: int, said: int
     ) -> NoReturn:
         """In the child: fork the worker, and tell its status when nothing is left of it."""
-        from bftrainer.elastic import descendants, keeping, scratch  # noqa: PLC0415 - as above
+        from bftrainer.elastic import descendants, scratch, worker_keeper  # noqa: PLC0415 - as above
 
         os.setpgid(0, 0)
         descendants.adopt()
@@ -206,7 +206,7 @@ class ForkServer:
             self.become_worker(config, channel_fd, own)
         os.close(channel_fd)
         os.write(said, worker.to_bytes(PID_BYTES, "little"))
-        returncode, gone = keeping.keep(worker, parent)
+        returncode, gone = worker_keeper.keep(worker, parent)
         scratch.remove(self.scratch.of(worker), gone)
         os.write(said, returncode.to_bytes(PID_BYTES, "little", signed=True))
         os._exit(0)

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import codec, device, staging
+from bftrainer.elastic import codec, device, device_transfer
+from bftrainer.elastic.device_transfer import PIECE_BYTES, Link
 from bftrainer.elastic.group import Group
-from bftrainer.elastic.staging import PIECE_BYTES, Link
 
 DIRECT_BYTES = 1 << 20  # tensors of this size or more are sent without packing
 
@@ -92,7 +92,7 @@ def stand_by(group: Group, source: int) -> None:
     lengths = [n for wire in wires for n in _lengths(wire)]
     new = partial(torch.empty, dtype=torch.uint8, device=group.data.device)
     scratch = new(max(lengths, default=0))  # never read
-    staging.broadcast(group, group.data, source, [scratch[:n] for n in lengths])
+    device_transfer.broadcast(group, group.data, source, [scratch[:n] for n in lengths])
 
 
 def _receive_header(link: Link) -> list[Any]:
@@ -118,7 +118,7 @@ def _move(link: Link, tensors: Sequence[torch.Tensor], apart: Mapping[int, int])
     _pass_on(link, [piece for wire in wires for piece in wire.pieces()])
     if apart or link.group.data is not None:
         staged = _wires([tensors[i] for i in sorted(apart)])
-        staging.move(link, [piece for wire in staged for piece in wire.pieces()])
+        device_transfer.move(link, [piece for wire in staged for piece in wire.pieces()])
         wires += staged
     if link.before is not None:
         for wire in wires:

@@ -22,9 +22,9 @@ from bftrainer.elastic.checkpoint_gap import Cost, Slowdown
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.protocol import Saved
+from bftrainer.elastic.save_failures import telling
 from bftrainer.elastic.state import Counters, State
 from bftrainer.elastic.state_snapshot import Snapshots, StateSnapshot
-from bftrainer.elastic.unsaved import telling
 
 log = logging.getLogger("bftrainer.elastic")
 

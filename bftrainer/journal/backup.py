@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.elastic.fence import write_whole
-from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.journal.acknowledged import MARK_NAME, Mark, MarkFile, encode, lost
 from bftrainer.journal.errors import translated
 from bftrainer.journal.journal import Journal
+from bftrainer.journal.mark import MARK_NAME, Mark, MarkFile, encode, lost
 from bftrainer.journal.schema import HEAD_REVISION
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 JOURNAL_NAME = "journal.db"
 MARK_SUFFIX = ".mark"

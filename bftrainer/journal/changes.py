@@ -19,7 +19,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-from bftrainer.canonical import encoder, text_of
+from bftrainer.model.canonical import encoder, text_of
 from milp.plain import added_fields, field_hints
 
 _Compare = Callable[[Any, Any], Any]

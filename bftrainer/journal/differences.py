@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bftrainer.canonical import CanonicalError, parse, text_of, to_plain
 from bftrainer.journal.changes import difference
+from bftrainer.model.canonical import CanonicalError, parse, text_of, to_plain
 
 PREFIX: Final = '{"a-difference-from":'
 DEFLATED: Final = '{"a-text-deflated":'

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from bftrainer.canonical import encode, text_of, to_plain
 from bftrainer.journal.differences import Shortened
 from bftrainer.journal.records import PilotRecord
+from bftrainer.model.canonical import encode, text_of, to_plain
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError
 
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode
 
 _FULL = {sqlite3.SQLITE_FULL}
 _READ_ONLY = {

@@ -20,18 +20,18 @@ from typing import Self
 
 from sqlalchemy import Connection, select
 
-from bftrainer.canonical import CanonicalError
-from bftrainer.journal import acknowledged, differences, retention, schema, tables
-from bftrainer.journal.acknowledged import Mark, MarkFile
+from bftrainer.journal import differences, mark, retention, schema, tables
 from bftrainer.journal.background_writer import Beside
 from bftrainer.journal.backlog import PASSING, Backlog
 from bftrainer.journal.database import Database, close_unchanged, open_database
 from bftrainer.journal.entry_drafts import EntryDraft, Large, queued
 from bftrainer.journal.errors import JournalError, fenced, translated
+from bftrainer.journal.mark import Mark, MarkFile
 from bftrainer.journal.projection import OWN_KINDS, START, SUBMIT
-from bftrainer.journal.reading import Reading
+from bftrainer.journal.reader import Reading
 from bftrainer.journal.records import PilotRecord, pilot_ordinal, trainer_ordinal
 from bftrainer.journal.verify import verify
+from bftrainer.model.canonical import CanonicalError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 
 LOG = logging.getLogger("bftrainer.journal")
@@ -464,7 +464,7 @@ class Journal(Reading):
             first = retention.first_entry(connection)
         if sha256 == known.sha256 or (sha256 is None and known.seq < first):
             return  # second case: the marked entry was removed after a checkpoint
-        problem = acknowledged.lost(self.where, known, found, is_other=sha256 is not None)
+        problem = mark.lost(self.where, known, found, is_other=sha256 is not None)
         if accepted_loss != known.seq:
             raise problem
         self._accepted_loss = accepted_loss

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode
 
 LOCK_NAME = "daemon.lock"
 # As ``acquire`` writes it; anything else is ignored.

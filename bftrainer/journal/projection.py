@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bftrainer.canonical import parse, text_of, to_plain
 from bftrainer.journal.records import PilotRecord, PilotState, pilot_ordinal, trainer_ordinal
 from bftrainer.journal.unreadable import pilot_of, trainer_of
+from bftrainer.model.canonical import parse, text_of, to_plain
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 
 START: Final = "start"  # a daemon began an incarnation

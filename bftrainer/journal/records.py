@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from bftrainer.canonical import CanonicalError, decode, parse
+from bftrainer.model.canonical import CanonicalError, decode, parse
 from bftrainer.model.trainer import TrainerRecord
 
 T = TypeVar("T")

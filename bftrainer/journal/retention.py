@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, select, update
 
-from bftrainer.canonical import parse, text_of
 from bftrainer.journal import schema, tables
 from bftrainer.journal.entry_drafts import EntryDraft
 from bftrainer.journal.projection import CHECKPOINT, OVER
 from bftrainer.journal.records import PilotState
+from bftrainer.model.canonical import parse, text_of
 
 ACCOUNT_SUMS: Final = "account-sums"  # entries of this kind hold what earlier ones added up to
 ENTRIES_BETWEEN: Final = 10_000  # between two checkpoints; bounds what a start reads

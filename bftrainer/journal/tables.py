@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
 
 from bftrainer.journal import schema
-from bftrainer.journal.acknowledged import Mark
 from bftrainer.journal.entry_drafts import EntryDraft
 from bftrainer.journal.errors import damaged
+from bftrainer.journal.mark import Mark
 from bftrainer.journal.projection import Row, pilot_row, trainer_row
 from bftrainer.journal.records import pilot_ordinal
 from bftrainer.journal.verify import entry_hash

@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from bftrainer.canonical import CanonicalError, from_plain, to_plain
 from bftrainer.journal.records import PilotRecord, PilotState
+from bftrainer.model.canonical import CanonicalError, from_plain, to_plain
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 

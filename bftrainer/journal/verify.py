@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
-from bftrainer.canonical import CanonicalError, parse
 from bftrainer.journal import errors, schema
 from bftrainer.journal.database import check_pages
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.projection import CHECKPOINT, Projection, Row
+from bftrainer.model.canonical import CanonicalError, parse
 
 NO_HASH: Final = "0" * 64  # stands before the first entry
 _BATCH_ROWS = 256

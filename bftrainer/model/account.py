@@ -1,6 +1,6 @@
 """Plain data of ``bftrainer account`` and of the document ``/v1/account``.
 
-``bftrainer.accounting`` makes it, the API transfers it, the command line prints it. Imports
+``bftrainer.daemon.accounting`` makes it, the API transfers it, the command line prints it. Imports
 nothing that would slow down a verb's start.
 """
 

@@ -41,7 +41,7 @@ class Settings:
     rescale_down_guess_s: float = 0.2
     max_nodes_per_trainer: int | None = None
     eligible_node_types: tuple[str, ...] = ()  # empty: all
-    # Set while the daemon backs off (bftrainer.harm.backoff); the defaults have no effect.
+    # Set while the daemon backs off (bftrainer.daemon.harm.backoff); the defaults have no effect.
     max_held_nodes: int | None = None
     hold_off_cycles: float = 1.0  # before a released node may be taken again
     reserve_extra_nodes: int = 0  # beyond reserve_nodes_per_type

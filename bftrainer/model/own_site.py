@@ -1,6 +1,6 @@
 """What a user's own daemon may do on a cluster: facts and limits, read before it starts.
 
-Made by the batch system's plug-in (``bftrainer.own.site``), used by ``bftrainer up``.
+Made by the batch system's plug-in (``bftrainer.site.own.site``), used by ``bftrainer up``.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class TrainerSpec:
     array_id: str = ""  # shared by the trainers of one ``--array``
     array_limit: int | None = None  # so many of them have nodes at once
     preamble: str = ""  # shell file that runs before anything of the trainer on a node
-    notify: str = ""  # run when it has ended (``bftrainer.notification``)
+    notify: str = ""  # run when it has ended (``bftrainer.api.notification``)
     batch: BatchRange | None = None  # None: the script declares its batch
     account: str = ""  # of the batch system, charged for its pilots; "": the user's default
     trial: TrialTag | None = None  # it is a trial of a study
@@ -203,7 +203,7 @@ class FailureRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeThroughput:
-    """Statistics of the throughput at one size (``bftrainer.profile.measure``)."""
+    """Statistics of the throughput at one size (``bftrainer.decide.throughput.measure``)."""
 
     size: int
     count: float = 0.0  # weight of the observations in the window

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bftrainer.model.finding import NOTHING, Measured
+from bftrainer.model.findings import NOTHING, Measured
 from bftrainer.model.terms import Term
 from bftrainer.model.trainer import TrainerRecord
 

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 from bftrainer.model.study import TrialTag
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.directory import StudyDirectory
-from bftrainer.study.stored import Scalar, StoredTrial
+from bftrainer.study.trial_record import Scalar, StoredTrial
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from bftrainer.api.codec import CodecError, decode, encode, parse
 from bftrainer.elastic.fence import write_whole
-from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerSpec
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bftrainer.policy.document import Document, YamlNode, read_document
-from bftrainer.policy.files import read_text
-from bftrainer.policy.problems import PolicyErrors, PolicyProblem, nearest
+from bftrainer.site.policy.document import Document, YamlNode, read_document
+from bftrainer.site.policy.files import read_text
+from bftrainer.site.policy.problems import PolicyErrors, PolicyProblem, nearest
 from bftrainer.study.configurations import MOST, ConfigurationError, settled
 from bftrainer.study.parameters import (
     CategoricalParameter,
@@ -26,7 +26,7 @@ from bftrainer.study.parameters import (
     Strict,
 )
 from bftrainer.study.rungs.registry import rule_of
-from bftrainer.study.stored import Scalar
+from bftrainer.study.trial_record import Scalar
 from bftrainer.study.trials import Rule
 
 MOST_TRIALS = 1_000_000  # a daemon takes no greater number

@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from bftrainer.study.directory import unwritable
-from bftrainer.study.known import MAX_EXCUSED, KnownTrial
+from bftrainer.study.trial_table import MAX_EXCUSED, KnownTrial
 
 ROOM_BYTES = 64 * 1024  # less is too little for a checkpoint
 

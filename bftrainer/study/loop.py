@@ -15,19 +15,19 @@ from dataclasses import replace
 from bftrainer.api.client import Client
 from bftrainer.api.documents import document as document_of
 from bftrainer.elastic.fence import write_whole
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.study import StudyView, TrialView
-from bftrainer.study.acting import Actor
-from bftrainer.study.cleaning import Cleaner, writes
+from bftrainer.study.actions import Actor
+from bftrainer.study.cleanup import Cleaner, writes
 from bftrainer.study.directory import StudyDirectory
 from bftrainer.study.events import Events
 from bftrainer.study.full_disk import FullDisk
-from bftrainer.study.known import KnownTrial, know
 from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, StudySummary, with_trials
-from bftrainer.study.plan.carrying import Carried
+from bftrainer.study.plan.execution import Carried
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.storage import StudyStorage
-from bftrainer.study.stored import ENDS
+from bftrainer.study.trial_record import ENDS
+from bftrainer.study.trial_table import KnownTrial, know
 from bftrainer.study.trials import Rule, Stage, Verdicts
 from bftrainer.study.wishes import Wishes, read_wishes
 

@@ -18,12 +18,12 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from bftrainer.study.directory import unwritable
 from bftrainer.study.document import StudyDocument
-from bftrainer.study.drawing import Drawer
+from bftrainer.study.sampler import Drawer
 from bftrainer.study.space import distributions_of
-from bftrainer.study.stored import End, NewTrial, Scalar, StoredTrial
+from bftrainer.study.trial_record import End, NewTrial, Scalar, StoredTrial
 
 LOCK_PATIENCE_S = 3
 _ENDS = {TrialState[end]: end for end in End}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bftrainer.api.codec import CodecError, decode, encode, parse
 from bftrainer.elastic.fence import write_whole
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from bftrainer.study.directory import unwritable
 
 _FILE, _LOCK = "wishes.json", "wishes.lock"

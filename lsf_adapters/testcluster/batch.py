@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from lsf_adapters.testcluster import dependency, plan_file
 from lsf_adapters.testcluster.config import MASTER, LsfConfig, Queue
 from lsf_adapters.testcluster.events import EventsFile
+from lsf_adapters.testcluster.job_processes import Runner
 from lsf_adapters.testcluster.reports import report
-from lsf_adapters.testcluster.running import Runner
 from lsf_adapters.testcluster.scheduler import Held, HostNow, Plan, Wish, run_pass
 from lsf_adapters.testcluster.state import Host, Job, QueueState
 from lsf_adapters.testcluster.store import Store

@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Literal, Self
 
 import lsf_adapters
-from bftrainer import process
-from bftrainer.errors import BatchSystemError, UsageError
+from bftrainer.batch import process
+from bftrainer.model.errors import BatchSystemError, UsageError
 from lsf_adapters.testcluster import processes
 from lsf_adapters.testcluster.config import LsfConfig
 from lsf_adapters.testcluster.files import install

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from lsf_adapters.testcluster import arguments, choosing
+from lsf_adapters.testcluster import arguments, selection
 from lsf_adapters.testcluster.batch import Batch
 from lsf_adapters.testcluster.options import RefusedError, parse
 from lsf_adapters.testcluster.request import Answer, Request
@@ -70,7 +70,7 @@ def bmod(batch: Batch, request: Request) -> Answer:
     """Answer bmod: the run limit and the termination time of one job."""
     *options, word = request.argv[1:] or [""]
     spec = arguments.job_spec(word)
-    jobs = choosing.of_spec(batch, spec)
+    jobs = selection.of_spec(batch, spec)
     if not jobs:
         return Answer(status=255, err=f"Job <{word}>: No matching job found\n")
     try:
@@ -115,7 +115,7 @@ def _apply(batch: Batch, request: Request, found: arguments.Arguments, change: C
         return answer
     for word in ids:
         spec = arguments.job_spec(word)
-        jobs = choosing.of_spec(batch, spec)
+        jobs = selection.of_spec(batch, spec)
         if not jobs:
             answer.err += f"Job <{word}>: No matching job found\n"
             answer.status = 255
@@ -132,8 +132,8 @@ def _apply_to_all(
 ) -> None:
     jobs = [
         job
-        for job in choosing.in_order(batch, batch.live.values())
-        if choosing.matches(job, found, request.user)
+        for job in selection.in_order(batch, batch.live.values())
+        if selection.matches(job, found, request.user)
     ]
     if "J" in found.values:  # elements that have ended are named, too
         arrays = {job.id for job in jobs if job.index}

@@ -8,7 +8,7 @@ import stat
 import sys
 from pathlib import Path
 
-from bftrainer import process
+from bftrainer.batch import process
 from lsf_adapters.testcluster import client, hooks, options
 from lsf_adapters.testcluster.config import CLUSTER, MASTER, LsfConfig, Queue
 from lsf_adapters.testcluster.show_cluster import BANNERS

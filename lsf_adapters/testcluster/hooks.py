@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-from bftrainer import process
+from bftrainer.batch import process
 from lsf_adapters.testcluster.options import Options, RefusedError, parse
 
 _ABORT = 97  # LSB_SUB_ABORT_VALUE

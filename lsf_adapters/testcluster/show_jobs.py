@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lsf_adapters.testcluster import arguments, choosing, job_fields, long_jobs, moments, output
+from lsf_adapters.testcluster import arguments, job_fields, long_jobs, moments, output, selection
 from lsf_adapters.testcluster.arguments import Arguments
 from lsf_adapters.testcluster.batch import Batch
 from lsf_adapters.testcluster.config import MASTER
@@ -37,7 +37,7 @@ def bjobs(batch: Batch, request: Request) -> Answer:
     jobs: list[Job] = []
     unknown: list[str] = []
     for spec in specs:
-        these = choosing.of_spec(batch, spec)
+        these = selection.of_spec(batch, spec)
         jobs += these
         if not these:
             unknown.append(spec.text)
@@ -46,9 +46,9 @@ def bjobs(batch: Batch, request: Request) -> Answer:
         jobs = [
             job
             for job in every.values()
-            if choosing.matches(job, found, request.user) and choosing.has_state(job, found)
+            if selection.matches(job, found, request.user) and selection.has_state(job, found)
         ]
-    jobs = choosing.in_order(batch, jobs)
+    jobs = selection.in_order(batch, jobs)
     answer = Answer()
     if "json" not in found.flags:
         for text in unknown:

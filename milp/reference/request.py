@@ -2,7 +2,7 @@
 
 ``write_request`` and ``read_answer`` are for the process that decides; ``answer_request``
 is all the work of the one that solves. Nothing in an answer is believed here: it is read
-for its form only, ``milp.reference.limited`` judges it.
+for its form only, ``milp.reference.guard`` judges it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from rich.table import Table
 from _bench.machine import machine
 from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.waiting import BenchError
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 
 INTERRUPTED: Final = 130
 

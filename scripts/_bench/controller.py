@@ -26,7 +26,7 @@ from _bench.sdiag import Load, parse
 from _bench.waiting import BenchError, wait_until
 from _bench.zero_harm import cycles
 from _bench.zero_harm.arm import RESERVE, light_trainers, wait_for_nodes
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 
 # "jobs": sleeping jobs that Slurm may preempt, one on each node that bftrainer would have.

@@ -19,7 +19,7 @@ from typing import Final
 
 from _bench.plane import Plane
 from _bench.waiting import BenchError, wait_until_async
-from bftrainer import process
+from bftrainer.batch import process
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 EXAMPLES: Final = ROOT / "trainers" / "examples"

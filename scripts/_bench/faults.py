@@ -31,8 +31,8 @@ from _bench.fault_life import (
 from _bench.network import Network
 from _bench.plane import Plane
 from _bench.waiting import BenchError
-from bftrainer import process
-from bftrainer.policy.model import SitePolicy
+from bftrainer.batch import process
+from bftrainer.site.policy.model import SitePolicy
 from tests.elastic import journal
 
 SCRIPT: Final = Path(journal.__file__).resolve().parent / "scripts" / "train_ids.py"

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from _bench.waiting import wait_until
-from bftrainer import process
+from bftrainer.batch import process
+from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.model.cluster import Job, JobState
-from bftrainer.poll.batch_system import PilotRequest
 from slurm_plugins.adapter import create
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 

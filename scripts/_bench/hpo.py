@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any, Final
 
+from _bench.studies.curves import drawn
+from _bench.studies.session import Figures, StudyRun, play_study, reached
+from _bench.studies.trials import SimStudy
+from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
+from bftrainer.lab.simulator.costs import MEASURED
+from bftrainer.lab.simulator.session import Choices
+from bftrainer.lab.workloads.builders import hpo
+from bftrainer.lab.workloads.networks import NETWORKS, SAMPLES
 from bftrainer.model.decision import DecisionInput
-from bftrainer.simulate.costs import MEASURED
-from bftrainer.simulate.session import Choices
-from bftrainer.simulate.studies.curves import drawn
-from bftrainer.simulate.studies.session import Figures, StudyRun, play_study, reached
-from bftrainer.simulate.studies.trials import SimStudy
-from bftrainer.simulate.traces.fragments import Fragments
-from bftrainer.simulate.workloads.builders import hpo
-from bftrainer.simulate.workloads.networks import NETWORKS, SAMPLES
 from bftrainer.study.rungs.registry import rule_of
 
 EPOCHS: Final = 100  # of ImageNet, as each trial of the paper

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from _bench.benchmark import Measured
 from _bench.lcdb import archive, errors_of
-from bftrainer.simulate.studies.curves import HUNDREDTHS, LIKENESS, QUANTILES, drawn, medians
-from bftrainer.study.playing import Curve, play
+from _bench.rule_replay import Curve, play
+from _bench.studies.curves import HUNDREDTHS, LIKENESS, QUANTILES, drawn, medians
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.trials import Rule
 

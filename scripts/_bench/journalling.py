@@ -13,17 +13,17 @@ from pathlib import Path
 from statistics import fmean
 
 from _bench.site_stream import SiteStream
-from bftrainer.actuate.pilots import PilotBook
-from bftrainer.actuate.remembered import remembered
+from bftrainer.daemon.decider import Decider
+from bftrainer.daemon.decision_failures import DecisionFailures
+from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.deciding import Decider
-from bftrainer.harm.monitor import HarmMonitor
+from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.trainers.memory import remembered
 from bftrainer.journal import Journal, PilotRecord, PilotState
 from bftrainer.journal.background_writer import BATCH
 from bftrainer.model.decision import Settings
-from bftrainer.observability.decision_failures import DecisionFailures
-from bftrainer.policy.model import SitePolicy
+from bftrainer.site.policy.model import SitePolicy
 
 BETWEEN_S = 3.0  # two journalled decisions, in the mean
 

@@ -22,9 +22,9 @@ from typing import Final
 import numpy as np
 
 from _bench.benchmark import note
+from _bench.rule_replay import Curve
 from _bench.waiting import BenchError
-from bftrainer.process import run
-from bftrainer.study.playing import Curve
+from bftrainer.batch.process import run
 
 VERSION: Final = "0.1.0"
 VARIABLE: Final = "BFTRAINER_LCDB"

@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from _bench.waiting import wait_until
-from bftrainer.errors import BatchSystemError
-from bftrainer.poll.batch_system import PilotRequest
+from bftrainer.batch.batch_system import PilotRequest
+from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.adapter import create
-from lsf_adapters.told.watch import EventsFile
+from lsf_adapters.notifications.watch import EventsFile
 from tests.support.volclava import RealVolclava, VolclavaConfig
 
 PATIENCE_S: Final = 150.0

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from _bench.waiting import BenchError
-from bftrainer import process
+from bftrainer.batch import process
 
 TIMEOUT_S: Final = 10.0
 FIRST_HOST: Final = 10

@@ -1,6 +1,6 @@
 """How far placement is from the optimum of its own rule, by a node-level MILP on HiGHS.
 
-Takes a Problem and the map that ``milp.placing.place`` made for some sizes, returns for each
+Takes a Problem and the map that ``milp.placement.place`` made for some sizes, returns for each
 part of the rule what the map has and the least possible; called by the benchmark and
 by tests. The parts are minimised one after the other: each under the condition that
 the earlier ones are no worse than in the map.
@@ -16,7 +16,7 @@ from typing import Any
 
 import highspy
 
-from milp.placing.cost import PlacementCost, leave_weight, placement_cost
+from milp.placement.cost import PlacementCost, leave_weight, placement_cost
 from milp.pool import view_pool
 from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
 

@@ -22,22 +22,17 @@ from typing import Any, Self, TypeVar
 
 from _bench.network import Cut, Network
 from _bench.waiting import BenchError, wait_until_async
-from bftrainer import process
-from bftrainer.actuate.control_plane import ControlPlane, Listener
-from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.group import Rescaled
-from bftrainer.actuate.log_files import log_directory
+from bftrainer.batch import process
 from bftrainer.elastic import protocol
+from bftrainer.fleet.control_plane import ControlPlane, Listener
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.members import Rescaled
+from bftrainer.fleet.trainers.log_files import log_directory
+from bftrainer.fleet.wire.keys import generate_pair
+from bftrainer.fleet.wire.messages import AgentMessage, WorkerExited, WorkerSaid, WorkerStarted
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.policy.model import SitePolicy
-from bftrainer.wire.keys import generate_pair
-from bftrainer.wire.messages import (
-    AgentMessage,
-    WorkerExited,
-    WorkerSaid,
-    WorkerStarted,
-)
+from bftrainer.site.policy.model import SitePolicy
 
 TICK_S = 0.1  # as the daemon's
 SIGN_OF_LIFE_S = 1.0

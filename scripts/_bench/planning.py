@@ -17,9 +17,9 @@ from bftrainer.study.plan.exact import exact, fastest
 from bftrainer.study.plan.experiment import Experiment, Stage, sha_stages
 from bftrainer.study.plan.greedy import Reading, greedy
 from bftrainer.study.plan.naive import naive
-from bftrainer.study.plan.scaling import Draw, Scaling
+from bftrainer.study.plan.scaling_profile import Draw, Scaling
 from bftrainer.study.plan.stage_cost import Costs, Planned
-from bftrainer.study.plan.staging import experiment_of, rung_stages
+from bftrainer.study.plan.stages import experiment_of, rung_stages
 from bftrainer.study.plan.static import static
 from bftrainer.study.rungs.hyperband import Hyperband
 

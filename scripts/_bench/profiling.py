@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
 
+from _bench.unknown_curves import Claim, LearningModel
+from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.decide.policies.base import Context, Decided
 from bftrainer.decide.policies.milp import POLICY
+from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.replay import Replay
+from bftrainer.lab.simulator.session import Choices, settings_of
+from bftrainer.lab.simulator.tally import Tally
+from bftrainer.lab.simulator.trainers import SimTrainer
+from bftrainer.lab.workloads.networks import NETWORKS
+from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionInput, Plan
-from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.learning import Claim, LearningModel
-from bftrainer.simulate.replay import Replay
-from bftrainer.simulate.session import Choices, settings_of
-from bftrainer.simulate.tally import Tally
-from bftrainer.simulate.traces.fragments import Fragments
-from bftrainer.simulate.trainers import SimTrainer
-from bftrainer.simulate.workloads.networks import NETWORKS
-from bftrainer.simulate.workloads.submission import Submission
 from milp.problem import Curve, Objective, Problem
 from milp.solve import solve
 from milp.worth import allocation_value

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from _bench.waiting import wait_until
 from bftrainer.api.client import Client
+from bftrainer.batch.local.launch import LocalServer
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import Context
 from bftrainer.decide.policies.base import Decided as Answer
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.demo.local_site import LocalSite
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.local.running import LocalServer
+from bftrainer.lab.demo.local_site import LocalSite
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.trainer import TrainerSpec
 from milp.problem import Curve, Problem

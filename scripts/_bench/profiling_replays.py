@@ -10,9 +10,9 @@ from typing import Any, Final
 from _bench import profiling as arms
 from _bench.benchmark import note
 from _bench.profiling import Arm, Learnt, learn, workload
-from bftrainer.simulate.traces.fragments import Fragments
-from bftrainer.simulate.traces.generator import GeneratorParameters, generate
-from bftrainer.simulate.workloads.networks import NETWORKS
+from bftrainer.batch.traces.fragments import Fragments
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
+from bftrainer.lab.workloads.networks import NETWORKS
 from milp.problem import Objective
 
 LOSS, RESCALES = 0.02, 5.0

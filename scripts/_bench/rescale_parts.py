@@ -24,7 +24,7 @@ from _bench.stats import ratio_interval
 from _bench.steady import compare
 from _bench.torchft import Torchft
 from _bench.torchrun import Torchrun
-from bftrainer.policy.model import SitePolicy
+from bftrainer.site.policy.model import SitePolicy
 
 WORKLOADS: Final = Path(__file__).resolve().parents[1] / "workloads"
 ELASTIC: Final = WORKLOADS / "rescale_elastic.py"

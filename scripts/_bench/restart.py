@@ -19,7 +19,7 @@ from typing import Final
 
 from _bench import rival
 from _bench.rival import SNAPSHOT_STEPS, TIMEOUT_S, Rival, RivalError, RivalPause
-from bftrainer import process
+from bftrainer.batch import process
 
 SAVE: Final = signal.SIGUSR1  # what rank 0 saves and ends at
 

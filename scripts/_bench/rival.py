@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from _bench.records import History, Recorder, durations
-from bftrainer import process
-from trainers.agent.starting import KEEP_FREED_MEMORY
+from bftrainer.batch import process
+from trainers.agent.start import KEEP_FREED_MEMORY
 
 TIMEOUT_S: Final = 60.0  # no recovery within this counts as this
 SNAPSHOT_STEPS: Final = 10

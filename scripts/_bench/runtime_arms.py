@@ -10,7 +10,7 @@ import bftrainer
 import trainers.examples
 from _bench.runtime_beds import WORKLOADS, Arm
 from _bench.waiting import BenchError
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.model.trainer import CheckpointContract, Launch
 
 TWO_MODELS: Final = ("small", "big")

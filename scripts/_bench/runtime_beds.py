@@ -21,12 +21,12 @@ from typing import Any, Final, Self
 
 from _bench.plane import LEASE_S, Plane, descendants
 from _bench.runtime_cycles import LARGE, SMALL
-from bftrainer import process
-from bftrainer.errors import UsageError
+from bftrainer.batch import process
+from bftrainer.fleet.runtimes.base import load_runtime
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import CheckpointContract
-from bftrainer.policy.model import SitePolicy
-from bftrainer.runtimes.base import load_runtime
-from trainers.agent.starting import KEEP_FREED_MEMORY
+from bftrainer.site.policy.model import SitePolicy
+from trainers.agent.start import KEEP_FREED_MEMORY
 
 WORKLOADS: Final = Path(__file__).resolve().parents[1] / "workloads"
 

@@ -13,10 +13,10 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from bftrainer.study.drawing import Drawer
-from bftrainer.study.playing import Curve, Parent, play
+from _bench.rule_replay import Curve, Parent, play
 from bftrainer.study.rungs.registry import rule_of
-from bftrainer.study.stored import Scalar
+from bftrainer.study.sampler import Drawer
+from bftrainer.study.trial_record import Scalar
 from bftrainer.study.trials import Rule, Stage, Trial, Verdicts
 
 SEEDS: Final = range(12)

@@ -10,10 +10,10 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bftrainer.batch.process import Completed
 from bftrainer.model.decision import PilotView
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.process import Completed
-from slurm_plugins import asked, commands
+from slurm_plugins import commands, job_requests
 from slurm_plugins.parse import FIELD, NODE_FIELDS, RECORD
 
 PARTITIONS = ("batch", "bf", "debug")  # of a node: the first two; of one in ten all
@@ -168,7 +168,7 @@ class Printed:
             share = self._chance.uniform(IDLE, 3 * IDLE)
             n_nodes = int(share * self._size.n_nodes) if lacks_nodes else self._chance.choice(SIZES)
             number, is_planned = f"{100_000 + at}", at < N_PLANNED
-            asks = dict.fromkeys(asked.FIELDS, "0") | {
+            asks = dict.fromkeys(job_requests.FIELDS, "0") | {
                 "JobArrayID": number, "NumCPUs": f"{n_nodes}", "MinCpus": "1",
                 "NumTasks": f"{n_nodes}", "MinMemory": "0", "MaxNodes": "0", "MinTime": "N/A",
                 "OverSubscribe": "NO", "Reservation": "(null)", "ReqSwitch": "0@00:00",
@@ -188,7 +188,7 @@ class Printed:
                 features=self._chance.choice(("(null)", "(null)", "a100", "ib&epyc", "a100|v100")),
                 partition=self._chance.choice(("batch", "batch", "batch", "debug")),
             )
-            yield row, tuple([asks[field] for field in asked.FIELDS])
+            yield row, tuple([asks[field] for field in job_requests.FIELDS])
 
     def _pilots(self) -> Iterator[tuple[tuple[str, ...], None]]:
         for k in self.held:

@@ -16,7 +16,7 @@ from _bench.benchmark import note
 from _bench.problems import ADVERSARIAL, draw_problem
 from _bench.targets import Target
 from _bench.timing import Part, Row, best_of, max_target, median_target, summary
-from bftrainer import process
+from bftrainer.batch import process
 from milp.check import check
 from milp.codec import canonical_json, problem_hash, problem_to_dict
 from milp.options import Options, build_options, forget_rows

@@ -16,7 +16,7 @@ from _bench.targets import Target
 from _bench.timing import Part, Row, best_of, median_target, summary
 from milp.check import check, find_violations
 from milp.options import build_options
-from milp.placing.place import place
+from milp.placement.place import place
 from milp.pool import view_pool
 from milp.problem import Allocation, Problem
 from milp.solve import solve, solve_sizes

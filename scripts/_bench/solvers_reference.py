@@ -17,13 +17,13 @@ from _bench.benchmark import note
 from _bench.problems import draw_problem
 from _bench.targets import Target
 from _bench.timing import Part, Row, best_of, summary
-from bftrainer.solvers.runner import ChildRunner
+from bftrainer.lab.solvers.runner import ChildRunner
 from milp.check import check
 from milp.options import build_options
 from milp.pool import view_pool
 from milp.problem import Problem
 from milp.reference.backends import BACKENDS, ModelStatus, is_installed
-from milp.reference.limited import solve_limited
+from milp.reference.guard import solve_limited
 from milp.solve import solve, solve_sizes
 
 RATIO_SIZE: Final = (30, 800)

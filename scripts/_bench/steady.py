@@ -21,8 +21,8 @@ from typing import Self
 
 from _bench.plane import Plane
 from _bench.waiting import BenchError
-from bftrainer import process
-from trainers.agent.starting import KEEP_FREED_MEMORY
+from bftrainer.batch import process
+from trainers.agent.start import KEEP_FREED_MEMORY
 
 ARMS = ("elastic", "ddp")
 START_TIMEOUT_S = 120.0

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from _bench.waiting import BenchError
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.local.running import start_server
+from bftrainer.batch.local.launch import start_server
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.model.views import TrainerView
 from milp.problem import Curve

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from bftrainer.process import run
+from bftrainer.batch.process import run
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from _bench import rival
 from _bench.rival import MAX_NODES, TIMEOUT_S, Rival, RivalError, RivalPause
-from bftrainer import process
+from bftrainer.batch import process
 
 VERSION: Final = "0.2.0"  # what the settings and the workload were written for
 # Shorter ones take a replica that is merely busy for dead, and both halves train on by

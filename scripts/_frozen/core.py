@@ -29,8 +29,9 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
 from _frozen.lines import Plain
-from bftrainer.canonical import from_plain
+from bftrainer.decide.isolation import decide_surely
 from bftrainer.decide.policies.base import load_policy
+from bftrainer.model.canonical import from_plain
 from bftrainer.model.cluster import (
     Job,
     JobState,
@@ -64,10 +65,9 @@ from bftrainer.model.trainer import (
     TrainerSpec,
     TrainerState,
 )
-from bftrainer.surviving.decision import decide_surely
 from milp.problem import Curve, Objective
 from slurm_plugins.constraint import ways_of
-from slurm_plugins.entitled import judged
+from slurm_plugins.startable import judged
 
 T = TypeVar("T")
 

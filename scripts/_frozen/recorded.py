@@ -16,12 +16,12 @@ from pathlib import Path
 
 from _frozen.core import plan_of, said
 from _frozen.lines import Plain, write
-from bftrainer.canonical import to_plain
+from bftrainer.batch.announcer import is_stand_in
 from bftrainer.journal.journal import Journal
+from bftrainer.model.canonical import to_plain
 from bftrainer.model.cluster import Job, JobState, Snapshot
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Memory
 from bftrainer.model.trainer import TrainerRecord
-from bftrainer.poll.announcer import is_stand_in
 
 PLANNING = ("plan_window_s", "plan_resolution_s", "pilots_come_last")  # fields of Snapshot
 BESIDE = ("training", "speeds", "settled_until_s", "gives_back_only")  # fields of DecisionInput

@@ -16,7 +16,7 @@ from typing import Any
 
 from _frozen.changes import Change, same
 from _frozen.lines import Plain
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.cli.reproduce import DATA_VARIABLE
 
 TIMEOUT_S = 7200.0  # minutes on an idle machine

@@ -15,28 +15,25 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
-_GIVEBACK: Final = "giveback feasible victims passed_over limit reserving"
-_GENERATION: Final = (
-    "apart broken changing cuts cut_off failures generation group outcomes rescale_budget"
-    " restarting stalling stimuli worker_set"
-)
+_GIVEBACK: Final = "giveback feasible victims skipped_jobs limit reserve"
 _STEP: Final = (
-    "agreeing batch buckets choosing collective covering forming generations group loader loss_rule"
-    " membership ordered_reduction own_order per_sample reduction run run_length sampler scaling"
-    " sharded state state_snapshot state_transfer step_durations stray_updates transfer unwrap"
+    "agreement batch buckets backend_choice collective node_cover formation generations group"
+    " loader loss_rule membership ordered_reduction sample_order per_sample reduction run"
+    " run_length sampler generation_batch shards state state_snapshot state_transfer step_durations stray_updates"
+    " transfer unwrap"
 )
 # Area → patterns of its modules; the first area that has a module keeps it.
 AREAS: Final = {
     "give-back": [
         *(f"bftrainer/decide/{name}.py" for name in _GIVEBACK.split()),
-        *("bftrainer/actuate/pilot_ends.py", "milp/victims.py"),
+        *("bftrainer/fleet/release.py", "milp/victims.py"),
     ],
     "decide": ["bftrainer/decide/*.py", "bftrainer/decide/policies/*.py"],
-    "milp": ["milp/*.py", "milp/exact/*.py", "milp/placing/*.py", "milp/reference/*.py"],
-    "generation": [f"bftrainer/actuate/{name}.py" for name in _GENERATION.split()],
+    "milp": ["milp/*.py", "milp/exact/*.py", "milp/placement/*.py", "milp/reference/*.py"],
+    "generation": ["bftrainer/fleet/generations/*.py"],
     "journal": ["bftrainer/journal/*.py"],
     "elastic": [f"bftrainer/elastic/{name}.py" for name in _STEP.split()],
-    "wire": ["bftrainer/wire/*.py"],
+    "wire": ["bftrainer/fleet/wire/*.py"],
 }
 
 _PAIRS: Final = (

@@ -1,8 +1,8 @@
 """Parses lines of the hook's file into announcements.
 
 Called by ``watch`` with whole lines. Foreign or truncated lines give None. User-written fields that
-cannot be read are left out and noted (``slurm_plugins.written``): Slurm may refuse such a job, but
-only after the notification.
+cannot be read are left out and noted (``slurm_plugins.user_text``): Slurm may refuse such a job,
+but only after the notification.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import math
 import pwd
 import re
 
-from bftrainer.hostlist import ParseError, expand
+from bftrainer.batch.announcer import STAND_IN, Announcement
 from bftrainer.model.cluster import Job, JobState
-from bftrainer.poll.announcer import STAND_IN, Announcement
+from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins.constraint import ways_of
 from slurm_plugins.counts import gpus_of
-from slurm_plugins.written import Doubts, NodeLists
+from slurm_plugins.user_text import Doubts, NodeLists
 
 LONGEST_LINE = 1 << 18  # characters; 165,000 for GPUs alone were seen (22.05)
 N_SUBMIT, N_CHANGE = 16, 5  # fields

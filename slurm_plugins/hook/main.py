@@ -17,9 +17,9 @@ from typing import NoReturn
 
 import click
 
-from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.observability.logs import configure_logging
-from bftrainer.wire.keys import load_or_create_pair, load_pair
+from bftrainer.fleet.logs import configure_logging
+from bftrainer.fleet.wire.keys import load_or_create_pair, load_pair
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.place import name_of, why_unsafe_place
 from slurm_plugins.hook.relay_words import key_of, shown

@@ -16,8 +16,8 @@ from collections.abc import Callable
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from bftrainer.errors import BatchSystemError
-from bftrainer.wire.keys import KeyPair
+from bftrainer.fleet.wire.keys import KeyPair
+from bftrainer.model.errors import BatchSystemError
 from slurm_plugins.hook import relay_words
 from slurm_plugins.hook.relay_words import BEAT_S, SILENT_S, RelayWord
 from slurm_plugins.hook.watch import HookFile

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from bftrainer.batch.service_files import CONFINED, UNPRIVILEGED
 from bftrainer.model.site_file import SiteFile
-from bftrainer.poll.service_files import CONFINED, UNPRIVILEGED
 
 RELAY_SERVICE_NAME: Final = "bftrainer-hook-relay.service"
 RELAY_PROGRAM: Final = "/opt/bftrainer/bin/bftrainer-slurm-hook"  # of the packages

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 from zmq.utils import z85
 
-from bftrainer.poll.tail import MOST_BYTES, MOST_LINE_BYTES
-from bftrainer.wire.messages import Seconds, Strict, Words
+from bftrainer.batch.tail import MOST_BYTES, MOST_LINE_BYTES
+from bftrainer.fleet.wire.messages import Seconds, Strict, Words
 
 KEY_HEX_CHARS = 64
 BEAT_S = 2.0  # between two words of a relay

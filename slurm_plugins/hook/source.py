@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bftrainer.errors import BatchSystemError, BftError
-from bftrainer.poll.announcer import Announcer
-from bftrainer.wire.keys import load_or_create_pair
-from slurm_plugins.hook.relayed import RelayedHook, Relays
+from bftrainer.batch.announcer import Announcer
+from bftrainer.fleet.wire.keys import load_or_create_pair
+from bftrainer.model.errors import BatchSystemError, BftError
+from slurm_plugins.hook.relay_receiver import RelayedHook, Relays
 from slurm_plugins.hook.watch import Heard, HookFile
 
 _ENDPOINT = re.compile(r"tcp://(\*|\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")

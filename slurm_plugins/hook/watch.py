@@ -1,8 +1,8 @@
 """Watches the hook's file and turns appended lines into announcements at once.
 
 The adapter opens it, the daemon waits on its descriptor. Slurm's scripts create the file and
-replace it when full; ``bftrainer.poll.tail`` reads it, only while no one but SlurmUser and root can
-write there.
+replace it when full; ``bftrainer.batch.tail`` reads it, only while no one but SlurmUser and root
+can write there.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import errno
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bftrainer.errors import BatchSystemError
-from bftrainer.poll.announcer import Announcement
-from bftrainer.poll.tail import MOST_BYTES, MOST_LINE_BYTES, Lines, Tail
-from bftrainer.poll.trusted import UntrustedError, name_of
+from bftrainer.batch.announcer import Announcement
+from bftrainer.batch.tail import MOST_BYTES, MOST_LINE_BYTES, Lines, Tail
+from bftrainer.batch.trust import UntrustedError, name_of
+from bftrainer.model.errors import BatchSystemError
 from slurm_plugins.hook.lines import announcement
 
 __all__ = ["MOST_BYTES", "MOST_LINE_BYTES", "Heard", "HookFile", "Lines"]

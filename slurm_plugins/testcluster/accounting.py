@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bftrainer import process
-from bftrainer.poll.commands import why_failed
+from bftrainer.batch import process
+from bftrainer.batch.commands import why_failed
 from slurm_plugins.testcluster.config import PILOT_QOS, ClusterConfig
 
 PROGRAMS = (

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bftrainer import process
-from bftrainer.errors import BatchSystemError, UsageError
-from bftrainer.poll.commands import why_failed
+from bftrainer.batch import process
+from bftrainer.batch.commands import why_failed
+from bftrainer.model.errors import BatchSystemError, UsageError
 from slurm_plugins.hook import scripts
 from slurm_plugins.testcluster import accounting, power, processes
 from slurm_plugins.testcluster.config import ClusterConfig, Site, gpu_devices, render

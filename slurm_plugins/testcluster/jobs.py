@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from bftrainer import process
-from bftrainer.errors import BatchSystemError
-from bftrainer.hostlist import expand
-from bftrainer.poll.commands import why_failed
+from bftrainer.batch import process
+from bftrainer.batch.commands import why_failed
+from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.hostlist import expand
 from slurm_plugins.testcluster import processes
 
 Kind = Literal["sbatch", "srun"]

@@ -16,8 +16,8 @@ from typing import Literal, ParamSpec
 
 import click
 
-from bftrainer.errors import BftError, ExitCode
-from bftrainer.poll.commands import why_failed
+from bftrainer.batch.commands import why_failed
+from bftrainer.model.errors import BftError, ExitCode
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
 from slurm_plugins.testcluster.config import PREFIX_VARIABLE, ClusterConfig
 from slurm_plugins.testcluster.workload import WorkloadRun, load_workload

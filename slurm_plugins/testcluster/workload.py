@@ -18,7 +18,7 @@ from typing import Literal, Self
 
 import pydantic
 
-from bftrainer.errors import BatchSystemError, ExitCode, UsageError
+from bftrainer.model.errors import BatchSystemError, ExitCode, UsageError
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
 
 

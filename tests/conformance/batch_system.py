@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BatchSystemError
+from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.model.cluster import JobState, NodeState, Presence, Snapshot
-from bftrainer.model.ended import EndedBy
-from bftrainer.poll.batch_system import BatchSystem
+from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.pilot_end import EndedBy
 from tests.conformance.words import (
     ClusterDriver,
     assert_good_error,

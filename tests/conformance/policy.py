@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer import canonical
-from bftrainer.decide.asking import ask
+from bftrainer.batch.batch_system import OptionError
 from bftrainer.decide.policies.base import (
     AllocationPolicy,
     Context,
@@ -21,9 +20,10 @@ from bftrainer.decide.policies.base import (
     options_of,
     policy_names,
 )
+from bftrainer.decide.policy_answer import ask
+from bftrainer.decide.throughput.fit import MeasuredSize
+from bftrainer.model import canonical
 from bftrainer.model.decision import Memory
-from bftrainer.poll.batch_system import OptionError
-from bftrainer.profile.fit import MeasuredSize
 from milp.errors import ProblemError
 from milp.problem import Problem
 from tests.support.examples import examples

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.canonical import from_plain, to_plain
+from bftrainer.batch.queue.model import JobNeeds, NextPlan, QueueModel
+from bftrainer.model.canonical import from_plain, to_plain
 from bftrainer.model.cluster import (
     Job,
     JobState,
@@ -22,7 +23,6 @@ from bftrainer.model.cluster import (
     Snapshot,
 )
 from bftrainer.model.features import Way
-from bftrainer.queue.model import JobNeeds, NextPlan, QueueModel
 from tests.support.examples import examples
 from tests.support.snapshots import T0, pending, running, snapshot
 

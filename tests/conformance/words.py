@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from bftrainer.errors import BatchSystemError
+from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
 from bftrainer.model.cluster import Job, NodeState, Presence, Snapshot
-from bftrainer.poll.batch_system import BatchSystem, PilotObservation, PilotRequest
+from bftrainer.model.errors import BatchSystemError
 from tests.support.waiting import wait_for
 
 _numbers = itertools.count(1)

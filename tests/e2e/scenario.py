@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bftrainer import process
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.batch import process
 from bftrainer.journal.records import JournalEntry
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.lab.simulator.journal_replay import Again, take_again
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import StatusView
-from bftrainer.simulate.recorded import Again, take_again
 from milp.problem import Curve
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
 from slurm_plugins.testcluster.config import FAST_CYCLE, ClusterConfig

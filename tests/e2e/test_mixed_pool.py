@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.lab.simulator.journal_replay import Again, take_again
 from bftrainer.model.trainer import TrainerState
 from bftrainer.model.views import TrainerView
-from bftrainer.simulate.recorded import Again, take_again
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
 from slurm_plugins.testcluster.config import FAST_CYCLE, ClusterConfig
 from slurm_plugins.testcluster.workload import WorkloadRun

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import (
     Commit,

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.elastic.controller import TemplateProcess
 
 

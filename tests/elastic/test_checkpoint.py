@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import ElasticError, checkpoint, codec, fence, resuming
+from bftrainer.elastic import ElasticError, checkpoint, codec, fence, resume
 from bftrainer.elastic.checkpoint_gap import (
     LIVES,
     Cost,
@@ -93,7 +93,7 @@ def write(directory: Path, step: int, *, layout: int = 7) -> Path:
 
 
 def newest(directory: Path) -> int | None:
-    found = resuming.find(directory, layout=7)
+    found = resume.find(directory, layout=7)
     return None if found is None else int(found.header["step"])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.elastic.controller import ROOT, Controller, TemplateProcess
 from tests.elastic.test_examples import HELD
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.forming import FormingGroups
+from bftrainer.elastic.formation import FormingGroups
 from bftrainer.elastic.group import LEFT_BEHIND, AbandonableCall, Broken, Group, settle
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.store import StoreServer

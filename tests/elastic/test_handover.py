@@ -10,9 +10,9 @@ import torch
 
 from bftrainer.elastic import transfer
 from bftrainer.elastic.control import Control
+from bftrainer.elastic.device_transfer import Link
 from bftrainer.elastic.group import Group
 from bftrainer.elastic.protocol import WorkerConfig
-from bftrainer.elastic.staging import Link
 from bftrainer.elastic.state import Counters, State
 from bftrainer.elastic.state_transfer import StateTransfer
 from bftrainer.elastic.store import StoreServer

@@ -11,7 +11,7 @@ import pytest
 
 import trainers.examples
 from bftrainer.elastic.protocol import Entered, Interrupted, Progress, Report, Reported, Warm
-from bftrainer.runtimes.horovod import BOOTSTRAP
+from bftrainer.fleet.runtimes.horovod import BOOTSTRAP
 from tests.elastic.controller import Controller, TemplateProcess
 
 pytestmark = pytest.mark.skipif(find_spec("horovod") is None, reason="make horovod builds it")

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as schedules
 
-from bftrainer.elastic import parentage, reporting
-from bftrainer.elastic.inheriting import OwnOptions
+from bftrainer.elastic import parentage, reports
+from bftrainer.elastic.inheritance import OwnOptions
 from bftrainer.elastic.state import Counters, State
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
@@ -80,7 +80,7 @@ def state(lr: float, build: Build, *, weight_decay: float) -> State:
     torch.manual_seed(1)
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=weight_decay)
-    return State(model, optimizer, build(optimizer), {reporting.KEY: reporting.Reports()})
+    return State(model, optimizer, build(optimizer), {reports.KEY: reports.Reports()})
 
 
 def steps(of: State, count: int = STEPS) -> list[float]:

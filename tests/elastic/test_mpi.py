@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import trainers.examples
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Progress
 from bftrainer.elastic.store import StoreClient
 from tests.elastic.controller import Controller

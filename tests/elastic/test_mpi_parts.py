@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trainers.examples
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic import files
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi import BlockRows, library

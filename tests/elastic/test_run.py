@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic import ElasticError, GenerationInfo, Run
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.buckets import GradientReducer, layout

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.unwrap import unwrap
 from tests.elastic import journal

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.poll.batch_system import BatchSystem
+from bftrainer.batch.batch_system import BatchSystem
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from tests.conformance.batch_system import BatchSystemConformance, ClusterDriver
 from tests.conformance.busy import busy

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.support.hosts import Cluster, HostError, Names, running_hosts
 from tests.support.processes import below, is_running
 from tests.support.waiting import wait_for

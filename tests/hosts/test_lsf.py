@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.elastic.recording import VARIABLE
-from bftrainer.tryout.records import Records, epochs
+from bftrainer.elastic.sample_record import VARIABLE
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.lab.tryout.records import Records, epochs
 from tests.integration.daemon_scripts import SCALES, SCALING, trainer_spec
 from tests.integration.lsf_fixtures import PARAMETERS, running_lsf
 from tests.support.hosts import Cluster, running_hosts

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.support import pages
 from tests.support.hosts import Cluster, running_hosts
 from tests.support.hosts.own_daemon import VERB_S, OwnDaemon

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.support.hosts import running_hosts, why_not
 
 ROOT = Path(__file__).parents[2]

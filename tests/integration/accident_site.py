@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.views import StatusView, TrainerView
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import trainer_spec

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic.protocol import WorkerConfig, to_body
-from bftrainer.wire.agent_config import AgentConfig
-from bftrainer.wire.keys import KeyPair, generate_pair, save_pair
-from bftrainer.wire.messages import (
+from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.keys import KeyPair, generate_pair, save_pair
+from bftrainer.fleet.wire.messages import (
     AgentMessage,
     Hello,
     StartWorker,
@@ -29,7 +29,7 @@ from bftrainer.wire.messages import (
     WorkerSaid,
     WorkerStarted,
 )
-from bftrainer.wire.server import AgentServer
+from bftrainer.fleet.wire.server import AgentServer
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import (

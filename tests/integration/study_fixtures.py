@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
 
-from bftrainer import process
 from bftrainer.api.client import Client
+from bftrainer.batch import process
+from bftrainer.batch.process import Completed
 from bftrainer.cli.main import main
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.process import Completed
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from tests.support.waiting import wait_for
 
 LOOP, DAEMON, BOTH = "loop", "daemon", "both"  # what is killed

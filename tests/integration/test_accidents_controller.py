@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.cli.main import cli
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig
 from slurm_plugins.testcluster.cluster import SlurmTestCluster

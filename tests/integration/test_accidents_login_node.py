@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.accident_site import AccidentSite
 from tests.integration.daemon_scripts import light_spec

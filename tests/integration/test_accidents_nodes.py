@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster, processes
 from tests.integration.accident_site import AccidentSite
 from tests.integration.slurm_fixtures import running_cluster

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.cli.main import cli
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.test_slurm_accounting import N_NODES, cluster, spec
 from tests.integration.test_slurm_accounting import POLICY as BASE

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic.protocol import Commit, Member, Prepare, Stop, to_body
-from bftrainer.wire.keys import KeyPair, generate_pair
-from bftrainer.wire.messages import (
+from bftrainer.fleet.wire.keys import KeyPair, generate_pair
+from bftrainer.fleet.wire.messages import (
     Heartbeat,
     Hello,
     KillWorker,
@@ -26,7 +26,7 @@ from bftrainer.wire.messages import (
     WorkerExited,
     WorkerSaid,
 )
-from bftrainer.wire.peers import PeerStanding, Surveyed, SurveyTrainer, ask
+from bftrainer.fleet.wire.peers import PeerStanding, Surveyed, SurveyTrainer, ask
 from tests.integration.agent_harness import (
     Daemon,
     Lab,
@@ -37,7 +37,7 @@ from tests.integration.agent_harness import (
     write_executable,
 )
 from tests.support.processes import is_running
-from trainers.agent.starting import KEEP_FREED_MEMORY
+from trainers.agent.start import KEEP_FREED_MEMORY
 
 # Lives until it is killed or told to stop; its control thread answers by itself.
 WAITING = """

@@ -8,10 +8,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.integration.agent_harness import Lab, children, in_lab, until
 from tests.support.processes import is_running
-from trainers.agent.starting import log_of
+from trainers.agent.start import log_of
 
 ENDING = "import sys; sys.exit(int(sys.argv[1]))"
 

@@ -10,7 +10,7 @@ import pytest
 from bftrainer.api import doorman, http_protocol
 from bftrainer.api.client import Client
 from bftrainer.api.doorman import PLACES, PLACES_OF_OWNER, PLACES_OF_USER, Places
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from tests.integration.cli_fixtures import home, service
 from tests.support.memory_service import MemoryService, socket_of

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bftrainer.api.client import Client
-from bftrainer.demo.local_site import LocalSite
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.lab.demo.local_site import LocalSite
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerSpec, TrainerState
 from tests.integration.cli_fixtures import home, service
 from tests.integration.daemon_scripts import trainer_spec

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bftrainer.journal.journal import Journal
+from bftrainer.lab.simulator.journal_replay import take_again
 from bftrainer.model.trainer import TrainerState
-from bftrainer.simulate.recorded import take_again
 from milp.problem import Curve
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.other_release import newer

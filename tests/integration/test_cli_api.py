@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
 from bftrainer.api.client import Client
 from bftrainer.api.codec import decode
+from bftrainer.batch import process
 from bftrainer.cli import submit as submit_module
 from bftrainer.cli.logs import TAIL_LINES
 from bftrainer.cli.main import main
-from bftrainer.errors import ExitCode
+from bftrainer.model.errors import ExitCode
 from bftrainer.model.trainer import FailureRow, TrainerSpec, TrainerState
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import MemoryService, error_code, serving, socket_of
@@ -278,7 +278,7 @@ def test_wait_survives_a_restart_of_the_daemon(
         (["status"], "bftrainer/status/1"),
         (["status", "t1"], "bftrainer/trainer/1"),
         (["nodes"], "bftrainer/nodes/1"),
-        (["explain", "t1"], "bftrainer/explain/1"),
+        (["explain", "t1"], "bftrainer/daemon/explain/1"),
         (["logs", "t1"], "bftrainer/logs/1"),
     ],
 )

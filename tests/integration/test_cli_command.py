@@ -9,7 +9,7 @@ import pytest
 
 from bftrainer.api.client import Client
 from bftrainer.cli.main import main
-from bftrainer.errors import ExitCode
+from bftrainer.model.errors import ExitCode
 from bftrainer.model.trainer import CheckpointContract, Launch, TrainerSpec
 from tests.integration.cli_fixtures import home, service
 from tests.support.memory_service import MemoryService, error_code, socket_of

@@ -8,7 +8,7 @@ import pytest
 
 from bftrainer.api.client import Client
 from bftrainer.cli.main import main
-from bftrainer.errors import ExitCode
+from bftrainer.model.errors import ExitCode
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import socket_of
 

@@ -9,9 +9,9 @@ import pytest
 
 from bftrainer.api.client import Client
 from bftrainer.cli.main import main
-from bftrainer.errors import ExitCode
+from bftrainer.model.errors import ExitCode
+from bftrainer.model.preamble import MAX_BYTES
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.preamble import MAX_BYTES
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import MemoryService, error_code, socket_of
 

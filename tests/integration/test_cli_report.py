@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.errors import ExitCode
-from bftrainer.harm import backoff, records
-from bftrainer.harm.backoff import BackOff
-from bftrainer.harm.records import HandOver, HarmRecords, How, Taken
+from bftrainer.daemon.harm import backoff, records
+from bftrainer.daemon.harm.backoff import BackOff
+from bftrainer.daemon.harm.records import HandOver, HarmRecords, How, Taken
 from bftrainer.journal.journal import Journal
-from bftrainer.model.ended import EndedBy
+from bftrainer.model.errors import ExitCode
+from bftrainer.model.pilot_end import EndedBy
 from tests.integration.cli_fixtures import Output, home, service
 from tests.support.memory_service import MemoryService, error_code, socket_of
 from tests.support.snapshots import T0
@@ -71,7 +71,7 @@ def test_the_report_for_programs_and_its_span(service: MemoryService, capsys: Ou
     before = time.time()
     assert main(["report", "harm", "--json", "--since", "30m"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "bftrainer/harm/1"
+    assert found["schema"] == "bftrainer/daemon/harm/1"
     # It is asked for in whole milliseconds.
     assert before - 1800.001 <= found["since_s"] <= time.time() - 1799.999
     assert found["worst"][0]["delay_s"] == 4.0
@@ -86,7 +86,7 @@ def test_a_span_that_is_none(span: str, capsys: Output) -> None:
 @pytest.mark.parametrize("since", ["x", "nan", "inf"])
 def test_a_time_that_is_none(service: MemoryService, since: str, capsys: Output) -> None:
     from bftrainer.api.client import Client
-    from bftrainer.errors import BftError
+    from bftrainer.model.errors import BftError
 
     with pytest.raises(BftError, match="since_s must be seconds since the epoch") as refused:
         Client(socket_of())._request("GET", f"/v1/harm?since_s={since}")

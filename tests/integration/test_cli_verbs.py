@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
 from bftrainer.api.client import Client
+from bftrainer.batch import process
 from bftrainer.cli.main import main
 from bftrainer.elastic import files
 from bftrainer.elastic.fence import path_for, write_whole

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import trainers.examples
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic import protocol
 from tests.support.keeper import KeeperProcess
 from tests.support.processes import is_running

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.batch import process
+from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.decision import DecisionRecord
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerState
-from bftrainer.simulate.recorded import KIND, take_again
 from milp.problem import Curve
 from tests.integration.daemon_scripts import BROKEN, SLOW, trainer_spec
 from tests.support.processes import is_running

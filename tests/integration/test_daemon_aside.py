@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 
 from bftrainer.api.client import Client
-from bftrainer.daemon import HASTE_S, Daemon, DaemonOptions
-from bftrainer.local.adapter import LocalBatchSystem
-from bftrainer.local.client import LocalClient
-from bftrainer.local.running import LocalServer
+from bftrainer.batch.announcer import STAND_IN, Announcement
+from bftrainer.batch.batch_system import PilotRequest
+from bftrainer.batch.local.adapter import LocalBatchSystem
+from bftrainer.batch.local.client import LocalClient
+from bftrainer.batch.local.launch import LocalServer
+from bftrainer.daemon.daemon import HASTE_S, Daemon, DaemonOptions
+from bftrainer.daemon.service import DaemonService
+from bftrainer.decide.isolation import decide_surely
 from bftrainer.model.cluster import Job, JobState
 from bftrainer.model.decision import DecisionInput
 from bftrainer.model.trainer import TrainerState
-from bftrainer.policy.model import SitePolicy
-from bftrainer.poll.announcer import STAND_IN, Announcement
-from bftrainer.poll.batch_system import PilotRequest
-from bftrainer.service import DaemonService
-from bftrainer.surviving.decision import decide_surely
+from bftrainer.site.policy.model import SitePolicy
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.site import start_warm_server
 from tests.support.waiting import wait_for
@@ -144,7 +144,7 @@ def test_agents_and_users_do_not_wait_for_a_decision(
         assert goes_on.wait(600)
         return decide_surely(*arguments)  # type: ignore[arg-type]  # those that it was called with
 
-    monkeypatch.setattr("bftrainer.deciding.decide_surely", hanging)
+    monkeypatch.setattr("bftrainer.daemon.decider.decide_surely", hanging)
     try:
         assert taken.wait(30)
         before = site.client.trainer(trainer).record.progress.samples
@@ -177,7 +177,7 @@ def test_a_job_that_is_announced_does_not_wait_for_a_long_decision(
                 assert goes_on.wait(60)
         return decide_surely(given, *others)  # type: ignore[arg-type]  # those that it was called with
 
-    monkeypatch.setattr("bftrainer.deciding.decide_surely", long)
+    monkeypatch.setattr("bftrainer.daemon.decider.decide_surely", long)
     try:
         wait_for(lambda: len(hasty) >= 2, what="a long decision")
         job = Job(

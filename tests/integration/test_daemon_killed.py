@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.batch.local.launch import LocalServer
 from bftrainer.journal import Journal
-from bftrainer.local.running import LocalServer
-from bftrainer.simulate.recorded import take_again
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.lab.simulator.journal_replay import take_again
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.site import Site, start_warm_server
 from tests.support.waiting import wait_for
@@ -27,7 +27,7 @@ hold_idle_s: 20
 # A daemon that kills itself when it comes to PLACE with a give-back under way.
 DAEMON = """
 import os, signal, sys
-from bftrainer.actuate.pilots import PilotBook
+from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.cli.main import main
 from bftrainer.journal import tables
 place, gives_back = sys.argv.pop(1), False

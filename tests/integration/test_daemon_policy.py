@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.trainer import TrainerState
-from bftrainer.simulate.recorded import KIND, take_again
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.installed import installed, write_package
 from tests.support.site import Site

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.errors import BftError
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.errors import BftError
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.site import Site, start_warm_server
 from tests.support.waiting import wait_for

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, trainer_spec

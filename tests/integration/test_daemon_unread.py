@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
 from tests.integration.slurm_fixtures import slurm_cluster

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import trainers.examples
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.model.trainer import CheckpointContract, TrainerState
 from tests.conformance.runtime import CURVE, open_site
 from tests.integration.daemon_scripts import trainer_spec

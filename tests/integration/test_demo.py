@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from bftrainer import process
-from bftrainer.demo.journal_facts import JournalFacts, Rescale, collect
-from bftrainer.demo.laptop import scratch_directory
-from bftrainer.demo.picture import Story, draw
-from bftrainer.demo.run import make_output_directory
-from bftrainer.demo.samples import Span, Timeline, Use, node_seconds
-from bftrainer.demo.summary import account
-from bftrainer.demo.trainers import EPOCHS, demo_trainers
-from bftrainer.demo.workload import demo_workload
-from bftrainer.errors import BftError, UsageError
+from bftrainer.batch import process
 from bftrainer.journal.journal import Journal
+from bftrainer.lab.demo.journal_facts import JournalFacts, Rescale, collect
+from bftrainer.lab.demo.laptop import scratch_directory
+from bftrainer.lab.demo.picture import Story, draw
+from bftrainer.lab.demo.run import make_output_directory
+from bftrainer.lab.demo.samples import Span, Timeline, Use, node_seconds
+from bftrainer.lab.demo.summary import account
+from bftrainer.lab.demo.trainers import EPOCHS, demo_trainers
+from bftrainer.lab.demo.workload import demo_workload
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
 from tests.support.left_over import nothing_left, processes_of
@@ -57,7 +57,7 @@ def test_demo_shows_everything_it_promises(scratch: Path, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document == json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert document["schema"] == "bftrainer/demo/1"
+    assert document["schema"] == "bftrainer/lab/demo/1"
     _check_figures(document)
     picture = (tmp_path / "out" / "timeline.png").read_bytes()
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")

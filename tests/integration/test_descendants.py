@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic import descendants
 from bftrainer.elastic.protocol import Commit, Member, to_body
-from bftrainer.wire.messages import Hello, KillWorker, Leave, Leaving, StartWorker, TellWorker
+from bftrainer.fleet.wire.messages import Hello, KillWorker, Leave, Leaving, StartWorker, TellWorker
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until, write_executable
 from tests.support.processes import below, is_running
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import draining
 from bftrainer.cli.main import main
+from bftrainer.daemon import kill_switch
 from bftrainer.model.trainer import TrainerState
 from tests.integration.daemon_scripts import LIGHT, light_spec, trainer_spec
 from tests.support.site import Site
@@ -77,11 +77,13 @@ def test_whoever_does_not_leave_is_ended_at_the_deadline_by_the_next_daemon(
             return view.nodes_held + view.nodes_requested == 0
 
         wait_for(is_empty, what="the node is back")
-        drain, *_ = (e.payload_as(draining.Drain) for e in site.sidecar.entries(draining.KIND))
+        drain, *_ = (
+            e.payload_as(kill_switch.Drain) for e in site.sidecar.entries(kill_switch.KIND)
+        )
         ended = [p for e in site.sidecar.entries() for p in e.pilots if not p.state.is_active]
         gone_s = ended[0].ended_s
         assert gone_s is not None
-        assert gone_s > drain.deadline_s - draining.END_S
+        assert gone_s > drain.deadline_s - kill_switch.END_S
         assert not site.view(trainer).record.state.is_final
         site.client.cancel(trainer, now=True)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.explain.kept import VAIN_STARTS
+from bftrainer.daemon.explain.lives import VAIN_STARTS
 from bftrainer.model.trainer import CheckpointContract, TrainerState
 from bftrainer.model.views import TrainerView
 from tests.integration.daemon_scripts import SLOW

@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 import zmq
 
-from bftrainer import process
 from bftrainer.api import address, paths
 from bftrainer.api.address import KEY_NAME, Address
 from bftrainer.api.client import Client
-from bftrainer.api.far_client import FarClient
-from bftrainer.api.far_server import MAX_FRAME_BYTES
+from bftrainer.api.remote_client import FarClient
+from bftrainer.api.remote_server import MAX_FRAME_BYTES
+from bftrainer.batch import process
+from bftrainer.batch.local.launch import LocalServer, start_server
 from bftrainer.cli.common import FollowingClient
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.errors import BftError, ExitCode
-from bftrainer.local.running import LocalServer, start_server
+from bftrainer.fleet.wire.keys import KeyPair, generate_pair, load_pair, save_pair
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerState
-from bftrainer.wire.keys import KeyPair, generate_pair, load_pair, save_pair
 from tests.integration.daemon_scripts import light_spec
 from tests.support.waiting import wait_for
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from bftrainer.cli.main import cli
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.integration.test_daemon_restored import POLICY, Accepting
 from tests.support.site import Site, start_warm_server

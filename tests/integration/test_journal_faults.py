@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from bftrainer.errors import BftError
+from bftrainer.batch.process import Completed, kill_group, run, spawn
 from bftrainer.journal import Journal, PilotRecord
+from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
-from bftrainer.process import Completed, kill_group, run, spawn
 
 WRITER = """
 import sys, time
@@ -276,7 +276,7 @@ def test_a_read_only_journal_is_named(tmp_path: Path) -> None:
 def test_a_write_that_the_kernel_refuses_is_named(tmp_path: Path) -> None:
     script = """
 import resource, sys, time
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from bftrainer.journal import Journal
 with Journal.open(sys.argv[1], clock=time.time) as journal:
     journal.append("x", {})
@@ -327,7 +327,7 @@ def as_nobody(tmp_path: Path) -> Iterator[Path]:
 def test_a_directory_without_permission_is_named(as_nobody: Path) -> None:
     script = """
 import os, sys, time
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from bftrainer.journal import Journal
 import alembic.command, alembic.script
 if os.geteuid() == 0:

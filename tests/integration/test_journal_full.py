@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.errors import BftError
 from bftrainer.journal import Journal
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.lab.simulator.journal_replay import take_again
+from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerState
-from bftrainer.simulate.recorded import take_again
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.site import Site, start_warm_server
 from tests.support.small_disk import fill

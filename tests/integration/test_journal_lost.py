@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BftError
+from bftrainer.batch.process import run
 from bftrainer.journal import Journal
+from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.process import run
 
 # Writes until it kills itself at the COUNTth time that it comes to PLACE.
 WRITER = """

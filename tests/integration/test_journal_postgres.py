@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bftrainer.batch.local.launch import start_server
 from bftrainer.cli.main import cli
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.errors import BftError
 from bftrainer.journal import Journal
-from bftrainer.journal.acknowledged import MARK_NAME
-from bftrainer.local.running import start_server
+from bftrainer.journal.mark import MARK_NAME
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerState
 from tests.integration.daemon_scripts import light_spec
 from tests.integration.test_journal_full import POLICY

@@ -9,7 +9,7 @@ import pytest
 
 from bftrainer.elastic import descendants
 from bftrainer.elastic.protocol import Commit, Member, Prepare, Stop, to_body
-from bftrainer.wire.messages import Hello, Leave, TellWorker
+from bftrainer.fleet.wire.messages import Hello, Leave, TellWorker
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until
 from tests.support.processes import below, is_running
 

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import zmq
 
+from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.client import DaemonConnection
+from bftrainer.fleet.wire.keys import load_pair
+from bftrainer.fleet.wire.messages import DaemonMessage, Hello, Welcome
 from bftrainer.model.views import TrainerView
-from bftrainer.wire.agent_config import AgentConfig
-from bftrainer.wire.client import DaemonConnection
-from bftrainer.wire.keys import load_pair
-from bftrainer.wire.messages import DaemonMessage, Hello, Welcome
 from tests.integration.daemon_scripts import SLOW
 from tests.integration.test_daemon import POLICY, DaemonSite
 from tests.support.waiting import wait_for

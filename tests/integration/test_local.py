@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BatchSystemError, BftError, UsageError
-from bftrainer.local.adapter import create
-from bftrainer.local.client import LocalClient
-from bftrainer.local.replay import delays_s
-from bftrainer.local.running import LocalServer, start_server
-from bftrainer.local.server import main as server_main
-from bftrainer.local.workload import JobWorkload, WorkItem, workload_to_json
+from bftrainer.batch.batch_system import BatchSystem, PilotRequest, load_batch_system
+from bftrainer.batch.local.adapter import create
+from bftrainer.batch.local.client import LocalClient
+from bftrainer.batch.local.launch import LocalServer, start_server
+from bftrainer.batch.local.replay import delays_s
+from bftrainer.batch.local.server import main as server_main
+from bftrainer.batch.local.workload import JobWorkload, WorkItem, workload_to_json
+from bftrainer.batch.process import run
 from bftrainer.model.cluster import NodeState, Presence
-from bftrainer.poll.batch_system import BatchSystem, PilotRequest, load_batch_system
-from bftrainer.process import run
+from bftrainer.model.errors import BatchSystemError, BftError, UsageError
 from tests.conformance.batch_system import BatchSystemConformance
 from tests.conformance.words import (
     job_in,
@@ -364,5 +364,7 @@ def test_bad_start_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "job 1" in capsys.readouterr().err
     assert server_main(["--dir", str(tmp_path / ("x" * 120))]) == 2
     assert "too long" in capsys.readouterr().err
-    usage = run([sys.executable, "-m", "bftrainer.local.server", "--nodes", "0"], timeout_s=60)
+    usage = run(
+        [sys.executable, "-m", "bftrainer.batch.local.server", "--nodes", "0"], timeout_s=60
+    )
     assert usage.returncode == 2

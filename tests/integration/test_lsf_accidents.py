@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BatchSystemError
+from bftrainer.batch.batch_system import PilotObservation, PilotRequest
 from bftrainer.model.cluster import JobState, NodeState, Presence, Snapshot
-from bftrainer.poll.batch_system import PilotObservation, PilotRequest
+from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.adapter import LsfBatchSystem
 from lsf_adapters.testcluster import LsfTestCluster, Parameters, client
 from lsf_adapters.testcluster.config import Queue

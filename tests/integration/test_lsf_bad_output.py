@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from bftrainer import process
-from bftrainer.errors import BatchSystemError
+from bftrainer.batch import process
 from bftrainer.model.cluster import Job, Node, NodeState, Presence, Snapshot
+from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.adapter import LsfBatchSystem
 from lsf_adapters.testcluster import LsfTestCluster
 from lsf_adapters.testcluster.faults import _SPOILERS, SPOILS

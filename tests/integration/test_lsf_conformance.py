@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bftrainer.poll.batch_system import BatchSystem
+from bftrainer.batch.batch_system import BatchSystem
 from lsf_adapters.adapter import LsfBatchSystem
 from lsf_adapters.testcluster import LsfTestCluster
 from tests.conformance.batch_system import BatchSystemConformance, ClusterDriver

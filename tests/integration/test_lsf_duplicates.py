@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BatchSystemError
+from bftrainer.batch.batch_system import PilotRequest
+from bftrainer.batch.pilot_names import job_name
 from bftrainer.model.cluster import Presence
-from bftrainer.poll.batch_system import PilotRequest
-from bftrainer.poll.pilot_names import job_name
+from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.adapter import LsfBatchSystem
 from lsf_adapters.script import taken_by
 from lsf_adapters.testcluster import LsfTestCluster, Profile

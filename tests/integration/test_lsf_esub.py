@@ -14,11 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BatchSystemError
-from bftrainer.poll.announcer import Announcement
-from lsf_adapters.told import esub
-from lsf_adapters.told.esub import SubmissionFiles
-from lsf_adapters.told.script import FIRST_LINE, MOST_BYTES, PLACE_MODE, install, make_place
+from bftrainer.batch.announcer import Announcement
+from bftrainer.model.errors import BatchSystemError
+from lsf_adapters.notifications import esub
+from lsf_adapters.notifications.esub import SubmissionFiles
+from lsf_adapters.notifications.script import (
+    FIRST_LINE,
+    MOST_BYTES,
+    PLACE_MODE,
+    install,
+    make_place,
+)
 from tests.support.other_users import NEIGHBOUR, STRANGER, needs_root
 from tests.support.waiting import wait_for
 

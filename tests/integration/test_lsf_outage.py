@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from lsf_adapters.testcluster import LsfTestCluster
 from tests.integration.daemon_scripts import light_spec
 from tests.integration.lsf_fixtures import PARAMETERS, running_lsf

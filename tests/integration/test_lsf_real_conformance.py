@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.poll.batch_system import BatchSystem
+from bftrainer.batch.batch_system import BatchSystem
 from lsf_adapters.adapter import LsfBatchSystem, create
 from tests.conformance.batch_system import BatchSystemConformance, ClusterDriver
 from tests.integration.volclava_fixtures import needs_volclava, volclava

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.cli.main import main
-from bftrainer.errors import BatchSystemError, ExitCode
-from bftrainer.poll.batch_system import PilotRequest
+from bftrainer.model.errors import BatchSystemError, ExitCode
 from lsf_adapters.testcluster import LsfTestCluster
 from lsf_adapters.testcluster.config import Parameters, Queue
 from tests.integration.lsf_fixtures import lsf_adapter, running_lsf

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
-from bftrainer.errors import BatchSystemError, UsageError
+from bftrainer.batch import process
+from bftrainer.model.errors import BatchSystemError, UsageError
 from lsf_adapters.testcluster import LsfConfig, LsfTestCluster, processes
 from lsf_adapters.testcluster.faults import SPOILS
 from tests.integration.lsf_fixtures import DIALECTS, running_lsf

@@ -8,12 +8,12 @@ from contextlib import closing
 
 import pytest
 
+from bftrainer.batch.announcer import Announcement, Announcer, UnseenAnnouncements
 from bftrainer.model.cluster import Job
-from bftrainer.poll.announcer import Announcement, Announcer, UnseenAnnouncements
+from lsf_adapters.notifications.esub import SubmissionFiles
+from lsf_adapters.notifications.script import AFTER, BEFORE, install, make_place
+from lsf_adapters.notifications.watch import EventsFile
 from lsf_adapters.testcluster import LsfTestCluster, Parameters
-from lsf_adapters.told.esub import SubmissionFiles
-from lsf_adapters.told.script import AFTER, BEFORE, install, make_place
-from lsf_adapters.told.watch import EventsFile
 from tests.integration.lsf_fixtures import DIALECTS, lsf_adapter, running_lsf
 from tests.support.waiting import wait_for
 

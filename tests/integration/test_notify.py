@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.api.notification import MAIL, command_of
 from bftrainer.cli import spec as spec_module
 from bftrainer.cli.main import main
-from bftrainer.errors import ExitCode, UsageError
+from bftrainer.daemon.notifier import Notifier, check_user, own_user
+from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.notification import MAIL, command_of
-from bftrainer.notifying import Notifier, check_user, own_user
 from tests.conformance.runtime import POLICY
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.integration.daemon_scripts import trainer_spec

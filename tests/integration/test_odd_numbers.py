@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from bftrainer.daemon import Daemon, DaemonOptions
+from bftrainer.batch.local.adapter import LocalBatchSystem
+from bftrainer.batch.local.launch import start_server
+from bftrainer.daemon.daemon import Daemon, DaemonOptions
+from bftrainer.daemon.service import DaemonService
 from bftrainer.journal.journal import Journal
-from bftrainer.local.adapter import LocalBatchSystem
-from bftrainer.local.running import start_server
+from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.cluster import Job, Snapshot
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.trainer import MeasuredCosts
-from bftrainer.policy.model import SitePolicy
-from bftrainer.service import DaemonService
-from bftrainer.simulate.recorded import KIND, take_again
+from bftrainer.site.policy.model import SitePolicy
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 
 POLICY = SitePolicy(poll_interval_s=0.2, min_gap_s=2.0, gap_margin_s=1.0, reserve_nodes_per_type=0)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
 from bftrainer.api.client import Client
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.errors import ExitCode
+from bftrainer.batch import process
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.errors import ExitCode
 from bftrainer.model.trainer import TrainerState
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, light_spec, trainer_spec

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster
 from tests.support.waiting import wait_for

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import bftrainer
-from bftrainer import process
+from bftrainer.batch import process
 from slurm_plugins.site_files import usual_service
 from tests.integration.slurm_fixtures import need_slurm
 from tests.support import slurm_site

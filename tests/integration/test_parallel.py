@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.support.processes import is_running
 from tests.support.waiting import wait_for
 

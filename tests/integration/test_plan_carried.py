@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from bftrainer import process
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.batch import process
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.study.events import read_events
 from lsf_adapters.testcluster import Profile
 from slurm_plugins.testcluster import FAST_CYCLE

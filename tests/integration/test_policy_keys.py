@@ -15,13 +15,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from bftrainer.daemon import Daemon, DaemonOptions
-from bftrainer.local.adapter import LocalBatchSystem
-from bftrainer.local.client import LocalClient
+from bftrainer.batch.local.adapter import LocalBatchSystem
+from bftrainer.batch.local.client import LocalClient
+from bftrainer.daemon.daemon import Daemon, DaemonOptions
+from bftrainer.daemon.service import DaemonService
 from bftrainer.model.views import ReloadView
-from bftrainer.policy.model import SitePolicy
-from bftrainer.policy.schema import restart
-from bftrainer.service import DaemonService
+from bftrainer.site.policy.model import SitePolicy
+from bftrainer.site.policy.schema import restart
 from tests.integration.daemon_scripts import light_spec
 
 DEFAULT = SitePolicy()

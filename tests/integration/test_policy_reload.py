@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
+from bftrainer.daemon.reload import KIND, PolicyChanged
+from bftrainer.lab.simulator import journal_replay
 from bftrainer.model.views import StatusView
-from bftrainer.policy import load_policy, policy_hash
-from bftrainer.reloading import KIND, PolicyChanged
-from bftrainer.simulate import recorded
+from bftrainer.site.policy import load_policy, policy_hash
 from tests.integration.daemon_scripts import light_spec
 from tests.integration.test_watchdog import NotifySocket
 from tests.support.site import Site
@@ -92,7 +92,7 @@ def test_a_policy_is_read_again_in_whole_or_not_at_all(
     changed = [entry.payload_as(PolicyChanged) for entry in entries if entry.kind == KIND]
     assert [(one.before, one.policy_hash) for one in changed] == [(first, second), (second, first)]
     assert [one.setting for one in changed[0].changes] == ["max_nodes"]
-    again = list(recorded.take_again(entries))
+    again = list(journal_replay.take_again(entries))
     assert len(again) > 2
     assert all(one.is_equal for one in again)
     _what_if(tmp_path, site.sidecar.state_dir / "journal.db", capsys)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from bftrainer.elastic.protocol import WorkerConfig, from_body
+from bftrainer.fleet.runtimes.base import load_runtime
+from bftrainer.fleet.wire.messages import Hello, KillWorker, StartWorker, WorkerExited
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.runtimes.base import load_runtime
-from bftrainer.wire.messages import Hello, KillWorker, StartWorker, WorkerExited
 from tests.conformance.runtime import POLICY
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until
 from tests.integration.daemon_scripts import light_spec, trainer_spec

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
+from bftrainer.batch.process import Completed
 from bftrainer.cli.spec import read_curve
-from bftrainer.process import Completed
 
 SCRIPT = """\
 import sys, time

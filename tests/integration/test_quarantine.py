@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.views import TrainerView
-from bftrainer.simulate.recorded import KIND, take_again
 from milp.problem import Curve
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.site import Site

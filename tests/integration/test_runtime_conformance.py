@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import trainers.examples
+from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec
 from bftrainer.model.views import TrainerView
-from bftrainer.simulate.recorded import KIND, take_again
 from tests.conformance.runtime import CURVE, RuntimeConformance, RuntimeKit, open_site
 from tests.integration.daemon_scripts import SLOW, trainer_spec, write_script
 from tests.support import hurried

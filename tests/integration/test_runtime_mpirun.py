@@ -18,7 +18,7 @@ import pytest
 
 import bftrainer
 import trainers.examples
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.model.trainer import CheckpointContract, Launch, TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
 from tests.conformance.runtime import CURVE, N_NODES, open_site

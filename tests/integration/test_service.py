@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bftrainer.poll.service_files import service_files
+from bftrainer.batch.service_files import service_files
 from tests.support.machine import ROOT, Machine
 from tests.support.waiting import wait_for
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.batch.local.client import LocalClient
+from bftrainer.batch.local.launch import LocalServer, start_server
 from bftrainer.elastic import protocol
-from bftrainer.local.client import LocalClient
-from bftrainer.local.running import LocalServer, start_server
 from tests.integration.test_local import processes_of
 from tests.support.processes import is_running, parent_of
 from tests.support.waiting import wait_for
@@ -23,7 +23,7 @@ from tests.support.waiting import wait_for
 AGENT = """
 import json, os, signal, socket, sys, time
 from pathlib import Path
-from trainers.agent.starting import start_template
+from trainers.agent.start import start_template
 
 out, config = Path(sys.argv[1]), json.loads(sys.argv[2])
 started = start_template(sys.executable, json.loads(sys.argv[3]), out.with_suffix(".log"))

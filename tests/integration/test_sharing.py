@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BftError
-from bftrainer.simulate import recorded
+from bftrainer.lab.simulator import journal_replay
+from bftrainer.model.errors import BftError
 from tests.integration.daemon_scripts import light_spec
 from tests.support.site import Site
 from tests.support.waiting import wait_for
@@ -70,6 +70,6 @@ def test_limits_and_blackouts_as_users_see_them(tmp_path: Path) -> None:
         site.sidecar.stop()
         assert list(elsewhere.glob("p*/agent.log"))
         assert not (site.sidecar.state_dir / "pilots").exists()
-        again = list(recorded.take_again(site.sidecar.entries()))
+        again = list(journal_replay.take_again(site.sidecar.entries()))
     assert len(again) > 4
     assert all(one.is_equal for one in again)

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bftrainer import process
+from bftrainer.batch import process
+from bftrainer.batch.traces import ReadOptions, read_trace
 from bftrainer.cli.main import cli
-from bftrainer.demo.journal_facts import collect
-from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.journal.records import JournalEntry, PilotState
+from bftrainer.lab.demo.journal_facts import collect
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.simulate.traces import ReadOptions, read_trace
 from milp.problem import Curve
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, accounting
 from slurm_plugins.testcluster.workload import WorkloadItem, WorkloadRun

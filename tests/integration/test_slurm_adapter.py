@@ -11,10 +11,10 @@ from shutil import which
 
 import pytest
 
-from bftrainer.errors import BatchSystemError, UsageError
-from bftrainer.hostlist import expand
+from bftrainer.batch.batch_system import PilotObservation, PilotRequest, load_batch_system
 from bftrainer.model.cluster import Node, NodeState, Presence, Snapshot
-from bftrainer.poll.batch_system import PilotObservation, PilotRequest, load_batch_system
+from bftrainer.model.errors import BatchSystemError, UsageError
+from bftrainer.model.hostlist import expand
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import slurm_cluster, slurm_system, whole_look

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import trainers.examples
-from bftrainer import process
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.batch import process
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerState
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import slurm_cluster

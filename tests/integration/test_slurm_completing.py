@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.model.cluster import Node, NodeState
 from bftrainer.model.decision import PilotView
-from bftrainer.poll.batch_system import PilotRequest
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster, whole_look

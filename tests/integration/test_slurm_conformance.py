@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.poll.batch_system import BatchSystem
+from bftrainer.batch.batch_system import BatchSystem
 from slurm_plugins.adapter import SlurmBatchSystem
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.conformance.batch_system import BatchSystemConformance, ClusterDriver

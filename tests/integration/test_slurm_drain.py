@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerChange
 from milp.problem import Curve
 from slurm_plugins.adapter import create

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.batch.queue.model import Then
+from bftrainer.batch.queue.snapshot_model import PrintedQueue
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
-from bftrainer.queue.model import Then
-from bftrainer.queue.printed import PrintedQueue
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec

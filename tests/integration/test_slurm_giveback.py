@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.batch.batch_system import PilotObservation, PilotRequest
 from bftrainer.decide.draft import Draft
 from bftrainer.model.cluster import JobState, NodeState, Presence, Snapshot
 from bftrainer.model.decision import PilotView
-from bftrainer.poll.batch_system import PilotObservation, PilotRequest
 from slurm_plugins.adapter import SlurmBatchSystem
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import slurm_cluster, slurm_system, whole_look

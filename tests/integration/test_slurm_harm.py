@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.harm.records import How
+from bftrainer.daemon.harm.records import How
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.harm import HarmReport
-from bftrainer.simulate.recorded import KIND, take_again
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
 from tests.integration.slurm_fixtures import running_cluster

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bftrainer.batch.announcer import STAND_IN, Announcement
 from bftrainer.cli.main import cli
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.errors import BatchSystemError
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.views import PollingView
-from bftrainer.poll.announcer import STAND_IN, Announcement
 from slurm_plugins.hook.place import FIRST_LINE
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.testcluster import SlurmTestCluster

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.batch.rate_limit import LOOK_REQUESTS
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.views import PollingView
-from bftrainer.poll.rate_limit import LOOK_REQUESTS
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
 from tests.integration.slurm_fixtures import running_cluster

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from bftrainer.cli.main import cli
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.harm import TakenCount
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.slurm_fixtures import daemon_on, running_cluster

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.errors import BatchSystemError
-from bftrainer.poll.announcer import Announcement
-from bftrainer.poll.tail import MOST_BYTES
-from bftrainer.wire.keys import generate_pair, save_pair
+from bftrainer.batch.announcer import Announcement
+from bftrainer.batch.tail import MOST_BYTES
+from bftrainer.fleet.wire.keys import generate_pair, save_pair
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.errors import BatchSystemError
+from slurm_plugins.hook.relay_receiver import RelayedHook, Relays
 from slurm_plugins.hook.relay_words import SILENT_S, RelayWord, encode, shown
-from slurm_plugins.hook.relayed import RelayedHook, Relays
 from slurm_plugins.hook.watch import Heard
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster

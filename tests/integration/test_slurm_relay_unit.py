@@ -19,9 +19,9 @@ HEARD = "/root/heard"
 _LISTENER = f"""\
 import select, sys
 from pathlib import Path
-from bftrainer.wire.keys import load_or_create_pair
+from bftrainer.fleet.wire.keys import load_or_create_pair
 from slurm_plugins.hook.relay_words import key_of
-from slurm_plugins.hook.relayed import Relays
+from slurm_plugins.hook.relay_receiver import Relays
 
 keys = load_or_create_pair(Path("/root/daemon.key"))
 allowed = frozenset((key_of(sys.argv[1]),))

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bftrainer import process
-from bftrainer.errors import UsageError
+from bftrainer.batch import process
+from bftrainer.model.errors import UsageError
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, processes
 from slurm_plugins.testcluster.main import main
 from slurm_plugins.testcluster.workload import WorkloadItem, WorkloadRun, load_workload

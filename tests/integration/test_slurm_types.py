@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.errors import BftError
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.errors import BftError
 from slurm_plugins.adapter import create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, trainer_spec

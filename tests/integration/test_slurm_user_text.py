@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import JobState
 from slurm_plugins.adapter import create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
-from slurm_plugins.written import UNREAD
+from slurm_plugins.user_text import UNREAD
 from tests.integration.slurm_fixtures import running_cluster, whole_look
 from tests.support.waiting import wait_for
 

@@ -13,16 +13,16 @@ from random import Random
 
 import pytest
 
-from bftrainer import process
-from bftrainer.solvers.replay import MOST_DUMPS, solve_in_child
-from bftrainer.solvers.runner import ChildRunner
+from bftrainer.batch import process
+from bftrainer.lab.solvers.replay import MOST_DUMPS, solve_in_child
+from bftrainer.lab.solvers.runner import ChildRunner
 from milp.check import check, find_violations, objective_value
 from milp.codec import problem_from_dict
 from milp.errors import ProblemError
 from milp.problem import Allocation, Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.reference.backends import ModelStatus
+from milp.reference.guard import LimitedAnswer, RunnerReport, solve_limited
 from milp.reference.keep import keep_map
-from milp.reference.limited import LimitedAnswer, RunnerReport, solve_limited
 from milp.reference.request import read_answer, write_request
 from milp.reference.solve import solve_reference
 from milp.solve import solve
@@ -263,7 +263,7 @@ def test_a_child_that_never_reads_is_killed_too() -> None:
 
 def test_the_child_limits_itself() -> None:
     code = (
-        "import resource as r; from bftrainer.solvers.child import limit_self;"
+        "import resource as r; from bftrainer.lab.solvers.child import limit_self;"
         " limit_self(memory_bytes=2**30, cpu_s=7.5);"
         " print(*r.getrlimit(r.RLIMIT_CPU), *r.getrlimit(r.RLIMIT_AS), *r.getrlimit(r.RLIMIT_CORE))"
     )

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
 from bftrainer.api.client import Client
 from bftrainer.api.paths import SOCKET_NAME
-from bftrainer.errors import BftError
+from bftrainer.batch import process
+from bftrainer.model.errors import BftError
 from tests.support import pages
 from tests.support.waiting import wait_for
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.batch import process
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.study.directory import is_running, only_loop
 from tests.integration.study_fixtures import HALVING, POLICY, StudyUser, end, outcome
 from tests.support.site import Site

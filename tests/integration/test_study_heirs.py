@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from bftrainer.program_files import copy_newest
+from bftrainer.study.program_files import copy_newest
 from tests.integration.study_fixtures import POLICY, StudyUser
 from tests.support.site import Site
 from tests.support.waiting import wait_for
@@ -142,7 +142,7 @@ def test_a_parent_that_ends_its_budget_while_it_is_copied_has_an_heir_later(site
             wait_for(lambda: site.client.trainer(parent.trainer_id).record.rung_s is not None)
         copy_newest(source, directory)
 
-    with mock.patch("bftrainer.study.acting.copy_newest", copy_late):
+    with mock.patch("bftrainer.study.actions.copy_newest", copy_late):
         user.says("run", "pbt.yaml", "train.py")
     assert [path.name for path in late] == ["0000"]
     *_, heir = user.summary("pbt")["trials"]

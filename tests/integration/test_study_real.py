@@ -14,8 +14,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from bftrainer.demo.samples import Timeline, Use, node_seconds
-from bftrainer.local.workload import JobWorkload, WorkItem
+from bftrainer.batch.local.workload import JobWorkload, WorkItem
+from bftrainer.lab.demo.samples import Timeline, Use, node_seconds
 from tests.integration.study_fixtures import POLICY, StudyUser, outcome
 from tests.support.site import Site
 

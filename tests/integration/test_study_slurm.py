@@ -11,7 +11,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from bftrainer.api.client import Client
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import daemon_on, slurm_cluster
 from tests.integration.study_fixtures import StudyUser, end

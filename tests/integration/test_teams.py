@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic.protocol import WorkerConfig, to_body
+from bftrainer.fleet.wire.messages import Hello, StartWorker
 from bftrainer.model.trainer import TrainerState
-from bftrainer.wire.messages import Hello, StartWorker
 from milp.problem import Curve
 from tests.conformance.runtime import POLICY
 from tests.elastic import journal

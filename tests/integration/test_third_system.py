@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from bftrainer.errors import BatchSystemError
+from bftrainer.batch.batch_system import BatchSystem, load_batch_system
 from bftrainer.model.cluster import JobState, NodeState, Presence
-from bftrainer.policy import PolicyErrors, load_policy_file
-from bftrainer.poll.batch_system import BatchSystem, load_batch_system
+from bftrainer.model.errors import BatchSystemError
+from bftrainer.site.policy import PolicyErrors, load_policy_file
 from tests.conformance.batch_system import BatchSystemConformance, ClusterDriver
 from tests.conformance.words import (
     block_the_queue,

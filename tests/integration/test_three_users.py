@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import ExitCode
+from bftrainer.model.errors import ExitCode
 from bftrainer.model.trainer import TrainerState
 from tests.integration.daemon_scripts import LIGHT
 from tests.support.other_users import needs_root
@@ -123,7 +123,7 @@ _SUBMIT_AS = """
 import sys
 from pathlib import Path
 from bftrainer.api.client import Client
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerSpec
 spec = TrainerSpec(name="mine", user=sys.argv[2], script="/bin/true", cwd="/",
                    interpreter=sys.executable, runtime="mpi", checkpoint_dir="/tmp/none")

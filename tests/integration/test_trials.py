@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer import process
-from bftrainer.errors import BftError
+from bftrainer.batch import process
+from bftrainer.model.errors import BftError
 from bftrainer.model.study import Report, StudyView, TrialTag, TrialView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from tests.integration.daemon_scripts import trainer_spec

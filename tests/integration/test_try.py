@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
-from bftrainer.process import Completed
+from bftrainer.batch import process
+from bftrainer.batch.process import Completed
 from tests.support.left_over import nothing_left, processes_of
 from tests.support.waiting import wait_for
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
 from bftrainer.api.client import Client
+from bftrainer.batch import process
 from bftrainer.model.trainer import TrainerRecord
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.local.running import start_server
+from bftrainer.batch.local.launch import start_server
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerSpec, TrainerState
 from tests.e2e import train_digits
 from tests.e2e.records import committed_samples, read_records

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerChange, TrainerSpec, TrainerState
 from milp.problem import Curve
 from tests.integration.daemon_scripts import SLOW, trainer_spec, write_script

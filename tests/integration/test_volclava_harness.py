@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.integration.volclava_fixtures import needs_volclava, volclava_config
 from tests.support.volclava import RealVolclava
 from tests.support.waiting import wait_for

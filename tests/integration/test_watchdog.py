@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
 from bftrainer.api.client import Client
-from bftrainer.errors import ExitCode
-from bftrainer.local.running import LocalServer, start_server
-from bftrainer.observability import systemd
-from bftrainer.observability.systemd import CYCLE_S, ServiceManager
-from bftrainer.policy.model import SitePolicy
+from bftrainer.batch import process
+from bftrainer.batch.local.launch import LocalServer, start_server
+from bftrainer.daemon import systemd
+from bftrainer.daemon.systemd import CYCLE_S, ServiceManager
+from bftrainer.model.errors import ExitCode
+from bftrainer.site.policy.model import SitePolicy
 from tests.support.waiting import wait_for
 
 FED, LONG_US = "WATCHDOG=1", 600_000_000

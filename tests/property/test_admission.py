@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bftrainer import canonical
-from bftrainer.actuate.costs import blend, learn_leaving, learn_throughput
-from bftrainer.errors import UsageError
+from bftrainer.decide.isolation import unfit
+from bftrainer.fleet.trainers.costs import blend, learn_leaving, learn_throughput
+from bftrainer.model import canonical
 from bftrainer.model.decision import Settings
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import MeasuredCosts, TrainerSpec
-from bftrainer.policy.model import SiteObjective
-from bftrainer.surviving.decision import unfit
+from bftrainer.site.policy.model import SiteObjective
 from milp.problem import Curve, Objective
 from tests.support.examples import examples
 from tests.support.joint import INNOCENT, NODES, decided, harm_of

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.canonical import CanonicalError, text_of, to_plain
 from bftrainer.journal import Journal, differences
 from bftrainer.journal.changes import difference
 from bftrainer.journal.differences import DEFLATED, PREFIX, DifferenceWriter, Reader, applied
+from bftrainer.model.canonical import CanonicalError, text_of, to_plain
 from tests.support.examples import examples
 
 

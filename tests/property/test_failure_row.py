@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.actuate.failures import given_up
-from bftrainer.actuate.group import WorkerFailed
-from bftrainer.canonical import decode, encode
+from bftrainer.fleet.generations.failures import given_up
+from bftrainer.fleet.generations.members import WorkerFailed
+from bftrainer.model.canonical import decode, encode
 from bftrainer.model.trainer import FailureRow
-from bftrainer.policy.model import SitePolicy
+from bftrainer.site.policy.model import SitePolicy
 from tests.support.examples import examples
 from tests.support.generations import Driver
 from tests.support.snapshots import record

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.canonical import from_plain, to_plain
 from bftrainer.decide.admission import LOOKS
 from bftrainer.decide.decision import decide
 from bftrainer.decide.fair_share import TURN
 from bftrainer.decide.policies.base import load_policy
+from bftrainer.model.canonical import from_plain, to_plain
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from bftrainer.model.fairness import Usage, Used
 from bftrainer.model.trainer import TrainerRecord

@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bftrainer.actuate import stimuli
-from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.group import (
+from bftrainer.elastic import protocol
+from bftrainer.fleet.generations import stimuli
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.members import (
     Announced,
     Instruction,
     Kill,
@@ -25,7 +26,6 @@ from bftrainer.actuate.group import (
     Tell,
     WorkerPhase,
 )
-from bftrainer.elastic import protocol
 from tests.support.examples import examples
 from tests.support.generations import offer
 from tests.support.repeating import repeating

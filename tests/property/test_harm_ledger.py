@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bftrainer.daemon.harm.ledger import Farewell, Ledger, farewell, fold
+from bftrainer.daemon.harm.records import HarmRecords, How
 from bftrainer.decide.decision import decide
-from bftrainer.harm.ledger import Farewell, Ledger, farewell, fold
-from bftrainer.harm.records import HarmRecords, How
 from bftrainer.model.decision import DecisionInput, Memory, Settings
 from tests.support.examples import examples
 from tests.support.sim_cluster import SimCluster

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bftrainer.batch.process import Completed
 from bftrainer.model.cluster import Snapshot
-from bftrainer.process import Completed
 from slurm_plugins import commands
 from slurm_plugins.clock import ControllerClock
 from slurm_plugins.parse import FIELD, RECORD

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milp.capped import binding
+from milp.caps import binding
 from milp.check import check, find_violations
 from milp.errors import ProblemError
-from milp.exact.nested import is_nested
+from milp.exact.group_caps import is_nested
 from milp.pool import view_pool
 from milp.problem import Allocation, Cap, Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve
@@ -139,7 +139,7 @@ def test_nested_caps_of_many_are_as_good_as_highs_finds(
     nested = solve(problem)
     check(problem, nested)
     assert sum(nested.sizes().values()) == 100
-    monkeypatch.setattr("milp.capped.is_nested", lambda _: False)
+    monkeypatch.setattr("milp.caps.is_nested", lambda _: False)
     monkeypatch.setattr("milp.classes.MOST_CAPPED", 10**9)
     highs = solve(problem)
     check(problem, highs)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bftrainer.queue.lsf import LsfQueue
-from bftrainer.queue.printed import PrintedQueue
+from bftrainer.batch.queue.lsf import LsfQueue
+from bftrainer.batch.queue.snapshot_model import PrintedQueue
 from tests.conformance.queue_model import QueueModelConformance
 
 

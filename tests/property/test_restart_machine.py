@@ -15,10 +15,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bftrainer.actuate import stimuli
-from bftrainer.actuate.group import Instruction, Kill, Parked, Rescaled, StartWorkerOn, Tell
-from bftrainer.actuate.restarting import RestartMachine
 from bftrainer.elastic import protocol
+from bftrainer.fleet.generations import stimuli
+from bftrainer.fleet.generations.members import (
+    Instruction,
+    Kill,
+    Parked,
+    Rescaled,
+    StartWorkerOn,
+    Tell,
+)
+from bftrainer.fleet.generations.restart import RestartMachine
 from tests.support.examples import examples
 from tests.support.generations import offer
 from tests.support.repeating import repeating

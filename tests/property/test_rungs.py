@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from _bench.rule_replay import Curve, Played, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.study.ladder import ladder
-from bftrainer.study.playing import Curve, Played, play
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.trials import Rule, Stage, Trial, Value, Verdicts
 from tests.support.examples import examples

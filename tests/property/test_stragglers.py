@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.profile.stragglers import Field, Own, fractions_of, record_report
+from bftrainer.decide.throughput.stragglers import Field, Own, fractions_of, record_report
 
 THRESHOLD = 0.8
 TIMES = st.lists(st.floats(1e-3, 10.0), min_size=2, max_size=9)

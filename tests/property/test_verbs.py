@@ -11,11 +11,11 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.actuate.trainers import TrainerBook
+from bftrainer.fleet.trainers.trainers import TrainerBook
+from bftrainer.fleet.wire.refused_messages import RefusedMessages
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.policy.model import SitePolicy
-from bftrainer.wire.refused_messages import RefusedMessages
+from bftrainer.site.policy.model import SitePolicy
 from tests.support.examples import examples
 
 _number = st.integers(1, 6)  # of a trainer, if it is there

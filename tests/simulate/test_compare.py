@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.compare.arena import Score
-from bftrainer.compare.table import cells, interval, rows_of
-from bftrainer.errors import ExitCode
+from bftrainer.lab.compare.arena import Score
+from bftrainer.lab.compare.table import cells, interval, rows_of
+from bftrainer.model.errors import ExitCode
 
 DATA = Path(os.environ.get("BFTRAINER_DATA", "nowhere")) / "adaptdl-osdi21"
 Output = pytest.CaptureFixture[str]

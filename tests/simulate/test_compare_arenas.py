@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from bftrainer.compare.arena import Score
-from bftrainer.compare.idle_nodes import completions
-from bftrainer.compare.site import Site
-from bftrainer.compare.table import cells, rows_of
-from bftrainer.decide import asking
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
+from bftrainer.decide import policy_answer
+from bftrainer.lab.compare.arena import Score
+from bftrainer.lab.compare.idle_nodes import completions
+from bftrainer.lab.compare.site import Site
+from bftrainer.lab.compare.table import cells, rows_of
+from bftrainer.lab.simulator.session import Choices, play
+from bftrainer.lab.simulator.trainers import SimTrainer, make_trainer
+from bftrainer.lab.workloads import by_name
 from bftrainer.model.trainer import MeasuredCosts
-from bftrainer.simulate.session import Choices, play
-from bftrainer.simulate.traces.generator import GeneratorParameters, generate
-from bftrainer.simulate.trainers import SimTrainer, make_trainer
-from bftrainer.simulate.workloads import by_name
 
 WORKLOAD = by_name("diverse", seed=1)
 TINY = Site(name="site", about="", workload=WORKLOAD, n_trainers=3, p_jmax=3, n_nodes=32, hours=0.7)
@@ -41,14 +41,14 @@ def test_the_record_of_a_trainer_is_the_same_object_until_it_has_moved() -> None
 
 def test_the_standing_of_a_trainer_follows_its_record() -> None:
     trainer = _trainer()
-    before = asking._standing(trainer.as_decided())
-    assert asking._standing(trainer.as_decided()) is before
+    before = policy_answer._standing(trainer.as_decided())
+    assert policy_answer._standing(trainer.as_decided()) is before
     trainer.done = 7.5
-    after = asking._standing(trainer.as_decided())
+    after = policy_answer._standing(trainer.as_decided())
     assert (before.done_samples, after.done_samples) == (0, 7)
     # Another trainer of the same name, as in the next replay of a process.
     other = replace(_trainer().record, submitted_s=5.0)
-    assert asking._standing(other).submitted_s == 5.0
+    assert policy_answer._standing(other).submitted_s == 5.0
 
 
 @pytest.mark.parametrize("policy", ["srtf", "themis", "ibm-dp"])
@@ -68,7 +68,7 @@ def test_what_is_remembered_changes_no_decision(
         return plans
 
     found = played()
-    monkeypatch.setattr(asking, "_standing", asking._make_standing)
+    monkeypatch.setattr(policy_answer, "_standing", policy_answer._make_standing)
     as_decided = SimTrainer.as_decided
     monkeypatch.setattr(
         SimTrainer, "as_decided", lambda trainer: replace(as_decided(trainer), rescales=0)

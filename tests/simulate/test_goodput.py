@@ -10,14 +10,9 @@ from statistics import geometric_mean
 import numpy as np
 import pytest
 
-from bftrainer.profile.batch_curve import WORTH_IT
-from bftrainer.profile.goodput import efficiency
-from bftrainer.simulate.adaptdl.application import (
-    ON_ONE_GPU,
-    Application,
-    packed,
-    read_applications,
-)
+from bftrainer.decide.throughput.batch_curve import WORTH_IT
+from bftrainer.decide.throughput.goodput import efficiency
+from bftrainer.lab.adaptdl.application import ON_ONE_GPU, Application, packed, read_applications
 
 DATA = Path(os.environ.get("BFTRAINER_DATA", "nowhere")) / "adaptdl-osdi21"
 BATCHES = 13  # tried per network, in a geometric series

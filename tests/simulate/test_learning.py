@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from _bench.unknown_curves import LearningModel
 
+from bftrainer.batch.traces.fragments import Fragments
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.decide.policies.milp import POLICY
+from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.replay import Outcome, Replay
+from bftrainer.lab.simulator.session import Choices, settings_of
+from bftrainer.lab.simulator.tally import Tally
+from bftrainer.lab.workloads.networks import NETWORKS
+from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionInput, Plan
-from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.learning import LearningModel
-from bftrainer.simulate.replay import Outcome, Replay
-from bftrainer.simulate.session import Choices, settings_of
-from bftrainer.simulate.tally import Tally
-from bftrainer.simulate.traces.fragments import Fragments
-from bftrainer.simulate.traces.generator import GeneratorParameters, generate
-from bftrainer.simulate.workloads.networks import NETWORKS
-from bftrainer.simulate.workloads.submission import Submission
 from milp.problem import Curve, Objective
 
 COSTS = PhysicalCosts(

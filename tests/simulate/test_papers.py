@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import papers
 from bftrainer.cli.main import main
-from bftrainer.papers import registry
+from bftrainer.lab import papers
+from bftrainer.lab.papers import registry
 
 EXPECTED = """\
 {"citation": "Doe, Queues",
@@ -25,9 +25,9 @@ PAPER = '''
 
 from dataclasses import dataclass
 
-from bftrainer.papers.expected import read_expected
-from bftrainer.papers.findings import Reproduced
-from bftrainer.papers.paper import Extent, Paper, Result
+from bftrainer.lab.papers.expected_values import read_expected
+from bftrainer.lab.papers.findings import Reproduced
+from bftrainer.lab.papers.paper import Extent, Paper, Result
 
 EXPECTED = read_expected(__package__)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.cli.main import main
 from bftrainer.journal.journal import Journal
+from bftrainer.lab.simulator.costs import costs_from_mapping
+from bftrainer.lab.simulator.journal_replay import KIND, Again, take_again
+from bftrainer.lab.simulator.session import Choices, play
+from bftrainer.lab.workloads.builders import by_name
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
-from bftrainer.simulate.costs import costs_from_mapping
-from bftrainer.simulate.recorded import KIND, Again, take_again
-from bftrainer.simulate.session import Choices, play
-from bftrainer.simulate.traces.generator import GeneratorParameters, generate
-from bftrainer.simulate.workloads.builders import by_name
 
 SHORT = GeneratorParameters(n_nodes=128, hours=1.0, seed=3)
 COSTS = costs_from_mapping({"claim_s": 5.0, "warm_up_s": [8.0, 12.0], "pause_up_s": 0.2}, "test")

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bftrainer.batch.traces import SAMPLE
 from bftrainer.cli.main import main
-from bftrainer.errors import UsageError
-from bftrainer.papers import markdown, report
-from bftrainer.papers.bftrainer.extent import FULL, QUICK, Sweeps
-from bftrainer.papers.bftrainer.forward_time import sweep
-from bftrainer.papers.bftrainer.paper import PAPER
-from bftrainer.papers.bftrainer.published import EXPECTED
-from bftrainer.papers.bftrainer.replayer_share import POLICY
-from bftrainer.papers.bftrainer.replays import MILP, REPLAYER_SHARE, PaperReplay, Record, play
-from bftrainer.papers.bftrainer.runtimes import runtimes_h
-from bftrainer.papers.bftrainer.scenario import (
+from bftrainer.lab.papers import markdown, report
+from bftrainer.lab.papers.bftrainer.extent import FULL, QUICK, Sweeps
+from bftrainer.lab.papers.bftrainer.forward_time import sweep
+from bftrainer.lab.papers.bftrainer.paper import PAPER
+from bftrainer.lab.papers.bftrainer.published import EXPECTED
+from bftrainer.lab.papers.bftrainer.replayer_share import POLICY
+from bftrainer.lab.papers.bftrainer.replays import MILP, REPLAYER_SHARE, PaperReplay, Record, play
+from bftrainer.lab.papers.bftrainer.runtimes import runtimes_h
+from bftrainer.lab.papers.bftrainer.scenario import (
     DIVERSE_FILE,
     PAPER_EVENTS,
     SUMMIT_FILE,
@@ -29,12 +29,12 @@ from bftrainer.papers.bftrainer.scenario import (
     network_name,
     workload_of,
 )
-from bftrainer.papers.bftrainer.series import Series, share_followed, static_outcome, windows_of
-from bftrainer.papers.findings import Line, Reproduced
-from bftrainer.papers.paper import Extent, Result
-from bftrainer.papers.reproduction import Reproduction, play_all, reproduce
-from bftrainer.simulate.traces import SAMPLE
-from bftrainer.simulate.workloads import NETWORKS
+from bftrainer.lab.papers.bftrainer.series import Series, share_followed, static_outcome, windows_of
+from bftrainer.lab.papers.findings import Line, Reproduced
+from bftrainer.lab.papers.paper import Extent, Result
+from bftrainer.lab.papers.reproduction import Reproduction, play_all, reproduce
+from bftrainer.lab.workloads import NETWORKS
+from bftrainer.model.errors import UsageError
 from milp.check import find_violations
 from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
 from tests.support.policies import allocated

@@ -10,18 +10,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bftrainer.errors import UsageError
-from bftrainer.papers.dl2 import learning
-from bftrainer.papers.dl2.acting import Acting
-from bftrainer.papers.dl2.cluster import Cluster, Job, draw_trace, play
-from bftrainer.papers.dl2.extent import QUICK, Amounts
-from bftrainer.papers.dl2.paper import PAPER
-from bftrainer.papers.dl2.published_learner import PublishedLearner
-from bftrainer.papers.dl2.rules import best_equal_sizes, drf, fitted, greedy, optimus, srtf, tetris
-from bftrainer.papers.dl2.setting import LARGE, MODELS, TESTBED
-from bftrainer.papers.dl2.speeds import RECORDS, measured, read_speeds
-from bftrainer.papers.findings import Line
-from bftrainer.papers.reproduction import play_all
+from bftrainer.lab.papers.dl2 import training
+from bftrainer.lab.papers.dl2.action_loop import Acting
+from bftrainer.lab.papers.dl2.cluster import Cluster, Job, draw_trace, play
+from bftrainer.lab.papers.dl2.extent import QUICK, Amounts
+from bftrainer.lab.papers.dl2.paper import PAPER
+from bftrainer.lab.papers.dl2.published_learner import PublishedLearner
+from bftrainer.lab.papers.dl2.rules import (
+    best_equal_sizes,
+    drf,
+    fitted,
+    greedy,
+    optimus,
+    srtf,
+    tetris,
+)
+from bftrainer.lab.papers.dl2.setting import LARGE, MODELS, TESTBED
+from bftrainer.lab.papers.dl2.speeds import RECORDS, measured, read_speeds
+from bftrainer.lab.papers.findings import Line
+from bftrainer.lab.papers.reproduction import play_all
+from bftrainer.model.errors import UsageError
 
 DATA = os.environ.get("BFTRAINER_DATA", "")
 FOLDER = Path(DATA) if DATA and (Path(DATA) / RECORDS).is_file() else None
@@ -87,7 +95,7 @@ def test_rules_are_ordered_as_the_paper_says_with_synthetic_speeds_but_for_tetri
     speeds, is_measured = read_speeds(None, setting)
     assert not is_measured
 
-    def mean(rule: learning.Teacher) -> float:
+    def mean(rule: training.Teacher) -> float:
         traces = (Cluster(setting, speeds, draw_trace(setting, seed)) for seed in range(3))
         return float(np.mean([play(one, rule) for one in traces]))
 
@@ -132,9 +140,9 @@ def test_a_file_of_something_else_is_named(tmp_path: Path, text: str) -> None:
 
 def test_a_network_does_what_its_teacher_does() -> None:
     """D2: within 3% in closed loop, on traces that it has not seen."""
-    network = learning.imitate(TESTBED, SPEEDS, drf, seed=1)
+    network = training.imitate(TESTBED, SPEEDS, drf, seed=1)
     test = range(2000, 2004)
-    ours = learning.evaluate(TESTBED, SPEEDS, network.scores, test)
+    ours = training.evaluate(TESTBED, SPEEDS, network.scores, test)
     theirs = [play(Cluster(TESTBED, SPEEDS, draw_trace(TESTBED, s), s), drf) for s in test]
     assert np.mean(np.array(ours) / theirs) == pytest.approx(1.0, abs=0.03)
 

@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.papers.elasticity.extent import FULL, QUICK, Seeds
-from bftrainer.papers.elasticity.jobs import cifar
-from bftrainer.papers.elasticity.paper import PAPER
-from bftrainer.papers.elasticity.published import EXPECTED
-from bftrainer.papers.elasticity.replays import OneJob, Slowed, play
-from bftrainer.papers.elasticity.scenario import choose_scenario
-from bftrainer.papers.elasticity.simulator import Outcome
-from bftrainer.papers.elasticity.slowed import SlowedOutcome
-from bftrainer.papers.findings import Line
-from bftrainer.papers.reproduction import play_all
+from bftrainer.lab.papers.elasticity.extent import FULL, QUICK, Seeds
+from bftrainer.lab.papers.elasticity.jobs import cifar
+from bftrainer.lab.papers.elasticity.paper import PAPER
+from bftrainer.lab.papers.elasticity.published import EXPECTED
+from bftrainer.lab.papers.elasticity.replays import OneJob, Slowed, play
+from bftrainer.lab.papers.elasticity.scenario import choose_scenario
+from bftrainer.lab.papers.elasticity.simulator import Outcome
+from bftrainer.lab.papers.elasticity.slowdown import SlowedOutcome
+from bftrainer.lab.papers.findings import Line
+from bftrainer.lab.papers.reproduction import play_all
 
 CLUSTERS = choose_scenario(None, None, QUICK)
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.papers.findings import Line
-from bftrainer.papers.ibm import figures, sensitivity, tables
-from bftrainer.papers.ibm.extent import FULL, QUICK
-from bftrainer.papers.ibm.jobs import ELASTIC, Sizes, read_world, sizes_of
-from bftrainer.papers.ibm.paper import PAPER
-from bftrainer.papers.ibm.replays import Experiment, play
-from bftrainer.papers.ibm.scenario import choose_scenario
-from bftrainer.papers.ibm.simulator import Outcome, Rules, Simulation
-from bftrainer.papers.ibm.workload import Arrivals, Job, draw_jobs
-from bftrainer.papers.reproduction import play_all
+from bftrainer.lab.papers.findings import Line
+from bftrainer.lab.papers.ibm import figures, sensitivity, tables
+from bftrainer.lab.papers.ibm.extent import FULL, QUICK
+from bftrainer.lab.papers.ibm.jobs import ELASTIC, Sizes, read_world, sizes_of
+from bftrainer.lab.papers.ibm.paper import PAPER
+from bftrainer.lab.papers.ibm.replays import Experiment, play
+from bftrainer.lab.papers.ibm.scenario import choose_scenario
+from bftrainer.lab.papers.ibm.simulator import Outcome, Rules, Simulation
+from bftrainer.lab.papers.ibm.workload import Arrivals, Job, draw_jobs
+from bftrainer.lab.papers.reproduction import play_all
 
 WORLD = read_world("ordered")
 CLUSTER = choose_scenario(None, None, QUICK)

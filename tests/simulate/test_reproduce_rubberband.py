@@ -11,17 +11,17 @@ from itertools import pairwise
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.papers.findings import Line
-from bftrainer.papers.paper import Records, Result
-from bftrainer.papers.reproduction import play_all
-from bftrainer.papers.rubberband import initialising
-from bftrainer.papers.rubberband.contradictions import most_instances, paid_instances
-from bftrainer.papers.rubberband.extent import QUICK, Points
-from bftrainer.papers.rubberband.paper import PAPER
-from bftrainer.papers.rubberband.published import EXPECTED
-from bftrainer.papers.rubberband.replays import Planner, Planning, play
-from bftrainer.papers.rubberband.residual import ROWS, Reading, nearest
-from bftrainer.papers.rubberband.scenario import choose_scenario
+from bftrainer.lab.papers.findings import Line
+from bftrainer.lab.papers.paper import Records, Result
+from bftrainer.lab.papers.reproduction import play_all
+from bftrainer.lab.papers.rubberband import instance_start
+from bftrainer.lab.papers.rubberband.contradictions import most_instances, paid_instances
+from bftrainer.lab.papers.rubberband.extent import QUICK, Points
+from bftrainer.lab.papers.rubberband.paper import PAPER
+from bftrainer.lab.papers.rubberband.published import EXPECTED
+from bftrainer.lab.papers.rubberband.replays import Planner, Planning, play
+from bftrainer.lab.papers.rubberband.residual import ROWS, Reading, nearest
+from bftrainer.lab.papers.rubberband.scenario import choose_scenario
 from bftrainer.study.plan.stage_cost import Planned
 
 FEW = replace(
@@ -137,7 +137,7 @@ def test_a_profile_that_ends_early_gives_the_gain_of_fig_12(
     flat_from: int, least: float, most: float
 ) -> None:
     static, exact = (
-        play(choose_scenario(None, None, FEW), initialising.tightest(planner, flat_from))
+        play(choose_scenario(None, None, FEW), instance_start.tightest(planner, flat_from))
         for planner in (Planner.STATIC, Planner.EXACT)
     )
     assert static is not None

@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.batch.traces.fragments import Fragments, make_fragments
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.errors import UsageError
-from bftrainer.model.decision import DecisionInput, Plan
-from bftrainer.simulate.costs import (
+from bftrainer.lab.simulator.costs import (
     PhysicalCosts,
     constant,
     costs_from_file,
     costs_from_mapping,
 )
-from bftrainer.simulate.metrics import Metrics
-from bftrainer.simulate.physical import PhysicalModel
-from bftrainer.simulate.replay import Outcome
-from bftrainer.simulate.session import Choices, play
-from bftrainer.simulate.traces.fragments import Fragments, make_fragments
-from bftrainer.simulate.traces.generator import GeneratorParameters, generate
-from bftrainer.simulate.workloads.submission import Submission
+from bftrainer.lab.simulator.metrics import Metrics
+from bftrainer.lab.simulator.physical import PhysicalModel
+from bftrainer.lab.simulator.replay import Outcome
+from bftrainer.lab.simulator.session import Choices, play
+from bftrainer.lab.workloads.submission import Submission
+from bftrainer.model.decision import DecisionInput, Plan
+from bftrainer.model.errors import UsageError
 from milp.problem import Curve
 
 LINE = Curve(sizes=(1, 4), samples_per_s=(10.0, 40.0))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.session import Choices, play
+from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.session import Choices, play
 from tests.simulate.test_simulate import trace, trial
 from tests.unit.test_classics import CLASSICS
 

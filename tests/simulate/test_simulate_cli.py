@@ -14,9 +14,9 @@ import pytest
 from bftrainer.cli import simulate as simulate_module
 from bftrainer.cli import trace as trace_module
 from bftrainer.cli.main import main
-from bftrainer.errors import ExitCode
-from bftrainer.simulate.costs import MEASURED
-from bftrainer.simulate.report.words import WORDS
+from bftrainer.lab.report.words import WORDS
+from bftrainer.lab.simulator.costs import MEASURED
+from bftrainer.model.errors import ExitCode
 
 Output = pytest.CaptureFixture[str]
 SHORT = ["simulate", "--nodes", "0:64", "--hours", "3", "--p-jmax", "4"]

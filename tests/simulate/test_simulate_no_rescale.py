@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.session import Choices, job_nodes, play
-from bftrainer.simulate.traces.generator import GeneratorParameters, generate
+from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.session import Choices, job_nodes, play
 from milp.problem import ProblemNode
 from tests.conformance.policy import PolicyConformance
 from tests.simulate.test_simulate import trace, trial

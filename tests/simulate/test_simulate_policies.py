@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from bftrainer.decide.policies.base import Context, Traits
-from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.paper import PaperModel
-from bftrainer.simulate.physical import PhysicalModel
-from bftrainer.simulate.replay import Outcome, Replay, TrainerModel
-from bftrainer.simulate.session import Choices, settings_of
-from bftrainer.simulate.tally import Tally
+from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.paper import PaperModel
+from bftrainer.lab.simulator.physical import PhysicalModel
+from bftrainer.lab.simulator.replay import Outcome, Replay, TrainerModel
+from bftrainer.lab.simulator.session import Choices, settings_of
+from bftrainer.lab.simulator.tally import Tally
 from milp.problem import Problem
 from milp.solve import solve
 from tests.simulate.test_simulate import trace, trial

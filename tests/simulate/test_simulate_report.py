@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bftrainer.errors import UsageError
-from bftrainer.simulate.metrics import Metrics, measure
-from bftrainer.simulate.report import page, tables, windows
-from bftrainer.simulate.report.figures import FIGURES
-from bftrainer.simulate.report.setup import Setup
-from bftrainer.simulate.report.words import WORDS
-from bftrainer.simulate.session import Choices, ReplayRun, play, record
-from bftrainer.simulate.traces.errors import TraceError
-from bftrainer.simulate.traces.generator import GeneratorParameters, generate
+from bftrainer.batch.traces.errors import TraceError
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
+from bftrainer.lab.report import page, tables, windows
+from bftrainer.lab.report.figures import FIGURES
+from bftrainer.lab.report.setup import Setup
+from bftrainer.lab.report.words import WORDS
+from bftrainer.lab.simulator.metrics import Metrics, measure
+from bftrainer.lab.simulator.session import Choices, ReplayRun, play, record
+from bftrainer.model.errors import UsageError
 from tests.simulate.test_simulate import trace, trial
 
 DOCS = Path(__file__).parents[2] / "docs"

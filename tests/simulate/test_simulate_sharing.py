@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.batch.traces.fragments import Fragments, make_fragments
+from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.session import Choices, play
+from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.model.fairness import Limits
-from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.session import Choices, play
-from bftrainer.simulate.traces.fragments import Fragments, make_fragments
-from bftrainer.simulate.workloads.submission import Submission
 from milp.problem import Curve
 
 MODELS = pytest.mark.parametrize("costs", [None, PhysicalCosts(claim=constant(5.0))])

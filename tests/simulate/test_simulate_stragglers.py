@@ -8,13 +8,13 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.errors import ExitCode
-from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.physical import PhysicalModel
-from bftrainer.simulate.replay import Replay
-from bftrainer.simulate.session import Choices, settings_of
-from bftrainer.simulate.stragglers import Injection, SlowNodes, draw
-from bftrainer.simulate.tally import Tally
+from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.physical import PhysicalModel
+from bftrainer.lab.simulator.replay import Replay
+from bftrainer.lab.simulator.session import Choices, settings_of
+from bftrainer.lab.simulator.stragglers import Injection, SlowNodes, draw
+from bftrainer.lab.simulator.tally import Tally
+from bftrainer.model.errors import ExitCode
 from tests.simulate.test_simulate import trace, trial
 
 THREE = trace((0, 0, 1000), (1, 0, 1000), (2, 0, 1000))

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _bench.rule_replay import Curve as PlayedCurve
+from _bench.rule_replay import play
+from _bench.studies.curves import LearningCurves, drawn
+from _bench.studies.session import StudyRun, play_study
+from _bench.studies.trials import SimStudy
 
+from bftrainer.batch.traces.fragments import Fragments, make_fragments
+from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.session import Choices
+from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionInput, Plan
-from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.session import Choices
-from bftrainer.simulate.studies.curves import LearningCurves, drawn
-from bftrainer.simulate.studies.session import StudyRun, play_study
-from bftrainer.simulate.studies.trials import SimStudy
-from bftrainer.simulate.traces.fragments import Fragments, make_fragments
-from bftrainer.simulate.workloads.submission import Submission
-from bftrainer.study.playing import Curve as PlayedCurve
-from bftrainer.study.playing import play
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.trials import Rule, Stage, Start, Verdicts
 from milp.problem import Curve

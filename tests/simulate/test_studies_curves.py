@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from _bench.studies.curves import HUNDREDTHS, LIKENESS, QUANTILES, LearningCurves, drawn, medians
+from _bench.studies.longer import repeated
 
-from bftrainer.simulate.studies.curves import (
-    HUNDREDTHS,
-    LIKENESS,
-    QUANTILES,
-    LearningCurves,
-    drawn,
-    medians,
-)
-from bftrainer.simulate.studies.longer import repeated
-from bftrainer.simulate.traces.fragments import make_fragments
+from bftrainer.batch.traces.fragments import make_fragments
 
 
 def test_drawn_curves_are_like_those_they_are_drawn_after() -> None:

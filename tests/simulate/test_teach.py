@@ -12,15 +12,15 @@ import pytest
 from bftrainer.cli.main import main
 from bftrainer.decide.policies.base import load_policy, options_of
 from bftrainer.decide.policies.dl2 import Dl2Policy
-from bftrainer.errors import UsageError
-from bftrainer.learned.model_file import of_bytes
+from bftrainer.decide.policies.dl2_model import of_bytes
+from bftrainer.lab.teach import course, journal, sources
+from bftrainer.lab.teach.course import Episodes, split, teach
+from bftrainer.lab.teach.episode import Episode, Played, play
+from bftrainer.lab.teach.lessons import Watched
+from bftrainer.lab.teach.random_episodes import draw
+from bftrainer.lab.teach.rollouts import FADES_S, returns
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
-from bftrainer.teach import course, journal, sources
-from bftrainer.teach.course import Episodes, split, teach
-from bftrainer.teach.drawn import draw
-from bftrainer.teach.episode import Episode, Played, play
-from bftrainer.teach.lessons import Watched
-from bftrainer.teach.rollouts import FADES_S, returns
+from bftrainer.model.errors import UsageError
 
 
 def short(seed: int, hours: float = 0.5) -> Episode:

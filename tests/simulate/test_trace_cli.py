@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
+from bftrainer.batch.traces import SAMPLE, read_trace
 from bftrainer.cli import trace as trace_module
 from bftrainer.cli.main import main
-from bftrainer.errors import ExitCode
-from bftrainer.simulate.traces import SAMPLE, read_trace
+from bftrainer.model.errors import ExitCode
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "traces"
 Output = pytest.CaptureFixture[str]

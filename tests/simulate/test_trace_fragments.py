@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.errors import ExitCode
-from bftrainer.simulate.traces import (
+from bftrainer.batch.traces import (
     SAMPLE,
     Fragments,
     TraceError,
@@ -21,7 +20,8 @@ from bftrainer.simulate.traces import (
     read_trace,
     write_trace,
 )
-from bftrainer.simulate.traces.statistics import as_document, bars, fragment_cdf, statistics
+from bftrainer.batch.traces.statistics import as_document, bars, fragment_cdf, statistics
+from bftrainer.model.errors import ExitCode
 
 PAPER_START_S = 1612988475
 # Percent of nodes idle above the bars of the paper's Fig. 6.

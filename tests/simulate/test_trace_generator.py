@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bftrainer.simulate.traces import SAMPLE, Fragments, TraceError, read_trace
-from bftrainer.simulate.traces.generator import GeneratorParameters, generate
-from bftrainer.simulate.traces.statistics import statistics
+from bftrainer.batch.traces import SAMPLE, Fragments, TraceError, read_trace
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
+from bftrainer.batch.traces.statistics import statistics
 
 CALM: dict[str, Any] = {"load_sigma": 0.0, "hole_sigma": 0.5}  # means settle in two days
 COLUMNS = ("node", "start_s", "end_s", "observed_s", "is_unfillable")

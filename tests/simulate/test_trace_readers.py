@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bftrainer.simulate.traces import FORMATS, Fragments, ReadOptions, TraceError, read_trace
-from bftrainer.simulate.traces.clock import duration_s, iso_seconds, time_zone
-from bftrainer.simulate.traces.fragments import make_fragments
-from bftrainer.simulate.traces.jobs import JobTable, idle_fragments
-from bftrainer.simulate.traces.queue import Pending, mark_unfillable
+from bftrainer.batch.traces import FORMATS, Fragments, ReadOptions, TraceError, read_trace
+from bftrainer.batch.traces.clock import duration_s, iso_seconds, time_zone
+from bftrainer.batch.traces.fragments import make_fragments
+from bftrainer.batch.traces.jobs import JobTable, idle_fragments
+from bftrainer.batch.traces.queue import Pending, mark_unfillable
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "traces"
 Row = tuple[str, float, float, bool | None]
@@ -204,7 +204,7 @@ def _damaged(content: bytes, chance: random.Random) -> bytes:
 )  # fmt: skip
 def test_damage_gives_a_trace_or_a_trace_error_and_nothing_else(name: str, tmp_path: Path) -> None:
     if name.startswith("small"):
-        from bftrainer.simulate.traces import write_trace
+        from bftrainer.batch.traces import write_trace
 
         source = tmp_path / name
         write_trace(source, read_trace(FIXTURES / "sacct.txt"))

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from bftrainer.batch.traces.fragments import Fragments, make_fragments
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
+from bftrainer.batch.traces.idle import describe, held_down, uninterrupted
 from bftrainer.cli.main import cli
-from bftrainer.errors import BftError, UsageError
-from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.session import Choices, play
-from bftrainer.simulate.traces.fragments import Fragments, make_fragments
-from bftrainer.simulate.traces.generator import GeneratorParameters, generate
-from bftrainer.simulate.whatif import Assumptions, advice, as_document, estimate, page, study
-from bftrainer.simulate.whatif.idle import describe, held_down, uninterrupted
-from bftrainer.simulate.whatif.replays import Played, Replays, ReplaySetting, endless
-from bftrainer.simulate.whatif.sampling import Stretch, some_nodes, stretches
+from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.session import Choices, play
+from bftrainer.lab.whatif import Assumptions, advice, as_document, estimate, page, study
+from bftrainer.lab.whatif.replays import Played, Replays, ReplaySetting, endless
+from bftrainer.lab.whatif.samples import Stretch, some_nodes, stretches
+from bftrainer.model.errors import BftError, UsageError
 
 HOUR_S = 3600.0
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bftrainer.simulate.traces import TraceError
-from bftrainer.simulate.workloads import (
+from bftrainer.batch.traces import TraceError
+from bftrainer.lab.workloads import (
     NETWORKS,
     Submission,
     TrainerWorkload,
@@ -24,7 +24,7 @@ from bftrainer.simulate.workloads import (
     workload_names,
     write_workload,
 )
-from bftrainer.simulate.workloads import documents as documents_module
+from bftrainer.lab.workloads import documents as documents_module
 from milp.problem import Curve
 from tests.support.json_schema import violations
 

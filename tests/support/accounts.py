@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import bftrainer
-from bftrainer import process
+from bftrainer.batch import process
 from tests.support.waiting import wait_for
 
 MADE = ("useradd", "userdel")

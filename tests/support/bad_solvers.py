@@ -1,4 +1,4 @@
-"""Solvers that misbehave, as functions for ``bftrainer.solvers.child --work``."""
+"""Solvers that misbehave, as functions for ``bftrainer.lab.solvers.child --work``."""
 
 from __future__ import annotations
 

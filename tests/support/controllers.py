@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bftrainer import process
+from bftrainer.batch import process
 from slurm_plugins.testcluster import SlurmTestCluster, processes
 from tests.support.waiting import wait_for
 

@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from bftrainer.actuate.group import Kill, NodeOffer, StartWorkerOn, Tell
-from bftrainer.actuate.pilot_refusals import PilotRefusals
-from bftrainer.actuate.pilots import PilotBook
-from bftrainer.actuate.trainers import TrainerBook
+from bftrainer.daemon.decider import input_of
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.deciding import input_of
 from bftrainer.elastic import protocol
+from bftrainer.fleet.generations.members import Kill, NodeOffer, StartWorkerOn, Tell
+from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.pilots.refusals import PilotRefusals
+from bftrainer.fleet.trainers.trainers import TrainerBook
+from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, StartWorker, TellWorker
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Memory, Plan, Settings
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.policy.model import SitePolicy
-from bftrainer.wire.messages import DaemonMessage, KillWorker, StartWorker, TellWorker
+from bftrainer.site.policy.model import SitePolicy
 from tests.support.sim_cluster import SimCluster, SimJob
 from tests.support.worker_model import World
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from bftrainer.actuate import stimuli
-from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.group import (
+from bftrainer.elastic import protocol
+from bftrainer.fleet.generations import stimuli
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.members import (
     Announced,
     Instruction,
     Kill,
@@ -18,7 +19,6 @@ from bftrainer.actuate.group import (
     StartWorkerOn,
     Tell,
 )
-from bftrainer.elastic import protocol
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.api.admission import check_spec
+from bftrainer.decide.isolation import decide_surely, unfit
 from bftrainer.decide.policies.milp import POLICY
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.surviving.decision import decide_surely, unfit
 from tests.support.snapshots import T0, idle_nodes, record, snapshot
 
 NODES = 12

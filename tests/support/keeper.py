@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic import protocol
 from tests.support.waiting import wait_for
 

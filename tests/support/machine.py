@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.support.accounts import why_closed
 from tests.support.own_root import KERNELS_DIRECTORIES
 from tests.support.waiting import wait_for

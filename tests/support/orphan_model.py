@@ -11,13 +11,20 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bftrainer.actuate import stimuli
-from bftrainer.actuate.adoption import adopt
-from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.group import Instruction, Kill, NodeOffer, StartWorkerOn, Tell, Worker
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
-from bftrainer.wire.peers import NO_KEY, PeerAnswer, PeerStanding
+from bftrainer.fleet.generations import stimuli
+from bftrainer.fleet.generations.adoption import adopt
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.members import (
+    Instruction,
+    Kill,
+    NodeOffer,
+    StartWorkerOn,
+    Tell,
+    Worker,
+)
+from bftrainer.fleet.wire.peers import NO_KEY, PeerAnswer, PeerStanding
 from tests.support.worker_model import NO_STATE, Key, ModelWorker, World
 from trainers.agent.quorum import Absent
 from trainers.agent.regroup import Ask, Regroup, TellOwn

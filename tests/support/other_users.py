@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
-from bftrainer.policy.groups.users import Visibility
+from bftrainer.batch import process
+from bftrainer.site.policy.groups.users import Visibility
 from tests.support.memory_service import MemoryService, serving
 from tests.support.waiting import wait_for
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bftrainer.elastic import group as groups
-from bftrainer.elastic.choosing import BackendOffer
+from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.group import Group
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.elastic.store import StoreServer

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bftrainer.wire.keys import KeyPair, generate_pair, load_or_create_pair
+from bftrainer.fleet.wire.keys import KeyPair, generate_pair, load_or_create_pair
+from slurm_plugins.hook.relay_receiver import Relays
 from slurm_plugins.hook.relay_words import shown
-from slurm_plugins.hook.relayed import Relays
 
 
 def free_port() -> int:

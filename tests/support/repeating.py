@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.rescale_log import KIND, RescaleLog, RescaleRecord, repeat
-from bftrainer.canonical import decode, encode
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.rescale_log import KIND, RescaleLog, RescaleRecord, repeat
 from bftrainer.journal.records import JournalEntry
+from bftrainer.model.canonical import decode, encode
 
 SHORT = 7  # steps of a record that does not end: the next begins in any state
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bftrainer import process
 from bftrainer.api.client import Client
-from bftrainer.errors import BftError
+from bftrainer.batch import process
+from bftrainer.model.errors import BftError
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster
 from tests.support import submit_helper

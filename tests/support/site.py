@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from bftrainer.actuate.group import Rescaled
-from bftrainer.canonical import from_plain
-from bftrainer.demo.local_site import LocalSite
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.local.client import LocalClient
-from bftrainer.local.processes import NODE_VARIABLE
-from bftrainer.local.running import LocalServer, start_server
+from bftrainer.batch.local.client import LocalClient
+from bftrainer.batch.local.launch import LocalServer, start_server
+from bftrainer.batch.local.processes import NODE_VARIABLE
+from bftrainer.fleet.generations.members import Rescaled
+from bftrainer.lab.demo.local_site import LocalSite
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.canonical import from_plain
 from bftrainer.model.trainer import TrainerState
 from bftrainer.model.views import TrainerView
 from tests.support.waiting import wait_for

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from bftrainer.batch.queue.snapshot_model import PrintedQueue
 from bftrainer.decide import giveback
 from bftrainer.decide.decision import decide
 from bftrainer.decide.draft import Draft
@@ -25,7 +26,6 @@ from bftrainer.model.cluster import (
 )
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.queue.printed import PrintedQueue
 from milp.problem import Problem
 from milp.solve import solve
 from slurm_plugins.constraint import ways_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from bftrainer.solvers.runner import ChildRunner
+from bftrainer.lab.solvers.runner import ChildRunner
 from milp.problem import Problem
 from milp.reference.keep import keep_map
 from milp.reference.request import SolverAnswer, answer_request, read_answer, write_request

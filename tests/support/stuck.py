@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.cli.main import main
-from bftrainer.deciding import Decider
-from bftrainer.observability import systemd
+from bftrainer.daemon import systemd
+from bftrainer.daemon.decider import Decider
 
 METHODS = {"poll": "look_into", "decision": "take"}  # both run in a thread of their own
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bftrainer.submit import helper
+from bftrainer.site.submit import helper
 
 PROGRAM = str(Path(helper.__file__).resolve())
 

@@ -10,25 +10,25 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from bftrainer.accounting import accountant as counting
-from bftrainer.accounting.accountant import Accountant
-from bftrainer.accounting.records import ADDED, read
-from bftrainer.accounting.report import make_report
-from bftrainer.accounting.sums import Sums, add, day_of, days
-from bftrainer.actuate.occupancy import Occupancy
-from bftrainer.actuate.pilots import SIGNAL, Pilot, PilotBook
+from bftrainer.batch.batch_system import PilotObservation
+from bftrainer.batch.local.adapter import create
 from bftrainer.cli.main import main
+from bftrainer.daemon.accounting import accountant as counting
+from bftrainer.daemon.accounting.accountant import Accountant
+from bftrainer.daemon.accounting.records import ADDED, read
+from bftrainer.daemon.accounting.report import make_report
+from bftrainer.daemon.accounting.sums import Sums, add, day_of, days
+from bftrainer.daemon.observations import Observed
+from bftrainer.fleet.pilots.pilots import SIGNAL, Pilot, PilotBook
+from bftrainer.fleet.trainers.occupancy import Occupancy
 from bftrainer.journal import retention
 from bftrainer.journal.journal import Journal
-from bftrainer.local.adapter import create
 from bftrainer.model.account import Asked, NodeTime, Whose
 from bftrainer.model.cluster import NodeState, Presence
 from bftrainer.model.decision import Claim, Memory, Release
-from bftrainer.model.ended import EndedBy
+from bftrainer.model.pilot_end import EndedBy
 from bftrainer.model.trainer import TrainerProgress
-from bftrainer.observed import Observed
-from bftrainer.policy.model import SitePolicy
-from bftrainer.poll.batch_system import PilotObservation
+from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import T0, node, record, snapshot
 
 BERLIN = "Europe/Berlin"

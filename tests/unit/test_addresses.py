@@ -15,12 +15,7 @@ from typing import Any
 import pytest
 
 from bftrainer.api import address
-from bftrainer.elastic import ports
-from bftrainer.elastic.store import StoreServer
-from bftrainer.errors import BftError, UsageError
-from bftrainer.policy.load import load_policy
-from bftrainer.policy.problems import PolicyErrors
-from bftrainer.wire.addresses import (
+from bftrainer.batch.addresses import (
     HostAddress,
     endpoint_at,
     host_addresses,
@@ -30,12 +25,17 @@ from bftrainer.wire.addresses import (
     resolved,
     source_towards,
 )
-from bftrainer.wire.agent_config import AgentConfig
-from bftrainer.wire.answering import first_answering
-from bftrainer.wire.endpoint import endpoints_in, remember, remembered_port
-from bftrainer.wire.keys import generate_pair
-from bftrainer.wire.listening import Surroundings, look_around, numeric_bind, place_of
-from bftrainer.wire.router import CurveRouter
+from bftrainer.elastic import ports
+from bftrainer.elastic.store import StoreServer
+from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.endpoint import endpoints_in, remember, remembered_port
+from bftrainer.fleet.wire.endpoint_choice import first_answering
+from bftrainer.fleet.wire.keys import generate_pair
+from bftrainer.fleet.wire.listener import Surroundings, look_around, numeric_bind, place_of
+from bftrainer.fleet.wire.router import CurveRouter
+from bftrainer.model.errors import BftError, UsageError
+from bftrainer.site.policy.load import load_policy
+from bftrainer.site.policy.problems import PolicyErrors
 from trainers.agent.main import data_address
 
 OWN = tuple(

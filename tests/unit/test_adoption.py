@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bftrainer.actuate.adoption import adopt
-from bftrainer.actuate.group import Parked, Rescaled, StartWorkerOn, Worker, WorkerPhase
 from bftrainer.elastic import protocol
+from bftrainer.fleet.generations.adoption import adopt
+from bftrainer.fleet.generations.members import Parked, Rescaled, StartWorkerOn, Worker, WorkerPhase
 from tests.support.generations import Driver
 
 NODES = {"w1": "n1", "w2": "n2", "w3": "n3"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bftrainer.api.allowance import Allowance
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 

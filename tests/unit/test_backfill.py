@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bftrainer.batch.queue.backfill import BackfillPlan, neighbours, slot_begin_s
+from bftrainer.batch.queue.model import NextPlan
+from bftrainer.batch.queue.snapshot_model import PrintedQueue
 from bftrainer.model.cluster import Job, JobState, NodeState, Reservation, Snapshot
-from bftrainer.queue.backfill import BackfillPlan, neighbours, slot_begin_s
-from bftrainer.queue.model import NextPlan
-from bftrainer.queue.printed import PrintedQueue
 from tests.support.snapshots import (
     T0,
     Fold,

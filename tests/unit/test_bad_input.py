@@ -17,12 +17,12 @@ import pytest
 from bftrainer.api.privacy import Sight
 from bftrainer.api.service import Peer
 from bftrainer.cli.main import cli, main
-from bftrainer.daemon import Daemon
-from bftrainer.errors import BftError, ExitCode
-from bftrainer.observability.metrics import MetricsRegistry
-from bftrainer.policy import PolicyErrors, SitePolicy, load_policy_file
-from bftrainer.policy.schema import json_schema
-from bftrainer.service import DaemonService
+from bftrainer.daemon.daemon import Daemon
+from bftrainer.daemon.metrics import MetricsRegistry
+from bftrainer.daemon.service import DaemonService
+from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.site.policy import PolicyErrors, SitePolicy, load_policy_file
+from bftrainer.site.policy.schema import json_schema
 from tests.support.memory_service import MemoryService
 
 Capture = pytest.CaptureFixture[str]

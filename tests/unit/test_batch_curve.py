@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.actuate.costs import learn_noise, learn_throughput
+from bftrainer.decide.throughput.batch_curve import batches_of
+from bftrainer.decide.throughput.curves import fitted
 from bftrainer.elastic.protocol import Progress
+from bftrainer.fleet.trainers.costs import learn_noise, learn_throughput
 from bftrainer.model.batch import BatchRange
 from bftrainer.model.trainer import (
     MeasuredCosts,
@@ -18,8 +20,6 @@ from bftrainer.model.trainer import (
     TrainerSpec,
     TrainerState,
 )
-from bftrainer.profile.batch_curve import batches_of
-from bftrainer.profile.curves import fitted
 from milp.worth import curve_at
 
 LINEAR = BatchRange(least=128, most=1024, per_worker=64, lr_rule="linear")

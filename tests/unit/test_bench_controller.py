@@ -15,7 +15,7 @@ from _bench import sdiag
 from _bench.zero_harm.arm import LIGHT
 
 import bftrainer.elastic
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic import protocol
 
 # ---- slurmctld's load ----------------------------------------------------------------

@@ -14,9 +14,9 @@ from bftrainer.decide.policies.base import load_policy
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from bftrainer.model.fairness import Blackout
-from bftrainer.policy.calendar import next_blackout
-from bftrainer.policy.load import load_policy_file
-from bftrainer.policy.problems import PolicyErrors
+from bftrainer.site.policy.calendar import next_blackout
+from bftrainer.site.policy.load import load_policy_file
+from bftrainer.site.policy.problems import PolicyErrors
 from tests.support.snapshots import T0, claimed, held, idle_nodes, record, released, snapshot
 
 ZONE = "Europe/Berlin"

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from bftrainer.errors import BatchSystemError
+from bftrainer.batch.batch_system import PilotObservation, PilotRequest
+from bftrainer.batch.command_adapter import ByCommands, Reading
+from bftrainer.batch.commands import Commands
 from bftrainer.model.cluster import Snapshot
-from bftrainer.poll.batch_system import PilotObservation, PilotRequest
-from bftrainer.poll.by_commands import ByCommands, Reading
-from bftrainer.poll.commands import Commands
+from bftrainer.model.errors import BatchSystemError
 
 
 class Small(ByCommands):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.canonical import CanonicalError, decode, digest, encode, from_plain, to_plain
+from bftrainer.model.canonical import CanonicalError, decode, digest, encode, from_plain, to_plain
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.model.decision import (
     Claim,

@@ -13,7 +13,7 @@ from bftrainer.cli.directives import merge, read_directives
 from bftrainer.cli.export import parse_variable
 from bftrainer.cli.spec import build_spec, read_curve
 from bftrainer.cli.submit_options import parse_sizes
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 from milp.problem import Curve
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 import pytest
 
-from bftrainer import __version__, process
+from bftrainer import __version__
+from bftrainer.batch import process
 from bftrainer.cli import main as main_module
 from bftrainer.cli.common import duration
 from bftrainer.cli.main import VERBS, main
 from bftrainer.cli.submit_options import spec_options
-from bftrainer.columns import columns, shown
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.columns import columns, shown
+from bftrainer.model.errors import BftError, ExitCode
 
 HEAVY = ("torch", "zmq", "sqlalchemy", "starlette", "uvicorn", "numpy", "pydantic", "rich")
 Output = pytest.CaptureFixture[str]

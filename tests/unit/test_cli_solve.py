@@ -13,7 +13,7 @@ import pytest
 from bftrainer.cli import solve as solve_module
 from bftrainer.cli.main import main
 from bftrainer.cli.solve import SOLVERS, fold
-from bftrainer.errors import ExitCode
+from bftrainer.model.errors import ExitCode
 from milp.reference.backends import BACKENDS
 
 Output = pytest.CaptureFixture[str]

@@ -8,17 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate.pilots import PilotBook
-from bftrainer.actuate.quarantine import Quarantine
-from bftrainer.actuate.rescale_budget import SPAN_S, RescaleBudget
-from bftrainer.harm.monitor import MAX_LEAVING_S, on_our_clock
+from bftrainer.batch.local.adapter import create
+from bftrainer.daemon.harm.monitor import MAX_LEAVING_S, on_our_clock
+from bftrainer.decide.throughput.measure import (
+    OBSERVE_S,
+    SETTLE_S,
+    SETTLE_STEPS,
+    Observation,
+    add_sample,
+)
+from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.trainers.quarantine import Quarantine
+from bftrainer.fleet.trainers.rescale_budget import SPAN_S, RescaleBudget
+from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.keys import generate_pair, save_pair
+from bftrainer.fleet.wire.messages import Hello, Leaving
 from bftrainer.journal.journal import Journal
-from bftrainer.local.adapter import create
 from bftrainer.model.decision import Claim
-from bftrainer.profile.measure import OBSERVE_S, SETTLE_S, SETTLE_STEPS, Observation, add_sample
-from bftrainer.wire.agent_config import AgentConfig
-from bftrainer.wire.keys import generate_pair, save_pair
-from bftrainer.wire.messages import Hello, Leaving
 from tests.support.snapshots import T0, snapshot
 from tests.unit.test_left_alone import _rescaled
 from trainers.agent import link

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from bftrainer.daemon.explain.restarts import restart_sentences
 from bftrainer.elastic.protocol import Commit, Member, WorkerConfig, from_body
-from bftrainer.errors import UsageError
-from bftrainer.explain.restarts import restart_sentences
+from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of
+from bftrainer.fleet.runtimes.config import worker_config
+from bftrainer.fleet.wire.messages import StartWorker, decode_to_agent, encode
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import (
     CheckpointContract,
     MeasuredCosts,
@@ -19,9 +22,6 @@ from bftrainer.model.trainer import (
     TrainerSpec,
     TrainerState,
 )
-from bftrainer.runtimes.base import Resize, load_runtime, resize_of
-from bftrainer.runtimes.config import worker_config
-from bftrainer.wire.messages import StartWorker, decode_to_agent, encode
 from trainers.command.directory import FencedError, directory_of, take
 from trainers.command.environment import program_environment
 from trainers.command.lines import Pace, Place, parse_line

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from bftrainer.actuate.control_plane import ControlPlane, Listener
+from bftrainer.fleet.control_plane import ControlPlane, Listener
+from bftrainer.fleet.wire.keys import KeyPair, generate_pair
+from bftrainer.fleet.wire.messages import Leave
+from bftrainer.fleet.wire.server import ENDED
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import PilotRecord, PilotState
-from bftrainer.policy.model import SitePolicy
-from bftrainer.wire.keys import KeyPair, generate_pair
-from bftrainer.wire.messages import Leave
-from bftrainer.wire.server import ENDED
+from bftrainer.site.policy.model import SitePolicy
 from tests.unit.test_wire import Agent, hello, until
 
 PILOTS = ("p000001", "p000002", "p000003")

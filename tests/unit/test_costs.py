@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.actuate.costs import (
+from bftrainer.decide.throughput.measure import MAX_SIZES, Observation
+from bftrainer.elastic.protocol import Progress
+from bftrainer.fleet.generations.members import Rescaled
+from bftrainer.fleet.trainers.costs import (
     FIRST_COUNT,
     NOISE,
     learn_leaving,
@@ -15,10 +18,7 @@ from bftrainer.actuate.costs import (
     learn_rescale,
     learn_throughput,
 )
-from bftrainer.actuate.group import Rescaled
-from bftrainer.elastic.protocol import Progress
 from bftrainer.model.trainer import MeasuredCosts, TrainerProgress
-from bftrainer.profile.measure import MAX_SIZES, Observation
 from milp.problem import Curve
 from tests.support.snapshots import record
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.decide.stating import problem_trainer
-from bftrainer.errors import UsageError
+from bftrainer.daemon.service import check_fit
+from bftrainer.decide.isolation import unfit
+from bftrainer.decide.problem_input import problem_trainer
+from bftrainer.decide.throughput.curves import fitted
 from bftrainer.model.decision import Settings
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
-from bftrainer.policy.model import SiteObjective
-from bftrainer.profile.curves import fitted
-from bftrainer.service import check_fit
-from bftrainer.surviving.decision import unfit
+from bftrainer.site.policy.model import SiteObjective
 from milp.problem import Curve, Objective, Problem
 from milp.validate import validate
 from tests.support.snapshots import record

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from bftrainer.batch.traces import SAMPLE
 from bftrainer.cli.main import main
-from bftrainer.errors import ExitCode
-from bftrainer.simulate.traces import SAMPLE
+from bftrainer.model.errors import ExitCode
 from tests.unit.test_yesterday import write_journal
 
 Output = pytest.CaptureFixture[str]

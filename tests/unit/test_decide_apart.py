@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate.opening import SETTLE_S
-from bftrainer.canonical import decode, encode
-from bftrainer.decide.apart import HOLD_S, why_unused
+from bftrainer.decide.reachability import HOLD_S, why_unused
 from bftrainer.elastic import protocol
+from bftrainer.fleet.trainers.creation import SETTLE_S
 from bftrainer.journal.journal import Journal
+from bftrainer.model.canonical import decode, encode
 from bftrainer.model.decision import DecisionInput, Memory, Settings
 from tests.support.snapshots import T0, Fold, held, idle_nodes, pilot, record, snapshot
 from tests.unit.test_trainer_book import Site

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.canonical import encode
+from bftrainer.daemon.decider import Decider
+from bftrainer.daemon.decision_failures import DecisionFailures
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.deciding import Decider
+from bftrainer.model.canonical import encode
 from bftrainer.model.decision import DecisionInput, Memory, Settings
-from bftrainer.observability.decision_failures import DecisionFailures
 from tests.support.snapshots import T0, idle_nodes, pending, record, snapshot
 
 SOUND = DecisionInput(

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from bftrainer import canonical
-from bftrainer.decide.overdue import A_BIT_S, LEAST_S, MOST_S
+from bftrainer.decide.timeouts import A_BIT_S, LEAST_S, MOST_S
+from bftrainer.model import canonical
 from bftrainer.model.cluster import NodeState, Reservation, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from tests.support.snapshots import (

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.batch.announcer import STAND_IN
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Settings
-from bftrainer.poll.announcer import STAND_IN
 from tests.support.snapshots import (
     T0,
     Fold,

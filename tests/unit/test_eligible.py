@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.explain.sizes import explain_trainer
+from bftrainer.daemon.explain.sizes import explain_trainer
 from bftrainer.model.cluster import Node, NodeState
 from bftrainer.model.decision import Plan, Settings
 from bftrainer.model.trainer import TrainerRecord

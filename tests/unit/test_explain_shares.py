@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.explain.sizes import explain_trainer
+from bftrainer.daemon.explain.sizes import explain_trainer
 from bftrainer.model.decision import Memory, Settings
 from bftrainer.model.fairness import Limits, Usage, Used
 from bftrainer.model.trainer import TrainerRecord

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.actuate.failures import MAX_BACKOFF_S, FailureCounts, given_up
-from bftrainer.actuate.group import describe_exit
-from bftrainer.canonical import decode, encode
 from bftrainer.cli.status import trainer_lines
 from bftrainer.cli.trainer_columns import row_of
-from bftrainer.explain.failures import trouble, trouble_sentences
+from bftrainer.daemon.explain.failures import trouble, trouble_sentences
+from bftrainer.fleet.generations.failures import MAX_BACKOFF_S, FailureCounts, given_up
+from bftrainer.fleet.generations.members import describe_exit
+from bftrainer.model.canonical import decode, encode
 from bftrainer.model.trainer import FailureRow, Mark, TrainerRecord, TrainerState
 from bftrainer.model.views import TrainerView
-from bftrainer.policy.model import SitePolicy
+from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import record
 
 RAISED = "BFT-1410: The script raised {}: {}. The traceback is in the worker's log."

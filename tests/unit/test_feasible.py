@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from bftrainer.hostlist import ParseError
+from bftrainer.batch.queue.assignment import Matching
+from bftrainer.batch.queue.model import NodeDemand
+from bftrainer.batch.queue.nodesets import NodeSets, first
 from bftrainer.model.cluster import Job, Node, NodeLeft, NodeState, Partition, Reservation
 from bftrainer.model.features import meets
-from bftrainer.queue.matching import Matching
-from bftrainer.queue.model import NodeDemand
-from bftrainer.queue.nodesets import NodeSets, first
+from bftrainer.model.hostlist import ParseError
 from slurm_plugins.constraint import ways_of
 from tests.support.snapshots import T0, given_back, held, node, pending, snapshot
 

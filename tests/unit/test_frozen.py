@@ -16,7 +16,7 @@ from _frozen.changes import CAUSES, Around, changes, wording
 from _frozen.core import decided
 from _frozen.lines import Plain, read, write
 
-from bftrainer import process
+from bftrainer.batch import process
 
 ROOT = Path(__file__).resolve().parents[2]
 FROZEN = ROOT / "tests" / "frozen"
@@ -29,7 +29,7 @@ import sys
 sys.path.append("scripts")
 from pathlib import Path
 from _frozen import core, lines
-from bftrainer.canonical import digest
+from bftrainer.model.canonical import digest
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 for path in sorted(Path("tests/frozen/decisions").glob("*.jsonl.gz")):

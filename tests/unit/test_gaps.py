@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.batch.queue.model import GapEnd, Then
+from bftrainer.batch.queue.snapshot_model import PrintedQueue
 from bftrainer.model.cluster import Job, Node, NodeState, Reservation
-from bftrainer.queue.model import GapEnd, Then
-from bftrainer.queue.printed import PrintedQueue
 from tests.support.snapshots import (
     T0,
     idle_nodes,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bftrainer.actuate.group import (
+from bftrainer.elastic import protocol
+from bftrainer.fleet.generations.members import (
     Announced,
     Parked,
     Rescaled,
     StartWorkerOn,
     WorkerFailed,
 )
-from bftrainer.elastic import protocol
 from tests.support.generations import Driver
 
 # ---- start -----------------------------------------------------------------------------

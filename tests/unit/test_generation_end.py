@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from bftrainer.actuate import stimuli
-from bftrainer.actuate.generation import END_PATIENCE_S
-from bftrainer.actuate.group import (
+from bftrainer.elastic import protocol
+from bftrainer.fleet.generations import stimuli
+from bftrainer.fleet.generations.generation import END_PATIENCE_S
+from bftrainer.fleet.generations.members import (
     Ended,
     Parked,
     StartWorkerOn,
     WorkerFailed,
     WorkerPhase,
 )
-from bftrainer.elastic import protocol
 from bftrainer.model.trainer import FailureRow
 from tests.support.generations import Driver, offer
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from bftrainer.actuate.broken import INTERRUPTED_PATIENCE_S
-from bftrainer.actuate.generation import READY_TIMEOUT_S
-from bftrainer.actuate.group import (
+from bftrainer.elastic import protocol
+from bftrainer.fleet.generations.breakage import INTERRUPTED_PATIENCE_S
+from bftrainer.fleet.generations.generation import READY_TIMEOUT_S
+from bftrainer.fleet.generations.members import (
     LEAVER_PATIENCE_S,
     Announced,
     Parked,
     Rescaled,
     WorkerFailed,
 )
-from bftrainer.actuate.worker_set import LEAVE_PATIENCE_S
-from bftrainer.elastic import protocol
+from bftrainer.fleet.generations.worker_set import LEAVE_PATIENCE_S
 from tests.support.generations import Driver
 
 # ---- loss ---------------------------------------------------------------------------------

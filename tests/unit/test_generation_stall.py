@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bftrainer.actuate.group import Kill, WorkerFailed
-from bftrainer.actuate.stalling import Stall
 from bftrainer.elastic.protocol import Commit
+from bftrainer.fleet.generations.members import Kill, WorkerFailed
+from bftrainer.fleet.generations.stalls import Stall
 from tests.support.generations import Driver
 
 LEASE_S = 100.0

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer import canonical
-from bftrainer.harm.backoff import (
+from bftrainer.daemon.harm.backoff import (
     MAX_LEVEL,
     PATIENCE,
     WINDOW,
@@ -19,8 +18,9 @@ from bftrainer.harm.backoff import (
     rested,
     sentence,
 )
-from bftrainer.harm.records import HandOver, How, Vain, Why
-from bftrainer.harm.slo import Rule
+from bftrainer.daemon.harm.records import HandOver, How, Vain, Why
+from bftrainer.daemon.harm.slo import Rule
+from bftrainer.model import canonical
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Settings
 from tests.support.snapshots import (

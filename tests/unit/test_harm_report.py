@@ -12,21 +12,21 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bftrainer.api.documents import document, view_of
-from bftrainer.harm import backoff, records
-from bftrainer.harm.backoff import BackOff
-from bftrainer.harm.monitor import HarmMonitor, on_our_clock
-from bftrainer.harm.records import HandOver, HarmRecords, How, Taken, Vain, Why
-from bftrainer.harm.report import make_report
-from bftrainer.harm.slo import BUCKETS_S, Rule, histogram, quantile, slow_part
+from bftrainer.daemon.harm import backoff, records
+from bftrainer.daemon.harm.backoff import BackOff
+from bftrainer.daemon.harm.monitor import HarmMonitor, on_our_clock
+from bftrainer.daemon.harm.records import HandOver, HarmRecords, How, Taken, Vain, Why
+from bftrainer.daemon.harm.report import make_report
+from bftrainer.daemon.harm.slo import BUCKETS_S, Rule, histogram, quantile, slow_part
+from bftrainer.daemon.metric_values import Extras, daemon_figures
+from bftrainer.daemon.metrics import MetricSample, MetricsRegistry
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import Job, Node
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Release, Settings
-from bftrainer.model.ended import EndedBy
 from bftrainer.model.harm import HarmReport, TakenCount
+from bftrainer.model.pilot_end import EndedBy
 from bftrainer.model.views import PollingView, RequestCount, StatusView
-from bftrainer.observability.figures import Extras, daemon_figures
-from bftrainer.observability.metrics import MetricSample, MetricsRegistry
-from bftrainer.policy.model import SitePolicy
+from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import T0, held, pending, running, snapshot
 from tests.support.snapshots import node as a_node
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.batch.addresses import host_addresses
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.horovod import bootstrap, sockets
@@ -22,7 +23,10 @@ from bftrainer.elastic.horovod.session import Session
 from bftrainer.elastic.horovod.world import HorovodContext
 from bftrainer.elastic.protocol import WorkerConfig, from_body
 from bftrainer.elastic.store import StoreClient, StoreServer
-from bftrainer.errors import UsageError
+from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of
+from bftrainer.fleet.runtimes.config import worker_config
+from bftrainer.fleet.runtimes.horovod import BOOTSTRAP
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import (
     CheckpointContract,
     TrainerProgress,
@@ -30,10 +34,6 @@ from bftrainer.model.trainer import (
     TrainerSpec,
     TrainerState,
 )
-from bftrainer.runtimes.base import Resize, load_runtime, resize_of
-from bftrainer.runtimes.config import worker_config
-from bftrainer.runtimes.horovod import BOOTSTRAP
-from bftrainer.wire.addresses import host_addresses
 
 CONFIG = WorkerConfig(trainer_id="t1", worker_id="w1", node="n", script="s")
 TOKEN = secrets.token_hex(8)

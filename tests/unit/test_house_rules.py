@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bftrainer", "lsf_adapters", "milp", "slurm_plugins", "trainers")
@@ -34,8 +34,8 @@ PROCESS_CALLS = {
 }
 # In a user's process and its template there is nothing of ours but bftrainer.elastic.
 MAY_START_PROCESSES = (
-    *("bftrainer/process.py", "bftrainer/parallel.py", "bftrainer/elastic/"),
-    "bftrainer/submit/helper.py",  # one file that imports nothing of ours
+    *("bftrainer/batch/process.py", "bftrainer/lab/parallel.py", "bftrainer/elastic/"),
+    "bftrainer/site/submit/helper.py",  # one file that imports nothing of ours
 )
 
 

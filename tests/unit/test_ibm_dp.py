@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.decide.asking import ask
+from bftrainer.batch.batch_system import OptionError
 from bftrainer.decide.policies.base import Context, Decided, Standing, load_policy, options_of
 from bftrainer.decide.policies.convolution import Floats, best_sizes
-from bftrainer.poll.batch_system import OptionError
+from bftrainer.decide.policy_answer import ask
 from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve
 from tests.conformance.policy import PolicyConformance

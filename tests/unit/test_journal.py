@@ -15,10 +15,10 @@ from alembic.script import ScriptDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.canonical import CanonicalError
-from bftrainer.errors import BftError, ExitCode
 from bftrainer.journal import Journal, PilotRecord, PilotState, database, schema, tables
 from bftrainer.journal.entry_drafts import EntryDraft
+from bftrainer.model.canonical import CanonicalError
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from milp.problem import Curve
 from tests.support.values import trainer_records

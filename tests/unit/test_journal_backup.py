@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from bftrainer.cli.main import cli
-from bftrainer.errors import BftError
 from bftrainer.journal import InstanceLock, Journal
-from bftrainer.journal.acknowledged import MARK_NAME
 from bftrainer.journal.backup import JOURNAL_NAME, back_up, restore
+from bftrainer.journal.mark import MARK_NAME
+from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerSpec
 
 SPEC = TrainerSpec(name="net", user="ada", script="/home/ada/train.py")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BftError
 from bftrainer.journal import Journal, PilotRecord, PilotState, background_writer
+from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerSpec
 from tests.support.waiting import wait_for
 

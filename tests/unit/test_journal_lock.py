@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.batch.process import kill_group, spawn
 from bftrainer.journal import InstanceLock
 from bftrainer.journal.lock import filesystem_type, refuse_shared_filesystem
-from bftrainer.process import kill_group, spawn
+from bftrainer.model.errors import BftError, ExitCode
 
 HOLDER = """
 import sys, time

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BftError
-from bftrainer.journal.acknowledged import SLOT_BYTES, Mark, MarkFile, decode, encode
+from bftrainer.journal.mark import SLOT_BYTES, Mark, MarkFile, decode, encode
+from bftrainer.model.errors import BftError
 
 ONE = Mark(writes=1, seq=7, sha256="a" * 64, incarnation=2, last_pilot=12, last_trainer=3)
 TWO = ONE.followed_by(8, "b" * 64, incarnation=2, last_pilot=13, last_trainer=0)

@@ -10,14 +10,14 @@ import pytest
 import sqlalchemy as sa
 
 from bftrainer.cli.main import main
-from bftrainer.errors import BftError, ExitCode
-from bftrainer.harm import backoff
-from bftrainer.harm.backoff import BackOff
-from bftrainer.harm.monitor import SAID_AGAIN_S, HarmMonitor
+from bftrainer.daemon.harm import backoff
+from bftrainer.daemon.harm.backoff import BackOff
+from bftrainer.daemon.harm.monitor import SAID_AGAIN_S, HarmMonitor
 from bftrainer.journal import InstanceLock, Journal, PilotRecord, PilotState, retention
-from bftrainer.journal.acknowledged import MARK_NAME
+from bftrainer.journal.mark import MARK_NAME
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.policy.model import SitePolicy
+from bftrainer.site.policy.model import SitePolicy
 from tests.support.waiting import wait_for
 
 SPEC = TrainerSpec(name="net", user="ada", script="/home/ada/train.py")

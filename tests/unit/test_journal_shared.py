@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
-from bftrainer.errors import BftError
+from bftrainer.batch import process
 from bftrainer.journal import lock
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.lock import InstanceLock
+from bftrainer.model.errors import BftError
 
 _WRITER = """
 import sys, time

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer import canonical
-from bftrainer.actuate.group import Rescaled
-from bftrainer.actuate.rescale_budget import SPAN_S, RescaleBudget
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
+from bftrainer.fleet.generations.members import Rescaled
+from bftrainer.fleet.trainers.rescale_budget import SPAN_S, RescaleBudget
+from bftrainer.model import canonical
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Cooling, DecisionInput, Memory, Plan, Settings
 from bftrainer.model.trainer import TrainerRecord

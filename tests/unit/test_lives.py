@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate import lives
+from bftrainer.daemon.explain.lives import VAIN_STARTS, is_vain, kept, vain_sentence
 from bftrainer.elastic import protocol
 from bftrainer.elastic.checkpoint_gap import LIVES
-from bftrainer.explain.kept import VAIN_STARTS, is_vain, kept, vain_sentence
+from bftrainer.fleet.trainers import lives
+from bftrainer.fleet.wire.messages import StartWorker
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import Lives, Mark, TrainerRecord, TrainerState, as_decided
-from bftrainer.wire.messages import StartWorker
 from tests.support.snapshots import record
 from tests.unit.test_trainer_book import Site
 

@@ -9,8 +9,15 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.local.replay import PastJob, delays_s, start_times_s
-from bftrainer.local.scheduler import HeadReservation, Held, Pass, Waiting, WaitingPilot, run_pass
+from bftrainer.batch.local.replay import PastJob, delays_s, start_times_s
+from bftrainer.batch.local.scheduler import (
+    HeadReservation,
+    Held,
+    Pass,
+    Waiting,
+    WaitingPilot,
+    run_pass,
+)
 from tests.support.examples import examples
 
 CYCLE_S = 5.0

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import ExitCode, UsageError
-from bftrainer.local.workload import (
+from bftrainer.batch.local.workload import (
     JobWorkload,
     WorkItem,
     load_workload,
     workload_from_json,
     workload_to_json,
 )
+from bftrainer.model.errors import ExitCode, UsageError
 
 
 @pytest.mark.parametrize(

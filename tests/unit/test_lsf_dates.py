@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.hostlist import ParseError
+from bftrainer.model.hostlist import ParseError
 from lsf_adapters import dates
 from lsf_adapters.reservations import reservations
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.hostlist import ParseError
-from bftrainer.model.finding import NOTHING, Finding, Measured, Weight
+from bftrainer.model.findings import NOTHING, Finding, Measured, Weight
+from bftrainer.model.hostlist import ParseError
 from lsf_adapters import doctor
 from lsf_adapters.commands import LsfCommands
 from lsf_adapters.settings import LsfSettings, SettingsReader, facts

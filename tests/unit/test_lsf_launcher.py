@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.errors import BatchSystemError
+from bftrainer.batch.batch_system import PilotRequest
+from bftrainer.batch.pilot_names import job_name, pilot_of, token_of, token_of_place
 from bftrainer.model.cluster import Presence
-from bftrainer.poll.batch_system import PilotRequest
-from bftrainer.poll.pilot_names import job_name, pilot_of, token_of, token_of_place
+from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.commands import LsfCommands
 from lsf_adapters.jobs import JobReader
 from lsf_adapters.launcher import PilotLauncher, _minute

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BatchSystemError
-from bftrainer.poll.batch_system import PilotRequest
+from bftrainer.batch.batch_system import PilotRequest
+from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.adapter import LsfBatchSystem, create
 from lsf_adapters.snapshot import OBSERVED_ONLY
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import JobState, NodeState
-from lsf_adapters import bslots, dates, hosts, planned, queue_list, queues
+from bftrainer.model.hostlist import ParseError
+from lsf_adapters import bslots, dates, hosts, planned_starts, queue_list, queues
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.long_form import LongForm
 from lsf_adapters.requests import JobRow, job_of, why_not_nodes
@@ -427,15 +427,15 @@ def test_other_windows_are_refused(text: str) -> None:
 def test_windows_and_plans() -> None:
     said = "SLOTS: 4\nRUNTIME: 1 hour 38 minutes 12 seconds\nHOSTS: 2*n001 2*n002\n\n"
     said += "SLOTS: 2\nRUNTIME: UNLIMITED\nHOSTS: 2*n001\n"
-    until_s = planned.unfillable_until_s(bslots.windows(said), NOW_S)
+    until_s = planned_starts.unfillable_until_s(bslots.windows(said), NOW_S)
     assert until_s == {"n001": math.inf, "n002": NOW_S + 5892.0}
     plan = {"JOB_ID": "lab@7", "START_TIME": "1795338531", "ALLOC": [{"HOST": "n001"}]}
-    assert planned.plans(json.dumps({"PLANS": [plan]})) == {
-        "7": planned.Planned(start_s=1795338531.0, nodes=("n001",))
+    assert planned_starts.plans(json.dumps({"PLANS": [plan]})) == {
+        "7": planned_starts.Planned(start_s=1795338531.0, nodes=("n001",))
     }
     for spoiled in ("", "[]", '{"PLANS": [{}]}', '{"PLANS": 3}'):
         with pytest.raises(ParseError):
-            planned.plans(spoiled)
+            planned_starts.plans(spoiled)
 
 
 def test_advance_reservations() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bftrainer.batch.queue.lsf import LsfQueue
+from bftrainer.batch.queue.models import MODELS, queue_of
+from bftrainer.batch.queue.snapshot_model import PrintedQueue
 from bftrainer.model.cluster import Snapshot
-from bftrainer.queue.lsf import LsfQueue
-from bftrainer.queue.models import MODELS, queue_of
-from bftrainer.queue.printed import PrintedQueue
 from tests.support.snapshots import T0, node, pending, running, snapshot
 
 CYCLE_S = 10.0

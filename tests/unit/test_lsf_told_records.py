@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.hostlist import ParseError
+from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
 from bftrainer.model.cluster import Job
-from bftrainer.poll.announcer import Announcement, UnseenAnnouncements
-from lsf_adapters.told import records
-from lsf_adapters.told.records import EarlierRecords, announcement, announcements
+from bftrainer.model.hostlist import ParseError
+from lsf_adapters.notifications import records
+from lsf_adapters.notifications.records import EarlierRecords, announcement, announcements
 from tests.support.lsf_events import PILOTS, QUEUE, job_new, job_start, job_status, record
 from tests.support.snapshots import T0, node, snapshot
 

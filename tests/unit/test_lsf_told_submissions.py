@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.batch.announcer import Announcement
 from bftrainer.model.cluster import Job
-from bftrainer.poll.announcer import Announcement
-from lsf_adapters.told.script import AFTER, BEFORE, FIRST_LINE, MOST_BYTES, install, script
-from lsf_adapters.told.submissions import submission
+from lsf_adapters.notifications.script import AFTER, BEFORE, FIRST_LINE, MOST_BYTES, install, script
+from lsf_adapters.notifications.submissions import submission
 
 T0 = 1_795_338_829.0
 SLOTS = {f"n{i:03}": 4 for i in range(1, 5)}

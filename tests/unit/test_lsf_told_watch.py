@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BatchSystemError
-from bftrainer.poll import noticing
-from bftrainer.poll.announcer import Announcement
-from bftrainer.poll.noticing import FileChanged, Inotify, Looking, is_local, notice_for
-from bftrainer.poll.tail import MOST_BYTES
-from lsf_adapters.told.watch import EventsFile, news_begin
+from bftrainer.batch import directory_watch
+from bftrainer.batch.announcer import Announcement
+from bftrainer.batch.directory_watch import FileChanged, Inotify, Looking, is_local, notice_for
+from bftrainer.batch.tail import MOST_BYTES
+from bftrainer.model.errors import BatchSystemError
+from lsf_adapters.notifications.watch import EventsFile, news_begin
 from tests.support.lsf_events import PILOTS, job_new, job_start, job_status
 from tests.support.snapshots import T0
 from tests.support.waiting import wait_for
@@ -209,14 +209,14 @@ class TestNotice:
     def test_a_remote_directory_is_looked_at(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(noticing, "_LOCAL", frozenset())
+        monkeypatch.setattr(directory_watch, "_LOCAL", frozenset())
         assert not is_local(path.parent)
         notice = notice_for(path)
         assert isinstance(notice, Looking)
         notice.close()
 
     def test_a_local_one_is_watched(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(noticing, "is_local", lambda _path: True)
+        monkeypatch.setattr(directory_watch, "is_local", lambda _path: True)
         notice = notice_for(path)
         assert isinstance(notice, Inotify)
         notice.close()
@@ -241,7 +241,7 @@ class TestNotice:
     def test_a_file_server_that_does_not_answer_delays_nobody(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(noticing, "_JOIN_S", 0.01)
+        monkeypatch.setattr(directory_watch, "_JOIN_S", 0.01)
         answers, has_asked = threading.Event(), threading.Event()
 
         def hangs() -> bool:

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lsf_adapters.told.whole import DROPPED, MOST_HIDDEN_BYTES, MOST_RECORD_BYTES, WholeRecords
+from lsf_adapters.notifications.whole import (
+    DROPPED,
+    MOST_HIDDEN_BYTES,
+    MOST_RECORD_BYTES,
+    WholeRecords,
+)
 from tests.support.lsf_events import job_new, job_start
 
 GOOD = [job_new(1, name='a "b"'), job_start(1, ["n1"]), job_new(2, command="é"), "# 12"]

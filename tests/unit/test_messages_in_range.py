@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from bftrainer.elastic import protocol
 from bftrainer.elastic.fields import MOST, checks_of, in_one_line, is_deep, shortened
 from bftrainer.elastic.protocol import ProtocolError, from_body
-from bftrainer.wire.messages import (
+from bftrainer.fleet.wire.messages import (
     MAX_WORD_BYTES,
     Hello,
     Leaving,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from bftrainer import process
+from bftrainer.batch import process
 from milp import schema
 from milp.codec import (
     allocation_from_dict,

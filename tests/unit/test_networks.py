@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from bftrainer.actuate.late_agents import LATE_S, LateAgents
-from bftrainer.errors import UsageError
+from bftrainer.batch import pilots_directory
+from bftrainer.batch.addresses import host_addresses
+from bftrainer.batch.firewall import rules
+from bftrainer.fleet.pilots.late_agents import LATE_S, LateAgents
+from bftrainer.fleet.wire import networks
+from bftrainer.fleet.wire.listener import Surroundings
 from bftrainer.journal.records import PilotState
-from bftrainer.model.finding import NOTHING, Measured
-from bftrainer.poll import networks, pilots_place
-from bftrainer.poll.firewall import rules
-from bftrainer.wire.addresses import host_addresses
-from bftrainer.wire.listening import Surroundings
+from bftrainer.model.errors import UsageError
+from bftrainer.model.findings import NOTHING, Measured
 
 NODES = ["10.77.0.11", "10.77.0.12", "10.77.0.13", "fd77::b"]
 CHOSEN = (32768, 60999)
@@ -74,10 +75,10 @@ def test_there_are_no_rules_without_ports_or_addresses(wrong: dict[str, Any]) ->
 
 def test_the_directory_of_pilots_is_doubted_on_the_disk_of_the_system(tmp_path: Path) -> None:
     here = tmp_path / "not" / "there"
-    (found,) = pilots_place.findings(here, NOTHING, root=tmp_path)
+    (found,) = pilots_directory.findings(here, NOTHING, root=tmp_path)
     assert found.code == "BFT-1315"
-    assert pilots_place.findings(here, Measured(start_s=2.0), root=tmp_path) == ()
-    assert pilots_place.findings(here, NOTHING, root=Path("/proc")) == ()
+    assert pilots_directory.findings(here, Measured(start_s=2.0), root=tmp_path) == ()
+    assert pilots_directory.findings(here, NOTHING, root=Path("/proc")) == ()
 
 
 def test_findings_of_networks(tmp_path: Path) -> None:

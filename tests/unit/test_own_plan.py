@@ -10,10 +10,10 @@ import pytest
 
 from bftrainer.cli.main import cli
 from bftrainer.cli.up import up
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 from bftrainer.model.own_site import NodeLimit, OwnSite, Wish
-from bftrainer.own.plan import policy_text, settings_for
-from bftrainer.policy.load import load_policy
+from bftrainer.site.own.plan import policy_text, settings_for
+from bftrainer.site.policy.load import load_policy
 
 SITE = OwnSite(
     cluster="c1",

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.policy.model import SitePolicy
-from bftrainer.poll.rate_limit import (
+from bftrainer.batch.rate_limit import (
     BURST_S,
     LATENCY_FACTOR,
     UNANSWERED_REST_S,
@@ -20,7 +19,8 @@ from bftrainer.poll.rate_limit import (
     PollRateLimiter,
     RequestWindow,
 )
-from bftrainer.polling import rules_of
+from bftrainer.daemon.poller import rules_of
+from bftrainer.site.policy.model import SitePolicy
 
 POLLING = rules_of(SitePolicy(), has_hook=False)
 HOOK = rules_of(SitePolicy(), has_hook=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from bftrainer.batch.process import run
 from bftrainer.cli.main import VERBS
+from bftrainer.daemon.metric_values import Extras, daemon_figures
+from bftrainer.daemon.metrics import MetricsRegistry
 from bftrainer.model.views import PollingView, RequestCount
-from bftrainer.observability.figures import Extras, daemon_figures
-from bftrainer.observability.metrics import MetricsRegistry
-from bftrainer.process import run
 from tests.support.memory_service import MemoryService
 
 ROOT = Path(__file__).parents[2]

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.actuate import pilot_refusals
-from bftrainer.actuate.pilot_refusals import MAX_PAUSE_S, PilotRefusals
-from bftrainer.explain.pilots import refusal, waiting, waiting_sentences
+from bftrainer.fleet.pilots import refusals as pilot_refusals
+from bftrainer.fleet.pilots.reasons import refusal, waiting, waiting_sentences
+from bftrainer.fleet.pilots.refusals import MAX_PAUSE_S, PilotRefusals
 from bftrainer.model.decision import Claim, Memory
 from bftrainer.model.trainer import TrainerRecord
 from tests.support.snapshots import record

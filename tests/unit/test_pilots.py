@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate.pilots import PilotBook
+from bftrainer.batch.local.adapter import create
+from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.journal.journal import Journal
-from bftrainer.local.adapter import create
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import Claim, Release
 from tests.support.snapshots import T0, pending, running, snapshot

@@ -6,15 +6,15 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from _bench.rule_replay import Curve, Parent, play
 
 from bftrainer.api.codec import parse
 from bftrainer.api.documents import document, view_of
-from bftrainer.study.plan.carrying import Carried
 from bftrainer.study.plan.cloud import Cloud
 from bftrainer.study.plan.document import NAME, PlanRequest, StudyPlan, is_for, plan_study, soonest
-from bftrainer.study.plan.scaling import Scaling
-from bftrainer.study.plan.staging import rung_stages
-from bftrainer.study.playing import Curve, Parent, play
+from bftrainer.study.plan.execution import Carried
+from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.plan.stages import rung_stages
 from bftrainer.study.rungs.asha import Asha
 from bftrainer.study.rungs.hyperband import Hyperband
 from bftrainer.study.rungs.none import Full

@@ -13,8 +13,8 @@ from bftrainer.cli.main import main
 from bftrainer.cli.study import plan_input
 from bftrainer.cli.study.amounts import parse_price, parse_time
 from bftrainer.cli.study.base import base_spec
-from bftrainer.cli.study.planned import keep_plan, plan_for, with_plan
-from bftrainer.errors import ExitCode, UsageError
+from bftrainer.cli.study.plan_file import keep_plan, plan_for, with_plan
+from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer import (
     MeasuredCosts,
     TrainerProgress,
@@ -24,7 +24,7 @@ from bftrainer.model.trainer import (
 )
 from bftrainer.study.directory import new_directory, write_directory
 from bftrainer.study.document import read_study
-from bftrainer.study.plan.carrying import Carried
+from bftrainer.study.plan.execution import Carried
 from tests.support import pages
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "studies.md"

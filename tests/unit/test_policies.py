@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from bftrainer.decide.policies.base import load_policy, policy_names
-from bftrainer.errors import ExitCode, UsageError
+from bftrainer.model.errors import ExitCode, UsageError
 from milp.problem import Problem
 from tests.conformance.policy import PolicyConformance
 from tests.support.examples import examples

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from bftrainer.batch.process import run
 from bftrainer.cli.main import cli
-from bftrainer.errors import BftError, ExitCode
-from bftrainer.policy import (
+from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.site.policy import (
     LogLevel,
     PolicyErrors,
     SitePolicy,
@@ -24,13 +25,12 @@ from bftrainer.policy import (
     load_policy_file,
     policy_hash,
 )
-from bftrainer.policy.bounded import MAX_BYTES
-from bftrainer.policy.document import read_document
-from bftrainer.policy.model import SiteObjective
-from bftrainer.policy.problems import MAX_PROBLEMS
-from bftrainer.policy.render import render_markdown, render_yaml, write
-from bftrainer.policy.schema import json_schema, yaml_value
-from bftrainer.process import run
+from bftrainer.site.policy.document import read_document
+from bftrainer.site.policy.model import SiteObjective
+from bftrainer.site.policy.problems import MAX_PROBLEMS
+from bftrainer.site.policy.render import render_markdown, render_yaml, write
+from bftrainer.site.policy.schema import json_schema, yaml_value
+from bftrainer.site.policy.yaml_bounds import MAX_BYTES
 
 ROOT = Path(__file__).parents[2]
 EVERY_MISTAKE = """\
@@ -330,7 +330,7 @@ def test_every_setting_is_explained_and_has_bounds() -> None:
 )
 def test_generated_files_are_current(relative: str, render: Callable[[], str]) -> None:
     current = (ROOT / relative).read_text(encoding="utf-8")
-    assert current == render(), "run: python -m bftrainer.policy.render"
+    assert current == render(), "run: python -m bftrainer.site.policy.render"
 
 
 def test_the_default_file_says_what_the_model_says(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_check_stays_small_with_a_huge_file(written: Callable[[str], Path]) -> N
     script = """
 import sys
 from pathlib import Path
-from bftrainer.policy import PolicyErrors, load_policy
+from bftrainer.site.policy import PolicyErrors, load_policy
 try:
     load_policy(Path(sys.argv[1]))
 except PolicyErrors as errors:

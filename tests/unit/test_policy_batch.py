@@ -10,7 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from bftrainer.cli.main import cli
-from bftrainer.policy import PolicyErrors, SitePolicy, load_policy, load_policy_file, policy_hash
+from bftrainer.site.policy import (
+    PolicyErrors,
+    SitePolicy,
+    load_policy,
+    load_policy_file,
+    policy_hash,
+)
 from slurm_plugins.adapter import SlurmOptions
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "howto" / "slurm-site.md").read_text()

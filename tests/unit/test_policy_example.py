@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.decide.asking import ask
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Standing, load_policy
-from bftrainer.errors import UsageError
-from bftrainer.policy import PolicyErrors, load_policy_file
-from bftrainer.simulate.paper import PaperModel
-from bftrainer.simulate.replay import Replay
-from bftrainer.simulate.session import Choices, settings_of
-from bftrainer.simulate.tally import Tally
+from bftrainer.decide.policy_answer import ask
+from bftrainer.lab.simulator.paper import PaperModel
+from bftrainer.lab.simulator.replay import Replay
+from bftrainer.lab.simulator.session import Choices, settings_of
+from bftrainer.lab.simulator.tally import Tally
+from bftrainer.model.errors import UsageError
+from bftrainer.site.policy import PolicyErrors, load_policy_file
 from tests.conformance.policy import PolicyConformance
 from tests.simulate.test_simulate import trace, trial
 from tests.support.installed import installed, write_package

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.policy import PolicyErrors, load_policy_files
+from bftrainer.site.policy import PolicyErrors, load_policy_files
 
 Capture = pytest.CaptureFixture[str]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bftrainer import canonical
+from bftrainer.daemon.explain.sizes import explain_trainer
+from bftrainer.decide.isolation import decide_surely
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Standing, Traits
-from bftrainer.explain.sizes import explain_trainer
+from bftrainer.decide.throughput.fit import MeasuredSize
+from bftrainer.model import canonical
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Memory, Plan, Settings, SlowNode
 from bftrainer.model.trainer import MeasuredCosts, TrainerProgress, TrainerRecord
-from bftrainer.profile.fit import MeasuredSize
-from bftrainer.surviving.decision import decide_surely
 from milp.problem import Objective, Problem
 from milp.solve import solve
 from milp.worth import curve_at

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer import canonical
-from bftrainer.decide.asking import ask
+from bftrainer.daemon.explain.sizes import explain_trainer
+from bftrainer.daemon.explain.terms import told
+from bftrainer.decide.isolation import decide_surely
 from bftrainer.decide.policies.base import (
     Context,
     Standing,
@@ -20,11 +21,10 @@ from bftrainer.decide.policies.base import (
     options_of,
     policy_names,
 )
-from bftrainer.explain.sizes import explain_trainer
-from bftrainer.explain.terms import told
+from bftrainer.decide.policy_answer import ask
+from bftrainer.model import canonical
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.terms import Term
-from bftrainer.surviving.decision import decide_surely
 from milp.problem import Problem, ProblemTrainer
 from milp.worth import curve_at
 from tests.conformance.policy import STANDINGS

@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import pytest
 
+from bftrainer.batch.announcer import Announcement
+from bftrainer.batch.batch_system import BatchSystem
+from bftrainer.daemon.poller import AGAIN_S, Poller
 from bftrainer.model.cluster import NodeState
-from bftrainer.policy.model import SitePolicy
-from bftrainer.poll.announcer import Announcement
-from bftrainer.poll.batch_system import BatchSystem
-from bftrainer.polling import AGAIN_S, Poller
+from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import node, snapshot
 
 

@@ -9,10 +9,10 @@ import pytest
 from bftrainer.api.privacy import for_peer
 from bftrainer.api.service import Peer
 from bftrainer.elastic.protocol import WorkerConfig, to_body
+from bftrainer.fleet.runtimes.base import template_of
+from bftrainer.model.preamble import MAX_BYTES, fault_of, why_not_started
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState, as_decided
 from bftrainer.model.views import TrainerView
-from bftrainer.preamble import MAX_BYTES, fault_of, why_not_started
-from bftrainer.runtimes.base import template_of
 
 SPEC = TrainerSpec(
     name="t", user="ada", script="/s.py", interpreter="/python", preamble="export TOKEN=secret",

@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from bftrainer.errors import UsageError
-from bftrainer.profile.analyzer import (
+from bftrainer.decide.throughput.analyzer import (
     AllreduceTable,
     StepTimes,
     predict,
     table_document,
     table_from,
 )
+from bftrainer.model.errors import UsageError
 
 TABLE = AllreduceTable(
     weights=(100, 1000, 10_000),

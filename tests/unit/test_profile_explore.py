@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.canonical import decode, digest, encode
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.milp import POLICY
+from bftrainer.decide.throughput.curves import put_to_scale
+from bftrainer.decide.throughput.explore import explore, teaches
+from bftrainer.decide.throughput.fit import MeasuredSize, error_at
+from bftrainer.model.canonical import decode, digest, encode
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import DecisionInput, Settings
 from bftrainer.model.trainer import MeasuredCosts, SizeThroughput, TrainerRecord
-from bftrainer.profile.curves import put_to_scale
-from bftrainer.profile.explore import explore, teaches
-from bftrainer.profile.fit import MeasuredSize, error_at
 from milp.check import check
 from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve

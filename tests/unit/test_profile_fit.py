@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.profile.fit import (
+from bftrainer.decide.throughput.fit import (
     CAUTIOUS,
     ERROR_UNKNOWN,
     USUAL,
@@ -19,7 +19,7 @@ from bftrainer.profile.fit import (
     correct,
     fit,
 )
-from bftrainer.simulate.workloads.networks import NETWORKS
+from bftrainer.lab.workloads.networks import NETWORKS
 from milp.problem import Curve
 from milp.worth import curve_at
 

@@ -7,8 +7,7 @@ from statistics import mean, stdev
 
 import pytest
 
-from bftrainer.model.trainer import SizeThroughput
-from bftrainer.profile.measure import (
+from bftrainer.decide.throughput.measure import (
     LEAST_ERROR,
     OBSERVE_S,
     SETTLE_S,
@@ -20,6 +19,7 @@ from bftrainer.profile.measure import (
     deviation,
     error_of,
 )
+from bftrainer.model.trainer import SizeThroughput
 
 BEGIN = Observation(generation=4, size=2, step=100, samples=10_000, at_s=50.0)
 

@@ -12,8 +12,8 @@ from unittest import mock
 
 import pytest
 
-from bftrainer.errors import UsageError
-from bftrainer.program_files import FIRST, ChangingError, copy_newest, drop_copies
+from bftrainer.model.errors import UsageError
+from bftrainer.study.program_files import FIRST, ChangingError, copy_newest, drop_copies
 from trainers.command.directory import LINK, directory_of, take
 
 

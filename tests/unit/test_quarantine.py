@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.actuate.quarantine import FADES_S, MAX_COOL_DOWN_S, Quarantine
+from bftrainer.fleet.trainers.quarantine import FADES_S, MAX_COOL_DOWN_S, Quarantine
 
 FIRST_S = 10.0
 

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from bftrainer.elastic.protocol import Commit, Member
-from bftrainer.wire.peers import PeerStanding, Surveyed
+from bftrainer.fleet.wire.peers import PeerStanding, Surveyed
 from trainers.agent.quorum import Absent, Answer, NextGeneration, Wait, judge
 from trainers.agent.reach import AGAIN_S, LEAST_S, MOST_S, REPORT_S, Search, reaches
 

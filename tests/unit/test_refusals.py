@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from bftrainer.observability.logs import OneLine
-from bftrainer.wire.refused_messages import RefusedMessages
+from bftrainer.fleet.logs import OneLine
+from bftrainer.fleet.wire.refused_messages import RefusedMessages
 
 
 def test_one_line_a_kind_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:

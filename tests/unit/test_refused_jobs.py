@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
 from bftrainer.model.cluster import Job, NodeState, Snapshot
 from bftrainer.model.decision import PilotView
-from bftrainer.poll.announcer import Announcement, UnseenAnnouncements
 from tests.support.snapshots import (
     T0,
     Fold,

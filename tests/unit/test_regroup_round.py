@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bftrainer.elastic.protocol import Commit, Member
-from bftrainer.wire.peers import Done, PassCommit, PeerStanding, Promise, Surveyed
+from bftrainer.fleet.wire.peers import Done, PassCommit, PeerStanding, Promise, Surveyed
 from trainers.agent.quorum import Absent
 from trainers.agent.regroup import PASS_TRIES, Ask, Instruction, Regroup, TellOwn
 

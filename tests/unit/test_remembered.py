@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate.remembered import remembered
-from bftrainer.canonical import parse
+from bftrainer.fleet.trainers.memory import remembered
 from bftrainer.journal.journal import Journal
+from bftrainer.lab.simulator.journal_replay import take_again
+from bftrainer.model.canonical import parse
 from bftrainer.model.decision import (
     DecisionInput,
     DecisionRecord,
@@ -22,7 +23,6 @@ from bftrainer.model.decision import (
     SlowNode,
 )
 from bftrainer.model.fairness import Usage, Used
-from bftrainer.simulate.recorded import take_again
 from tests.support.snapshots import T0, Fold, idle_nodes, record, snapshot
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "journal"

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bftrainer import process
-from bftrainer.elastic import control, params, reporting
+from bftrainer.batch import process
+from bftrainer.elastic import control, params
+from bftrainer.elastic import reports as reporting
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.hooks import optuna
 from bftrainer.elastic.protocol import MAX_REPORTS, Report
-from bftrainer.elastic.reporting import Reports
-from bftrainer.wire.agent_config import AgentConfig
-from bftrainer.wire.keys import generate_pair, save_pair
-from bftrainer.wire.messages import WorkerSaid
+from bftrainer.elastic.reports import Reports
+from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.keys import generate_pair, save_pair
+from bftrainer.fleet.wire.messages import WorkerSaid
 from trainers.agent.gather import Gathered
 from trainers.agent.link import DaemonLink
 from trainers.command.lines import Place, parse_line, value_in

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate import stimuli
-from bftrainer.actuate.group import Instruction
-from bftrainer.actuate.rescale_log import (
+from bftrainer.cli.main import main
+from bftrainer.elastic import protocol
+from bftrainer.fleet.generations import stimuli
+from bftrainer.fleet.generations.members import Instruction
+from bftrainer.fleet.generations.rescale_log import (
     KIND,
     MIN_QUIET,
     RescaleLog,
@@ -19,10 +21,8 @@ from bftrainer.actuate.rescale_log import (
     repeat,
     timeline,
 )
-from bftrainer.canonical import encode
-from bftrainer.cli.main import main
-from bftrainer.elastic import protocol
 from bftrainer.journal.journal import Journal
+from bftrainer.model.canonical import encode
 from tests.support.generations import Driver
 
 

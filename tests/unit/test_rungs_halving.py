@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from _bench.rule_replay import Curve, play
 
-from bftrainer.study.playing import Curve, play
 from bftrainer.study.rungs.asha import Asha
 from bftrainer.study.rungs.hyperband import Hyperband
+from bftrainer.study.rungs.ranking import best_first
 from bftrainer.study.rungs.sha import Sha
-from bftrainer.study.rungs.standing import best_first
 from bftrainer.study.trials import Stage, Start, Trial, Value
 
 W, A, F, S = Stage.WAITING, Stage.ACTIVE, Stage.FAILED, Stage.STOPPED

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from _bench.pruners import Beside
+from _bench.rule_replay import Curve, play
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, SuccessiveHalvingPruner
 
-from bftrainer.study.playing import Curve, play
 from bftrainer.study.rungs.hyperband import Hyperband
 from bftrainer.study.rungs.median import Median
 from bftrainer.study.rungs.none import Full

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from _bench.rule_replay import Curve, Parent, play
 
-from bftrainer.study.playing import Curve, Parent, play
 from bftrainer.study.rungs.none import Full
 from bftrainer.study.rungs.pbt import Pbt
 from bftrainer.study.rungs.registry import RULES, keys_of, rule_of

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic.protocol import BY_DAEMON, TELLS, WorkerConfig, from_body
-from bftrainer.errors import UsageError
+from bftrainer.fleet.runtimes.base import load_runtime, template_of
+from bftrainer.fleet.runtimes.config import worker_config
+from bftrainer.fleet.wire.messages import StartWorker, decode_to_agent, encode
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.runtimes.base import load_runtime, template_of
-from bftrainer.runtimes.config import worker_config
-from bftrainer.wire.messages import StartWorker, decode_to_agent, encode
 
 SPEC = TrainerSpec(
     name="digits", user="u", script="/s/train.py", args=("--lr", "0.1 $(x)"), cwd="/s",
@@ -84,7 +84,7 @@ def test_an_unknown_runtime_is_a_clear_error() -> None:
 
 def test_neither_runtime_nor_agent_imports_torch() -> None:
     check = (
-        "import sys, bftrainer.runtimes.torch, trainers.agent.main;"
+        "import sys, bftrainer.fleet.runtimes.torch, trainers.agent.main;"
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
     done = process.run([sys.executable, "-I", "-c", check], timeout_s=60)

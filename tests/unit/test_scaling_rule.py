@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.decide.policies.scaling import Condition, Payoff, Throughput, efficiency, next_size
-from bftrainer.profile.fit import MeasuredSize
-from bftrainer.profile.stragglers import Field, entered, record_report
+from bftrainer.decide.policies.scaling_rule import (
+    Condition,
+    Payoff,
+    Throughput,
+    efficiency,
+    next_size,
+)
+from bftrainer.decide.throughput.fit import MeasuredSize
+from bftrainer.decide.throughput.stragglers import Field, entered, record_report
 
 AT_ONCE = Throughput(standard_errors=0.0)
 

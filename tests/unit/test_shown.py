@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bftrainer.batch.queue.occupancy import names_in, once_per_look, taken_nodes
 from bftrainer.model.cluster import JobState, NodeState, Snapshot
-from bftrainer.queue.shown import names_in, once_per_look, taken_nodes
 from tests.support.snapshots import idle_nodes, running, snapshot, with_state
 
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import canonical
-from bftrainer.actuate.pilots import FORCE_AFTER_S, PilotBook
+from bftrainer.batch.local.adapter import create
+from bftrainer.daemon.explain.reach import cut_off_sentence
+from bftrainer.daemon.explain.reserve import true_cause
 from bftrainer.elastic import protocol
-from bftrainer.explain.reach import cut_off_sentence
-from bftrainer.explain.reserve import true_cause
+from bftrainer.fleet.pilots.pilots import FORCE_AFTER_S, PilotBook
+from bftrainer.fleet.wire.messages import KillWorker, WorkerReport
+from bftrainer.fleet.wire.reach import Reach
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import PilotState
-from bftrainer.local.adapter import create
+from bftrainer.model import canonical
 from bftrainer.model.cluster import JobState, NodeState
 from bftrainer.model.decision import Claim, Ends, Memory, PilotView, Settings
 from bftrainer.model.trainer import TrainerState
-from bftrainer.wire.messages import KillWorker, WorkerReport
-from bftrainer.wire.reach import Reach
 from tests.support.generations import offer
 from tests.support.snapshots import (
     T0,

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.batch.site_inspector import SiteInspector
 from bftrainer.cli.main import main
 from bftrainer.cli.site import write
-from bftrainer.errors import BatchSystemError, ExitCode, UsageError
-from bftrainer.hostlist import ParseError
+from bftrainer.model.errors import BatchSystemError, ExitCode, UsageError
+from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site_file import SiteFile
-from bftrainer.policy import load_policy_file
-from bftrainer.policy.model import SitePolicy
-from bftrainer.poll.site_inspector import SiteInspector
+from bftrainer.site.policy import load_policy_file
+from bftrainer.site.policy.model import SitePolicy
 from lsf_adapters import site_files as lsf
 from lsf_adapters.adapter import LsfOptions
 from lsf_adapters.adapter import create as create_lsf
 from lsf_adapters.doctor import findings
+from lsf_adapters.notifications import script
 from lsf_adapters.settings import LsfSettings, facts
-from lsf_adapters.told import script
 from slurm_plugins import site_files as slurm
 from slurm_plugins.adapter import create as create_slurm
 from tests.unit.test_lsf_doctor import VOLCLAVA, ibm

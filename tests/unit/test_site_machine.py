@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from _bench.site.backfill import Backfill
-from _bench.site.jobs import Job, JobSpec, Kind, Preemptable
-from _bench.site.machine import PREEMPT_S, Machine, Maintenance, SlurmSettings
-from _bench.site.main_scheduler import MainScheduler
+
+from bftrainer.lab.site.backfill import Backfill
+from bftrainer.lab.site.jobs import Job, JobSpec, Kind, Preemptable
+from bftrainer.lab.site.machine import PREEMPT_S, Machine, Maintenance, SlurmSettings
+from bftrainer.lab.site.main_scheduler import MainScheduler
 
 
 @dataclass

@@ -6,16 +6,18 @@ import math
 from dataclasses import replace
 
 import pytest
-from _bench.site import cells, measures, scenarios, swf
-from _bench.site.arms import Harvest, Outcome, Stage, play
-from _bench.site.backfill import Backfill, Opening
-from _bench.site.fork import alone, waiting_s
-from _bench.site.jobs import Job, JobSpec, Preemptable
-from _bench.site.machine import Machine, Maintenance, SlurmSettings
-from _bench.site.main_scheduler import MainScheduler
-from _bench.site.oracle import TICK_S, Oracle, idle_spans
-from _bench.site.preemptable import PreemptableUsers
-from _bench.site.workload import Demand, generate
+from _bench.site import measures, scenarios
+
+from bftrainer.lab.site import cells, swf
+from bftrainer.lab.site.arms import Harvest, Outcome, Stage, play
+from bftrainer.lab.site.backfill import Backfill, Opening
+from bftrainer.lab.site.fork import alone, waiting_s
+from bftrainer.lab.site.jobs import Job, JobSpec, Preemptable
+from bftrainer.lab.site.machine import Machine, Maintenance, SlurmSettings
+from bftrainer.lab.site.main_scheduler import MainScheduler
+from bftrainer.lab.site.oracle import TICK_S, Oracle, idle_spans
+from bftrainer.lab.site.preemptable import PreemptableUsers
+from bftrainer.lab.site.workload import Demand, generate
 
 # ---- jobs ------------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from _bench.site.nodesets import lowest, neighbours, positions
-from _bench.site.timeline import Timeline
+from bftrainer.lab.site.nodesets import lowest, neighbours, positions
+from bftrainer.lab.site.timeline import Timeline
 
 EVERY = 0b1111
 

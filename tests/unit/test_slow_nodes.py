@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer import canonical
+from bftrainer.daemon.explain.slow_nodes import slow_sentences, straggler_sentences
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
 from bftrainer.decide.slow_nodes import fraction_now
-from bftrainer.explain.slow_nodes import slow_sentences, straggler_sentences
+from bftrainer.model import canonical
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Replacing, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord

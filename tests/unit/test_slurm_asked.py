@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState
 from bftrainer.model.features import Way
-from slurm_plugins import asked, parse
+from bftrainer.model.hostlist import ParseError
+from slurm_plugins import job_requests, parse
 from slurm_plugins.arrays import MOST_TASKS, Room, tasks_of, written_out
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm"
@@ -27,9 +27,9 @@ def jobs(request: pytest.FixtureRequest) -> dict[str, Job]:
     """All of the recorded queue, complete, by the words they were submitted with."""
     version = str(request.param)
     seen = parse.jobs(text("asks.squeue", version))
-    known = asked.AskedFor()
+    known = job_requests.AskedFor()
     assert known.lacks(seen)
-    known.learn(seen, asked.rows(text("asks.asked", version)))
+    known.learn(seen, job_requests.rows(text("asks.asked", version)))
     assert not known.lacks(seen)
     config = parse.controller_config(text("config", version))
     return {job.job_id: job for job in known.complete(seen, config)}
@@ -116,7 +116,7 @@ class TestRecorded:
         for length in range(1, len(whole)):
             if length not in borders:
                 with pytest.raises(ParseError):
-                    asked.rows(whole[:length])
+                    job_requests.rows(whole[:length])
 
 
 def test_a_partition_that_starts_nothing() -> None:
@@ -127,8 +127,8 @@ def test_a_partition_that_starts_nothing() -> None:
 
 def test_jobs_are_asked_about_once_and_again_when_their_limit_changes() -> None:
     seen = parse.jobs(text("busy.squeue"))
-    known = asked.AskedFor()
-    known.learn(seen, asked.rows(text("busy.asked")))
+    known = job_requests.AskedFor()
+    known.learn(seen, job_requests.rows(text("busy.asked")))
     assert not known.lacks(seen)
     [array] = [job for job in seen if job.job_id.startswith("4_")]
     assert not known.lacks([replace(array, job_id="4_1")])  # its tasks ask for the same
@@ -138,7 +138,7 @@ def test_jobs_are_asked_about_once_and_again_when_their_limit_changes() -> None:
 
 def test_a_job_that_squeue_does_not_show_is_asked_about_once() -> None:
     seen = parse.jobs(text("busy.squeue"))
-    known = asked.AskedFor()
+    known = job_requests.AskedFor()
     known.learn(seen, {})
     assert not known.lacks(seen)
     assert known.complete(seen, None) == seen

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
-from bftrainer.errors import BatchSystemError
-from bftrainer.poll.batch_system import PilotRequest
+from bftrainer.batch import process
+from bftrainer.batch.batch_system import PilotRequest
+from bftrainer.model.errors import BatchSystemError
+from slurm_plugins.command_errors import is_controller_away, is_unknown, why_failed
 from slurm_plugins.commands import SlurmCommands
-from slurm_plugins.failing import is_controller_away, is_unknown, why_failed
 from slurm_plugins.launcher import PilotLauncher
 
 HERE = """\

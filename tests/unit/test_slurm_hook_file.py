@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bftrainer.errors import BatchSystemError
-from bftrainer.poll.announcer import Announcement
+from bftrainer.batch.announcer import Announcement
+from bftrainer.model.errors import BatchSystemError
 from slurm_plugins.hook import place, scripts
 from slurm_plugins.hook.main import main
 from slurm_plugins.hook.place import FIRST_LINE, MAX_BYTES, OLD

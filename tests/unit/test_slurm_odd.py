@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Job, NodeState
+from bftrainer.model.hostlist import ParseError
 from slurm_plugins import parse
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "22.05"

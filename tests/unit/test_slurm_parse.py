@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.hostlist import MAX_NAMES, ParseError, expand
 from bftrainer.model.cluster import JobState, NodeState, Presence
-from slurm_plugins import asked, parse, releases, states
+from bftrainer.model.hostlist import MAX_NAMES, ParseError, expand
+from slurm_plugins import job_requests, parse, releases, states
 from slurm_plugins.counts import gpus_of
 from slurm_plugins.launcher import batch_script
 from slurm_plugins.topology import switches
@@ -438,7 +438,7 @@ def _rows(n_fields: int) -> st.SearchStrategy[str]:
     [
         parse.node_rows,
         parse.jobs,
-        asked.rows,
+        job_requests.rows,
         parse.pilot_names,
         parse.reservations,
         parse.backfill_stats,
@@ -473,7 +473,7 @@ def test_garbage_raises_nothing_but_parse_error(reader: Callable[[str], object],
     [
         ("trouble.sinfo", parse.node_rows),
         ("busy.squeue", parse.jobs),
-        ("asks.asked", asked.rows),
+        ("asks.asked", job_requests.rows),
         ("trouble.reservations", parse.reservations),
         ("busy.sdiag", parse.backfill_stats),
         ("config", parse.controller_config),

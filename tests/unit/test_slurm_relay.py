@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.poll.batch_system import OptionError
-from bftrainer.poll.tail import MOST_LINE_BYTES
-from bftrainer.wire.keys import generate_pair, load_pair
+from bftrainer.batch.batch_system import OptionError
+from bftrainer.batch.tail import MOST_LINE_BYTES
+from bftrainer.fleet.wire.keys import generate_pair, load_pair
 from slurm_plugins.adapter import create
 from slurm_plugins.hook.main import main
 from slurm_plugins.hook.relay_service import RELAY_SERVICE_NAME, relay_service

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BatchSystemError
-from bftrainer.hostlist import ParseError
+from bftrainer.batch.batch_system import OptionError, PilotRequest
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Memory
-from bftrainer.poll.batch_system import OptionError, PilotRequest
+from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.hostlist import ParseError
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.releases import KNOWN, release_of, unknown_among
 from tests.support.snapshots import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bftrainer.actuate.group import Rescaled
-from bftrainer.actuate.speeds import Replaced, SpeedBook, Straggler
 from bftrainer.elastic.protocol import Progress
+from bftrainer.fleet.generations.members import Rescaled
+from bftrainer.fleet.trainers.speeds import Replaced, SpeedBook, Straggler
 
 
 def _report(own_s: float, generation: int = 1) -> Progress:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BftError
+from bftrainer.fleet.logs import configure_logging
+from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.endpoint import remember, remembered_port
+from bftrainer.fleet.wire.keys import load_or_create_pair
+from bftrainer.fleet.wire.private import write_private
 from bftrainer.journal.lock import InstanceLock, held
-from bftrainer.observability.logs import configure_logging
-from bftrainer.wire.agent_config import AgentConfig
-from bftrainer.wire.endpoint import remember, remembered_port
-from bftrainer.wire.keys import load_or_create_pair
-from bftrainer.wire.private import write_private
+from bftrainer.model.errors import BftError
 
 
 def _directory(path: Path) -> None:

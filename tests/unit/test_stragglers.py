@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from bftrainer.profile.stragglers import (
+from bftrainer.decide.throughput.stragglers import (
     ALPHA,
     FEWEST_REPORTS,
     SETTLE_REPORTS,

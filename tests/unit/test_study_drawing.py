@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("optuna")
 
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from bftrainer.study.document import StudyDocument, parse_study
 from bftrainer.study.storage import StudyStorage
-from bftrainer.study.stored import End, NewTrial, Scalar
+from bftrainer.study.trial_record import End, NewTrial, Scalar
 
 BEST = 0.3
 

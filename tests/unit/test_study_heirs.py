@@ -9,16 +9,16 @@ from unittest import mock
 
 import pytest
 
-from bftrainer.checkpoint_files import bring
 from bftrainer.elastic import files
 from bftrainer.elastic.fence import SUFFIX
 from bftrainer.model.study import Report
 from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
-from bftrainer.program_files import copy_newest
-from bftrainer.study.acting import Actor
-from bftrainer.study.known import KnownTrial
-from bftrainer.study.stored import NewTrial
+from bftrainer.study.actions import Actor
+from bftrainer.study.checkpoint_files import bring
+from bftrainer.study.program_files import copy_newest
+from bftrainer.study.trial_record import NewTrial
+from bftrainer.study.trial_table import KnownTrial
 from bftrainer.study.trials import Start
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, known, stored, study, view
 from trainers.command.directory import LINK, take
@@ -82,7 +82,9 @@ def test_an_heir_waits_for_the_checkpoint_of_a_parent_that_has_just_reported(
 def test_an_heir_waits_while_its_parent_writes_without_a_pause(tmp_path: Path) -> None:
     one = Population(tmp_path)
     one.saves()
-    with mock.patch("bftrainer.program_files._identities", side_effect=[{}, {Path(): ()}] * 3):
+    with mock.patch(
+        "bftrainer.study.program_files._identities", side_effect=[{}, {Path(): ()}] * 3
+    ):
         assert not one.create(budget=6)
     assert len(one.storage.trials()) == 1
     assert one.create(budget=6), "later it has a moment's rest, though it trains on"
@@ -122,7 +124,7 @@ def test_nothing_is_taken_of_a_parent_whose_budget_ends_after_the_look(
         taken.extend(directory.iterdir())
         one.is_now(**now)
 
-    with mock.patch(f"bftrainer.study.acting.{name}", late):
+    with mock.patch(f"bftrainer.study.actions.{name}", late):
         assert not one.create(budget=6)
     assert len(one.storage.trials()) == 1, "it would have nothing to train, and report nothing"
     assert taken

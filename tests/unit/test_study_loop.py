@@ -12,15 +12,16 @@ from unittest import mock
 
 import pytest
 
-from bftrainer.cli.study import finding, wishing
-from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.cli.study import lookup
+from bftrainer.cli.study import wish as wishing
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import Report, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange
 from bftrainer.study.directory import is_running, only_loop, write_directory
-from bftrainer.study.known import know
+from bftrainer.study.rungs.ranking import best_first
 from bftrainer.study.rungs.registry import rule_of
-from bftrainer.study.rungs.standing import best_first
-from bftrainer.study.stored import NewTrial
+from bftrainer.study.trial_record import NewTrial
+from bftrainer.study.trial_table import know
 from bftrainer.study.trials import Stage, Trial, Value
 from bftrainer.study.wishes import Wishes, change_wishes, paused, resumed, stopped
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, stored, study, view
@@ -172,7 +173,7 @@ def test_the_directory_of_who_waits_is_listed_once_for_each_rung(tmp_path: Path)
     full = {"rule": {**ALL, "trials": 3}, "parallel": 1}
     one = Scene(tmp_path, [waiting(0, 0.1), waiting(1, 0.2), view(2)], **full)
 
-    with mock.patch("bftrainer.study.cleaning._checkpoints", return_value=[]) as lists:
+    with mock.patch("bftrainer.study.cleanup._checkpoints", return_value=[]) as lists:
         for _ in range(3):
             one.turns()
         assert [call.args[0].name for call in lists.call_args_list] == ["0000", "0001"]
@@ -297,12 +298,12 @@ def test_a_verb_that_holds_the_lock_for_a_moment_is_no_loop(
         with only_loop(one.path):
             yield loop
 
-    monkeypatch.setattr(finding, "is_running", seen)
+    monkeypatch.setattr(lookup, "is_running", seen)
     monkeypatch.setattr(wishing, "open_loop", opened)
     monkeypatch.setattr(wishing, "connect", mock.Mock())
     wishing.wish(made, None, paused, as_json=False)
     loop.obey.assert_called_once_with()
-    monkeypatch.setattr(finding, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(lookup, "PATIENCE_S", 0.2)
     with only_loop(made.path):
         wishing.wish(made, None, lambda _: Wishes(), as_json=False)
     assert capsys.readouterr().out == "its loop obeys within a second\n"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from bftrainer.model.study import Report, TrialTag, TrialView
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.arguments import check_places, filled, spec_of
-from bftrainer.study.cleaning import drop_checkpoints, keep_newest
+from bftrainer.study.cleanup import drop_checkpoints, keep_newest
 from bftrainer.study.directory import (
     check_same,
     is_running,
@@ -25,11 +25,11 @@ from bftrainer.study.directory import (
 )
 from bftrainer.study.document import StudyDocument, parse_study
 from bftrainer.study.events import Events, read_events
-from bftrainer.study.known import KnownTrial, know
 from bftrainer.study.outcome import best_of, rungs_of
 from bftrainer.study.parameters import CategoricalParameter, FloatParameter, IntParameter
-from bftrainer.study.perturbing import perturbed
-from bftrainer.study.stored import End, NewTrial, StoredTrial
+from bftrainer.study.perturbation import perturbed
+from bftrainer.study.trial_record import End, NewTrial, StoredTrial
+from bftrainer.study.trial_table import KnownTrial, know
 from bftrainer.study.trials import Stage
 from bftrainer.study.wishes import Wishes, change_wishes, paused, read_wishes, resumed
 

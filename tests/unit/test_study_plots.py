@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from bftrainer.api.documents import document
 from bftrainer.cli.main import cli
-from bftrainer.errors import BftError, UsageError
+from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.directory import StudyDirectory, new_directory, write_directory
 from bftrainer.study.document import StudyDocument

@@ -8,14 +8,14 @@ from unittest import mock
 
 import pytest
 
-from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import StudyView
 from bftrainer.study.directory import StudyDirectory, check_unused, write_directory
 from bftrainer.study.document import StudyErrors, parse_study
 from bftrainer.study.events import Events
 from bftrainer.study.full_disk import FullDisk
-from bftrainer.study.known import MAX_EXCUSED
-from bftrainer.study.stored import End, NewTrial
+from bftrainer.study.trial_record import End, NewTrial
+from bftrainer.study.trial_table import MAX_EXCUSED
 from bftrainer.study.trials import Stage
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, TEXT, known, stored, study, view
 

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.cli.study.retraining import command_of
+from bftrainer.cli.study.retrain import command_of
 from bftrainer.elastic.fence import write_whole
-from bftrainer.errors import ExitCode
+from bftrainer.model.errors import ExitCode
 from bftrainer.study.directory import (
     StudyDirectory,
     is_running,
     read_directory,
     write_directory,
 )
-from bftrainer.study.known import SILENT
 from bftrainer.study.loop import summary_of
 from bftrainer.study.outcome import TrialRow, row_of
+from bftrainer.study.trial_table import SILENT
 from bftrainer.study.trials import Stage
 from bftrainer.study.wishes import Wishes, change_wishes, read_wishes, stopped
 from tests.unit.test_study_parts import known, stored, view

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bftrainer.errors import BatchSystemError
+from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.model.cluster import Job
-from bftrainer.poll.batch_system import PilotRequest
-from bftrainer.submit.client import SubmitHelper
-from bftrainer.submit.helper import parse
+from bftrainer.model.errors import BatchSystemError
+from bftrainer.site.submit.client import SubmitHelper
+from bftrainer.site.submit.helper import parse
 from slurm_plugins.commands import SlurmCommands
 from slurm_plugins.launcher import PilotLauncher
 from tests.support.snapshots import running

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from bftrainer import process
-from bftrainer.submit import helper
+from bftrainer.batch import process
+from bftrainer.site.submit import helper
 from tests.support import submit_helper
 from tests.support.accounts import accounts, as_user, scratch
 from tests.support.other_users import needs_root

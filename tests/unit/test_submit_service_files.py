@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.model.site_file import SiteFile
-from bftrainer.submit import helper
-from bftrainer.submit.service_files import SERVICE_NAME, SOCKET_NAME
+from bftrainer.site.submit import helper
+from bftrainer.site.submit.service_files import SERVICE_NAME, SOCKET_NAME
 from slurm_plugins import site_files as slurm
 from tests.support import submit_helper
 from tests.support.other_users import needs_root

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from bftrainer import canonical
+from bftrainer.daemon.explain.sizes import explain_trainer
+from bftrainer.decide.exclusion import without_the_gone
+from bftrainer.decide.exclusion_words import sentences
+from bftrainer.decide.isolation import MOST_TRIES, RETRY_S, decide_surely
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.explain.sizes import explain_trainer
+from bftrainer.model import canonical
 from bftrainer.model.cluster import Job, NodeState, Snapshot
 from bftrainer.model.decision import (
     DecisionInput,
@@ -23,9 +26,6 @@ from bftrainer.model.decision import (
     Settings,
 )
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
-from bftrainer.surviving.decision import MOST_TRIES, RETRY_S, decide_surely
-from bftrainer.surviving.leaving_out import without_the_gone
-from bftrainer.surviving.words import sentences
 from milp.problem import Curve, Problem
 from tests.support.snapshots import (
     T0,

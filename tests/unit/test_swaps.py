@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bftrainer.daemon.explain.sizes import explain_trainer
 from bftrainer.decide import swaps
-from bftrainer.explain.sizes import explain_trainer
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Ends, Memory, PilotView, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord

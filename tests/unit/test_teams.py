@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer import process
-from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.group import worker_on
-from bftrainer.actuate.log_files import known_of, log_directory, log_files
-from bftrainer.canonical import from_plain, to_plain
+from bftrainer.batch import process
 from bftrainer.elastic.protocol import (
     Commit,
     Entered,
@@ -30,11 +26,15 @@ from bftrainer.elastic.protocol import (
     to_body,
 )
 from bftrainer.elastic.rank import place_in
-from bftrainer.errors import UsageError
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.members import worker_on
+from bftrainer.fleet.runtimes.base import load_runtime
+from bftrainer.fleet.trainers.log_files import known_of, log_directory, log_files
+from bftrainer.model.canonical import from_plain, to_plain
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.runtimes.base import load_runtime
 from tests.support.generations import offer
-from trainers.agent.splitting import split
+from trainers.agent.split import split
 from trainers.agent.team import Process, Team
 
 NODE = WorkerConfig(

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.decide.asking import ask
+from bftrainer.batch.batch_system import OptionError
 from bftrainer.decide.policies.base import Context, Decided, Standing, load_policy, options_of
 from bftrainer.decide.policies.utility_exact import best_sizes
-from bftrainer.papers.elasticity.jobs import on_cpus
-from bftrainer.poll.batch_system import OptionError
-from bftrainer.profile.fit import MeasuredSize
+from bftrainer.decide.policy_answer import ask
+from bftrainer.decide.throughput.fit import MeasuredSize
+from bftrainer.lab.papers.elasticity.jobs import on_cpus
 from milp.problem import Curve, Problem, ProblemTrainer
 from tests.conformance.policy import PolicyConformance
 from tests.support.policies import problem_of, trainer

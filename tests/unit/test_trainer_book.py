@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Commit, Member
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.trainers.trainers import TrainerBook
+from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
+from bftrainer.fleet.wire.refused_messages import RefusedMessages
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerRecord, TrainerState
-from bftrainer.policy.model import SitePolicy
-from bftrainer.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
-from bftrainer.wire.refused_messages import RefusedMessages
+from bftrainer.site.policy.model import SitePolicy
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.generations import offer
 

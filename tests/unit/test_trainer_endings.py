@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate.group import Ended
-from bftrainer.actuate.log_files import KEPT_TRIES, FailedTries
-from bftrainer.actuate.outcomes import SAVE_GRACE_S, complete, save_grace_s
 from bftrainer.elastic import protocol
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
+from bftrainer.fleet.generations.members import Ended
+from bftrainer.fleet.trainers.log_files import KEPT_TRIES, FailedTries
+from bftrainer.fleet.trainers.outcomes import SAVE_GRACE_S, complete, save_grace_s
+from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, WorkerReport
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import CheckpointContract, TrainerState
-from bftrainer.wire.messages import DaemonMessage, KillWorker, WorkerReport
 from tests.support.generations import offer
 from tests.support.snapshots import record
 from tests.unit.test_trainer_book import Site

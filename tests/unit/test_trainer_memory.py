@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate.worker_set import KEPT_GONE, WorkerSet
 from bftrainer.elastic import protocol
+from bftrainer.fleet.generations.worker_set import KEPT_GONE, WorkerSet
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec

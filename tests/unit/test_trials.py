@@ -10,9 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.actuate.group import Ended
-from bftrainer.actuate.study_news import StudyNews
-from bftrainer.actuate.trials import at_rung, check_growth, is_at_rung, thinned, with_reports
 from bftrainer.api.admission import check_spec
 from bftrainer.api.allowance import Allowance
 from bftrainer.api.codec import CodecError
@@ -20,14 +17,17 @@ from bftrainer.api.documents import trials_document
 from bftrainer.api.privacy import for_peer
 from bftrainer.api.service import Peer
 from bftrainer.api.trials import read_trials
-from bftrainer.canonical import decode, encode, to_plain
 from bftrainer.elastic.protocol import Report as Said
 from bftrainer.elastic.protocol import Reported
-from bftrainer.errors import BftError
+from bftrainer.fleet.generations.members import Ended
+from bftrainer.fleet.runtimes.config import worker_config
+from bftrainer.fleet.trainers.study_news import StudyNews
+from bftrainer.fleet.trainers.trials import at_rung, check_growth, is_at_rung, thinned, with_reports
+from bftrainer.model.canonical import decode, encode, to_plain
+from bftrainer.model.errors import BftError
 from bftrainer.model.study import MOST_REPORTS, Report, TrialTag
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
-from bftrainer.runtimes.config import worker_config
 
 TAG = TrialTag(study="s", number=3, most=9, parameters='{"lr": 0.1}')
 SPEC = TrainerSpec(name="n", user="ann", script="/s.py", epochs=3, checkpoint_dir="/c/3", trial=TAG)

@@ -11,10 +11,10 @@ import pytest
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Report, Reported
+from bftrainer.fleet.wire.messages import KillWorker, StartWorker
 from bftrainer.journal.journal import Journal
 from bftrainer.model.study import TrialTag
 from bftrainer.model.trainer import TrainerChange, TrainerState
-from bftrainer.wire.messages import KillWorker, StartWorker
 from tests.unit.test_trainer_book import Site, _entered
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bftrainer.elastic import checkpoint, codec
-from bftrainer.tryout.comparing import (
+from bftrainer.lab.tryout.baseline import (
     Comparison,
     Outcome,
     as_text,

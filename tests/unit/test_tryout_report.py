@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.tryout.records import EpochUse, SizeSpeed
-from bftrainer.tryout.report import Kill, TryReport, as_text, wrong
+from bftrainer.lab.tryout.records import EpochUse, SizeSpeed
+from bftrainer.lab.tryout.report import Kill, TryReport, as_text, wrong
 
 WHOLE = tuple(EpochUse(epoch=n, of=10, used=10) for n in range(3))
 REPORT = TryReport(

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.daemon.explain.sizes import explain_trainer
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.explain.sizes import explain_trainer
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from tests.support.snapshots import T0, held, idle_nodes, node_names, record, snapshot

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.batch.announcer import UNSEEN_S, Announcement, UnseenAnnouncements
 from bftrainer.model.cluster import NodeState, Reservation, Snapshot
-from bftrainer.poll.announcer import UNSEEN_S, Announcement, UnseenAnnouncements
 from tests.support.snapshots import (
     SOURCES,
     T0,

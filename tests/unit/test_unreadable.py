@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate.trainers import TrainerBook
-from bftrainer.harm import backoff, records
-from bftrainer.harm.backoff import BackOff
-from bftrainer.harm.monitor import HarmMonitor
-from bftrainer.harm.records import HarmRecords, Taken
+from bftrainer.daemon.harm import backoff, records
+from bftrainer.daemon.harm.backoff import BackOff
+from bftrainer.daemon.harm.monitor import HarmMonitor
+from bftrainer.daemon.harm.records import HarmRecords, Taken
+from bftrainer.fleet.trainers.trainers import TrainerBook
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import PilotRecord, PilotState
 from bftrainer.model.trainer import TrainerRecord, TrainerState
-from bftrainer.policy.model import SitePolicy
+from bftrainer.site.policy.model import SitePolicy
 from milp.problem import Curve
 from tests.support.generations import offer
 from tests.support.other_release import newer, older

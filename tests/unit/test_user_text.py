@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.hostlist import MAX_NAMES, ParseError, expand
+from bftrainer.batch.queue.model import JobNeeds
+from bftrainer.batch.queue.requests import MOST_WAYS
+from bftrainer.batch.queue.snapshot_model import PrintedQueue
 from bftrainer.model.cluster import Job, Partition
 from bftrainer.model.features import DEEPEST, MOST_NAMES, meets
-from bftrainer.queue.model import JobNeeds
-from bftrainer.queue.printed import PrintedQueue
-from bftrainer.queue.requests import MOST_WAYS
-from slurm_plugins import asked, parse
+from bftrainer.model.hostlist import MAX_NAMES, ParseError, expand
+from slurm_plugins import job_requests, parse
 from slurm_plugins.constraint import ways_of
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.written import MOST_NODES, MOST_PARTITIONS, UNREAD, Unread
+from slurm_plugins.user_text import MOST_NODES, MOST_PARTITIONS, UNREAD, Unread
 from tests.support.snapshots import T0, node, pending, snapshot
 from tests.unit.test_slurm_asked import text
 from tests.unit.test_slurm_hook import submit
@@ -186,16 +186,16 @@ class TestQueue:
     def test_what_a_job_asks_for_that_nobody_can_read_is_a_doubt_about_that_job_alone(self) -> None:
         row = ["777", "2", "1", "2", "9" * 30 + "M", "1", "0:00", "OK", "(null)", *["0"] * 3,
                *["N/A"] * 4, "cpu=2,node=1"]  # fmt: skip
-        found = asked.rows(f"{F.join(row)}{R}\n" + text("asks.asked"))
+        found = job_requests.rows(f"{F.join(row)}{R}\n" + text("asks.asked"))
         assert found.pop("777").unclear == f"resources{UNREAD}"
-        assert found == asked.rows(text("asks.asked"))
+        assert found == job_requests.rows(text("asks.asked"))
 
     def test_both_doubts_are_kept(self) -> None:
         (job, *_) = self.looked(features=LONG)
-        known = asked.AskedFor()
+        known = job_requests.AskedFor()
         row = ["777", *["1"] * 8, "1", "0", "0", "(null)", *["0"] * 4]
         row[6], row[7], row[8] = "0:00", "OK", "(null)"
-        known.learn([job], asked.rows(f"{F.join(row)}{R}\n"))
+        known.learn([job], job_requests.rows(f"{F.join(row)}{R}\n"))
         (complete,) = known.complete((job,), None)
         assert complete.unclear == f"contiguous nodes and a constraint{UNREAD}"
 

@@ -13,29 +13,29 @@ from typing import Any, ParamSpec
 import pytest
 from starlette.applications import Starlette
 
-from bftrainer.actuate import pilot_requests
-from bftrainer.actuate.agents import AgentBook
-from bftrainer.actuate.control_plane import ControlPlane, Listener
-from bftrainer.actuate.pilot_ends import PilotEnds
-from bftrainer.actuate.pilot_refusals import PilotRefusals
-from bftrainer.actuate.pilot_requests import Claiming
-from bftrainer.actuate.pilots import PilotBook
 from bftrainer.api.http_protocol import PEER_KEY
 from bftrainer.api.peer import Credentials
 from bftrainer.api.privacy import Sight
 from bftrainer.api.routes import Routes
 from bftrainer.api.service import Peer
-from bftrainer.background import Background
+from bftrainer.batch.batch_system import PilotRequest
+from bftrainer.batch.local.adapter import create
+from bftrainer.batch.process import Completed
+from bftrainer.fleet.background import Background
+from bftrainer.fleet.control_plane import ControlPlane, Listener
+from bftrainer.fleet.pilots import requests as pilot_requests
+from bftrainer.fleet.pilots.agents import AgentBook
+from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.pilots.refusals import PilotRefusals
+from bftrainer.fleet.pilots.requests import Claiming
+from bftrainer.fleet.release import PilotEnds
+from bftrainer.fleet.wire.keys import generate_pair
+from bftrainer.fleet.wire.messages import DaemonMessage, Hello, Welcome
 from bftrainer.journal.journal import Journal
-from bftrainer.local.adapter import create
 from bftrainer.model.decision import Claim, Cooling, Memory, Plan, Release
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.model.views import TrainerView
-from bftrainer.policy.model import SitePolicy
-from bftrainer.poll.batch_system import PilotRequest
-from bftrainer.process import Completed
-from bftrainer.wire.keys import generate_pair
-from bftrainer.wire.messages import DaemonMessage, Hello, Welcome
+from bftrainer.site.policy.model import SitePolicy
 from slurm_plugins.commands import SlurmCommands
 from slurm_plugins.snapshot import SnapshotReader
 from tests.integration.daemon_scripts import SLOW, trainer_spec

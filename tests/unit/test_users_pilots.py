@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate.agents import AgentBook
-from bftrainer.actuate.pilots import PilotBook
-from bftrainer.actuate.reported_workers import judge
-from bftrainer.actuate.stray_pilots import StrayPilots
-from bftrainer.errors import BftError
+from bftrainer.batch.local.adapter import create
+from bftrainer.fleet.pilots.agents import AgentBook
+from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.pilots.strays import StrayPilots
+from bftrainer.fleet.trainers.reported_workers import judge
+from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.endpoint import endpoints_in
+from bftrainer.fleet.wire.keys import generate_pair, load_pair
 from bftrainer.journal.journal import Journal
-from bftrainer.local.adapter import create
 from bftrainer.model.decision import Claim
-from bftrainer.policy.model import SitePolicy
-from bftrainer.submit.check import check_run_as
-from bftrainer.wire.agent_config import AgentConfig
-from bftrainer.wire.endpoint import endpoints_in
-from bftrainer.wire.keys import generate_pair, load_pair
+from bftrainer.model.errors import BftError
+from bftrainer.site.policy.model import SitePolicy
+from bftrainer.site.submit.check import check_run_as
 from slurm_plugins import adapter as slurm
 from tests.support.generations import offer
 from tests.support.snapshots import T0, running, snapshot

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from bftrainer.decide.passed_over import MOST_DOUBLINGS
+from bftrainer.decide.skipped_jobs import MOST_DOUBLINGS
 from bftrainer.model.cluster import Job, NodeState, SchedulerCycle, Snapshot
 from tests.support.snapshots import (
     T0,

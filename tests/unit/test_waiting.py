@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.batch.queue.demand import waits_for_nodes
 from bftrainer.decide.cycles import is_awaited
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import Claim, Memory, Settings, VainReleases
-from bftrainer.queue.waiting import waits_for_nodes
 from tests.support.snapshots import T0, Fold, idle_nodes, pending, pilot, record, snapshot
 
 BLOCKED = pending("7", 9, submit_s=T0 - 100)

@@ -10,7 +10,7 @@ import pytest
 from bftrainer.api.admission import check_spec
 from bftrainer.cli.array import specs_of
 from bftrainer.cli.when_options import ArrayOption, parse_array, parse_begin, parse_ids
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 
 NOW = datetime(2031, 12, 24, 22, 0).timestamp()  # noqa: DTZ001 - local, as for sbatch

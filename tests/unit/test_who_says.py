@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bftrainer.actuate.reported_workers import MOST_REGROUPED, Believed, judge
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Commit, Member
+from bftrainer.fleet.trainers.reported_workers import MOST_REGROUPED, Believed, judge
+from bftrainer.fleet.wire.messages import KillWorker, WorkerReport
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerState
-from bftrainer.wire.messages import KillWorker, WorkerReport
 from tests.support.generations import offer
 from tests.unit.test_trainer_book import Site, _entered, _progress
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from bftrainer.errors import BftError
-from bftrainer.wire import messages
-from bftrainer.wire.client import DaemonConnection
-from bftrainer.wire.keys import KeyPair, generate_pair
-from bftrainer.wire.messages import (
+from bftrainer.fleet.wire import messages
+from bftrainer.fleet.wire.client import DaemonConnection
+from bftrainer.fleet.wire.keys import KeyPair, generate_pair
+from bftrainer.fleet.wire.messages import (
     AgentMessage,
     DaemonMessage,
     Heartbeat,
@@ -23,7 +22,8 @@ from bftrainer.wire.messages import (
     Welcome,
     WorkerSaid,
 )
-from bftrainer.wire.server import ENDED, AgentServer
+from bftrainer.fleet.wire.server import ENDED, AgentServer
+from bftrainer.model.errors import BftError
 
 WELCOME = Welcome(heartbeat_s=0.2, lease_s=60.0)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.errors import BftError
-from bftrainer.wire.keys import generate_pair, load_or_create_pair, load_pair, save_pair
-from bftrainer.wire.private import read_private, write_private
+from bftrainer.fleet.wire.keys import generate_pair, load_or_create_pair, load_pair, save_pair
+from bftrainer.fleet.wire.private import read_private, write_private
+from bftrainer.model.errors import BftError
 
 
 def test_round_trip_and_mode(tmp_path: Path) -> None:

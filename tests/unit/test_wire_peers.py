@@ -9,8 +9,16 @@ from pydantic import ValidationError
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Warm
-from bftrainer.wire.keys import KeyPair, generate_pair
-from bftrainer.wire.peers import Done, PassCommit, PeerAnswer, PeerServer, Promise, ask, refuses
+from bftrainer.fleet.wire.keys import KeyPair, generate_pair
+from bftrainer.fleet.wire.peers import (
+    Done,
+    PassCommit,
+    PeerAnswer,
+    PeerServer,
+    Promise,
+    ask,
+    refuses,
+)
 
 
 def test_peers_answer_members_of_a_known_roster_only() -> None:

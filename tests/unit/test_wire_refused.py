@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import zmq
 
-from bftrainer.errors import BftError
-from bftrainer.wire import messages
-from bftrainer.wire.keys import KeyPair, generate_pair
-from bftrainer.wire.messages import (
+from bftrainer.fleet.wire import messages
+from bftrainer.fleet.wire.keys import KeyPair, generate_pair
+from bftrainer.fleet.wire.messages import (
     AgentMessage,
     Heartbeat,
     Leave,
@@ -24,6 +23,7 @@ from bftrainer.wire.messages import (
     Refused,
     WorkerSaid,
 )
+from bftrainer.model.errors import BftError
 from tests.support.effort import effort_s
 from tests.unit.test_wire import WELCOME, Agent, Daemon, hello, run, until
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bftrainer.canonical import decode, encode
+from bftrainer.decide.exclusion import writable
+from bftrainer.decide.isolation import decide_surely
 from bftrainer.decide.policies.milp import POLICY
+from bftrainer.model.canonical import decode, encode
 from bftrainer.model.cluster import NodeState, Reservation
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Memory, Plan, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
-from bftrainer.surviving.decision import decide_surely
-from bftrainer.surviving.leaving_out import writable
 from milp.problem import Curve
 from tests.support.snapshots import (
     T0,

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.batch.traces import SAMPLE
 from bftrainer.cli.main import main
 from bftrainer.journal.journal import Journal
+from bftrainer.lab.yesterday.journal import past_of
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Memory, PilotView, Settings
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.simulate.traces import SAMPLE
-from bftrainer.simulate.yesterday.journal import past_of
 from milp.problem import Curve
 from tests.support.snapshots import T0, Fold, idle_nodes, pilot, running, snapshot, with_state
 

@@ -16,7 +16,7 @@ if __name__ == "__main__":
         sys.exit(0)  # a site requeues preempted jobs: the daemon has long given this pilot up
     waiter = SignalWaiter()
     waiter.start()
-    from trainers.agent.starting import start_early  # after waiter.start()
+    from trainers.agent.start import start_early  # after waiter.start()
 
     early = start_early(sys.argv[1:], waiter)
     from trainers.agent.main import main  # slow: after the template

@@ -15,12 +15,12 @@ import logging
 import time
 from collections.abc import Callable
 
-from bftrainer.wire.agent_config import AgentConfig
-from bftrainer.wire.answering import first_answering
-from bftrainer.wire.client import DaemonConnection
-from bftrainer.wire.endpoint import endpoints_in
-from bftrainer.wire.keys import KeyPair
-from bftrainer.wire.messages import (
+from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.client import DaemonConnection
+from bftrainer.fleet.wire.endpoint import endpoints_in
+from bftrainer.fleet.wire.endpoint_choice import first_answering
+from bftrainer.fleet.wire.keys import KeyPair
+from bftrainer.fleet.wire.messages import (
     AgentMessage,
     DaemonMessage,
     Ending,

@@ -17,14 +17,13 @@ from pathlib import Path
 from threading import Thread
 from typing import NoReturn
 
+from bftrainer.batch.addresses import LOOPBACK, host_addresses, host_of, in_network, source_towards
 from bftrainer.elastic import ports, protocol
 from bftrainer.elastic.descendants import adopt
-from bftrainer.errors import BftError
-from bftrainer.observability.logs import OneLine
-from bftrainer.wire.addresses import LOOPBACK, host_addresses, host_of, in_network, source_towards
-from bftrainer.wire.agent_config import AgentConfig
-from bftrainer.wire.keys import generate_pair, load_pair
-from bftrainer.wire.messages import (
+from bftrainer.fleet.logs import OneLine
+from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.keys import generate_pair, load_pair
+from bftrainer.fleet.wire.messages import (
     DaemonMessage,
     Hello,
     KillWorker,
@@ -34,13 +33,14 @@ from bftrainer.wire.messages import (
     TellWorker,
     Welcome,
 )
-from bftrainer.wire.peers import PeerServer
+from bftrainer.fleet.wire.peers import PeerServer
+from bftrainer.model.errors import BftError
 from trainers.agent.folder import forget, tidy
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
 from trainers.agent.reach import Reach
 from trainers.agent.signals import EXIT_LIMIT_S, SignalWaiter
-from trainers.agent.starting import Started
+from trainers.agent.start import Started
 from trainers.agent.templates import Killed
 from trainers.agent.workers import Said, Workers
 

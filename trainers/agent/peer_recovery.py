@@ -16,9 +16,9 @@ from typing import Any
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
-from bftrainer.wire.keys import KeyPair
-from bftrainer.wire.messages import TellWorker
-from bftrainer.wire.peers import (
+from bftrainer.fleet.wire.keys import KeyPair
+from bftrainer.fleet.wire.messages import TellWorker
+from bftrainer.fleet.wire.peers import (
     Done,
     PeerAnswer,
     PeerQuestion,

@@ -1,6 +1,6 @@
 """Preambles on a node: their files in the pilot's directory, and what they print.
 
-Called by ``workers``, ``templates`` and ``programs``; ``bftrainer.preamble`` runs them.
+Called by ``workers``, ``templates`` and ``programs``; ``bftrainer.model.preamble`` runs them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.worker import SPENT_LOGS
-from bftrainer.preamble import why_not_started
-from bftrainer.wire.private import write_private
+from bftrainer.fleet.wire.private import write_private
+from bftrainer.model.preamble import why_not_started
 
 _MOST_READ_BYTES = 8192
 

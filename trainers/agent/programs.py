@@ -13,9 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bftrainer import process
+from bftrainer.batch import process
 from trainers.agent.preambles import NO_PREAMBLE, Output, Preamble
-from trainers.agent.starting import KILLED
+from trainers.agent.start import KILLED
 from trainers.agent.templates import TemplateEvents, when_ended
 
 LOG_NAME = "programs.log"  # output of the modules themselves

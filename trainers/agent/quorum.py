@@ -20,9 +20,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from bftrainer.elastic.control import Key, key_of
-from bftrainer.elastic.covering import cover
+from bftrainer.elastic.node_cover import cover
 from bftrainer.elastic.protocol import Commit, Member
-from bftrainer.wire.peers import PeerStanding, Surveyed
+from bftrainer.fleet.wire.peers import PeerStanding, Surveyed
 
 
 class Absent(enum.Enum):

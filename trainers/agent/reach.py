@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Member
-from bftrainer.wire.messages import WorkerSaid
+from bftrainer.fleet.wire.messages import WorkerSaid
 from trainers.agent.team import Team
 
 LOOK_S = 0.25

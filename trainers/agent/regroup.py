@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import Key, key_of
 from bftrainer.elastic.protocol import Commit, Member
-from bftrainer.wire.peers import (
+from bftrainer.fleet.wire.peers import (
     NO_KEY,
     Done,
     PassCommit,

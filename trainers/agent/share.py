@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from bftrainer import process
+from bftrainer.batch import process
 from trainers.agent.signals import heed_signals
-from trainers.agent.starting import TEMPLATE_PROGRAM, usual_environment
+from trainers.agent.start import TEMPLATE_PROGRAM, usual_environment
 
 if __name__ == "__main__":
     heed_signals()

@@ -13,8 +13,8 @@ from typing import Any
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import Key, key_of
-from bftrainer.wire.messages import WorkerExited, WorkerReport, WorkerSaid
-from bftrainer.wire.peers import NO_KEY, PeerStanding
+from bftrainer.fleet.wire.messages import WorkerExited, WorkerReport, WorkerSaid
+from bftrainer.fleet.wire.peers import NO_KEY, PeerStanding
 from trainers.agent.channel import Channel
 from trainers.agent.gather import FIRST, Gathered
 

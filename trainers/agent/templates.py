@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic import scratch
-from bftrainer.preamble import CODE
+from bftrainer.model.preamble import CODE
 from trainers.agent.channel import Channel
 from trainers.agent.preambles import NO_PREAMBLE, Output, Preamble
 from trainers.agent.signals import LEAVE_SIGNALS
-from trainers.agent.starting import (
+from trainers.agent.start import (
     KEEP_FREED_MEMORY,
     KILLED,
     Started,

@@ -21,8 +21,7 @@ from typing import Any
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.descendants import end_below, reap, sweep
-from bftrainer.errors import BftError
-from bftrainer.wire.messages import (
+from bftrainer.fleet.wire.messages import (
     StartWorker,
     TellWorker,
     WorkerExited,
@@ -30,14 +29,15 @@ from bftrainer.wire.messages import (
     WorkerSaid,
     WorkerStarted,
 )
-from bftrainer.wire.peers import PeerStanding
-from bftrainer.wire.refused_messages import RefusedMessages
+from bftrainer.fleet.wire.peers import PeerStanding
+from bftrainer.fleet.wire.refused_messages import RefusedMessages
+from bftrainer.model.errors import BftError
 from trainers.agent.channel import Channel
 from trainers.agent.gather import FIRST
 from trainers.agent.preambles import Preamble, placed
 from trainers.agent.programs import ProgramPool
-from trainers.agent.splitting import split
-from trainers.agent.starting import KILLED, Started
+from trainers.agent.split import split
+from trainers.agent.start import KILLED, Started
 from trainers.agent.team import Process, Team
 from trainers.agent.templates import Killed, TemplatePool
 

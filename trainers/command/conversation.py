@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass, replace
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.reporting import Reports, finite
+from bftrainer.elastic.reports import Reports, finite
 from bftrainer.model.trainer import CheckpointContract, Launch
 from trainers.agent.preambles import Preamble
 from trainers.command.lines import Pace, Place

@@ -23,12 +23,12 @@ from typing import BinaryIO
 from bftrainer.elastic import protocol
 from bftrainer.elastic.descendants import reap, sweep
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.keeping import LAST_S
 from bftrainer.elastic.ports import VARIABLE, listen_within
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
+from bftrainer.elastic.worker_keeper import LAST_S
+from bftrainer.fleet.runtimes.signals import signal_number
+from bftrainer.model.preamble import NOT_STARTED, under, why_not_started
 from bftrainer.model.trainer import Launch
-from bftrainer.preamble import NOT_STARTED, under, why_not_started
-from bftrainer.runtimes.signals import signal_number
 from trainers.command.conversation import Conversation, Orders, read_orders
 from trainers.command.directory import FencedError, directory_of, take
 from trainers.command.environment import program_environment

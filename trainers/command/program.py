@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from bftrainer import process
+from bftrainer.batch import process
 
 READ_BYTES = 1 << 16
 MAX_LINE_BYTES = 4096  # longer lines are logged but not parsed

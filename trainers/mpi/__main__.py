@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 
 import bftrainer
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic import protocol
 from bftrainer.elastic.mpi.boot import first_line
-from bftrainer.preamble import under
+from bftrainer.model.preamble import under
 from trainers.agent.preambles import Preamble
-from trainers.agent.starting import usual_environment
+from trainers.agent.start import usual_environment
 
 BOOT = Path(bftrainer.__file__).resolve().parent / "elastic" / "mpi" / "boot.py"
 

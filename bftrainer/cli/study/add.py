@@ -7,9 +7,9 @@ from dataclasses import replace
 import click
 
 from bftrainer.cli.common import json_option, socket_option
-from bftrainer.cli.study.finding import find_study, study_argument
-from bftrainer.cli.study.wishing import print_wanted
-from bftrainer.errors import UsageError
+from bftrainer.cli.study.lookup import find_study, study_argument
+from bftrainer.cli.study.wish import print_wanted
+from bftrainer.model.errors import UsageError
 from bftrainer.study.directory import is_running
 from bftrainer.study.wishes import Wishes, change_wishes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
 
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
 _TIME = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?\Z", re.ASCII)

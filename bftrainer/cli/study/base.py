@@ -19,9 +19,9 @@ from bftrainer.cli.checks import check_here, check_script
 from bftrainer.cli.directives import given, merge, read_directives
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submit_options import parse_sizes, spec_options
-from bftrainer.errors import UsageError
+from bftrainer.fleet.runtimes.base import inherits
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.runtimes.base import inherits
 from bftrainer.study.arguments import check_places
 from bftrainer.study.document import StudyDocument
 

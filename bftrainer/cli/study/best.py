@@ -6,10 +6,10 @@ import click
 
 from bftrainer.api.documents import document
 from bftrainer.cli.common import json_option, print_json, socket_option
-from bftrainer.cli.study.finding import find_path, study_argument, summary_of
-from bftrainer.cli.study.retraining import command_of
-from bftrainer.columns import shown
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.cli.study.lookup import find_path, study_argument, summary_of
+from bftrainer.cli.study.retrain import command_of
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.study.directory import read_directory
 
 

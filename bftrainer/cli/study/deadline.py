@@ -15,11 +15,11 @@ from bftrainer.api.documents import document
 from bftrainer.cli.common import duration, json_option, print_json, print_table, socket_option
 from bftrainer.cli.study.amounts import parse_price, parse_time
 from bftrainer.cli.trace import load, reading_options, selection_options
-from bftrainer.columns import shown
-from bftrainer.errors import UsageError
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.simulate.traces.fragments import Fragments
+    from bftrainer.batch.traces.fragments import Fragments
     from bftrainer.study.deadline.outlook import Outlook
     from bftrainer.study.deadline.reserve import Held
 
@@ -120,7 +120,7 @@ def _trace(path: Path, options: dict[str, Any]) -> Fragments:
     if options["nodes"] != ":" or options["start_s"] is not None:
         raise click.UsageError("--nodes and --start choose a part of a trace, not of a journal.")
     from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
-    from bftrainer.simulate.yesterday.journal import past_of  # noqa: PLC0415
+    from bftrainer.lab.yesterday.journal import past_of  # noqa: PLC0415
 
     with Journal.open(path, clock=time.time, is_verified=False) as opened:
         return past_of(opened, options["hours"] or math.inf).trace

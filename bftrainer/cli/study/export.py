@@ -9,7 +9,7 @@ import click
 
 from bftrainer.api.documents import document
 from bftrainer.cli.common import json_option, print_json, socket_option
-from bftrainer.cli.study.finding import find_path, study_argument, summary_of
+from bftrainer.cli.study.lookup import find_path, study_argument, summary_of
 
 _COLUMNS = (
     *("number", "stage", "value", "units", "budget", "node_s", "bracket", "parent", "attempt"),

@@ -10,7 +10,7 @@ import click
 from bftrainer.api.documents import document
 from bftrainer.cli.common import duration, json_option, print_json, print_table, socket_option
 from bftrainer.cli.study.amounts import parse_price, parse_time
-from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from bftrainer.study.plan.document import Amount, PlannedStage, PlanRequest, StudyPlan

@@ -9,13 +9,13 @@ from typing import Any
 from bftrainer.cli.common import connect
 from bftrainer.cli.spec import read_curve
 from bftrainer.cli.submit_options import parse_sizes
-from bftrainer.errors import BftError, UsageError
-from bftrainer.profile.curves import points_of
+from bftrainer.decide.throughput.curves import points_of
+from bftrainer.model.errors import BftError, UsageError
 from bftrainer.study.document import StudyDocument, read_study
 from bftrainer.study.plan.cloud import Billing, Cloud
 from bftrainer.study.plan.document import PlanRequest
-from bftrainer.study.plan.scaling import Draw, Scaling, scaling_of
-from bftrainer.study.plan.staging import RungStage, rung_stages
+from bftrainer.study.plan.scaling_profile import Draw, Scaling, scaling_of
+from bftrainer.study.plan.stages import RungStage, rung_stages
 from milp.problem import Curve
 
 MOST_STAGES, MOST_TRIALS = 100, 50_000

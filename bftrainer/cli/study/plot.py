@@ -8,8 +8,8 @@ import click
 
 from bftrainer.api.documents import schema
 from bftrainer.cli.common import json_option, print_json, socket_option
-from bftrainer.cli.study.finding import find_study, study_argument, summary_of
-from bftrainer.errors import UsageError
+from bftrainer.cli.study.lookup import find_study, study_argument, summary_of
+from bftrainer.model.errors import UsageError
 
 ENDINGS = (".png", ".svg", ".pdf")
 KINDS = ("history", "parallel", "importance", "rungs")

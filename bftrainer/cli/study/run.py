@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer import process
 from bftrainer.api.codec import encode
 from bftrainer.api.documents import document, schema
+from bftrainer.batch import process
 from bftrainer.cli.common import FollowingClient, connect, json_option, print_json, socket_option
-from bftrainer.cli.study.finding import (
+from bftrainer.cli.study.lookup import (
     await_verb,
     default_path,
     find_path,
@@ -28,8 +28,8 @@ from bftrainer.cli.study.finding import (
 )
 from bftrainer.cli.study.screen import Screen
 from bftrainer.cli.study.status import best_line
-from bftrainer.columns import shown
-from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.study.directory import (
     StudyDirectory,
     check_same,
@@ -110,7 +110,7 @@ def run(
         _reach(socket_name)  # before anything is written
         write_directory(study)
     if plan is not None:
-        from bftrainer.cli.study.planned import keep_plan  # noqa: PLC0415
+        from bftrainer.cli.study.plan_file import keep_plan  # noqa: PLC0415
 
         keep_plan(study, plan)
     if detach:
@@ -172,7 +172,7 @@ def _checks(study: StudyDirectory) -> tuple[str, ...]:
 
 
 def _plan_of(study: StudyDirectory, path: Path) -> StudyPlan:
-    from bftrainer.cli.study.planned import plan_for  # noqa: PLC0415
+    from bftrainer.cli.study.plan_file import plan_for  # noqa: PLC0415
 
     return plan_for(study, path)
 

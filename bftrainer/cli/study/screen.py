@@ -9,8 +9,8 @@ import click
 
 from bftrainer.cli.common import is_terminal
 from bftrainer.cli.study.status import best_line
-from bftrainer.columns import shown
-from bftrainer.errors import BftError
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError
 from bftrainer.study.directory import StudyDirectory
 
 REFRESH_S = 1.0
@@ -39,7 +39,7 @@ class Screen:
 
     def _summary(self) -> str:
         """Return the summary as the loop last wrote it, in one line."""
-        from bftrainer.cli.study.finding import read_summary  # noqa: PLC0415 - pydantic is slow
+        from bftrainer.cli.study.lookup import read_summary  # noqa: PLC0415 - pydantic is slow
 
         if time.monotonic() - self._read_s >= REFRESH_S:
             self._read_s = time.monotonic()

@@ -6,8 +6,8 @@ import click
 
 from bftrainer.api.documents import document
 from bftrainer.cli.common import duration, json_option, print_json, print_table, socket_option
-from bftrainer.cli.study.finding import find_path, study_argument, summary_of
-from bftrainer.columns import shown
+from bftrainer.cli.study.lookup import find_path, study_argument, summary_of
+from bftrainer.model.columns import shown
 from bftrainer.study.outcome import StudySummary, TrialRow, parameters_line
 
 MOST_SHOWN = 20  # of the trials that are over

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from bftrainer.cli.common import json_option, socket_option
-from bftrainer.cli.study.finding import find_study, study_argument
-from bftrainer.cli.study.wishing import print_wanted, wish
+from bftrainer.cli.study.lookup import find_study, study_argument
+from bftrainer.cli.study.wish import print_wanted, wish
 from bftrainer.study.wishes import stopped
 
 

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, runtime_checkable
 
-from bftrainer.canonical import CanonicalError, from_plain
-from bftrainer.errors import UsageError
+from bftrainer.batch.batch_system import OptionError, OptionProblem
+from bftrainer.decide.throughput.fit import MeasuredSize
+from bftrainer.model.canonical import CanonicalError, from_plain
+from bftrainer.model.errors import UsageError
+from bftrainer.model.plugins import load_plugin, plugin_names
 from bftrainer.model.terms import Terms
-from bftrainer.plugins import load_plugin, plugin_names
-from bftrainer.poll.batch_system import OptionError, OptionProblem
-from bftrainer.profile.fit import MeasuredSize
 from milp.problem import Allocation, Problem
 
 ENTRY_POINT_GROUP = "bftrainer.policies"

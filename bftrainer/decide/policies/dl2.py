@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.distribution import Handing
+from bftrainer.decide.policies.dl2_model import ModelError, of_text, short_hash
+from bftrainer.decide.policies.dl2_network import Array, Mask, Network
 from bftrainer.decide.policies.dl2_rows import FEATURES, Rows
-from bftrainer.decide.policies.handing import Handing
-from bftrainer.learned.model_file import ModelError, of_text, short_hash
-from bftrainer.learned.network import Array, Mask, Network
+from bftrainer.model.plugins import content_of
 from bftrainer.model.terms import Term
-from bftrainer.plugins import content_of
 from milp.problem import Problem
 
 WINDOW = 40  # trainers seen: those with nodes, then by submission

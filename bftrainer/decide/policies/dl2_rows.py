@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from bftrainer.decide.policies.base import Context
-from bftrainer.decide.policies.filling import samples_ahead
-from bftrainer.decide.policies.handing import Handing
-from bftrainer.learned.network import Array
+from bftrainer.decide.policies.distribution import Handing
+from bftrainer.decide.policies.dl2_network import Array
+from bftrainer.decide.policies.greedy_steps import samples_ahead
 
 FEATURES = 16
 HOUR_S = 3600.0

@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.filling import Step, admit, fill, terms_of
-from bftrainer.decide.policies.handing import Handing
+from bftrainer.decide.policies.distribution import Handing
+from bftrainer.decide.policies.greedy_steps import Step, admit, fill, terms_of
 from bftrainer.model.terms import Term
 from milp.problem import Problem
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.sharing import share_out
+from bftrainer.decide.policies.class_choice import share_out
 from bftrainer.model.terms import Term
 from milp.problem import Problem
 

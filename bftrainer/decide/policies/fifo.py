@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.handing import Handing
-from bftrainer.decide.policies.queueing import serve
+from bftrainer.decide.policies.distribution import Handing
+from bftrainer.decide.policies.queue_order import serve
 from milp.problem import Problem
 
 

@@ -10,8 +10,15 @@ trainer is equally fast on all classes that it accepts, as everywhere in this pr
 from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.filling import Step, admit, fair_sizes, fill, next_rise, terms_of
-from bftrainer.decide.policies.handing import Handing
+from bftrainer.decide.policies.distribution import Handing
+from bftrainer.decide.policies.greedy_steps import (
+    Step,
+    admit,
+    fair_sizes,
+    fill,
+    next_rise,
+    terms_of,
+)
 from bftrainer.decide.policies.time_shares import max_min_time_shares
 from bftrainer.model.terms import Term
 from milp.problem import Problem

@@ -9,8 +9,8 @@ those of the goal.
 from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.filling import Step, admit, fill, samples_ahead, saved, terms_of
-from bftrainer.decide.policies.handing import Handing, seconds
+from bftrainer.decide.policies.distribution import Handing, seconds
+from bftrainer.decide.policies.greedy_steps import Step, admit, fill, samples_ahead, saved, terms_of
 from bftrainer.model.terms import Term
 from milp.problem import Problem
 

@@ -12,7 +12,8 @@ in place, and its avoidance of shared nodes.
 from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.filling import (
+from bftrainer.decide.policies.distribution import Handing, seconds
+from bftrainer.decide.policies.greedy_steps import (
     Step,
     admit,
     fair_sizes,
@@ -21,7 +22,6 @@ from bftrainer.decide.policies.filling import (
     saved,
     terms_of,
 )
-from bftrainer.decide.policies.handing import Handing, seconds
 from bftrainer.model.terms import Term
 from milp.problem import Problem
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.handing import Handing, seconds
-from bftrainer.decide.policies.queueing import by_key, serve
+from bftrainer.decide.policies.distribution import Handing, seconds
+from bftrainer.decide.policies.queue_order import by_key, serve
 from bftrainer.model.terms import Term
 from milp.problem import Problem
 

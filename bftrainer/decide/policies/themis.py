@@ -15,9 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.filling import Step, admit, fair_sizes, fill, next_rise, terms_of
-from bftrainer.decide.policies.handing import Handing, seconds
-from bftrainer.decide.policies.queueing import Lease
+from bftrainer.decide.policies.distribution import Handing, seconds
+from bftrainer.decide.policies.greedy_steps import (
+    Step,
+    admit,
+    fair_sizes,
+    fill,
+    next_rise,
+    terms_of,
+)
+from bftrainer.decide.policies.queue_order import Lease
 from bftrainer.model.terms import Term
 from milp.problem import Problem
 

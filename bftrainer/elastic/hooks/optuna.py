@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from bftrainer.elastic import reporting
+from bftrainer.elastic import reports
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.parameters import params
 
@@ -125,7 +125,7 @@ class Trial:
         budget = _budget()
         done = self._step + 1
         # Beyond the budget, where some count from 1, it would hide what the objective returns.
-        reporting.report(value, epoch=done if budget is None else min(done, budget))
+        reports.report(value, epoch=done if budget is None else min(done, budget))
 
     def should_prune(self) -> bool:
         """Return False: the study parks or ends a trial that is not to go on."""
@@ -155,7 +155,7 @@ def run(objective: Callable[[Trial], Any]) -> None:
         log.warning("the objective ended its trial: TrialPruned %s", error)
         return
     done = None if one.last_step is None else one.last_step + 1
-    reporting.report(value, epoch=_budget() or done)
+    reports.report(value, epoch=_budget() or done)
 
 
 def _budget() -> int | None:

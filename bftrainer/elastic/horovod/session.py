@@ -20,8 +20,8 @@ from bftrainer.elastic.abandonable import Broken
 from bftrainer.elastic.control import Control, die, key_of
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import WorkerGenerations
+from bftrainer.elastic.horovod.checkpoints import Saver
 from bftrainer.elastic.horovod.counts import Counts
-from bftrainer.elastic.horovod.saving import Saver
 from bftrainer.elastic.horovod.world import HorovodContext
 from bftrainer.elastic.protocol import Commit, Failed, Finished, Warm
 

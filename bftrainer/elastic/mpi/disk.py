@@ -23,8 +23,8 @@ from bftrainer.elastic.files import UnreadableError
 from bftrainer.elastic.mpi.state import MpiState
 from bftrainer.elastic.patience import patiently
 from bftrainer.elastic.protocol import Saved
-from bftrainer.elastic.reporting import NO_REPORTS
-from bftrainer.elastic.unsaved import telling
+from bftrainer.elastic.reports import NO_REPORTS
+from bftrainer.elastic.save_failures import telling
 
 log = logging.getLogger("bftrainer.elastic")
 

@@ -20,7 +20,7 @@ from bftrainer.elastic.control import Control, Key, end_as_loss, key_of
 from bftrainer.elastic.generations import WorkerGenerations
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
-from bftrainer.elastic.mpi.joining import Union, unite
+from bftrainer.elastic.mpi.connection import Union, unite
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
 from bftrainer.elastic.protocol import Commit
 

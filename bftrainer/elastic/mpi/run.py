@@ -17,9 +17,9 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.disk import Disk
-from bftrainer.elastic.mpi.launched import Launched
 from bftrainer.elastic.mpi.membership import Change, MpiMembership
 from bftrainer.elastic.mpi.memory import RecentCopies
+from bftrainer.elastic.mpi.standalone import Launched
 from bftrainer.elastic.mpi.state import BlockRows, MpiState
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
 from bftrainer.elastic.parameters import params

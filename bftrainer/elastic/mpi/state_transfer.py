@@ -16,7 +16,7 @@ from bftrainer.elastic.mpi.memory import RecentCopies, choose
 from bftrainer.elastic.mpi.plan import RowSpan, pieces
 from bftrainer.elastic.mpi.samples import SampleCount
 from bftrainer.elastic.mpi.state import BlockRows, MpiState
-from bftrainer.elastic.reporting import Reports
+from bftrainer.elastic.reports import Reports
 
 
 class MpiStateTransfer:

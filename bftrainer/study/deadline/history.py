@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bftrainer.simulate.traces.fragments import Fragments
-from bftrainer.simulate.whatif.idle import held_down
+from bftrainer.batch.traces.fragments import Fragments
+from bftrainer.batch.traces.idle import held_down
 
 Counts = NDArray[np.int64]
 

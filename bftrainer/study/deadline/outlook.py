@@ -14,9 +14,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from bftrainer.errors import ExitCode, UsageError
-from bftrainer.simulate.traces.fragments import HOUR_S, Fragments
-from bftrainer.study.deadline.finishing import finish_s
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments
+from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.study.deadline.completion import finish_s
 from bftrainer.study.deadline.futures import Drawing, futures
 from bftrainer.study.deadline.history import History, history_of
 from bftrainer.study.deadline.reserve import Held, held, least_reserve

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bftrainer.simulate.traces.fragments import HOUR_S
-from bftrainer.study.deadline.finishing import finish_s
+from bftrainer.batch.traces.fragments import HOUR_S
+from bftrainer.study.deadline.completion import finish_s
 from bftrainer.study.deadline.history import Counts
 
 Floats = NDArray[np.float64]

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.study.deadline.history import Counts
-from bftrainer.study.plan.scaling import Scaling
-from bftrainer.study.plan.staging import RungStage, rung_stages
+from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.plan.stages import RungStage, rung_stages
 from bftrainer.study.rungs.asha import Asha
 from bftrainer.study.rungs.median import Median
 from bftrainer.study.rungs.none import Full

@@ -14,9 +14,9 @@ from bftrainer.study.plan.draws import Floats
 from bftrainer.study.plan.exact import exact, fastest
 from bftrainer.study.plan.greedy import Reading, descend, greedy
 from bftrainer.study.plan.naive import naive
-from bftrainer.study.plan.scaling import Scaling
+from bftrainer.study.plan.scaling_profile import Scaling
 from bftrainer.study.plan.stage_cost import Costs, Planned
-from bftrainer.study.plan.staging import RungStage, experiment_of
+from bftrainer.study.plan.stages import RungStage, experiment_of
 from bftrainer.study.plan.static import static
 
 NAME: Final = "study-plan"  # of the document

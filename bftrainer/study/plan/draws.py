@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bftrainer.study.plan.experiment import Stage
-from bftrainer.study.plan.scaling import Draw, Scaling
+from bftrainer.study.plan.scaling_profile import Draw, Scaling
 
 Floats = npt.NDArray[np.float64]
 LEAST = 0.05  # nothing is faster than this share of its mean

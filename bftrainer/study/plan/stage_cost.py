@@ -17,7 +17,7 @@ import numpy as np
 from bftrainer.study.plan.cloud import Billing, Cloud
 from bftrainer.study.plan.draws import Floats, unit_draws
 from bftrainer.study.plan.experiment import Experiment
-from bftrainer.study.plan.scaling import Scaling
+from bftrainer.study.plan.scaling_profile import Scaling
 
 SAMPLES = 20
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bftrainer.simulate.canvas import matplotlib
 from bftrainer.study.parameters import CategoricalParameter, Parameter
+from bftrainer.study.plots.canvas import matplotlib
 from bftrainer.study.plots.material import Material
 from bftrainer.study.plots.style import BEST, OTHERWISE, text
-from bftrainer.study.stored import Scalar
+from bftrainer.study.trial_record import Scalar
 
 TICKS = 5
 FAINT = 0.3  # opacity of lines when there are many

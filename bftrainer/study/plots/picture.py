@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.simulate.canvas import new_canvas
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.study.plots import history, importance, parallel, rungs
+from bftrainer.study.plots.canvas import new_canvas
 from bftrainer.study.plots.material import Material
 from bftrainer.study.plots.style import OTHERWISE, text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bftrainer.columns import shown
-from bftrainer.simulate.canvas import matplotlib
+from bftrainer.model.columns import shown
+from bftrainer.study.plots.canvas import matplotlib
 from bftrainer.study.plots.material import Material
 
 OTHERWISE = "print the numbers with 'bftrainer study export'"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from bftrainer.study.rungs.standing import require
+from bftrainer.study.rungs.ranking import require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bftrainer.study.ladder import Rung
+from bftrainer.study.rungs.ranking import require
 from bftrainer.study.rungs.sha import halve
-from bftrainer.study.rungs.standing import require
 from bftrainer.study.trials import Start, Trial, Verdicts
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bftrainer.study.rungs.none import train_fully
-from bftrainer.study.rungs.standing import require
+from bftrainer.study.rungs.ranking import require
 from bftrainer.study.trials import Stage, Trial, Value, Verdicts
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bftrainer.study.rungs.standing import best_first, require
+from bftrainer.study.rungs.ranking import best_first, require
 from bftrainer.study.trials import Stage, Start, Trial, Verdicts
 
 _QUARTER = 4

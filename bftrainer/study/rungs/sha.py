@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from bftrainer.study.ladder import Rung, ladder
 from bftrainer.study.rungs.halving import Halving
-from bftrainer.study.rungs.standing import best_first, rung_of
+from bftrainer.study.rungs.ranking import best_first, rung_of
 from bftrainer.study.trials import Stage, Start, Trial, Verdicts
 
 

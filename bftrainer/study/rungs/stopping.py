@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from bftrainer.study.rungs.halving import Halving
 from bftrainer.study.rungs.none import train_fully
-from bftrainer.study.rungs.standing import first_beyond
+from bftrainer.study.rungs.ranking import first_beyond
 from bftrainer.study.trials import Trial, Verdicts
 
 

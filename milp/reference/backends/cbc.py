@@ -3,7 +3,7 @@
 CBC takes SOS2 sets as they are, but not safely: of models that have an optimum it crashed
 or hung on one in twenty (python-mip 1.15, more with a start), and python-mip 2.0 crashes
 on each or calls it infeasible. With segments none did. It belongs in a child process
-(``milp.reference.limited``) all the same.
+(``milp.reference.guard``) all the same.
 """
 
 from __future__ import annotations

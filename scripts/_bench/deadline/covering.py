@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from bftrainer.simulate.traces.fragments import HOUR_S
-from bftrainer.simulate.traces.generator import GeneratorParameters, generate
-from bftrainer.study.deadline.finishing import finish_s
+from bftrainer.batch.traces.fragments import HOUR_S
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
+from bftrainer.study.deadline.completion import finish_s
 from bftrainer.study.deadline.futures import Drawing, futures
 from bftrainer.study.deadline.history import Counts, History
 from bftrainer.study.deadline.outlook import interval

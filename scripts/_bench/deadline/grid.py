@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bftrainer.simulate.traces.fragments import HOUR_S, Fragments
-from bftrainer.study.deadline.finishing import finish_s
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments
+from bftrainer.study.deadline.completion import finish_s
 from bftrainer.study.deadline.futures import Drawing, futures
 from bftrainer.study.deadline.history import Counts, History, history_of
 from bftrainer.study.deadline.work import Work, parts_of
-from bftrainer.study.plan.scaling import Scaling
+from bftrainer.study.plan.scaling_profile import Scaling
 from bftrainer.study.rungs.none import Full
 from bftrainer.study.rungs.sha import Sha
 from bftrainer.study.trials import Rule

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from bftrainer.simulate.costs import MEASURED
-from bftrainer.simulate.session import Choices
-from bftrainer.simulate.studies.curves import drawn
-from bftrainer.simulate.studies.session import play_study
-from bftrainer.simulate.studies.trials import SimStudy
-from bftrainer.simulate.traces.fragments import HOUR_S, Fragments
-from bftrainer.simulate.workloads.submission import Submission
-from bftrainer.study.deadline.finishing import finish_s
+from _bench.studies.curves import drawn
+from _bench.studies.session import play_study
+from _bench.studies.trials import SimStudy
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments
+from bftrainer.lab.simulator.costs import MEASURED
+from bftrainer.lab.simulator.session import Choices
+from bftrainer.lab.workloads.submission import Submission
+from bftrainer.study.deadline.completion import finish_s
 from bftrainer.study.deadline.work import Work, parts_of
 from bftrainer.study.ladder import ladder
 from bftrainer.study.rungs.asha import Asha

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from bftrainer.simulate.traces import read_trace
-from bftrainer.simulate.traces.fragments import HOUR_S, Fragments
-from bftrainer.simulate.traces.generator import GeneratorParameters, generate
+from bftrainer.batch.traces import read_trace
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
 
 SUMMIT: Final = "summit-2021-02-10_17-idle-fragments.npz"
 FIT_H: Final = 72.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 
-from bftrainer.simulate.traces.fragments import HOUR_S
-from bftrainer.study.deadline.finishing import finish_s
+from bftrainer.batch.traces.fragments import HOUR_S
+from bftrainer.study.deadline.completion import finish_s
 from bftrainer.study.deadline.futures import Drawing, futures
 from bftrainer.study.deadline.reserve import least_reserve
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from _bench.own.people import SCRIPT, Researcher, offered_node_s
 from _bench.waiting import wait_until
-from bftrainer.actuate.group import Rescaled
 from bftrainer.api.client import Client
-from bftrainer.canonical import from_plain
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.tryout import records
+from bftrainer.fleet.generations.members import Rescaled
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.lab.tryout import records
+from bftrainer.model.canonical import from_plain
 from slurm_plugins.testcluster.workload import WorkloadItem, WorkloadRun
 
 PATIENCE_S = 120.0

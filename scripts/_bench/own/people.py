@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from _bench.waiting import BenchError
-from bftrainer import process
+from bftrainer.batch import process
 from slurm_plugins.testcluster import SlurmTestCluster
 from slurm_plugins.testcluster.workload import JobRecord, WorkloadItem
 

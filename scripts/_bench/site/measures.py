@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from _bench.site.arms import Arm, Harvest, Outcome
-from _bench.site.cells import Cell
 from _bench.targets import Target
+from bftrainer.lab.site.arms import Arm, Harvest, Outcome
+from bftrainer.lab.site.cells import Cell
 
 MOST_AVOIDABLE = 5.0  # per 1,000 backfill starts
 FEWEST_STARTS = 2000

@@ -10,10 +10,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from _bench.site.arms import Outcome, Stage
-from _bench.site.jobs import JobSpec
-from _bench.site.machine import SlurmSettings
 from _bench.targets import Target
+from bftrainer.lab.site.arms import Outcome, Stage
+from bftrainer.lab.site.jobs import JobSpec
+from bftrainer.lab.site.machine import SlurmSettings
 
 N_BUSY, N_OURS = 10, 20
 SETTLE_S, COUNTED_S = 600.0, 7200.0

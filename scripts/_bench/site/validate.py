@@ -21,11 +21,6 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
-from _bench.site.backfill import Backfill
-from _bench.site.jobs import Job, JobSpec
-from _bench.site.machine import Machine, SlurmSettings
-from _bench.site.main_scheduler import MainScheduler
-from _bench.site.nodesets import NodeSet
 from _bench.targets import Target
 from _bench.zero_harm import cycles
 from _bench.zero_harm.arm import PHASE
@@ -33,6 +28,11 @@ from _bench.zero_harm.cells import Settings
 from _bench.zero_harm.runs import JobOutcome
 from _bench.zero_harm.submit import Submitter
 from _bench.zero_harm.workload import Demand, PlannedJob, generate
+from bftrainer.lab.site.backfill import Backfill
+from bftrainer.lab.site.jobs import Job, JobSpec
+from bftrainer.lab.site.machine import Machine, SlurmSettings
+from bftrainer.lab.site.main_scheduler import MainScheduler
+from bftrainer.lab.site.nodesets import NodeSet
 from slurm_plugins.testcluster import SlurmTestCluster
 
 N_NODES, BF_INTERVAL_S = 16, 10

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from _bench.site.arms import Arm, Outcome, Stage, play
+from bftrainer.lab.site.arms import Arm, Outcome, Stage, play
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bftrainer.api.client import Client
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 
 PAUSE_S = 0.25
 PATIENCE_S = 20.0

@@ -20,8 +20,8 @@ from _bench.torture.ports import Stranger
 from _bench.torture.submissions import Submitter
 from _bench.waiting import wait_until
 from _bench.zero_harm.arm import light_trainers
-from bftrainer import process
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.batch import process
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerSpec
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 

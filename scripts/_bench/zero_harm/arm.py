@@ -25,7 +25,7 @@ from _bench.zero_harm.cells import Cell, Settings
 from _bench.zero_harm.runs import Run
 from _bench.zero_harm.submit import Submitter
 from _bench.zero_harm.workload import PlannedJob
-from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerSpec
 from milp.problem import Curve
 from slurm_plugins.testcluster import SlurmTestCluster

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from _bench.zero_harm.runs import NodeSpan, PlanSeen, Sidecar
+from bftrainer.batch.queue.backfill import slot_begin_s
 from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
-from bftrainer.queue.backfill import slot_begin_s
 
 
 def read(

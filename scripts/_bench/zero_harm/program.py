@@ -22,7 +22,7 @@ from _bench.zero_harm.arm import Stage
 from _bench.zero_harm.cells import Cell, Settings
 from _bench.zero_harm.runs import Run, Shelf
 from _bench.zero_harm.workload import jittered
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 
 SET_UP_PATIENCE_S = 300.0
 LONGEST_CYCLE_S = 30.0  # clusters side by side begin theirs evenly apart in it

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from _bench.zero_harm.runs import JobOutcome
 from _bench.zero_harm.workload import PlannedJob
-from bftrainer.errors import BatchSystemError
+from bftrainer.model.errors import BatchSystemError
 from slurm_plugins.testcluster import SlurmTestCluster
 
 COMMANDS_AT_ONCE = 6

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import device, offering
+from bftrainer.elastic import backend_offer, device
 from bftrainer.elastic import group as groups
-from bftrainer.elastic.choosing import BackendOffer
+from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.device import DeviceCollective
 
 NO_GPU = BackendOffer(why_not="the model is not on a GPU")
@@ -54,4 +54,4 @@ def pretend(kind: str) -> None:
     if kind == "gloo":
         device.new_nccl = over_gloo
     if kind in ("gloo", "missing"):
-        offering.offer_of = offer_of
+        backend_offer.offer_of = offer_of

@@ -21,10 +21,10 @@ from bftrainer.api.codec import CodecError, encode
 from bftrainer.api.documents import document, listing, schema, trials_document
 from bftrainer.api.http_protocol import EmbeddedServer, PeerProtocol
 from bftrainer.api.peer import Credentials
-from bftrainer.api.reading import read_submission
+from bftrainer.api.requests import read_submission
 from bftrainer.api.routes import Routes
 from bftrainer.api.trials import read_trials
-from bftrainer.errors import BftError
+from bftrainer.model.errors import BftError
 from bftrainer.model.study import TrialTag
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.model.views import LogFile

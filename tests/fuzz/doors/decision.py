@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bftrainer.api.codec import CodecError, decode, parse
-from bftrainer.api.reading import MAX_BODY_BYTES
-from bftrainer.errors import UsageError
+from bftrainer.api.requests import MAX_BODY_BYTES
 from bftrainer.model.decision import Settings
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 from milp.codec import canonical_json, problem_from_dict, problem_hash, problem_to_dict
 from milp.errors import ProblemError

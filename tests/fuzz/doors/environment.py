@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tempfile
 
-from bftrainer import notification
+from bftrainer.api import notification
 from bftrainer.api.admission import MAX_STRING_BYTES
 from bftrainer.cli.preamble import read_preamble
-from bftrainer.errors import UsageError
+from bftrainer.model.errors import UsageError
+from bftrainer.model.preamble import MAX_BYTES, why_not_started
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.preamble import MAX_BYTES, why_not_started
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings, texts
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bftrainer.actuate.failures import given_up
-from bftrainer.actuate.group import WorkerFailed
-from bftrainer.explain.failures import trouble
-from bftrainer.policy.model import SitePolicy
+from bftrainer.daemon.explain.failures import trouble
+from bftrainer.fleet.generations.failures import given_up
+from bftrainer.fleet.generations.members import WorkerFailed
+from bftrainer.site.policy.model import SitePolicy
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts
 from tests.support.generations import Driver

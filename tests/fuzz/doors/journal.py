@@ -11,23 +11,21 @@ from typing import Any
 from sqlalchemy import create_engine, insert
 from sqlalchemy.pool import StaticPool
 
-from bftrainer.canonical import CanonicalError, decode, parse
-from bftrainer.errors import BftError
-from bftrainer.journal import acknowledged, schema
+from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.endpoint import port_in
+from bftrainer.fleet.wire.keys import load_pair
+from bftrainer.journal import mark, schema
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.lock import held
 from bftrainer.journal.projection import Projection
 from bftrainer.journal.verify import NO_HASH, entry_hash, verify
+from bftrainer.model.canonical import CanonicalError, decode, parse
+from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerRecord
-from bftrainer.wire.agent_config import AgentConfig
-from bftrainer.wire.endpoint import port_in
-from bftrainer.wire.keys import load_pair
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 
-_MARK = acknowledged.encode(
-    acknowledged.Mark(writes=3, seq=7, sha256="a" * 64, incarnation=1, last_pilot=5)
-)
+_MARK = mark.encode(mark.Mark(writes=3, seq=7, sha256="a" * 64, incarnation=1, last_pilot=5))
 _LOCK = b'{"pid": 4711, "host": "login1"}\n'
 _KEYS = {"public": "k" * 40, "secret": "s" * 40}
 _AGENT = {
@@ -108,7 +106,7 @@ _rows = documents(*_ROWS).map(
 DOORS = (
     Door(
         name="journal-mark",
-        call=acknowledged.decode,
+        call=mark.decode,
         inputs=bytestrings(_MARK),
         from_bytes=bytes,
     ),

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from hypothesis.strategies import SearchStrategy
 
-from bftrainer.hostlist import ParseError
+from bftrainer.batch.pilot_names import pilot_of
 from bftrainer.model.cluster import NodeState
-from bftrainer.poll.pilot_names import pilot_of
-from lsf_adapters import bslots, dates, hosts, planned, queue_list, queues
+from bftrainer.model.hostlist import ParseError
+from lsf_adapters import bslots, dates, hosts, planned_starts, queue_list, queues
 from lsf_adapters.dialect import Dialect, cluster_of
 from lsf_adapters.long_form import LongForm
 from lsf_adapters.requests import Asked, JobRow, asked_hosts, hosts_of, job_of
@@ -188,10 +188,10 @@ DOORS = (
     _door("gpus", hosts.gpus, texts(_GPUS)),
     _door("load", hosts.loads, texts(_read("lsload-lock"))),
     _door("reservations", lambda text: reservations(text, _NOW_S), texts(_RESERVED)),
-    _door("plan", planned.plans, texts(_PLAN)),
+    _door("plan", planned_starts.plans, texts(_PLAN)),
     _door(
         "windows",
-        lambda text: planned.unfillable_until_s(bslots.windows(text), _NOW_S),
+        lambda text: planned_starts.unfillable_until_s(bslots.windows(text), _NOW_S),
         texts(
             "SLOTS: 4\nRUNTIME: 25 hours 42 minutes\nHOSTS: 4*n1\n",
             "SLOTS: 8\nRUNTIME: UNLIMITED\nHOSTS: 4*n1 4*n2\n",

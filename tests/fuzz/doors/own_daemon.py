@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from bftrainer.api import address
-from bftrainer.api.far_server import request_of
+from bftrainer.api.remote_server import request_of
 from slurm_plugins import own_limits
 from slurm_plugins.own_limits import Taken
 from tests.fuzz.door import Door

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from bftrainer.policy import PolicyErrors, load_policy
+from bftrainer.site.policy import PolicyErrors, load_policy
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings
 

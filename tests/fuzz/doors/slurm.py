@@ -8,11 +8,11 @@ from pathlib import Path
 
 from hypothesis.strategies import SearchStrategy
 
-from bftrainer.hostlist import ParseError, expand
+from bftrainer.batch.queue.snapshot_model import PrintedQueue
 from bftrainer.model.cluster import Partition
 from bftrainer.model.features import meets, rule_of
-from bftrainer.queue.printed import PrintedQueue
-from slurm_plugins import asked, doctor, parse, states
+from bftrainer.model.hostlist import ParseError, expand
+from slurm_plugins import doctor, job_requests, parse, states
 from slurm_plugins.constraint import ways_of
 from slurm_plugins.counts import gpus_of, whole
 from slurm_plugins.hook.lines import announcement
@@ -52,7 +52,7 @@ _NO_SEPARATORS = dict.fromkeys(map(ord, ("\n", parse.RECORD, parse.FIELD)))
 _QUEUE = (_RECORDED / "busy.squeue.txt").read_text()
 _QUEUED = parse.jobs(_QUEUE)
 _WANTS = (_RECORDED / "asks.asked.txt").read_text()
-_WANTED = {**asked.rows(_WANTS), "7": None}
+_WANTED = {**job_requests.rows(_WANTS), "7": None}
 
 
 def _recorded(*names: str) -> SearchStrategy[str]:
@@ -84,7 +84,7 @@ def _beside_another(text: str) -> None:
     if parse.jobs(row + _QUEUE)[1:] != _QUEUED:
         raise AssertionError("another job was read otherwise")
     row = f"{_written(_ASKED, _OF_ASKED, text)}{parse.RECORD}\n"
-    if {**asked.rows(row + _WANTS), "7": None} != _WANTED:
+    if {**job_requests.rows(row + _WANTS), "7": None} != _WANTED:
         raise AssertionError("what another job asks for was read otherwise")
 
 
@@ -142,7 +142,7 @@ DOORS = (
     _door("slurm-gres", gpus_of, texts("gpu:a100:4(S:0-1),nvme:1", "gres:gpu"), refuses=True),
     _door("slurm-jobs", parse.jobs, _recorded("busy.squeue", "asks.squeue"), refuses=True),
     _door("slurm-job-beside-another", _beside_another, _CONSTRAINTS | _VALUES),
-    _door("slurm-asked", asked.rows, _recorded("busy.asked", "asks.asked"), refuses=True),
+    _door("slurm-asked", job_requests.rows, _recorded("busy.asked", "asks.asked"), refuses=True),
     _door("slurm-nodes", parse.node_rows, _recorded("busy.sinfo", "trouble.sinfo"), refuses=True),
     _door("slurm-names", parse.pilot_names, _recorded("busy.names"), refuses=True),
     _door(

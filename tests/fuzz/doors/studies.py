@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bftrainer.cli.study.finding import read_summary
-from bftrainer.errors import BftError
+from bftrainer.cli.study.lookup import read_summary
+from bftrainer.model.errors import BftError
 from bftrainer.study.directory import read_directory
 from bftrainer.study.document import StudyErrors, read_study
 from bftrainer.study.wishes import read_wishes

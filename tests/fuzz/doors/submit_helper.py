@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from bftrainer.submit.helper import FILES, Refused, parse
+from bftrainer.site.submit.helper import FILES, Refused, parse
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings
 

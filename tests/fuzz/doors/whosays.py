@@ -15,24 +15,24 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from bftrainer.actuate import stimuli
-from bftrainer.actuate.adoption import adopt
-from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.group import worker_on
-from bftrainer.actuate.reported_workers import judge as judge_reports
-from bftrainer.actuate.stalling import Stall
-from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fields import is_deep
 from bftrainer.elastic.protocol import ProtocolError
-from bftrainer.elastic.reporting import finite
+from bftrainer.elastic.reports import finite
+from bftrainer.fleet.generations import stimuli
+from bftrainer.fleet.generations.adoption import adopt
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.members import worker_on
+from bftrainer.fleet.generations.stalls import Stall
+from bftrainer.fleet.trainers.reported_workers import judge as judge_reports
+from bftrainer.fleet.trainers.trainers import TrainerBook
+from bftrainer.fleet.wire.messages import WorkerReport
+from bftrainer.fleet.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding
+from bftrainer.fleet.wire.refused_messages import RefusedMessages
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.policy.model import SitePolicy
-from bftrainer.wire.messages import WorkerReport
-from bftrainer.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding
-from bftrainer.wire.refused_messages import RefusedMessages
+from bftrainer.site.policy.model import SitePolicy
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents, numbers, texts
 from tests.support.generations import offer

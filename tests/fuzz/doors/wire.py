@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from bftrainer.actuate.reported_workers import judge
-from bftrainer.wire.messages import (
+from bftrainer.fleet.trainers.reported_workers import judge
+from bftrainer.fleet.wire.messages import (
     MAX_MESSAGE_BYTES,
     Hello,
     WireError,

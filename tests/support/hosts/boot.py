@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic import descendants
 from tests.support.hosts.rack import PATH, HostError, Rack
 from tests.support.own_root import KERNELS_DIRECTORIES

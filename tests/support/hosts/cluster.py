@@ -12,7 +12,7 @@ from typing import IO, Any, Self
 
 import pytest
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.support.accounts import why_closed
 from tests.support.hosts import etc, rules
 from tests.support.hosts.boot import ROOT, Booting

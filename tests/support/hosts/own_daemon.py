@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from bftrainer import process
-from bftrainer.tryout.records import EpochUse, Line, epochs
+from bftrainer.batch import process
+from bftrainer.lab.tryout.records import EpochUse, Line, epochs
 from tests.support.hosts.cluster import Cluster
 from tests.support.hosts.plan import LOGIN
 from tests.support.waiting import wait_for

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from bftrainer import process
+from bftrainer.batch import process
 from bftrainer.elastic import descendants
 from tests.support.hosts.plan import USERS
 from tests.support.waiting import wait_for

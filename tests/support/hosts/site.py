@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Self, cast
 
-from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.local.running import LocalServer
+from bftrainer.batch.local.launch import LocalServer
+from bftrainer.lab.demo.sidecar import DaemonProcess
 from tests.support.hosts.cluster import Cluster, running_hosts
 from tests.support.hosts.plan import LOGIN
 from tests.support.site import Site, environment

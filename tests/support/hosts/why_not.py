@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.support.hosts.rack import PATH
 
 _NEEDS = {

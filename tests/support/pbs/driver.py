@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bftrainer import process
-from bftrainer.local.running import start_server
+from bftrainer.batch import process
+from bftrainer.batch.local.launch import start_server
 
 COMMANDS = ("qsub", "qstat", "qdel", "pbsnodes", "pbs_rstat")
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.support.volclava.config import ACCOUNTS, MASTER, VolclavaConfig, render
 from tests.support.volclava.namespaces import Lab
 from tests.support.waiting import wait_for

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.support.volclava.config import ACCOUNTS, VolclavaConfig, accounts_files
 from tests.support.waiting import wait_for
 

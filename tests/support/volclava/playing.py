@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from bftrainer import process
+from bftrainer.batch import process
 from tests.support.volclava.masking import masked
 from tests.support.waiting import wait_for
 

@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 
 import pydantic
 
-from bftrainer.errors import BatchSystemError
+from bftrainer.batch.batch_system import PilotObservation, PilotRequest
+from bftrainer.batch.command_adapter import ByCommands
+from bftrainer.batch.commands import Commands
+from bftrainer.batch.options import checked
+from bftrainer.batch.pilot_script import fault_of, script_of
 from bftrainer.model import cluster
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Presence
-from bftrainer.poll.batch_system import PilotObservation, PilotRequest
-from bftrainer.poll.by_commands import ByCommands
-from bftrainer.poll.commands import Commands
-from bftrainer.poll.options import checked
-from bftrainer.poll.pilot_script import fault_of, script_of
+from bftrainer.model.errors import BatchSystemError
 
 T = TypeVar("T")
 NODES, JOBS = ("pbsnodes", "-a", "-v", "-F", "json"), ("qstat", "-f", "-F", "json")

@@ -1,1 +1,0 @@
-"""Plan → pilots, agents, workers: what is requested and how generations form."""

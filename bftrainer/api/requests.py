@@ -1,0 +1,126 @@
+"""What a request says in its path, query and body.
+
+Used by ``routes``; nothing is looked up, so whoever asks may send anything.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import date
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from bftrainer.api.admission import check_spec
+from bftrainer.api.codec import CodecError, decode, parse
+from bftrainer.api.documents import check_schema
+from bftrainer.api.http_protocol import PEER_KEY
+from bftrainer.api.peer import Credentials
+from bftrainer.model.account import COLUMNS, Asked
+from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.model.trainer import TrainerChange, TrainerSpec
+
+MAX_BODY_BYTES = 768 * 1024  # size of the longest spec with every character escaped
+MOST_DRAIN_S = 86_400.0
+_TRAINER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+def read_submission(body: bytes) -> TrainerSpec:
+    """Return the spec in the body of a submission.
+
+    Raises:
+        CodecError: there is none.
+        UsageError: of ``check_spec``.
+    """
+    given = check_schema("submit", parse(body))
+    if unknown := sorted(set(given) - {"schema", "spec"}):
+        raise CodecError(unknown[0][:80], "is not a known field")
+    spec = decode(TrainerSpec, given.get("spec"), where="spec")
+    check_spec(spec)
+    return spec
+
+
+def read_change(body: bytes) -> TrainerChange:
+    """Return the change in the body of a request; the service checks its result.
+
+    Raises:
+        CodecError: there is none.
+    """
+    given = check_schema("change", parse(body))
+    if unknown := sorted(set(given) - {"schema", "change"}):
+        raise CodecError(unknown[0][:80], "is not a known field")
+    return decode(TrainerChange, given.get("change"), where="change")
+
+
+def read_limit(body: bytes) -> float:
+    """Return the seconds within which all nodes are to be given back.
+
+    Raises:
+        CodecError: there are none.
+    """
+    given = check_schema("drain", parse(body)).get("limit_s")
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise CodecError("limit_s", "must be a number")
+    if not 0.0 <= given <= MOST_DRAIN_S:
+        raise CodecError("limit_s", f"must be from 0 to {MOST_DRAIN_S:g}")
+    return float(given)
+
+
+def trainer_id_of(request: Request) -> str:
+    """Return the trainer in the path; UsageError BFT-1004: that is no id."""
+    given = str(request.path_params["trainer_id"])
+    if not _TRAINER_ID.fullmatch(given):
+        raise UsageError(
+            "BFT-1004",
+            f"{given[:40]!r} is not the id of a trainer.",
+            "List them with: bftrainer status",
+            exit_code=ExitCode.NOT_FOUND,
+        )
+    return given
+
+
+def since_s_of(request: Request) -> float | None:
+    """Return the time from which something is asked; None: from the beginning."""
+    text = request.query_params.get("since_s")
+    if text is None:
+        return None
+    try:
+        since_s = float(text)
+    except ValueError:
+        since_s = math.nan
+    if not math.isfinite(since_s):
+        raise CodecError("since_s", "must be seconds since the epoch")
+    return since_s
+
+
+def asked_of(request: Request, *, user: str) -> Asked:
+    """Return what of the account is asked for."""
+    given = request.query_params
+    by = tuple(given.get("by", COLUMNS[0]).split(","))
+    if not set(by) <= set(COLUMNS) or len(set(by)) < len(by):
+        raise CodecError("by", f"must be some of {', '.join(COLUMNS)}, each once")
+    for name in ("since", "until"):
+        try:
+            date.fromisoformat(given.get(name, "2000-01-01"))
+        except ValueError as problem:
+            raise CodecError(name, "must be a day such as 2026-11-24") from problem
+    return Asked(by=by, since=given.get("since", ""), until=given.get("until", ""), user=user)
+
+
+def credentials_of(request: Request) -> Credentials:
+    """Return who is at the other end of the connection."""
+    who = request.scope[PEER_KEY]
+    if not isinstance(who, Credentials):
+        raise TypeError("the connection carries no credentials")
+    return who
+
+
+async def body_of(request: Request) -> bytes:
+    """Return the body; HTTPException 413: it is too long."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise HTTPException(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
+    return bytes(body)

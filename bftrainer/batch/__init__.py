@@ -1,0 +1,1 @@
+"""The batch system: its state, its queue, how processes start, and one on this machine."""

@@ -1,0 +1,120 @@
+"""The firewall rules that bftrainer needs at a site: on the daemon's host and on the nodes. Pure.
+
+Called by ``bftrainer doctor --firewall``. Connections go from nodes to the daemon, and between
+nodes; the daemon connects to nobody. Gloo, NCCL and MPI have no option for their ports: they listen
+on those that the kernel chooses (ip_local_port_range, ip(7)), so that range is open between nodes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+
+from bftrainer.model.errors import UsageError
+
+KINDS = ("nftables", "firewalld")
+_FAMILIES = {4: ("ip", "ipv4"), 6: ("ip6", "ipv6")}
+
+
+def networks_of(addresses: Iterable[str]) -> tuple[str, ...]:
+    """Return the fewest networks or addresses that cover exactly these, IPv4 first."""
+    known = [ipaddress.ip_network(address) for address in addresses]
+    four = ipaddress.collapse_addresses(n for n in known if isinstance(n, ipaddress.IPv4Network))
+    six = ipaddress.collapse_addresses(n for n in known if isinstance(n, ipaddress.IPv6Network))
+    found = (str(network) for network in (*four, *six))
+    return tuple(one.removesuffix("/32").removesuffix("/128") for one in found)
+
+
+def rules(
+    kind: str,
+    nodes: Sequence[str],
+    *,
+    ports: str,
+    chosen: tuple[int, int],
+    control: str = "",
+    training: str = "",
+) -> str:
+    """Return the commands, with comments that say where.
+
+    Args:
+        kind: one of ``KINDS``.
+        nodes: addresses of all nodes.
+        ports: of the policy, as ``41000-41100``.
+        chosen: first and last port of those that the kernel chooses.
+        control: ``control_network`` of the policy.
+        training: ``training_network`` of the policy; "": as ``control``.
+
+    Raises:
+        UsageError: BFT-1316, the policy names no ports, or nobody knows the nodes' addresses.
+    """
+    if not ports:
+        raise _refusal(
+            "the policy names no ports",
+            "Set ports in the policy, as ports: 41000-41100, and name it with --policy.",
+        )
+    to_daemon, to_nodes = _sources(control, nodes), _sources(training or control, nodes)
+    between = f"{chosen[0]}-{chosen[1]}"
+    one = _nftables if kind == "nftables" else _firewalld
+    return "\n".join(
+        (
+            "# On the daemon's host: agents, and verbs on nodes.",
+            *one(to_daemon, [ports]),
+            "# On every node: other agents and workers, and what Gloo, NCCL and MPI choose",
+            "# (net.ipv4.ip_local_port_range of this host; the nodes' may differ).",
+            *one(to_nodes, _distinct(ports, between)),
+        )
+    )
+
+
+def _sources(network: str, nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the networks of packets: that of the policy, else the addresses of nodes."""
+    if "/" in network:
+        return (network,)
+    if network:
+        raise _refusal(
+            f"which addresses nodes have at {network} is not known here",
+            "Name the network in the policy by its numbers, as 10.0.0.0/8.",
+        )
+    if not nodes:
+        raise _refusal(
+            "no node's address is known",
+            "Run it where the batch system's commands work and know the nodes.",
+        )
+    return networks_of(nodes)
+
+
+def _refusal(what: str, next_step: str) -> UsageError:
+    return UsageError("BFT-1316", f"There are no rules to print: {what}.", next_step)
+
+
+def _distinct(ports: str, between: str) -> list[str]:
+    """Return both ranges, one of them if it contains the other, or both as one."""
+    (first, last), (low, high) = (tuple(map(int, text.split("-"))) for text in (ports, between))
+    if last + 1 < low or high + 1 < first:
+        return [ports, between]
+    return [f"{min(first, low)}-{max(last, high)}"]
+
+
+def _nftables(nodes: Sequence[str], ports: Sequence[str]) -> list[str]:
+    listed = ", ".join(ports)
+    which = f"{{ {listed} }}" if len(ports) > 1 else listed
+    return [
+        f"add rule inet filter input {_FAMILIES[version][0]} saddr {{ {', '.join(some)} }} "
+        f"tcp dport {which} accept"
+        for version, some in _by_version(nodes)
+    ]
+
+
+def _firewalld(nodes: Sequence[str], ports: Sequence[str]) -> list[str]:
+    return [
+        f'firewall-cmd --permanent --add-rich-rule=\'rule family="{_FAMILIES[version][1]}" '
+        f'source address="{network}" port port="{some}" protocol="tcp" accept\''
+        for version, networks in _by_version(nodes)
+        for network in networks
+        for some in ports
+    ] + ["firewall-cmd --reload"]
+
+
+def _by_version(nodes: Sequence[str]) -> list[tuple[int, list[str]]]:
+    split = {4: [n for n in nodes if ":" not in n], 6: [n for n in nodes if ":" in n]}
+    return [(version, found) for version, found in split.items() if found]

@@ -1,0 +1,145 @@
+"""The local batch system behind the ``BatchSystem`` protocol.
+
+Found by its entry point ``local`` and called by the daemon; uses ``client``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bftrainer.batch.batch_system import (
+    BatchSystem,
+    OptionError,
+    OptionProblem,
+    PilotObservation,
+    PilotRequest,
+)
+from bftrainer.batch.local.client import LocalClient
+from bftrainer.batch.local.jobs import EndReason
+from bftrainer.model.cluster import (
+    Job,
+    JobState,
+    Node,
+    NodeState,
+    Presence,
+    SchedulerCycle,
+    Snapshot,
+)
+from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.pilot_end import EndedBy
+
+DEFAULT_CYCLE_S = 1.0
+_ENDED_BY = {
+    EndReason.COMPLETED: EndedBy.ITSELF,
+    EndReason.FAILED: EndedBy.ITSELF,
+    EndReason.CANCELLED: EndedBy.CANCELLED,
+    EndReason.PREEMPTED: EndedBy.PREEMPTED,
+    EndReason.TIMEOUT: EndedBy.TIME_LIMIT,
+    EndReason.NODE_FAIL: EndedBy.NODE,
+}
+_LISTS = ("features", "partitions", "nodes", "planned_nodes", "required_nodes")
+
+
+class LocalBatchSystem(BatchSystem):
+    """Nodes that are process groups on this machine."""
+
+    name = "local"
+    # Its scheduler fills a node that one job leaves to the next within one pass.
+    idle_confirmations = 2
+
+    def __init__(self, client: LocalClient) -> None:
+        self.cycle_s = DEFAULT_CYCLE_S
+        self._client = client
+        try:
+            self.cycle_s = float(client.info()["cycle_s"])
+        except BatchSystemError:
+            return  # down for now; each snapshot tells it again
+
+    def request_counts(self) -> Mapping[str, int]:
+        """Count nothing: there is no controller whose load matters."""
+        return {}
+
+    def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
+        """Poll once; all parts come in one answer, so all fail together."""
+        del wants_cycle  # it comes with the rest
+        try:
+            seen = self._client.snapshot()
+            self.cycle_s = float(seen["cycle_s"])
+            jobs = seen["jobs"]
+            return Snapshot(
+                taken_at_s=seen["now_s"],
+                nodes=tuple(Node(**_typed(n, NodeState)) for n in seen["nodes"]),
+                jobs=tuple(Job(**_typed(j, JobState)) for j in jobs),
+                cycle=SchedulerCycle(**seen["cycle"]),
+            )
+        except BatchSystemError as problem:
+            failure = problem.cause
+        except (KeyError, TypeError, ValueError) as problem:
+            failure = f"The local batch system gave an answer nobody understands: {problem!r}."
+        return Snapshot(
+            taken_at_s=time.time(), nodes=None, jobs=None, reservations=None, failures=(failure,)
+        )
+
+    def launch_pilot(self, request: PilotRequest) -> str:
+        """Submit the pilot and return its job id; raise ``BatchSystemError``."""
+        return self._client.launch(
+            pilot_id=request.pilot_id,
+            node=request.node,
+            limit_s=request.time_limit_s,
+            argv=request.agent_argv,
+            log_path=request.log_path,
+            environment=request.environment,
+        )
+
+    def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
+        """SIGTERM, or SIGKILL by force; ids of ordinary jobs are left alone."""
+        if job_ids:
+            self._client.cancel(job_ids, is_force=force, pilots_only=True)
+
+    def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
+        """Observe each id; a server that does not answer gives ``UNKNOWN``."""
+        if not job_ids:
+            return {}
+        try:
+            seen = self._client.pilots(job_ids)
+            return {job_id: _observation(seen[job_id]) for job_id in job_ids}
+        except (BatchSystemError, KeyError, TypeError):
+            return {job_id: PilotObservation(presence=Presence.UNKNOWN) for job_id in job_ids}
+
+
+def _typed(fields: Mapping[str, Any], state: type[NodeState | JobState]) -> dict[str, Any]:
+    lists = {name: tuple(fields[name]) for name in _LISTS if name in fields}
+    return {**fields, **lists, "state": state(fields["state"])}
+
+
+def _observation(fields: Mapping[str, Any]) -> PilotObservation:
+    phase = fields["phase"]
+    return PilotObservation(
+        presence=Presence.PRESENT if phase else Presence.ABSENT,
+        phase=phase,
+        node=fields["node"],
+        start_s=fields["start_s"],
+        reason=fields["reason"],
+        has_failed=fields["has_failed"],
+        ended_by=_ENDED_BY.get(fields["reason"], EndedBy.UNKNOWN),
+    )
+
+
+def create(options: Mapping[str, Any]) -> LocalBatchSystem:
+    """Make the adapter from ``{"socket": path}``.
+
+    Raises:
+        OptionError: BFT-1256, the options are not these.
+    """
+    socket_path = options.get("socket")
+    if not isinstance(socket_path, str | Path) or set(options) != {"socket"}:
+        problem = OptionProblem(
+            path=(next(iter(options.keys() - {"socket"}), "socket"),),
+            cause=f"The local batch system takes the option 'socket' alone, not {sorted(options)}.",
+            next_step="Give the path of local.sock in the server's directory.",
+        )
+        raise OptionError("BFT-1256", [problem])
+    return LocalBatchSystem(LocalClient(Path(socket_path)))

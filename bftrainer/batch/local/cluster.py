@@ -1,0 +1,228 @@
+"""The state of the local batch system: queues, starts and ends jobs.
+
+``server`` calls ``tick`` whenever something may have happened; ``requests`` submits, cancels and
+reads. Single-threaded, without locks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import signal
+from collections import deque
+
+from bftrainer.batch.local.jobs import EndReason, JobRequest, LocalJob, Phase
+from bftrainer.batch.local.processes import JobProcesses
+from bftrainer.batch.local.scheduler import HeadReservation, Pass, Waiting, WaitingPilot, run_pass
+from bftrainer.model.errors import BatchSystemError
+
+POLL_S = 0.02  # while a job is ending
+REMEMBERED = 10_000  # ended jobs kept for ``history``
+
+log = logging.getLogger(__name__)
+
+
+class LocalCluster:
+    """Nodes, queue and jobs."""
+
+    def __init__(
+        self,
+        *,
+        nodes: tuple[str, ...],
+        processes: JobProcesses,
+        cycle_s: float,
+        kill_wait_s: float,
+        now_s: float,
+        preempts_at_once: bool = True,
+    ) -> None:
+        self.nodes = nodes
+        self.down: dict[str, str] = {}  # node → reason
+        self.cycle_s = cycle_s
+        self.jobs: dict[str, LocalJob] = {}  # in the order of submission; none that ended
+        self.ended: deque[LocalJob] = deque(maxlen=REMEMBERED)
+        self.plan: HeadReservation | None = None
+        self.cycle_ended_s: float | None = None
+        self.cycle_depth = 0
+        self._processes = processes
+        self.kill_wait_s = kill_wait_s
+        self._preempts_at_once = preempts_at_once  # or in the second full pass that sees the job
+        self._numbers = itertools.count(1)
+        self._next_cycle_s = now_s
+        self._is_queue_changed = False
+
+    # -- requests ------------------------------------------------------------------
+
+    def submit(self, request: JobRequest, now_s: float) -> LocalJob:
+        """Queue a job.
+
+        Raises:
+            BatchSystemError: BFT-1253, it can never run here.
+        """
+        if request.n_nodes > len(self.nodes) or request.node not in (None, *self.nodes):
+            raise BatchSystemError(
+                "BFT-1253",
+                f"The job asks for {request.node or f'{request.n_nodes} nodes'}, "
+                f"the cluster has {self.nodes[0]} to {self.nodes[-1]}.",
+                "Ask for nodes that exist.",
+            )
+        pilot_id = request.pilot_id
+        if pilot_id is not None and any(j.request.pilot_id == pilot_id for j in self.jobs.values()):
+            raise BatchSystemError(
+                "BFT-1252",
+                f"There is a pilot {pilot_id!r} already.",
+                "Give every pilot a new id.",
+            )
+        job = LocalJob(job_id=str(next(self._numbers)), request=request, submit_s=now_s)
+        self.jobs[job.job_id] = job
+        self._is_queue_changed = True
+        return job
+
+    def cancel(self, job: LocalJob, now_s: float, *, is_force: bool) -> None:
+        """End a job: SIGTERM, then SIGKILL after the kill wait, or at once by force."""
+        self._end(job, EndReason.CANCELLED, now_s)
+        if is_force and job.is_on_nodes:
+            self._kill(job)
+
+    def set_down(self, node: str, reason: str, now_s: float) -> None:
+        """Set a node down and kill every job that uses it."""
+        if node not in self.nodes:
+            raise BatchSystemError(
+                "BFT-1253", f"There is no node {node!r}.", f"Use one of: {', '.join(self.nodes)}."
+            )
+        self.down[node] = reason
+        for job in list(self.jobs.values()):
+            if node in job.claim:
+                job.claim = ()
+            if node in job.nodes:
+                self._end(job, EndReason.NODE_FAIL, now_s)
+                self._kill(job)
+        self._is_queue_changed = True
+
+    def set_up(self, node: str) -> None:
+        """Set a node up again."""
+        self.down.pop(node, None)
+        self._is_queue_changed = True
+
+    # -- time ----------------------------------------------------------------------
+
+    def tick(self, now_s: float, *, is_scheduling: bool = True) -> float:
+        """Collect ended jobs, enforce limits, run due passes; return when to call again."""
+        self._collect(now_s)
+        if not is_scheduling:
+            return now_s + (POLL_S if self.is_something_ending() else 3600.0)
+        if self._is_queue_changed:
+            self._is_queue_changed = False
+            self._schedule(now_s, is_full=False)
+        if now_s >= self._next_cycle_s:
+            self._schedule(now_s, is_full=True)
+            self.cycle_ended_s = now_s
+            missed = (now_s - self._next_cycle_s) // self.cycle_s
+            self._next_cycle_s += (missed + 1) * self.cycle_s
+        if self._is_queue_changed:
+            return now_s  # a job ended as it began
+        limits = [j.limit_at_s for j in self.jobs.values() if j.phase is Phase.RUNNING]
+        due_s = min([self._next_cycle_s, *limits])
+        return min(due_s, now_s + POLL_S) if self.is_something_ending() else due_s
+
+    def terminate_all(self, now_s: float) -> None:
+        """Send SIGTERM to every job; drop all pending ones."""
+        for job in list(self.jobs.values()):
+            self._end(job, EndReason.CANCELLED, now_s)
+
+    def kill_all(self) -> bool:
+        """Kill all processes; return whether all are gone (call again if not)."""
+        return self._processes.kill_all()
+
+    def is_something_ending(self) -> bool:
+        """Whether a job is ending."""
+        return any(j.phase is Phase.ENDING for j in self.jobs.values())
+
+    def _collect(self, now_s: float) -> None:
+        for job in self.jobs.values():
+            if job.phase is Phase.RUNNING and self._processes.has_left(job.job_id):
+                has_failed = self._processes.has_failed(job.job_id)
+                job.end_reason = EndReason.FAILED if has_failed else EndReason.COMPLETED
+                job.phase = Phase.ENDING
+            elif job.phase is Phase.RUNNING and now_s >= job.limit_at_s:
+                self._end(job, EndReason.TIMEOUT, now_s)
+            elif job.kill_at_s is not None and now_s >= job.kill_at_s:
+                self._kill(job)
+        ending = frozenset(j.job_id for j in self.jobs.values() if j.phase is Phase.ENDING)
+        for job_id in self._processes.sweep(ending):
+            self._finish(self.jobs[job_id], now_s)
+
+    def _end(self, job: LocalJob, reason: EndReason, now_s: float) -> None:
+        if job.phase is Phase.PENDING:
+            job.end_reason = reason
+            self._finish(job, now_s)
+        elif job.phase is Phase.RUNNING:
+            job.phase, job.end_reason = Phase.ENDING, reason
+            job.kill_at_s = now_s + self.kill_wait_s
+            self._processes.send(job.job_id, signal.SIGTERM)
+
+    def _kill(self, job: LocalJob) -> None:
+        job.kill_at_s = None
+        self._processes.send(job.job_id, signal.SIGKILL)
+
+    def _finish(self, job: LocalJob, now_s: float) -> None:
+        job.phase, job.end_s, job.claim = Phase.ENDED, now_s, ()
+        del self.jobs[job.job_id]
+        self.ended.append(job)
+        self._is_queue_changed = True
+
+    # -- scheduling ------------------------------------------------------------------
+
+    def _schedule(self, now_s: float, *, is_full: bool) -> None:
+        pending = [j for j in self.jobs.values() if j.phase is Phase.PENDING]
+        decided = run_pass(
+            now_s=now_s,
+            nodes=[n for n in self.nodes if n not in self.down],
+            held=[j.as_held() for j in self.jobs.values() if j.is_on_nodes],
+            waiting=[
+                Waiting(
+                    job_id=j.job_id,
+                    n_nodes=j.request.n_nodes,
+                    limit_s=j.request.limit_s,
+                    claim=j.claim,
+                    may_preempt=self._preempts_at_once or (is_full and self._has_waited(j)),
+                )
+                for j in pending
+                if not j.is_pilot
+            ],
+            pilots=[
+                WaitingPilot(job_id=j.job_id, node=j.request.node, limit_s=j.request.limit_s)
+                for j in pending
+                if j.is_pilot and j.request.node is not None
+            ],
+            is_full=is_full,
+        )
+        self.plan = decided.plan
+        if is_full:
+            self.cycle_depth = len(pending)
+        self._carry_out(decided, now_s)
+
+    def _has_waited(self, job: LocalJob) -> bool:
+        """Whether the last full pass has seen it."""
+        return self.cycle_ended_s is not None and job.submit_s <= self.cycle_ended_s
+
+    def _carry_out(self, decided: Pass, now_s: float) -> None:
+        for job_id in decided.preempted:
+            self._end(self.jobs[job_id], EndReason.PREEMPTED, now_s)
+        for job_id, nodes in decided.claims.items():
+            self.jobs[job_id].claim = nodes
+        for job_id, nodes in decided.starts.items():
+            self._start(self.jobs[job_id], nodes, now_s)
+
+    def _start(self, job: LocalJob, nodes: tuple[str, ...], now_s: float) -> None:
+        job.phase, job.nodes, job.claim, job.start_s = Phase.RUNNING, nodes, (), now_s
+        try:
+            self._processes.start(
+                job.job_id,
+                nodes,
+                job.request.argv,
+                environment=job.request.environment,
+                log_path=job.request.log_path,
+            )
+        except OSError as problem:
+            log.warning("job %s could not be started on %s: %s", job.job_id, nodes, problem)
+            self._end(job, EndReason.NODE_FAIL, now_s)

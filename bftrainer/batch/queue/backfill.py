@@ -1,0 +1,225 @@
+"""Plans pending jobs as the scheduler will in its next backfill cycle.
+
+The printed plan is as old as the last cycle; jobs have ended since. Takes the limits of running
+jobs and, in queue order, which jobs start or wait; plans when and where waiting jobs would start.
+Conservative backfill: no job delays an earlier one. Source: slurm.conf(5), release 22.05,
+"SchedulerParameters". That ends within one span count as simultaneous was measured. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, reduce
+from operator import or_
+
+from bftrainer.batch.queue.assignment import Matching
+from bftrainer.batch.queue.model import GapEnd, JobNeeds, NodeDemand, Then
+from bftrainer.batch.queue.nodesets import NodeSet, NodeSets, first
+from bftrainer.model.cluster import Job, JobState, Snapshot
+
+FIRST_SPAN_S = 30.0  # each further span lasts as long as all before it
+MOST_PLANNED = 50  # jobs; for later ones the printed plan is used
+Span = tuple[float, float, NodeSet]  # begin, end, nodes
+
+
+class BackfillPlan:
+    """``NextPlan``: when nodes come free, and which jobs are planned on them."""
+
+    def __init__(self, snapshot: Snapshot, sets: NodeSets, usable: NodeSet, now_s: float) -> None:
+        """Begin with a complete snapshot; ``usable``: nodes that jobs may have now."""
+        window_s = snapshot.plan_window_s
+        self._sets, self._now_s, self._slot_s = sets, now_s, snapshot.plan_resolution_s
+        self._until_s = math.inf if window_s is None else now_s + window_s
+        self._reserved: list[Span] = [
+            (one.start_s, one.end_s, sets.named(one.nodes))
+            for one in snapshot.reservations or ()
+            if one.end_s > now_s
+        ]
+        ends = [(end_s, nodes) for _, end_s, nodes in self._reserved]
+        ends += [
+            (_must_end_s(job, now_s), sets.named(job.nodes))
+            for job in snapshot.jobs or ()
+            if job.nodes and job.is_ordinary
+        ]
+        self._free = dict(_coming_free(now_s, usable, _last(ends, usable)))
+        self._free_s = list(self._free)
+        self._started: list[Span] = []
+        self._planned: list[Span] = []
+        times_s = {*self._free, *(end_s for _, end_s, _ in self._reserved)}
+        self._times_s = sorted(at_s for at_s in times_s if at_s <= self._until_s)
+        self._free_at = [self._free_then(at_s) for at_s in self._times_s]
+        self._off: dict[float, tuple[int, NodeSet]] = {}  # limit -> (plans counted, nodes)
+        self.planned_starts: list[tuple[GapEnd, NodeSet]] = []  # of each planned job
+
+    @cached_property
+    def ends(self) -> dict[str, GapEnd]:
+        """The earliest planned start on each node; read only when all jobs have been judged."""
+        return earliest(self.planned_starts, self._sets)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many jobs are planned as a decision has time for."""
+        return len(self._planned) >= MOST_PLANNED
+
+    def kept_off(self, limit_s: float | None, *, is_in_reservation: bool) -> NodeSet:
+        """Nodes of plans and, unless the job has a reservation, of reservations."""
+        if limit_s is None:
+            return 0
+        known, off = self._off.get(limit_s, (0, 0))
+        for begin_s, _, nodes in self._planned[known:]:
+            if begin_s < self._now_s + limit_s:
+                off |= nodes
+        self._off[limit_s] = len(self._planned), off
+        for begin_s, _, nodes in () if is_in_reservation else self._reserved:
+            if begin_s < self._now_s + limit_s:
+                off |= nodes
+        return off
+
+    def start(self, limit_s: float | None, nodes: NodeSet) -> None:
+        """Occupy the nodes until the job's limit."""
+        end_s = self._now_s + (math.inf if limit_s is None else limit_s)
+        self._occupy(self._started, (self._now_s, end_s, nodes))
+
+    def wait(self, job: Job, request: JobNeeds | None) -> None:
+        """Plan the job at its earliest start; if that is unknown, as printed."""
+        found: tuple[float, NodeSet] | None = None
+        limit_s = job.time_limit_s if request is None else request.limit_s
+        if request is not None and not self.is_full and not job.reservations:
+            ways = [self._earliest(way, limit_s) for way in request.ways]
+            found = min([way for way in ways if way], default=None)
+        if found is None and job.start_s is not None and job.start_s > self._now_s:
+            found = job.start_s, self._sets.named(job.planned_nodes)
+        if found is None:
+            return
+        start_s, nodes = found
+        slot_s = slot_begin_s(start_s, self._slot_s)
+        end_s = start_s + (math.inf if limit_s is None else limit_s)
+        self._occupy(self._planned, (slot_s, end_s, nodes))
+        end = GapEnd(at_s=start_s, last_end_s=slot_s, then=Then.JOB, by=job.job_id)
+        self.planned_starts.append((end, nodes))
+
+    def _occupy(self, spans: list[Span], span: Span) -> None:
+        begin_s, end_s, nodes = span
+        spans.append(span)
+        for i in range(bisect_left(self._times_s, begin_s), bisect_left(self._times_s, end_s)):
+            self._free_at[i] &= ~nodes
+        if end_s < self._until_s:
+            i = bisect_right(self._times_s, end_s)
+            self._times_s.insert(i, end_s)
+            self._free_at.insert(i, self._free_then(end_s))
+
+    def _free_then(self, at_s: float) -> NodeSet:
+        """Return the nodes that are free at a time, for however short."""
+        free = self._free[self._free_s[bisect_right(self._free_s, at_s) - 1]]
+        for spans in (self._reserved, self._started, self._planned):
+            for begin_s, end_s, nodes in spans:
+                if begin_s <= at_s < end_s:
+                    free &= ~nodes
+        return free
+
+    def _earliest(
+        self, way: Sequence[NodeDemand], limit_s: float | None
+    ) -> tuple[float, NodeSet] | None:
+        """Return the earliest start within the window, and the nodes; None: there is none."""
+        among = reduce(or_, [demand.among for demand in way])
+        count = sum(demand.count for demand in way)
+        for at_s, free in zip(self._times_s, self._free_at, strict=True):
+            room = among & free
+            if room.bit_count() < count:
+                continue
+            until_s = at_s + (limit_s or 0.0)
+            for spans in (self._reserved, self._started, self._planned):
+                for begin_s, _, nodes in spans:
+                    if at_s < begin_s < until_s:
+                        room &= ~nodes
+            if room.bit_count() >= count and (nodes := _chosen(way, room)):
+                return at_s, nodes
+        return None
+
+
+def earliest(ends: Iterable[tuple[GapEnd, NodeSet]], sets: NodeSets) -> dict[str, GapEnd]:
+    """Return the earliest end of each node; of equal ones the first."""
+    found, seen = dict[str, GapEnd](), 0
+    for end, nodes in sorted(ends, key=lambda one: one[0].at_s):
+        found |= {node.name: end for node in sets.members(nodes & ~seen)}
+        seen |= nodes
+    return found
+
+
+def slot_begin_s(start_s: float, slot_s: float) -> float:
+    """Return the begin of the slot of the scheduler's plan in which a planned job starts.
+
+    The whole slot counts as taken: a job whose limit reaches into it waits (measured on Slurm
+    22.05 with the default bf_resolution of 60 s: with a start planned at 22:04:53, jobs with limits
+    until 22:03:50 started, until 22:04:05 did not).
+
+    Args:
+        start_s: as planned.
+        slot_s: ``Snapshot.plan_resolution_s``; 0: the plan is exact.
+    """
+    if slot_s <= 0 or math.isinf(start_s):
+        return start_s
+    return math.floor(start_s / slot_s) * slot_s
+
+
+def _must_end_s(job: Job, now_s: float) -> float:
+    """Return when a running job ends at the latest by its limit; inf: unknown."""
+    if job.state is JobState.COMPLETING:
+        return now_s
+    return job.start_s + job.time_limit_s if job.start_s and job.time_limit_s else math.inf
+
+
+def _coming_free(
+    now_s: float, usable: NodeSet, ends: Iterable[tuple[float, NodeSet]]
+) -> Iterator[tuple[float, NodeSet]]:
+    """Yield which nodes are free from when; all ends within a span count as the last one."""
+    at_s, free, mark_s, bound_s = now_s, usable, 0.0, -math.inf
+    for end_s, nodes in sorted(ends):
+        if end_s > bound_s:
+            yield at_s, free
+            if math.isinf(bound_s):
+                mark_s = end_s // FIRST_SPAN_S * FIRST_SPAN_S + FIRST_SPAN_S
+                bound_s = mark_s + FIRST_SPAN_S
+            while end_s > bound_s:
+                bound_s += bound_s - mark_s
+        free |= nodes
+        at_s = max(end_s, now_s + 1.0)
+    yield at_s, free
+
+
+def _last(
+    ends: Iterable[tuple[float, NodeSet]], usable: NodeSet
+) -> Iterator[tuple[float, NodeSet]]:
+    """Yield which nodes come free when the last job or reservation on them has ended."""
+    known = usable
+    for end_s, nodes in sorted(ends, reverse=True):
+        if nodes & ~known and end_s < math.inf:
+            yield end_s, nodes & ~known
+        known |= nodes
+
+
+def _chosen(way: Sequence[NodeDemand], room: NodeSet) -> NodeSet:
+    """Choose the nodes of a job; 0: too few for some demand."""
+    if len(way) == 1:
+        return neighbours(room, way[0].count)
+    found = Matching(room)
+    return room & ~found.unused if found.try_add(way) else 0
+
+
+def neighbours(some: NodeSet, count: int) -> NodeSet:
+    """Choose as Slurm does: the shortest sufficient run of adjacent nodes, else longest first."""
+    rows: list[tuple[int, NodeSet]] = []
+    while some:
+        row = some & ~(some + (some & -some))
+        rows.append((row.bit_count(), row))
+        some ^= row
+    rows.sort()
+    chosen = 0
+    while count > 0 and rows:
+        longest = bisect_right(rows, (rows[-1][0], -1))  # the first of the longest runs
+        length, row = rows.pop(min(bisect_right(rows, (count, -1)), longest))
+        chosen |= first(row, count)
+        count -= length
+    return chosen

@@ -1,0 +1,114 @@
+"""Sets of nodes as bits of an integer, cheap to combine.
+
+A decision combines hundreds of such sets. Bit 0 is the first node by name, so the lowest bits
+of a set are its first nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, reduce
+from operator import attrgetter, or_
+
+from bftrainer.batch.queue.occupancy import once_per_look
+from bftrainer.model.cluster import Node
+
+NodeSet = int
+LONG = 64  # shortest list of names whose set is cached
+MOST_CACHED = 4096  # such sets
+_NAME = attrgetter("name")
+_KIND = attrgetter("partitions", "features", "cpus", "memory_mb", "gpus")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSets:
+    """All nodes, grouped by kind: nodes of a kind differ in name and state only."""
+
+    nodes: tuple[Node, ...]
+    bit_of: dict[str, NodeSet]
+    kinds: tuple[tuple[Node, NodeSet], ...]  # one node of the kind, and the set of all
+    _named: dict[tuple[str, ...], NodeSet] = field(compare=False)
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node]) -> NodeSets:
+        """Number the nodes."""
+        ordered = tuple(sorted(nodes, key=_NAME))
+        kinds: dict[object, list[int]] = {}
+        for position, kind in enumerate(map(_KIND, ordered)):
+            kinds.setdefault(kind, []).append(position)
+        bit_of, named = _numbered(tuple(map(_NAME, ordered)))
+        return cls(
+            ordered,
+            bit_of,
+            tuple(
+                (ordered[some[0]], _from_positions(some, len(ordered))) for some in kinds.values()
+            ),
+            named,
+        )
+
+    def named(self, names: Iterable[str]) -> NodeSet:
+        """Return the known nodes among the names; long lists recur, so their sets are cached."""
+        if not isinstance(names, tuple) or len(names) < LONG:
+            return reduce(or_, [self.bit_of.get(name, 0) for name in names], 0)
+        known = self._named.get(names)
+        if known is None:
+            known = self.named(list(names))
+            if len(self._named) >= MOST_CACHED:
+                self._named.clear()
+            self._named[names] = known
+        return known
+
+    def where(self, is_one: Callable[[Node], bool]) -> NodeSet:
+        """Return the nodes of the kinds that satisfy a predicate, asked once per kind."""
+        found = 0
+        for node, members in self.kinds:
+            if is_one(node):
+                found |= members
+        return found
+
+    def members(self, some: NodeSet) -> Iterator[Node]:
+        """Iterate over a set in order of name."""
+        return (self.nodes[position] for position in positions(some))
+
+
+@once_per_look
+def sets_of(nodes: tuple[Node, ...]) -> NodeSets:
+    """Number the nodes of a snapshot."""
+    return NodeSets.of(nodes)
+
+
+@lru_cache(maxsize=2)  # the same nodes from look to look, and mostly the same lists of them
+def _numbered(names: tuple[str, ...]) -> tuple[dict[str, NodeSet], dict[tuple[str, ...], NodeSet]]:
+    """Return each node's bit, and where to keep the sets of long lists."""
+    return {name: 1 << position for position, name in enumerate(names)}, {}
+
+
+def positions(some: NodeSet) -> Iterator[int]:
+    """Iterate over the bits of a set, the lowest first."""
+    while some:
+        lowest = some & -some
+        yield lowest.bit_length() - 1
+        some ^= lowest
+
+
+def first(some: NodeSet, count: int) -> NodeSet:
+    """Return the first ``count`` nodes of a set, or all of a smaller one."""
+    if some.bit_count() <= count:
+        return some
+    low, high = 0, some.bit_length()  # bits: too few, enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (some & ((1 << middle) - 1)).bit_count() < count:
+            low = middle
+        else:
+            high = middle
+    return some & ((1 << high) - 1) if count else 0
+
+
+def _from_positions(positions: Sequence[int], length: int) -> NodeSet:
+    """Set many bits at once: setting one costs the length of the integer."""
+    bits = bytearray(length // 8 + 1)
+    for position in positions:
+        bits[position >> 3] |= 1 << (position & 7)
+    return int.from_bytes(bits, "little")

@@ -1,0 +1,219 @@
+"""What a pending job requests, as sets of nodes of this cluster; or why it cannot start.
+
+Called by ``printed`` for pending ordinary jobs. Judges only what does not depend on other jobs.
+Parts of a request that could not be read (``Job.unclear``) are ignored: an unnecessary release
+costs a short pause, a missing one costs a job a cycle.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+from bftrainer.batch.queue.demand import pending_jobs, why_it_waits
+from bftrainer.batch.queue.model import JobNeeds, NodeDemand
+from bftrainer.batch.queue.nodesets import NodeSet, NodeSets
+from bftrainer.model.cluster import Job, Node, NodeLeft, Snapshot
+from bftrainer.model.features import Rule, Way, meets
+
+# Two jobs with equal values of these are alike to every scheduler.
+ASKS = attrgetter(
+    *("partitions", "n_nodes", "n_nodes_max", "time_limit_s", "time_limit_min_s", "wants"),
+    *("prefers", "required_nodes", "excluded_nodes", "waits_for", "reservations", "can_share"),
+    *("cpus", "cpus_per_node", "memory_mb", "memory_per_cpu_mb", "gpus_per_node", "gpus"),
+    *("reason", "is_entitled", "begin_s", "together"),
+)
+MOST_WAYS = 64  # of one job: partitions times alternatives of its constraint
+ANY = Way()
+
+
+class Requests:
+    """The requests of a snapshot's jobs, computed once for identical jobs such as array tasks."""
+
+    def __init__(self, snapshot: Snapshot, sets: NodeSets, now_s: float) -> None:
+        """Index partitions, reservations and jobs that start together."""
+        self._sets, self._now_s = sets, now_s
+        self._partitions = {partition.name: partition for partition in snapshot.partitions}
+        self._reservations = [
+            (one.name, one.start_s, sets.named(one.nodes))
+            for one in snapshot.reservations or ()
+            if one.end_s > now_s
+        ]
+        self._together: dict[str, list[Job]] = {}
+        for job in pending_jobs(snapshot):
+            if job.together:
+                self._together.setdefault(job.together, []).append(job)
+        self._known: dict[object, JobNeeds] = {}
+
+    def of(self, job: Job) -> JobNeeds:
+        """Return what a job requests; for jobs that start together the first stands for all."""
+        parts = sorted(self._together.get(job.together, [job]), key=_by_id)
+        if job.job_id != parts[0].job_id:
+            return JobNeeds(why_not=f"It starts together with job {parts[0].job_id}.")
+        alike = ASKS(job)
+        if alike not in self._known:
+            self._known[alike] = _joint([self._of(part) for part in parts])
+        return self._known[alike]
+
+    def _of(self, job: Job) -> JobNeeds:
+        refused = [self._why_refused(job, name) for name in job.partitions]
+        all_refused = refused[0] if all(refused) and refused else ""
+        if why := why_it_waits(job, self._now_s) or all_refused:
+            return JobNeeds(why_not=why)
+        names = [name for name, why in zip(job.partitions, refused, strict=True) if not why]
+        partitions = [self._partitions[name] for name in job.partitions if name in self._partitions]
+        longest_s = [one.time_limit_s for one in partitions if one.time_limit_s is not None]
+        are_known = partitions and len(longest_s) == len(job.partitions)
+        said_s = job.time_limit_s if job.time_limit_min_s is None else job.time_limit_min_s
+        limit_s = min(longest_s) if said_s is None and are_known else said_s
+        allowed = self._allowed(job, limit_s)
+        shares = job.can_share and not any(one.is_exclusive for one in partitions)
+        described = self._sets.where(lambda node: bool(node.features)) if job.prefers else 0
+        preferred, others = [
+            [
+                way
+                for name, wanted in itertools.islice(
+                    itertools.product(names or [""], wants), MOST_WAYS
+                )
+                for way in self._ways(job, among, name, wanted, shares=shares)
+            ]
+            for wants, among in (
+                (job.prefers, allowed & described),
+                (job.wants or (ANY,), allowed),
+            )
+        ]
+        if not (preferred or others):
+            return JobNeeds(why_not="No node of this cluster meets its request.")
+        return JobNeeds(
+            ways=tuple(dict.fromkeys((*preferred, *others))),
+            n_preferred=len(dict.fromkeys(preferred)),
+            limit_s=limit_s,
+        )
+
+    def _why_refused(self, job: Job, name: str) -> str:
+        """Say why a partition never starts the job; limits apply only before it was evaluated."""
+        partition = self._partitions.get(name)
+        if partition is None:
+            return f"There is no node in partition {name}." if self._partitions else ""
+        if not partition.can_start:
+            return f"Partition {name} starts no jobs."
+        if job.reason:  # the batch system has evaluated and accepted it
+            return ""
+        shortest_s = job.time_limit_min_s or job.time_limit_s
+        if partition.time_limit_s is not None and (shortest_s or 0.0) > partition.time_limit_s:
+            return f"Its time limit is beyond that of partition {name}."
+        if partition.n_nodes_max is not None and job.n_nodes > partition.n_nodes_max:
+            return f"It asks for more nodes than partition {name} allows."
+        return ""
+
+    def _allowed(self, job: Job, limit_s: float | None) -> NodeSet:
+        """Return the nodes that neither the job nor, if it has one, a reservation excludes.
+
+        Jobs without a reservation are kept off reservations by the plan (``backfill``).
+        """
+        allowed = self._sets.where(lambda _: True) & ~self._sets.named(job.excluded_nodes)
+        for name, start_s, nodes in self._reservations if job.reservations else ():
+            if name in job.reservations:
+                allowed &= nodes
+            elif limit_s is not None and self._now_s + limit_s > start_s:
+                allowed &= ~nodes
+        return allowed
+
+    def _ways(
+        self, job: Job, allowed: NodeSet, partition: str, wanted: Way, *, shares: bool
+    ) -> Iterator[tuple[NodeDemand, ...]]:
+        """State one alternative as demands, for each size; nothing: too few such nodes exist."""
+        sets, required = self._sets, self._sets.named(job.required_nodes)
+        if required.bit_count() < len(set(job.required_nodes)) or required & ~allowed:
+            return
+        counted = () if required else wanted.counted  # not both, lest a startable job be refused
+        kinds = [
+            (node, members & allowed)
+            for node, members in sets.kinds
+            if members & allowed and _is_one(node, partition, wanted)
+        ]
+        n_required, n_counted = required.bit_count(), sum(count for _, count in counted)
+        for size in _sizes(job, [node for node, _ in kinds]):
+            n_nodes = max(size, n_required, n_counted)
+            share = _share(job, n_nodes)
+            enough = [(node, members) for node, members in kinds if _has_room(node, share)]
+            among = [(required, n_required)]
+            among += [(_all(enough, rule) & ~required, count) for rule, count in counted]
+            among += [(_all(enough, ()) & ~required, n_nodes - n_required - n_counted)]
+            among = [(some, count) for some, count in among if count > 0]
+            if all(some.bit_count() >= count for some, count in among):
+                part, n_more = share if shares else None, max(0, (job.n_nodes_max or 0) - n_nodes)
+                *others, last = among
+                yield (
+                    *(NodeDemand(*one, 0, part) for one in others),
+                    NodeDemand(*last, n_more, part),
+                )
+
+
+def _joint(requests: list[JobNeeds]) -> JobNeeds:
+    """Combine the requests of jobs that start together; the limit is the longest."""
+    if len(requests) == 1:
+        return requests[0]
+    if refused := next((request for request in requests if request.why_not), None):
+        return refused
+    ways = itertools.islice(itertools.product(*(r.ways for r in requests)), MOST_WAYS)
+    limits_s = [request.limit_s for request in requests if request.limit_s is not None]
+    return JobNeeds(
+        ways=tuple(tuple(itertools.chain(*way)) for way in ways),
+        limit_s=max(limits_s) if len(limits_s) == len(requests) else None,
+    )
+
+
+def _by_id(job: Job) -> tuple[int, str]:
+    return len(job.job_id), job.job_id
+
+
+def _is_one(node: Node, partition: str, wanted: Way) -> bool:
+    """Whether a node is in the partition and, if its features are known, has those wanted."""
+    if partition and node.partitions and partition not in node.partitions:
+        return False
+    return not node.features or meets(node.features, wanted.everywhere)
+
+
+def _has_room(node: Node, share: NodeLeft) -> bool:
+    has_memory = not node.memory_mb or share.memory_mb <= node.memory_mb
+    return share.cpus <= node.cpus and share.gpus <= node.gpus and has_memory
+
+
+def _all(kinds: Iterable[tuple[Node, NodeSet]], wanted: Rule) -> NodeSet:
+    found = 0
+    for node, members in kinds:
+        if meets(node.features, wanted):
+            found |= members
+    return found
+
+
+def _sizes(job: Job, kinds: Iterable[Node]) -> list[int]:
+    """Return the node counts over which the totals of a job may be spread evenly.
+
+    The count that suffices on each kind of node is enough: between two of them no further kind
+    qualifies.
+    """
+    if not (job.cpus or job.gpus):
+        return [job.n_nodes]
+    sizes = set[int]()
+    for node in kinds:
+        cpus = node.cpus
+        if job.memory_per_cpu_mb and node.memory_mb:
+            cpus = min(cpus, node.memory_mb // job.memory_per_cpu_mb)
+        if not ((job.cpus and not cpus) or (job.gpus and not node.gpus)):
+            n_gpus = math.ceil(job.gpus / max(1, node.gpus))
+            sizes.add(max(job.n_nodes, math.ceil(job.cpus / max(1, cpus)), n_gpus))
+    return sorted(sizes)
+
+
+def _share(job: Job, n_nodes: int) -> NodeLeft:
+    """Return what it requests on each of ``n_nodes`` nodes."""
+    cpus = max(math.ceil(job.cpus / n_nodes), job.cpus_per_node)
+    return NodeLeft(
+        cpus=cpus,
+        memory_mb=max(job.memory_mb, job.memory_per_cpu_mb * cpus),
+        gpus=max(math.ceil(job.gpus / n_nodes), job.gpus_per_node),
+    )

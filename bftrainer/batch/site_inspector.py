@@ -1,0 +1,161 @@
+"""What a batch system may offer beside ``BatchSystem``: files for the administrator of its site.
+
+Used by ``bftrainer site init``. A batch system without the method has no such files.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from bftrainer.batch.batch_system import BatchSystem
+from bftrainer.batch.service_files import POLICY_FILE, PROGRAM
+from bftrainer.model.errors import UsageError
+from bftrainer.model.site_file import SiteFile
+
+POLICY_NAME = "policy.yaml"
+CHECKLIST_NAME = "CHECKLIST.md"
+
+
+@runtime_checkable
+class SiteInspector(Protocol):
+    """A batch system that reads its site's settings and says what to install."""
+
+    def site_files(self) -> tuple[SiteFile, ...]:
+        """Inspect the site and return its files, the checklist last.
+
+        Raises:
+            BatchSystemError: the settings cannot be read.
+        """
+
+
+def site_files_of(system: BatchSystem) -> tuple[SiteFile, ...]:
+    """Return the files of a batch system's site.
+
+    Raises:
+        UsageError: BFT-1248, this batch system has none.
+        BatchSystemError: the settings cannot be read.
+    """
+    if not isinstance(system, SiteInspector):
+        raise UsageError(
+            "BFT-1248",
+            f"The batch system {system.name} needs no files of an administrator.",
+            "Use --batch-system slurm or lsf.",
+        )
+    return system.site_files()
+
+
+def own_program() -> str:
+    """Return the ``bftrainer`` beside this interpreter, else that of the packages."""
+    program = Path(sys.executable).with_name("bftrainer")
+    return str(program) if program.exists() else PROGRAM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstSetting:
+    """A setting of a first policy, and why it has this value."""
+
+    name: str
+    value: Any
+    why: str
+
+
+def pilots_setting(directory: Path | None) -> tuple[FirstSetting, ...]:
+    """Return where pilots' files lie; None: in the state directory, as nodes are this host."""
+    if directory is None:
+        return ()
+    why = "a directory that all nodes see, and that only the daemon's account can write"
+    return (FirstSetting(name="pilots_dir", value=str(directory), why=why),)
+
+
+def pilots_steps(directory: Path | None, account: str) -> tuple[str, ...]:
+    """Return the step that makes it."""
+    if directory is None:
+        return ()
+    return (
+        (
+            f"`install -d -o {account} -g {account} -m 700 {directory}`, on a file system that all "
+            "nodes see under the same name. For another place: write it into `pilots_dir` of "
+            "`policy.yaml`, and repeat `site init --write` with `--policy policy.yaml` and another "
+            "`--directory`."
+        ),
+    )
+
+
+def first_policy(
+    title: str, settings: Sequence[FirstSetting], options: Mapping[str, Any]
+) -> SiteFile:
+    """Return a policy with which a site can begin; it loads as it is.
+
+    Args:
+        title: of the batch system.
+        settings: beside those that every first policy has.
+        options: of the batch system.
+    """
+    few = FirstSetting(
+        name="max_nodes",
+        value=2,
+        why="few at first; remove it when 'bftrainer report harm' is good",
+    )
+    lines = [f"# First policy of bftrainer on {title}. All settings: bftrainer policy show.", ""]
+    for one in (few, *settings):
+        lines += [f"# {one.why}", f"{one.name}: {json.dumps(one.value)}"]
+    if options:
+        # JSON's scalars, lists and mappings are YAML's.
+        lines += ["batch_options:", *(f"  {k}: {json.dumps(v)}" for k, v in options.items())]
+    return SiteFile(
+        name=POLICY_NAME,
+        text="\n".join(lines) + "\n",
+        about=f"edit it and install it as {POLICY_FILE}",
+    )
+
+
+def checklist(
+    title: str,
+    batch_system: str,
+    steps: Sequence[str],
+    *,
+    service: Sequence[SiteFile],
+    doctor: str,
+) -> SiteFile:
+    """Return the numbered steps of the administrator; the first and last are those of every site.
+
+    Args:
+        title: of the batch system.
+        batch_system: as in ``--batch-system``.
+        steps: that prepare the site.
+        service: files for systemd and the users.
+        doctor: what the doctor must say then.
+    """
+    which = f"--batch-system {batch_system}"
+    all_steps = (
+        "\n".join(f"`install -D -m 644 {file.name} {file.path}`" for file in service),
+        (
+            "`systemd-sysusers` and `systemd-tmpfiles --create`. The account needs the same number "
+            "on all hosts, so a site with shared accounts makes it there first."
+        ),
+        *steps,
+        (
+            f"`bftrainer policy check {which} {POLICY_NAME}` and `install -D -m 644 {POLICY_NAME} "
+            f"{POLICY_FILE}`"
+        ),
+        f"`bftrainer doctor {which} --policy {POLICY_FILE}`. {doctor}",
+        "`systemctl daemon-reload` and `systemctl enable --now bftrainer`",
+        (
+            "`bftrainer nodes` shows every node and why it is used or not. Submit a small trainer, "
+            "then an ordinary job to its node: `bftrainer report harm` lists the hand-over."
+        ),
+    )
+    numbered = [
+        f"{number}. {step}".replace("\n", "\n   ") for number, step in enumerate(all_steps, start=1)
+    ]
+    heading = f"# bftrainer on {title}: what the administrator does"
+    return SiteFile(
+        name=CHECKLIST_NAME,
+        text="\n".join((heading, "", *numbered)) + "\n",
+        about="the steps, in this order",
+    )

@@ -1,0 +1,325 @@
+"""Idle fragments of a machine's nodes, as columns, and the pool changes they make.
+
+Readers and the generator build ``Fragments``; the simulator, the statistics and the
+writers read them. A node is in the pool at t when one of its fragments has
+start <= t < end. All times are seconds (of the epoch where the source knows it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bftrainer.batch.traces.errors import TraceError
+
+Times = NDArray[np.float64]
+Indices = NDArray[np.int32]
+HOUR_S = 3600.0
+Kind = TypeVar("Kind", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolChanges:
+    """The events of a pool in order of time; changes at one instant are one event.
+
+    The first is always the first look: the nodes found idle when the observation begins.
+    The end of the observation is no event. ``joined`` and ``left`` hold node indices of
+    all events one after the other; event k has those from ``offsets[k]`` to
+    ``offsets[k + 1]``.
+    """
+
+    at_s: Times
+    joined: Indices
+    joined_offsets: NDArray[np.int64]
+    left: Indices
+    left_offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return len(self.at_s)
+
+    def __iter__(self) -> Iterator[tuple[float, Indices, Indices]]:
+        """Yield (instant, nodes that joined, nodes that left) of each event."""
+        for k, at_s in enumerate(self.at_s.tolist()):
+            yield (
+                at_s,
+                self.joined[self.joined_offsets[k] : self.joined_offsets[k + 1]],
+                self.left[self.left_offsets[k] : self.left_offsets[k + 1]],
+            )
+
+    def pool_sizes(self) -> NDArray[np.int64]:
+        """Return the size of the pool after each event."""
+        return np.cumsum(np.diff(self.joined_offsets) - np.diff(self.left_offsets))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragments:
+    """The idle times of nodes, ordered by node, then start; arrays are read-only."""
+
+    names: tuple[str, ...]  # of all nodes, also those that were never idle
+    node: Indices  # index into names
+    start_s: Times
+    end_s: Times
+    observed_s: Times  # instants at which the pool was observed to change
+    span_s: tuple[float, float]  # start and end of the observation
+    is_unfillable: NDArray[np.bool_] | None = None  # None: the queue is not known
+    notes: tuple[str, ...] = ()  # assumptions about what the source does not contain
+    node_types: tuple[str, ...] | None = None  # of all nodes; None: all alike
+
+    def __len__(self) -> int:
+        """Return the number of fragments."""
+        return len(self.node)
+
+    @property
+    def length_s(self) -> Times:
+        """The length of each fragment."""
+        return self.end_s - self.start_s
+
+    @property
+    def duration_s(self) -> float:
+        """The length of the observation."""
+        return self.span_s[1] - self.span_s[0]
+
+    def node_seconds(self) -> float:
+        """Return the integral of the pool's size over time (eq. 17, in node-seconds)."""
+        return float(self.length_s.sum())
+
+    def equivalent_nodes(self) -> float:
+        """Return the number of always idle nodes with the same node-time (N_eq, eq. 18)."""
+        return self.node_seconds() / self.duration_s
+
+    def idle_share(self, n_nodes: int | None = None) -> float:
+        """Return the idle share of the node-time of ``n_nodes`` nodes (default: all names)."""
+        return self.equivalent_nodes() / (n_nodes or len(self.names))
+
+    def restrict(
+        self,
+        nodes: slice = slice(None),
+        *,
+        start_s: float | None = None,
+        hours: float | None = None,
+    ) -> Fragments:
+        """Return the part of some nodes and of some time; fragments are cut at its ends.
+
+        Raises:
+            TraceError: BFT-4005, there are no such nodes or the trace is shorter.
+        """
+        first, stop, step = nodes.indices(len(self.names))
+        begin_s = self.span_s[0] if start_s is None else start_s
+        end_s = self.span_s[1] if hours is None else begin_s + hours * HOUR_S
+        if step != 1 or stop <= first:
+            raise TraceError(
+                "BFT-4005",
+                f"There are no nodes {_shown(nodes)} in a trace of {len(self.names)}.",
+                "Choose first:stop with step 1, counting from 0.",
+            )
+        if not self.span_s[0] <= begin_s < end_s <= self.span_s[1]:
+            raise TraceError(
+                "BFT-4005",
+                f"The trace covers {self.span_s[0]:.0f} to {self.span_s[1]:.0f} s, "
+                f"not {begin_s:.0f} to {end_s:.0f} s.",
+                "Choose --start and --hours inside the trace.",
+            )
+        keep = (self.node >= first) & (self.node < stop)
+        keep &= (self.end_s > begin_s) & (self.start_s < end_s)
+        seen = (self.observed_s >= begin_s) & (self.observed_s < end_s)
+        return replace(
+            self,
+            names=self.names[first:stop],
+            node_types=None if self.node_types is None else self.node_types[first:stop],
+            node=_frozen(self.node[keep] - first, np.int32),
+            start_s=_frozen(np.maximum(self.start_s[keep], begin_s), np.float64),
+            end_s=_frozen(np.minimum(self.end_s[keep], end_s), np.float64),
+            observed_s=_frozen(self.observed_s[seen], np.float64),
+            span_s=(begin_s, end_s),
+            is_unfillable=None
+            if self.is_unfillable is None
+            else _frozen(self.is_unfillable[keep], np.bool_),
+        )
+
+    def where(self, keep: NDArray[np.bool_]) -> Fragments:
+        """Return the fragments for which ``keep`` holds, of the same nodes and time."""
+        return replace(
+            self,
+            node=_frozen(self.node[keep], np.int32),
+            start_s=_frozen(self.start_s[keep], np.float64),
+            end_s=_frozen(self.end_s[keep], np.float64),
+            is_unfillable=None
+            if self.is_unfillable is None
+            else _frozen(self.is_unfillable[keep], np.bool_),
+        )
+
+    def unfillable(self) -> Fragments:
+        """Return the unfillable fragments; all of them if the queue is not known."""
+        return self if self.is_unfillable is None else self.where(self.is_unfillable)
+
+    def pool_changes(self) -> PoolChanges:
+        """Return the events; simultaneous changes are one, and none if they cancel out.
+
+        A node whose fragment ends at the very instant its next one starts (two parts of
+        one idle time) neither leaves nor joins.
+        """
+        begin_s, end_s = self.span_s
+        follows = np.zeros(len(self), dtype=bool)  # starts where the node's last one ends
+        follows[1:] = (self.node[1:] == self.node[:-1]) & (self.start_s[1:] == self.end_s[:-1])
+        starts = ~follows
+        ends = np.roll(~follows, -1) if len(self) else ~follows
+        ends &= self.end_s < end_s
+        at_s = np.unique(np.concatenate(([begin_s], self.start_s[starts], self.end_s[ends])))
+        joined, joined_offsets = _by_instant(at_s, self.start_s[starts], self.node[starts])
+        left, left_offsets = _by_instant(at_s, self.end_s[ends], self.node[ends])
+        return PoolChanges(
+            at_s=_frozen(at_s, np.float64),
+            joined=joined,
+            joined_offsets=joined_offsets,
+            left=left,
+            left_offsets=left_offsets,
+        )
+
+
+def make_fragments(
+    *,
+    names: Sequence[str],
+    node: ArrayLike,
+    start_s: ArrayLike,
+    end_s: ArrayLike,
+    span_s: tuple[float, float] | None = None,
+    observed_s: ArrayLike | None = None,
+    is_unfillable: ArrayLike | None = None,
+    notes: Sequence[str] = (),
+    node_types: Sequence[str] | None = None,
+    source: str = "fragments",
+) -> Fragments:
+    """Check and order fragments; ``source`` and the row go into the error.
+
+    Args:
+        names: nodes, no two alike.
+        node: indices into ``names``.
+        start_s: of each fragment.
+        end_s: of each fragment, later than its start.
+        span_s: of the observation; by default from the first to the last instant named.
+        observed_s: by default every start and end.
+        is_unfillable: per fragment; None where it is not known.
+        notes: what had to be assumed.
+        node_types: of each node, such as gpu:a100:4; None where all are alike.
+        source: the file, for messages.
+
+    Raises:
+        TraceError: BFT-4007 with the row that is wrong.
+    """
+    nodes = _column(node, np.int64, source, "node")
+    starts = _column(start_s, np.float64, source, "start")
+    ends = _column(end_s, np.float64, source, "end")
+    flags = None if is_unfillable is None else np.asarray(is_unfillable).astype(bool).ravel()
+    if len({len(nodes), len(starts), len(ends), len(nodes if flags is None else flags)}) > 1:
+        raise _wrong(source, None, "its columns differ in length")
+    _check_names(source, names, node_types)
+    _check_rows(source, len(names), nodes, starts, ends)
+    order = np.lexsort((starts, nodes))
+    nodes, starts, ends = nodes[order], starts[order], ends[order]
+    overlap = np.flatnonzero((nodes[1:] == nodes[:-1]) & (starts[1:] < ends[:-1]))
+    if len(overlap):
+        row = int(order[overlap[0] + 1])
+        raise _wrong(source, row, f"node {names[int(nodes[overlap[0]])]} is idle there twice")
+    changes = np.concatenate((starts, ends))
+    seen = changes if observed_s is None else _column(observed_s, np.float64, source, "observed")
+    observed = np.unique(seen)
+    span_s = span_s or _span_of(source, np.concatenate((observed, changes)))
+    _check_span(source, span_s, starts, ends, observed, order)
+    return Fragments(
+        names=tuple(names),
+        node=_frozen(nodes, np.int32),
+        start_s=_frozen(starts, np.float64),
+        end_s=_frozen(ends, np.float64),
+        observed_s=_frozen(observed, np.float64),
+        span_s=span_s,
+        is_unfillable=None if flags is None else _frozen(flags[order], np.bool_),
+        notes=tuple(notes),
+        node_types=None if node_types is None else tuple(node_types),
+    )
+
+
+def _check_names(source: str, names: Sequence[str], node_types: Sequence[str] | None) -> None:
+    if not names or len(set(names)) != len(names):
+        raise _wrong(source, None, "it names no node, or one node twice")
+    if node_types is not None and len(node_types) != len(names):
+        raise _wrong(source, None, f"it has {len(node_types)} types for {len(names)} nodes")
+
+
+def _span_of(source: str, instants: Times) -> tuple[float, float]:
+    if not len(instants):
+        raise _wrong(source, None, "it has no fragment and does not say what time it covers")
+    return float(instants.min()), float(instants.max())
+
+
+def _check_rows(
+    source: str, n_names: int, nodes: NDArray[np.int64], starts: Times, ends: Times
+) -> None:
+    bad = np.flatnonzero((nodes < 0) | (nodes >= n_names))
+    if len(bad):
+        raise _wrong(source, int(bad[0]), f"there is no node {int(nodes[bad[0]])}")
+    bad = np.flatnonzero(~(np.isfinite(starts) & np.isfinite(ends)) | ~(ends > starts))
+    if len(bad):
+        row = int(bad[0])
+        raise _wrong(source, row, f"it ends at {ends[row]:g}, not after its start {starts[row]:g}")
+
+
+def _check_span(
+    source: str,
+    span_s: tuple[float, float],
+    starts: Times,
+    ends: Times,
+    observed: Times,
+    order: NDArray[np.int64],
+) -> None:
+    begin_s, end_s = span_s
+    if not (np.isfinite(begin_s) and np.isfinite(end_s) and begin_s < end_s):
+        raise _wrong(source, None, f"its observation ends at {end_s:g}, begins at {begin_s:g}")
+    bad = np.flatnonzero((starts < begin_s) | (ends > end_s))
+    if len(bad):
+        raise _wrong(source, int(order[bad[0]]), "it lies outside the time of observation")
+    if len(observed) and (observed[0] < begin_s or observed[-1] > end_s):
+        raise _wrong(source, None, "an instant lies outside the time of observation")
+
+
+def _by_instant(at_s: Times, when_s: Times, node: Indices) -> tuple[Indices, NDArray[np.int64]]:
+    order = np.lexsort((node, when_s))
+    counts = np.bincount(np.searchsorted(at_s, when_s), minlength=len(at_s))
+    return _frozen(node[order], np.int32), _frozen(
+        np.concatenate(([0], np.cumsum(counts))), np.int64
+    )
+
+
+def _column(values: ArrayLike, kind: type[Kind], source: str, name: str) -> NDArray[Kind]:
+    try:
+        column = np.asarray(values)
+        if column.ndim != 1 or (column.size and column.dtype.kind not in "iufb"):
+            raise _wrong(source, None, f"column {name} is not a list of numbers")
+        if kind is np.int64 and column.dtype.kind == "f" and column.size:
+            raise _wrong(source, None, f"column {name} has fractions")
+        return column.astype(kind)
+    except (ValueError, TypeError, OverflowError) as problem:
+        raise _wrong(source, None, f"column {name} is not a list of numbers") from problem
+
+
+def _frozen(values: NDArray[Any], kind: type[Kind]) -> NDArray[Kind]:
+    column = np.ascontiguousarray(values, dtype=kind)
+    if column.flags.writeable and column is values:
+        column = column.copy()
+    column.flags.writeable = False
+    return column
+
+
+def _shown(nodes: slice) -> str:
+    return (
+        f"{'' if nodes.start is None else nodes.start}:{'' if nodes.stop is None else nodes.stop}"
+    )
+
+
+def _wrong(source: str, row: int | None, what: str) -> TraceError:
+    where = source if row is None else f"{source}, fragment {row}"
+    return TraceError("BFT-4007", f"{where}: {what}.", "Correct the file or its export.")

@@ -1,0 +1,159 @@
+"""Statistics of a trace: the paper's Table 1, Fig. 1 and Fig. 6, and further figures.
+
+``bftrainer trace info`` prints them, ``plot`` draws them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments, PoolChanges, Times
+
+SHORT_S = 600.0  # the paper's "less than 10 minutes"
+CDF_MINUTES = (0.5, 1, 70 / 60, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50, 60, 90, 120, 240, 1440)
+BAR_HOURS = 12.0  # Fig. 6
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceStatistics:
+    """Numbers of one trace; rates are per hour of observation."""
+
+    n_nodes: int
+    hours: float
+    fragments: int
+    node_hours: float
+    eq_nodes: float  # N_eq
+    idle_share: float
+    unfillable_share: float | None  # of the idle node-time
+    events: int  # with the first observation
+    events_per_hour: float
+    joins_per_hour: float  # events in which at least one node joined
+    leaves_per_hour: float
+    increases_per_hour: float  # events after which the pool is larger (Table 1: INC/h)
+    decreases_per_hour: float
+    short_share: float  # of the fragments, under ten minutes
+    short_time_share: float  # of the node-time, in those
+    length_s: dict[str, float]  # shortest, mean and quantiles
+    event_gap_s: dict[str, float]
+    pool_nodes: dict[str, float]  # quantiles over time
+    notes: tuple[str, ...]
+
+
+def statistics(trace: Fragments) -> TraceStatistics:
+    """Return the numbers of a trace."""
+    changes = trace.pool_changes()
+    hours = trace.duration_s / HOUR_S
+    length_s = trace.length_s
+    joins = np.diff(changes.joined_offsets)[1:]  # the first observation is no change
+    leaves = np.diff(changes.left_offsets)[1:]
+    is_short = length_s < SHORT_S
+    total_s = float(length_s.sum())
+    unfillable = None
+    if trace.is_unfillable is not None and total_s:
+        unfillable = float(length_s[trace.is_unfillable].sum()) / total_s
+    return TraceStatistics(
+        n_nodes=len(trace.names),
+        hours=hours,
+        fragments=len(trace),
+        node_hours=total_s / HOUR_S,
+        eq_nodes=trace.equivalent_nodes(),
+        idle_share=trace.idle_share(),
+        unfillable_share=unfillable,
+        events=len(changes),
+        events_per_hour=(len(changes) - 1) / hours,
+        joins_per_hour=int((joins > 0).sum()) / hours,
+        leaves_per_hour=int((leaves > 0).sum()) / hours,
+        increases_per_hour=int((joins > leaves).sum()) / hours,
+        decreases_per_hour=int((joins < leaves).sum()) / hours,
+        short_share=float(is_short.mean()) if len(trace) else 0.0,
+        short_time_share=float(length_s[is_short].sum()) / total_s if total_s else 0.0,
+        length_s=_spread(length_s),
+        event_gap_s=_spread(np.diff(changes.at_s)),
+        pool_nodes=_pool_quantiles(trace, changes),
+        notes=trace.notes,
+    )
+
+
+def fragment_cdf(trace: Fragments) -> list[dict[str, float]]:
+    """Return Fig. 1: share of fragments, and of node-time, in fragments up to a length."""
+    length_s = np.sort(trace.length_s)
+    time_s = np.concatenate(([0.0], np.cumsum(length_s)))
+    rows = []
+    for minutes in CDF_MINUTES:
+        count = int(np.searchsorted(length_s, 60.0 * minutes, side="right"))
+        rows.append(
+            {
+                "minutes": round(float(minutes), 4),
+                "by_count": count / max(1, len(length_s)),
+                "by_node_time": float(time_s[count] / time_s[-1]) if time_s[-1] else 0.0,
+            }
+        )
+    return rows
+
+
+def bars(trace: Fragments, changes: PoolChanges | None = None) -> list[dict[str, float]]:
+    """Return Fig. 6: events, and the share of nodes idle, in each twelve hours."""
+    changes = changes or trace.pool_changes()
+    begin_s, end_s = trace.span_s
+    edges = np.append(np.arange(begin_s, end_s, BAR_HOURS * HOUR_S), end_s)
+    counts = np.histogram(changes.at_s[1:], edges)[0]
+    integral = np.interp(edges, *_integral(trace, changes))
+    rows = []
+    for k in range(len(edges) - 1):
+        width_s = edges[k + 1] - edges[k]
+        idle = (integral[k + 1] - integral[k]) / width_s / len(trace.names)
+        rows.append(
+            {
+                "from_hour": float(edges[k] - begin_s) / HOUR_S,
+                "to_hour": float(edges[k + 1] - begin_s) / HOUR_S,
+                "events": int(counts[k]),
+                "idle_share": float(idle),
+            }
+        )
+    return rows
+
+
+def _integral(trace: Fragments, changes: PoolChanges) -> tuple[Times, Times]:
+    """Return the idle node-seconds up to each event and to the end."""
+    at_s = np.append(changes.at_s, trace.span_s[1])
+    so_far = np.concatenate(([0.0], np.cumsum(changes.pool_sizes() * np.diff(at_s))))
+    return at_s, so_far
+
+
+def _spread(values: NDArray[np.float64]) -> dict[str, float]:
+    if not len(values):
+        return {}
+    named = {f"p{round(100 * q)}": float(np.quantile(values, q)) for q in QUANTILES}
+    return {"least": float(values.min()), "mean": float(values.mean()), **named}
+
+
+def _pool_quantiles(trace: Fragments, changes: PoolChanges) -> dict[str, float]:
+    """Return the quantiles of the pool's size over time."""
+    sizes = changes.pool_sizes()
+    for_s = np.diff(np.append(changes.at_s, trace.span_s[1]))
+    order = np.argsort(sizes, kind="stable")
+    share = np.cumsum(for_s[order]) / for_s.sum()
+    last = len(order) - 1
+    named = {
+        f"p{round(100 * q)}": float(sizes[order[min(int(np.searchsorted(share, q)), last)]])
+        for q in QUANTILES
+    }
+    return {"least": float(sizes.min()), **named, "most": float(sizes.max())}
+
+
+def as_document(trace: Fragments, source: str) -> dict[str, Any]:
+    """Return everything as one JSON document."""
+    numbers = statistics(trace)
+    return {
+        "schema": "bftrainer/trace-info/1",
+        "file": source,
+        "span_s": list(trace.span_s),
+        **{name: getattr(numbers, name) for name in TraceStatistics.__dataclass_fields__},
+        "fig1": fragment_cdf(trace),
+        "fig6": bars(trace),
+    }

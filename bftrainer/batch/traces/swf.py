@@ -1,0 +1,187 @@
+"""The Standard Workload Format of the Parallel Workloads Archive (version 2.2).
+
+A log file comes in, idle fragments go out. SWF says how many processors a job had, not
+which: each job is given the lowest free nodes when it starts.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from bftrainer.batch.traces.errors import TraceError, malformed
+from bftrainer.batch.traces.fragments import Fragments
+from bftrainer.batch.traces.jobs import JobTable, idle_fragments
+from bftrainer.batch.traces.lines import read_lines
+
+Progress = Callable[[float], None]
+FIELDS = 18
+MAX_NODES = 2_000_000
+_SUBMIT, _WAIT, _RUN, _PROCESSORS, _REQUESTED, _LIMIT = 1, 2, 3, 4, 7, 8
+
+
+@dataclass(slots=True, kw_only=True)
+class _Log:
+    """Header and jobs of one file."""
+
+    path: Path
+    n_nodes: int = 0
+    n_processors: int = 0
+    origin_s: float = 0.0
+    start_s: list[float] = field(default_factory=list)
+    end_s: list[float] = field(default_factory=list)
+    processors: list[int] = field(default_factory=list)
+    line: list[int] = field(default_factory=list)
+
+    def nodes_of(self, processors: int) -> int:
+        """Return the number of whole nodes for so many processors."""
+        return min(math.ceil(processors * self.n_nodes / self.n_processors), self.n_nodes)
+
+
+def read_swf(path: Path, progress: Progress | None = None) -> Fragments:
+    """Read an SWF log; nodes are called n00000, n00001 and so on."""
+    log = _Log(path=path)
+    table = JobTable(path=path)
+    waits: list[tuple[float, float, int, float | None, int]] = []
+    for number, line in read_lines(path, progress):
+        if line.lstrip().startswith(";"):
+            _header(log, number, line)
+        else:
+            _job(log, waits, number, line)
+    _size_machine(log, table)
+    width = max(5, len(str(log.n_nodes - 1)))
+    names = [f"n{i:0{width}d}" for i in range(log.n_nodes)]
+    _place(log, table)
+    for from_s, to_s, processors, limit_s, number in waits:
+        table.add_wait(from_s, to_s, log.nodes_of(processors), limit_s, number)
+    return idle_fragments(table, names=names, progress=progress)
+
+
+def _header(log: _Log, number: int, line: str) -> None:
+    label, _, value = line.lstrip("; \t").partition(":")
+    label, words = label.strip().lower(), value.split()
+    if label not in {"maxnodes", "maxprocs", "unixstarttime"} or not words:
+        return
+    try:
+        count = int(words[0])
+    except ValueError:
+        raise malformed(log.path, number, f"{label} is {words[0][:40]!r}, no number") from None
+    if label == "unixstarttime":
+        log.origin_s = float(max(0, count))
+    elif not 0 <= count <= MAX_NODES * 1024 or (label == "maxnodes" and count > MAX_NODES):
+        raise malformed(log.path, number, f"{label} {count} is not a plausible machine size")
+    elif label == "maxnodes":
+        log.n_nodes = count
+    else:
+        log.n_processors = count
+
+
+def _job(
+    log: _Log, waits: list[tuple[float, float, int, float | None, int]], number: int, line: str
+) -> None:
+    cells = line.split()
+    if len(cells) != FIELDS:
+        raise malformed(log.path, number, f"{len(cells)} fields, not {FIELDS}")
+    try:
+        values = [float(cell) for cell in cells]
+    except ValueError:
+        raise malformed(log.path, number, "a field is not a number") from None
+    if not all(abs(value) < 1e11 for value in values):
+        raise malformed(log.path, number, "a field is not a plausible number")
+    submit_s = log.origin_s + values[_SUBMIT]
+    processors = int(values[_PROCESSORS] if values[_PROCESSORS] > 0 else values[_REQUESTED])
+    if values[_SUBMIT] < 0 or processors <= 0 or values[_WAIT] < 0:
+        return  # -1: not recorded, so the job is left out
+    start_s = submit_s + values[_WAIT]
+    limit_s = values[_LIMIT] if values[_LIMIT] > 0 else None
+    waits.append((submit_s, start_s, processors, limit_s, number))
+    end_s = start_s + values[_RUN]
+    if end_s > start_s:
+        log.start_s.append(start_s)
+        log.end_s.append(end_s)
+        log.processors.append(processors)
+        log.line.append(number)
+
+
+def _size_machine(log: _Log, table: JobTable) -> None:
+    """Determine the numbers of nodes and processors; note what was guessed."""
+    if not log.processors:
+        raise TraceError("BFT-4008", f"{log.path.name}: no job in it ran.", "Give another log.")
+    if not log.n_processors and not log.n_nodes:
+        log.n_processors = log.n_nodes = max(log.processors)
+        table.notes.append(
+            f"no MaxNodes and no MaxProcs in the header: {log.n_nodes} nodes of one "
+            "processor, as many as the largest job had"
+        )
+    log.n_nodes = log.n_nodes or log.n_processors
+    log.n_processors = log.n_processors or log.n_nodes
+    log.n_processors = max(log.n_processors, log.n_nodes)
+    if log.n_nodes > MAX_NODES:
+        raise malformed(log.path, None, f"a machine of {log.n_nodes} nodes")
+
+
+def _place(log: _Log, table: JobTable) -> None:
+    """Assign the lowest free nodes to each job at its start; ends precede starts."""
+    free = _Free(log.n_nodes)
+    n_jobs = len(log.start_s)
+    at_s = np.array([*log.start_s, *log.end_s])
+    is_start = np.arange(2 * n_jobs) < n_jobs
+    order = np.lexsort((is_start, at_s))
+    has: dict[int, list[tuple[int, int]]] = {}
+    n_short = 0
+    for i in order.tolist():
+        if i >= n_jobs:
+            free.give_back(has.pop(i - n_jobs))
+            continue
+        wanted = log.nodes_of(log.processors[i])
+        has[i] = free.take(wanted)
+        n_short += sum(count for _, count in has[i]) < wanted
+        table.add_run(log.start_s[i], log.end_s[i], has[i], log.line[i])
+    if n_short:
+        table.notes.append(
+            f"{n_short} of {n_jobs} jobs found too few free nodes (several share a node, or "
+            "the times are rounded): they are counted on those that were free"
+        )
+
+
+class _Free:
+    """Free nodes as ranges in ascending order."""
+
+    def __init__(self, n_nodes: int) -> None:
+        self._first = [0]
+        self._count = [n_nodes]
+
+    def take(self, wanted: int) -> list[tuple[int, int]]:
+        """Take the lowest ``wanted`` free nodes, or all."""
+        taken: list[tuple[int, int]] = []
+        n_whole = 0
+        for first, count in zip(self._first, self._count, strict=True):
+            if count > wanted:
+                break
+            taken.append((first, count))
+            wanted -= count
+            n_whole += 1
+        del self._first[:n_whole], self._count[:n_whole]
+        if wanted and self._first:
+            taken.append((self._first[0], wanted))
+            self._first[0] += wanted
+            self._count[0] -= wanted
+        return taken
+
+    def give_back(self, ranges: list[tuple[int, int]]) -> None:
+        """Free nodes; adjacent ranges are merged."""
+        for first, count in ranges:
+            at = bisect_left(self._first, first)
+            self._first.insert(at, first)
+            self._count.insert(at, count)
+            if at + 1 < len(self._first) and first + count == self._first[at + 1]:
+                self._count[at] += self._count.pop(at + 1)
+                del self._first[at + 1]
+            if at and self._first[at - 1] + self._count[at - 1] == first:
+                self._count[at - 1] += self._count.pop(at)
+                del self._first[at]

@@ -1,0 +1,193 @@
+"""Finds the study that a verb's argument STUDY names, and what is known of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from bftrainer.api.client import Client
+from bftrainer.api.codec import CodecError, parse
+from bftrainer.api.documents import view_of
+from bftrainer.cli.common import connect
+from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.study.directory import (
+    SUFFIX,
+    SUMMARY,
+    StudyDirectory,
+    is_running,
+    is_study,
+    no_study,
+    only_loop,
+    read_directory,
+)
+from bftrainer.study.outcome import LEFT, RUNNING, StudySummary, refreshed
+
+if TYPE_CHECKING:
+    from bftrainer.study.loop import StudyLoop
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+YAML = (".yaml", ".yml")
+PATIENCE_S = 2.0  # for a verb that holds the lock
+_ID = re.compile(r"-[0-9a-f]{6}\Z")  # what an id has after the name
+
+
+def study_argument(command: Command) -> Command:
+    """Add the argument STUDY."""
+    return click.argument("study_name", metavar="STUDY")(command)
+
+
+def find_study(text: str, socket_name: str | None = None) -> StudyDirectory:
+    """Return the study of a name, an id, a directory or a YAML file (BFT-1633)."""
+    return read_directory(find_path(text, socket_name))
+
+
+def find_path(text: str, socket_name: str | None = None) -> Path:
+    """Return the directory of a study, which may not exist; the daemon may know where it is."""
+    path = Path(text)
+    if is_study(path):
+        return path
+    name = text
+    if is_document(path):
+        from bftrainer.study.document import read_study  # noqa: PLC0415 - slow to import
+
+        name = str(read_study(path).name)
+    here = default_path(name)
+    if is_study(here):
+        return here
+    of_id = default_path(_ID.sub("", name))
+    if is_study(of_id) and read_directory(of_id).study_id == name:
+        return of_id
+    is_directory = os.path.isdir(path)  # noqa: PTH112 - ``Path.is_dir`` raises at a long name
+    return _known_path(name, socket_name) or (path if is_directory else here)
+
+
+def _known_path(name: str, socket_name: str | None) -> Path | None:
+    """Return where the trials of a study are that the daemon knows by its id or name.
+
+    Raises:
+        UsageError: BFT-1633, nothing of it can be seen from here, or several have this name.
+    """
+    try:
+        client = connect(socket_name)
+        ids = [one.study for one in client.studies()]
+        known = {
+            one: Path(view.checkpoint_dir).parent.parent  # DIR/trials/0000
+            for one in ([name] if name in ids else ids)
+            if name in (one, _ID.sub("", one))
+            for view in client.study(one).trials[:1]
+        }
+    except BftError:
+        return None  # the daemon is away
+    seen = [one for one, at in known.items() if is_study(at) and read_directory(at).study_id == one]
+    if len(seen) == 1:
+        return known[seen[0]]
+    if not known:
+        return None
+    where = ", ".join(f"{one} in {known[one]}" for one in seen or known)
+    if seen:
+        cause, next_step = f"Several studies are named {name}: {where}.", "Name one by its id."
+    else:
+        cause = f"The study {name} cannot be found from here: {where}."
+        next_step = (
+            "Go where that directory is seen. If it is gone, so is the study: end its trainers"
+            " ('bftrainer status') with 'bftrainer cancel'."
+        )
+    raise UsageError("BFT-1633", cause, next_step, exit_code=ExitCode.NOT_FOUND)
+
+
+def is_document(path: Path) -> bool:
+    """Whether a name is that of a YAML file which is there."""
+    return path.suffix in YAML and os.path.isfile(path)  # noqa: PTH113 - likewise
+
+
+def default_path(name: str) -> Path:
+    """Return where a study of this name is."""
+    return Path(f"{name}{SUFFIX}")
+
+
+def await_verb(path: Path) -> None:
+    """Wait a little for whoever holds the study's lock: a verb lets it go, a loop does not."""
+    deadline = time.monotonic() + PATIENCE_S
+    while is_running(path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def open_loop(
+    study: StudyDirectory,
+    client: Client,
+    say: Callable[[str], None],
+    *,
+    is_new_daemon: bool = False,
+) -> Iterator[StudyLoop]:
+    """Hold the study's lock and return its loop (BFT-1631, BFT-1624)."""
+    with only_loop(study.path):
+        yield loop_of(study, client, say, is_new_daemon=is_new_daemon)
+
+
+def loop_of(
+    study: StudyDirectory,
+    client: Client,
+    say: Callable[[str], None],
+    *,
+    is_new_daemon: bool = False,
+) -> StudyLoop:
+    """Return the study's loop; the caller holds the lock."""
+    try:
+        from bftrainer.cli.study.plan_file import with_plan  # noqa: PLC0415
+        from bftrainer.study.loop import StudyLoop  # noqa: PLC0415 - Optuna takes 0.2 s
+        from bftrainer.study.storage import StudyStorage, repair  # noqa: PLC0415
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").partition(".")[0] != "optuna":
+            raise
+        raise BftError(
+            "BFT-1624",
+            "Studies need Optuna, which is not installed here.",
+            "Run: pip install 'bftrainer[study]'",
+            exit_code=ExitCode.USAGE,
+        ) from problem
+    repair(study.storage)
+    storage = StudyStorage(study.storage, study.study_id, study.document)
+    rule = with_plan(study)
+    return StudyLoop(study, client, storage, say, rule, is_new_daemon=is_new_daemon)
+
+
+def summary_of(path: Path, socket_name: str | None) -> StudySummary:
+    """Return what a study has come to: its loop says so, or the daemon is asked beside."""
+    summary = read_summary(path)
+    if summary.state not in (RUNNING, LEFT) or is_running(path):
+        return summary
+    summary = replace(summary, state=LEFT)
+    with contextlib.suppress(BftError):  # the daemon is away
+        view = connect(socket_name).study(summary.study)
+        return refreshed(summary, view, time.time())
+    return summary
+
+
+def read_summary(path: Path) -> StudySummary:
+    """Return the summary as it was last written (BFT-1636, BFT-1635, BFT-1633)."""
+    try:
+        return view_of(StudySummary, "study", parse((path / SUMMARY).read_bytes()))
+    except FileNotFoundError as problem:
+        if not is_study(path):
+            raise no_study(path) from problem
+        raise BftError(
+            "BFT-1635",
+            f"The study in {path} has not begun yet.",
+            f"Run: bftrainer study run {path}",
+            exit_code=ExitCode.NOT_FOUND,
+        ) from problem
+    except (OSError, CodecError) as problem:
+        raise BftError(
+            "BFT-1636",
+            f"{path / SUMMARY} cannot be read: {problem}.",
+            "Remove it; the study's loop writes it again.",
+        ) from problem

@@ -1,0 +1,1 @@
+"""The daemon: connects the stages, serves users, measures harm and keeps accounts."""

@@ -1,0 +1,260 @@
+"""Follows each pilot's end until the ordinary job that got its node is known. Pure.
+
+A pilot's *end* is open from its first sign (our release, the agent's last message, its absence
+from the queue) until it is settled: an ordinary job is on the node, or none came. ``fold``
+processes a decision with its input, ``farewell`` an agent's last message; both return the next
+ledger. Called only by ``bftrainer.daemon.harm.monitor``.
+
+Only pilots that have started count: a pending one withholds no node.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from bftrainer.batch.announcer import UNSEEN_S, is_same_job, is_stand_in
+from bftrainer.daemon.harm.measure import End, hand_over
+from bftrainer.daemon.harm.records import HandOver, HarmRecords, Taken, Vain, Why
+from bftrainer.model.cluster import Job, JobState
+from bftrainer.model.decision import DecisionInput, PilotView, Plan
+from bftrainer.model.pilot_end import EndedBy
+
+LIMIT_MARGIN_S = 10.0  # an end this close to the pilot's time limit has no other cause
+CYCLES_UNTIL_TAKEN = 2.0  # backfill preempts in one cycle and starts the job in the next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Farewell:
+    """An agent's last message, in the daemon's time."""
+
+    pilot_id: str
+    node: str
+    reason: str  # "signal", "told", "lease", "time-limit", "refused"
+    told_s: float  # when it was told to leave
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """State of the fold."""
+
+    held: Mapping[str, PilotView] = field(default_factory=dict)  # started, at the last decision
+    ends: Mapping[str, End] = field(default_factory=dict)
+    settled: frozenset[str] = frozenset()  # pilots still listed whose end is settled
+    # How ends that we did not ask for came about, by what the batch system says.
+    ended_by: Mapping[str, EndedBy] = field(default_factory=dict)
+
+
+class _Ordinary:
+    """The ordinary jobs of a snapshot, indexed: hundreds, looked up as often."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._by_id: dict[str, Job] = {}
+        self._by_user: dict[str, list[Job]] = {}
+        for job in jobs:
+            if job.is_ordinary:
+                self._by_id[job.job_id] = job
+                self._by_user.setdefault(job.user, []).append(job)
+
+    def same_as(self, job: Job) -> list[Job]:
+        """Return the job itself; for an announced one, all jobs that it may be."""
+        if is_stand_in(job.job_id):
+            return [j for j in self._by_user.get(job.user, ()) if is_same_job(job, j)]
+        found = self._by_id.get(job.job_id)
+        return [] if found is None else [found]
+
+
+class _Verdict(enum.Enum):
+    OPEN = enum.auto()
+    DROPPED = enum.auto()
+    TAKEN = enum.auto()
+
+
+def farewell(ledger: Ledger, said: Farewell) -> Ledger:
+    """Process an agent's last message."""
+    end = ledger.ends.get(said.pilot_id)
+    if end is None:
+        view = ledger.held.get(said.pilot_id)
+        if said.reason != "signal" or (view is not None and _limit_struck(view, said.told_s)):
+            return replace(ledger, settled=ledger.settled | {said.pilot_id})
+        end = End(pilot_id=said.pilot_id, node=said.node)
+    # A signal before our release came from the batch system; one after it from our cancel.
+    is_theirs = said.reason == "signal" and (end.asked_s is None or said.told_s < end.asked_s)
+    heard = replace(end, told_s=said.told_s, left_s=said.left_s, is_preempted=is_theirs)
+    return replace(ledger, ends={**ledger.ends, said.pilot_id: heard})
+
+
+def explained(ledger: Ledger, pilot_id: str, by: EndedBy) -> Ledger:
+    """Process what the batch system says of an end; before the snapshot that shows it."""
+    return replace(ledger, ended_by={**ledger.ended_by, pilot_id: by})
+
+
+def fold(
+    ledger: Ledger, given: DecisionInput, plan: Plan, took_s: float
+) -> tuple[Ledger, HarmRecords]:
+    """Process one decision: what its snapshot shows, and what it releases.
+
+    Args:
+        ledger: state so far.
+        given: the decision's input, without pilots that its snapshot shows as ended.
+        plan: the decision.
+        took_s: duration of the decision.
+    """
+    views = {p.pilot_id: p for p in given.pilots}
+    known = ledger.ends.keys() | ledger.settled
+    ends = dict(ledger.ends)
+    for pilot_id in ledger.held.keys() - views.keys() - known:  # ended without a message
+        view = ledger.held[pilot_id]
+        if not _limit_struck(view, given.now_s):
+            ends[pilot_id] = End(
+                pilot_id=pilot_id, node=view.node, gone_s=given.now_s, is_preempted=True
+            )
+    records = HarmRecords()
+    if ends and given.is_new_snapshot and given.snapshot.jobs is not None:
+        open_ends, records = _look(ends, given, plan.memory.held_off.keys(), ledger.ended_by)
+        known |= ends.keys() - open_ends.keys()
+        ends = open_ends
+    held = {i: p for i, p in views.items() if p.is_held or p.end_s is not None}
+    if plan.releases:
+        jobs = {j.job_id: j for j in given.snapshot.jobs or ()}
+        for release in plan.releases:
+            if release.pilot_id in held.keys() - known:
+                ends.setdefault(
+                    release.pilot_id,
+                    End(
+                        pilot_id=release.pilot_id,
+                        node=release.node,
+                        asked_s=given.now_s,
+                        decision_s=took_s,
+                        job=jobs.get(release.for_job),
+                    ),
+                )
+    settled = frozenset((known - ends.keys()) & views.keys())
+    ended_by = {i: by for i, by in ledger.ended_by.items() if i in ends or i in views}
+    return Ledger(held=held, ends=ends, settled=settled, ended_by=ended_by), records
+
+
+def _limit_struck(view: PilotView, at_s: float) -> bool:
+    return view.end_s is not None and at_s >= view.end_s - LIMIT_MARGIN_S
+
+
+def _look(
+    ends: Mapping[str, End],
+    given: DecisionInput,
+    held_off: AbstractSet[str],
+    ended_by: Mapping[str, EndedBy],
+) -> tuple[dict[str, End], HarmRecords]:
+    """Settle the ends that the snapshot settles."""
+    jobs = given.snapshot.jobs or ()
+    ours = {j.pilot_id for j in jobs if j.pilot_id is not None}
+    on_node = _by_node(jobs, {e.node for e in ends.values()})
+    ordinary = _Ordinary(jobs)
+    left: dict[str, End] = {}
+    hand_overs: list[HandOver] = []
+    vain: list[Vain] = []
+    taken: list[Taken] = []
+    for before in ends.values():
+        end = _observed(before, given, is_present=before.pilot_id in ours)
+        by = ended_by.get(end.pilot_id, EndedBy.UNKNOWN)
+        if by not in (EndedBy.PREEMPTED, EndedBy.UNKNOWN) and end.gone_s is not None:
+            taken.append(_taken(end, by, given.now_s))  # for no job, whoever comes next
+            continue
+        taker = _taker(end, on_node.get(end.node, ()))
+        if taker is not None:
+            hand_overs.append(hand_over(end, taker, given.now_s))
+            continue
+        verdict = _verdict(end, ordinary, given, is_held_off=end.node in held_off)
+        if verdict is _Verdict.OPEN:
+            left[end.pilot_id] = end
+        elif verdict is _Verdict.TAKEN:
+            taken.append(_taken(end, by, given.now_s))
+        elif isinstance(verdict, Why):
+            vain.append(_vain(end, verdict, given.now_s))
+    return left, HarmRecords(hand_overs=tuple(hand_overs), vain=tuple(vain), taken=tuple(taken))
+
+
+def _by_node(jobs: Iterable[Job], nodes: AbstractSet[str]) -> dict[str, list[Job]]:
+    found: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.is_ordinary and job.state is not JobState.PENDING:
+            for node in nodes & set(job.nodes):
+                found.setdefault(node, []).append(job)
+    return found
+
+
+def _observed(end: End, given: DecisionInput, *, is_present: bool) -> End:
+    if is_present:
+        return replace(end, seen_s=given.snapshot.taken_at_s)
+    return end if end.gone_s is not None else replace(end, gone_s=given.now_s)
+
+
+def _taker(end: End, on_node: Iterable[Job]) -> Job | None:
+    """Return the first job on the node that had waited for it.
+
+    A job submitted after the node was free did not wait for us.
+    """
+    began_s = end.began_s
+    after = [
+        j
+        for j in on_node
+        if (j.start_s is None or began_s is None or j.start_s >= began_s - 1.0)  # whole seconds
+        and (_is_for(end, j) or end.gone_s is None or (j.submit_s or 0.0) <= end.gone_s)
+    ]
+    return min(after, key=lambda j: (j.start_s or 0.0, j.job_id), default=None)
+
+
+def _is_for(end: End, job: Job) -> bool:
+    """Whether the node was released for this job, announced or in the queue."""
+    if end.job is None:
+        return False
+    if is_stand_in(end.job.job_id):
+        return is_same_job(end.job, job)
+    return end.job.job_id == job.job_id
+
+
+def _verdict(
+    end: End, ordinary: _Ordinary, given: DecisionInput, *, is_held_off: bool
+) -> _Verdict | Why:
+    """Return the state of an end whose node no ordinary job is on."""
+    cycle_s = given.settings.cycle_s
+    if end.gone_s is None:
+        return _Verdict.OPEN
+    if end.asked_s is None or end.is_preempted:
+        is_over = given.now_s > end.gone_s + CYCLES_UNTIL_TAKEN * cycle_s
+        return _Verdict.TAKEN if is_over else _Verdict.OPEN
+    if end.job is None:
+        return _Verdict.DROPPED if given.now_s > end.gone_s + cycle_s else _Verdict.OPEN
+    wanted = ordinary.same_as(end.job)
+    if not wanted:
+        # The poll may have begun before the job was in the queue.
+        is_late = given.snapshot.taken_at_s > end.asked_s + 2.0 * UNSEEN_S
+        return Why.LEFT_THE_QUEUE if is_late else _Verdict.OPEN
+    if all(j.state is not JobState.PENDING for j in wanted):
+        return Why.STARTED_ELSEWHERE
+    return _Verdict.OPEN if is_held_off else Why.DID_NOT_START
+
+
+def _vain(end: End, why: Why, now_s: float) -> Vain:
+    return Vain(
+        job_id=end.job.job_id if end.job else "",
+        family=end.job.family if end.job else "",
+        node=end.node,
+        pilot_id=end.pilot_id,
+        asked_s=now_s if end.asked_s is None else end.asked_s,
+        settled_s=now_s,
+        why=why,
+    )
+
+
+def _taken(end: End, by: EndedBy, now_s: float) -> Taken:
+    ended_s = end.left_s if end.left_s is not None else end.gone_s
+    return Taken(
+        node=end.node,
+        pilot_id=end.pilot_id,
+        ended_s=now_s if ended_s is None else ended_s,
+        settled_s=now_s,
+        by=by,
+    )

@@ -1,0 +1,204 @@
+"""The harm monitor of a daemon: ledger, back-off, their journal entries and log.
+
+The daemon passes in every decision and every agent's last message; ``applied`` returns the settings
+for the next decision. At start the records and the level are read from the journal.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from bftrainer.batch.batch_system import PilotObservation
+from bftrainer.daemon.harm import backoff, ledger, records
+from bftrainer.daemon.harm.backoff import BackOff
+from bftrainer.daemon.harm.ledger import Farewell, Ledger
+from bftrainer.daemon.harm.records import HandOver, HarmRecords, Vain
+from bftrainer.daemon.harm.report import make_report
+from bftrainer.daemon.harm.slo import Rule, slow_part
+from bftrainer.journal.journal import Journal
+from bftrainer.journal.records import JournalEntry
+from bftrainer.model.decision import DecisionInput, Plan, Settings
+from bftrainer.model.harm import HarmReport
+from bftrainer.site.policy.model import SitePolicy
+
+LOG = logging.getLogger("bftrainer.harm")
+KEPT_RECORDS = 10_000  # snapshots that settled something; the journal has all
+SAID_AGAIN_S = 86_400.0
+MAX_LEAVING_S = 60.0  # agents need milliseconds; longer claims are cut to this
+MAX_CLOCK_LAG_S = 1.0  # an older last message means that the node's clock is wrong
+
+
+class LastWords(Protocol):
+    """The fields used of an agent's ``Leaving``."""
+
+    @property
+    def reason(self) -> str:
+        """Why it left."""
+
+    @property
+    def told_s(self) -> float | None:
+        """When it was told to leave, on its node's clock."""
+
+    @property
+    def left_s(self) -> float | None:
+        """When it sent the message, on its node's clock."""
+
+
+class HarmMonitor:
+    """Measures how long ordinary jobs wait for us, and backs off if it is too long."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        policy: SitePolicy,
+        clock: Callable[[], float],
+        on_settled: Callable[[HarmRecords], None] = lambda _: None,
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._on_settled = on_settled
+        self.rule = rule_of(policy)
+        self._promises = policy.give_back
+        self._ledger = Ledger()
+        self._records: deque[tuple[float, HarmRecords]] = deque(
+            _newest(journal), maxlen=KEPT_RECORDS
+        )
+        self.state = read_state(journal)
+        noted = journal.latest(backoff.KIND)
+        self._noted_s = -math.inf if noted is None else noted.at_s
+
+    def adopt_policy(self, policy: SitePolicy) -> None:
+        """Measure by another promise from now on."""
+        self.rule, self._promises = rule_of(policy), policy.give_back
+
+    @property
+    def owes_node(self) -> bool:
+        """Whether a node was released for a job, and it is not known yet who got it."""
+        return any(end.job is not None for end in self._ledger.ends.values())
+
+    def applied(self, settings: Settings) -> Settings:
+        """Return the settings of the next decision."""
+        if not self._promises:
+            return settings
+        state = backoff.rested(self.state, self.rule, now_s=self._clock())
+        self._change(state)
+        return backoff.applied(settings, self.state)
+
+    def left(self, pilot_id: str, node: str, said: LastWords) -> None:
+        """Process an agent's last message."""
+        told_s, left_s = on_our_clock(said, self._clock())
+        self._ledger = ledger.farewell(
+            self._ledger,
+            Farewell(
+                pilot_id=pilot_id, node=node, reason=said.reason, told_s=told_s, left_s=left_s
+            ),
+        )
+
+    def ended(self, pilot_id: str, seen: PilotObservation) -> None:
+        """Process what the batch system says of the end of a pilot that we did not ask to leave."""
+        self._ledger = ledger.explained(self._ledger, pilot_id, seen.ended_by)
+
+    def decided(self, given: DecisionInput, plan: Plan, took_s: float) -> None:
+        """Process a decision."""
+        if not self._promises:
+            return
+        self._ledger, settled = ledger.fold(self._ledger, given, plan, took_s)
+        if settled.is_empty:
+            return
+        self._journal.note(records.KIND, settled)
+        self._records.append((given.now_s, settled))
+        self._on_settled(settled)
+        held = sum(1 for p in given.pilots if p.is_held)
+        state = self.state
+        for done in settled.hand_overs:
+            if done.delay_s is not None and done.delay_s > self.rule.limit_s:
+                LOG.warning(
+                    "job %s got %s after %.2f s: %s",
+                    done.job_id,
+                    done.node,
+                    done.delay_s,
+                    slow_part(done),
+                )
+        held += len(settled.hand_overs)
+        heard: list[HandOver | Vain] = [*settled.hand_overs, *settled.vain]
+        for one in heard:
+            state = backoff.record_hand_over(
+                state, one, self.rule, held_nodes=held, now_s=given.now_s
+            )
+        self._change(state)
+
+    def report(self, since_s: float | None) -> HarmReport:
+        """Summarise the time since then; None: since the oldest kept record."""
+        now_s = self._clock()
+        return report_of(self._records, self.state, self.rule, since_s=since_s, until_s=now_s)
+
+    def _change(self, state: BackOff) -> None:
+        is_new = state.level != self.state.level
+        # A lasting level is journalled again, because the journal drops old entries.
+        if is_new or (state.level and self._clock() - self._noted_s > SAID_AGAIN_S):
+            self._journal.note(backoff.KIND, state)
+            self._noted_s = self._clock()
+        if is_new:
+            LOG.warning("%s", backoff.sentence(state) or "bftrainer no longer backs off.")
+        self.state = state
+
+
+def rule_of(policy: SitePolicy) -> Rule:
+    """Return the policy's promise."""
+    return Rule(limit_s=policy.harm_slo_s, share=policy.harm_slo_share, quiet_s=policy.harm_quiet_s)
+
+
+def on_our_clock(said: LastWords, heard_s: float) -> tuple[float, float]:
+    """Return when an agent was told and left; by our clock if its own is wrong."""
+    left_s = heard_s if said.left_s is None else said.left_s
+    told_s = left_s if said.told_s is None else min(said.told_s, left_s)
+    told_s = max(told_s, left_s - MAX_LEAVING_S)
+    if not 0.0 <= heard_s - left_s <= MAX_CLOCK_LAG_S:
+        told_s, left_s = told_s + heard_s - left_s, heard_s
+    return told_s, left_s
+
+
+def read_records(journal: Journal) -> Iterable[tuple[float, HarmRecords]]:
+    """Read what was settled, oldest first, each with its time."""
+    return _readable(journal.entries(records.KIND))
+
+
+def _newest(journal: Journal) -> Iterable[tuple[float, HarmRecords]]:
+    """The newest records, as many as are kept."""
+    return _readable(journal.newest(records.KIND, KEPT_RECORDS))
+
+
+def _readable(entries: Iterable[JournalEntry]) -> Iterable[tuple[float, HarmRecords]]:
+    """Skip entries in another release's format, with one log line."""
+    passed_over = 0
+    for entry in entries:
+        if (found := entry.payload_if(HarmRecords)) is None:
+            passed_over += 1
+        else:
+            yield entry.at_s, found
+    if passed_over:
+        LOG.warning("%d hand-over records of another release are not counted", passed_over)
+
+
+def read_state(journal: Journal) -> BackOff:
+    """Read the last level of the back-off; level 0 if another release wrote it differently."""
+    last = journal.latest(backoff.KIND)
+    return (last.payload_if(BackOff) if last is not None else None) or BackOff()
+
+
+def report_of(
+    found: Iterable[tuple[float, HarmRecords]],
+    state: BackOff,
+    rule: Rule,
+    *,
+    since_s: float | None,
+    until_s: float,
+) -> HarmReport:
+    """Summarise the records of a period."""
+    kept = [(at_s, r) for at_s, r in found if since_s is None or at_s >= since_s]
+    begin_s = since_s if since_s is not None else (kept[0][0] if kept else until_s)
+    return make_report((r for _, r in kept), state, rule, since_s=begin_s, until_s=until_s)

@@ -1,0 +1,139 @@
+"""The kill switch: gives all nodes back, takes none, and keeps the trainers queued.
+
+``bftrainer drain --all`` begins it, ``bftrainer resume`` ends it; in between it outlives daemons,
+for the journal says so. ``bftrainer down`` gives back in the same way, and the daemon ends.
+
+A pilot leaves as soon as no worker is on it; workers write a checkpoint first. At the deadline
+all of them are gone: a little earlier, whoever is left is told to leave at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bftrainer.fleet.control_plane import ControlPlane
+from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.release import PilotEnds
+from bftrainer.journal.journal import Journal
+from bftrainer.model.decision import Release
+
+LOG = logging.getLogger("bftrainer.daemon")
+KIND: Final = "drain"  # of journal entries
+SAID_AGAIN_S: Final = 86_400.0  # the journal drops old entries
+END_S: Final = 5.0  # before the deadline: agents are told, then cancelled, then with force
+END_SHARE: Final = 0.25  # of a time shorter than four times that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """What an administrator asked for."""
+
+    by: str
+    since_s: float
+    deadline_s: float  # when all nodes are back, at the latest
+    is_over: bool = False  # resumed
+
+
+class Draining:
+    """Gives nodes back while it is on; ``tick`` has to be called several times a second."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        pilots: PilotBook,
+        plane: ControlPlane,
+        ends: PilotEnds,
+        decide_soon: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._journal, self._pilots, self._plane, self._ends = journal, pilots, plane, ends
+        self._decide_soon, self._clock = decide_soon, clock
+        self._reason = ""
+        self._end_s = 0.0  # when workers are no longer waited for (monotonic)
+        self._said_s = 0.0
+        self._drain: Drain | None = None
+        last = journal.latest(KIND)
+        found = last.payload_if(Drain) if last is not None else None
+        if found is not None and not found.is_over:
+            self._note(found)
+            self._start(found)
+            LOG.warning("%s", self.sentence())
+
+    @property
+    def is_on(self) -> bool:
+        """Whether nodes are given back and none are taken."""
+        return bool(self._reason)
+
+    def begin(self, by: str, limit_s: float) -> None:
+        """Give all nodes back within the limit."""
+        now_s = self._clock()
+        drain = Drain(by=by, since_s=now_s, deadline_s=now_s + limit_s)
+        self._pilots.keep_retired()  # the limit may be another one than before
+        self._note(drain)
+        self._start(drain)
+        LOG.warning("%s", self.sentence())
+
+    def resume(self, by: str) -> None:
+        """Take nodes again."""
+        if self._drain is None:
+            return
+        self._note(replace(self._drain, is_over=True))
+        self._drain, self._reason = None, ""
+        self._pilots.keep_retired()
+        self._decide_soon()
+        LOG.warning("%s resumes: nodes are taken again", by)
+
+    def end_daemon(self, reason: str, save_s: float) -> None:
+        """Give all nodes back because the daemon ends; workers have ``save_s`` to save."""
+        self._reason, self._end_s = reason, time.monotonic() + save_s
+        self._decide_soon()
+        self.tick()
+
+    def tick(self) -> None:
+        """Retire pilots, and release those that no worker uses, or all when it is time."""
+        if not self.is_on:
+            return
+        left_s = self._end_s - time.monotonic()
+        if self._pilots.retire(max(0.0, left_s)):
+            self._decide_soon()  # retired nodes are no offers: their trainers park
+        busy = self._plane.trainers.busy_pilots() if left_s > 0.0 else frozenset()
+        self._ends.release(
+            [
+                Release(pilot_id=pilot_id, node=pilot.record.node, reason=self._reason)
+                for pilot_id, pilot in self._pilots.pilots.items()
+                if not pilot.was_asked and pilot_id not in busy
+            ]
+        )
+        if self._drain is not None and time.monotonic() - self._said_s > SAID_AGAIN_S:
+            self._note(self._drain)
+
+    def sentence(self) -> str:
+        """Say who gave all nodes back, and how far that is; "": nobody."""
+        if self._drain is None:
+            return ""
+        since, deadline = (
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+            for at_s in (self._drain.since_s, self._drain.deadline_s)
+        )
+        count = len(self._pilots.pilots)
+        rest = f"{count} nodes are still to be given back, until {deadline}" if count else "done"
+        return (
+            f"All nodes are given back and none are taken since {since}, as {self._drain.by} "
+            f"asked ({rest}); 'bftrainer resume' ends this."
+        )
+
+    def _start(self, drain: Drain) -> None:
+        left_s = max(0.0, drain.deadline_s - self._clock())
+        end_s = left_s - min(END_S, END_SHARE * left_s)
+        self._drain, self._end_s = drain, time.monotonic() + end_s
+        self._reason = f"{drain.by} gives all nodes back (bftrainer drain)."
+        self._decide_soon()
+
+    def _note(self, drain: Drain) -> None:
+        self._journal.note(KIND, drain)
+        self._said_s = time.monotonic()

@@ -1,0 +1,259 @@
+"""The poll loop: polls when the rate limiter allows, and reacts to announcements.
+
+Owned by ``bftrainer.daemon``; ``service`` and the metrics read ``figures``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from bftrainer.batch.announcer import SHOWN_S, UNSEEN_S, Announcement, Announcer
+from bftrainer.batch.batch_system import ORDER_KINDS, BatchSystem
+from bftrainer.batch.rate_limit import PaceRules, PollRateLimiter
+from bftrainer.model.cluster import NodeState, Snapshot
+from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.views import PollingView, RequestCount
+from bftrainer.site.policy.model import SitePolicy
+
+LOG = logging.getLogger("bftrainer.polling")
+
+LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # in intervals; by has_hook
+LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # in intervals without the hook; by has_hook
+CHANGED_S: Final = 0.3  # until a change shows in a poll
+AGAIN_S: Final = (1.0, 2.0, 4.0)  # until a completing node is idle, or a job has its node
+RECHECK_S: Final = 5.0  # orders between polls delay the next one
+CYCLES_ASKED: Final = 10.0  # reads per scheduler cycle, while something waits for it
+
+
+class Look(Protocol):
+    """Polls on behalf of the daemon."""
+
+    def __call__(self, *, wants_cycle: bool) -> Awaitable[None]:
+        """Poll once and process the snapshot."""
+
+
+def rules_of(policy: SitePolicy, *, has_hook: bool) -> PaceRules:
+    """Return the limits for a daemon with or without notifications by the hook."""
+    interval_s, requests = policy.poll_interval_s, policy.requests_per_minute
+    if has_hook:
+        interval_s = max(interval_s, policy.poll_interval_with_hook_s)
+        requests = min(requests, policy.requests_per_minute_with_hook)
+    return PaceRules(
+        interval_s=interval_s,
+        requests_per_minute=requests,
+        called_interval_s=policy.poll_interval_s,
+        total_per_minute=policy.requests_per_minute,
+        longest_rest_s=LONGEST_RESTS[has_hook] * interval_s,
+        longest_called_rest_s=LONGEST_CALLED_RESTS[has_hook] * policy.poll_interval_s,
+    )
+
+
+def longest_rest_s(policy: SitePolicy) -> float:
+    """Return the longest time from one poll to the next, however the daemon is told of jobs."""
+    rules = [rules_of(policy, has_hook=has_hook) for has_hook in (False, True)]
+    return max(max(one.longest_rest_s, one.interval_s) for one in rules)
+
+
+class Poller:
+    """Runs until cancelled; one poll at a time."""
+
+    def __init__(
+        self,
+        system: BatchSystem,
+        policy: SitePolicy,
+        *,
+        look: Look,
+        hear: Callable[[tuple[Announcement, ...]], None],
+        waits_for_cycle: Callable[[], bool],
+    ) -> None:
+        """Wire the loop: ``look`` polls, ``hear`` gets announcements."""
+        self._system = system
+        self._policy = policy
+        self._look = look
+        self._hear = hear
+        self._waits_for_cycle = waits_for_cycle
+        self._called = asyncio.Event()
+        self._counts: Counter[str] = Counter()
+        self._cycle_asked_s = -math.inf
+        self._completing: dict[str, int] = {}  # node -> consecutive snapshots
+        self._owing = 0  # consecutive snapshots in which a job lacked a node that we released
+        self._announcer: Announcer | None = None
+        self._was_answered = True  # the last poll
+        self._can_be_told, self._why_not_told = True, ""
+        self.pace = PollRateLimiter(rules_of(policy, has_hook=False))
+
+    @property
+    def has_hook(self) -> bool:
+        """Whether the batch system notifies us of all changes."""
+        return self._announcer is not None and self._announcer.hears_all
+
+    def adopt_policy(self, policy: SitePolicy) -> None:
+        """Poll at the intervals of another policy from now on."""
+        self._policy = policy
+        self.pace.rules = rules_of(policy, has_hook=self.has_hook)
+        self._called.set()  # it waits by the earlier rules
+
+    async def run(self) -> None:
+        """Poll at once, then whenever a poll is due."""
+        try:
+            while True:
+                await self._listen()
+                await self._look_once()
+                await self._until_due()
+        finally:
+            self._listen_no_more()
+
+    def call(self, after_s: float) -> None:
+        """Call for a poll in ``after_s`` seconds; several calls may share one poll."""
+        self.pace.calls.call(time.monotonic() + after_s)
+        self._called.set()
+
+    def changed(self) -> None:
+        """Call for a poll that shows a change of this moment."""
+        self.call(CHANGED_S)
+
+    def saw(self, snapshot: Snapshot, *, is_unshown: bool, owes_node: bool = False) -> None:
+        """Call for further polls where a snapshot soon shows more, if only notices call for any.
+
+        Args:
+            snapshot: of the poll.
+            is_unshown: an announced job is not in it yet.
+            owes_node: a node was released for a job that is not on it yet: a short one would
+                come and go between two regular polls, and nobody would know how long it waited.
+        """
+        self._was_answered = not (snapshot.nodes is None and snapshot.jobs is None)
+        if not self.has_hook:
+            return
+        if is_unshown:
+            self.call(UNSEEN_S)
+        nodes = snapshot.nodes or ()
+        completing = {n.name for n in nodes if n.state is NodeState.COMPLETING}
+        self._completing = {n: self._completing.get(n, 0) + 1 for n in completing}
+        self._owing = self._owing + 1 if owes_node else 0
+        for times in (min(self._completing.values(), default=0), self._owing):
+            if 0 < times <= len(AGAIN_S):
+                self.call(AGAIN_S[times - 1])
+
+    def figures(self) -> PollingView:
+        """Return the cost of polling to the controller, and its limits."""
+        rules, now_s = self.pace.rules, time.monotonic()
+        return PollingView(
+            mode="hook" if self.has_hook else "polling",
+            interval_s=rules.interval_s,
+            requests_per_minute=rules.requests_per_minute,
+            total_per_minute=rules.total_per_minute,
+            requests_last_minute=self.pace.requests_last_minute(now_s),
+            looks=self.pace.looks,
+            called_looks=self.pace.called_looks,
+            last_look_s=self.pace.last_look_s,
+            requests=tuple(
+                RequestCount(kind=kind, total=total)
+                for kind, total in sorted(self._system.request_counts().items())
+            ),
+            told=tuple(
+                RequestCount(kind=kind, total=total)
+                for kind, total in sorted(self._system.told_counts().items())
+            ),
+        )
+
+    async def _listen(self) -> None:
+        """Open the notifications if possible; else poll, and retry before each poll."""
+        if self._announcer is not None or not self._can_be_told:
+            return
+        try:
+            announcer = await asyncio.to_thread(self._system.open_announcer)
+        except BatchSystemError as problem:
+            self._polls_because(problem)
+            return
+        self._can_be_told = announcer is not None
+        if announcer is not None:
+            self._announcer, self._why_not_told = announcer, ""
+            self.pace.rules = rules_of(self._policy, has_hook=self.has_hook)
+            asyncio.get_running_loop().add_reader(announcer.fileno(), self._on_announced)
+
+    def _listen_no_more(self) -> None:
+        if self._announcer is not None:
+            asyncio.get_running_loop().remove_reader(self._announcer.fileno())
+            self._announcer.close()
+            self._announcer = None
+            self.pace.rules = rules_of(self._policy, has_hook=False)
+
+    def _polls_because(self, problem: BatchSystemError) -> None:
+        if str(problem) != self._why_not_told:
+            self._why_not_told = str(problem)
+            LOG.warning("%s Until then the daemon polls.", problem)
+
+    def _on_announced(self) -> None:
+        if self._announcer is None:
+            return
+        try:
+            announcements = self._announcer.read()
+        except BatchSystemError as problem:
+            self._listen_no_more()
+            self._polls_because(problem)
+            self.changed()
+            return
+        self.pace.rules = rules_of(self._policy, has_hook=self.has_hook)
+        if not announcements:
+            return
+        self._hear(announcements)
+        for said in announcements:
+            if said.job is not None:
+                self.pace.soon.call(time.monotonic() + SHOWN_S)
+                self._called.set()
+            elif said.nodes:
+                self.call(AGAIN_S[0])
+            else:
+                self.changed()
+
+    async def _look_once(self) -> None:
+        began_s = time.monotonic()
+        self._note_orders(began_s)
+        is_called = self.pace.is_called(began_s)
+        wants_cycle = (
+            self._waits_for_cycle()
+            and began_s - self._cycle_asked_s >= self._system.cycle_s / CYCLES_ASKED
+        )
+        if wants_cycle:
+            self._cycle_asked_s = began_s
+        await self._look(wants_cycle=wants_cycle)
+        ended_s = time.monotonic()
+        asked = self._since()
+        orders = sum(count for kind, count in asked.items() if kind in ORDER_KINDS)
+        self.pace.ordered(ended_s, orders)
+        self.pace.looked(
+            began_s,
+            ended_s,
+            asked.total() - orders,
+            is_called=is_called,
+            was_answered=self._was_answered,
+        )
+
+    async def _until_due(self) -> None:
+        while True:
+            now_s = time.monotonic()
+            self._note_orders(now_s)
+            rest_s = self.pace.due_s(now_s) - now_s
+            if rest_s <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(rest_s, RECHECK_S)):
+                    await self._called.wait()
+            self._called.clear()
+
+    def _note_orders(self, now_s: float) -> None:
+        """Count requests made outside polls as orders."""
+        self.pace.ordered(now_s, self._since().total())
+
+    def _since(self) -> Counter[str]:
+        """Return the requests since the last call."""
+        counts = Counter(self._system.request_counts())
+        before, self._counts = self._counts, counts
+        return counts - before

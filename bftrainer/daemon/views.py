@@ -1,0 +1,405 @@
+"""What users see of the daemon: its state as views."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from bftrainer.api.privacy import no_trainer
+from bftrainer.daemon.daemon import Daemon
+from bftrainer.daemon.decider import DECISION
+from bftrainer.daemon.explain.backends import backend_sentences
+from bftrainer.daemon.explain.batches import batch_sentences
+from bftrainer.daemon.explain.failures import trouble, trouble_sentences
+from bftrainer.daemon.explain.lives import is_vain, vain_sentence
+from bftrainer.daemon.explain.reach import cut_off_sentence, unheard_sentence
+from bftrainer.daemon.explain.reserve import true_cause
+from bftrainer.daemon.explain.restarts import loss_sentences, restart_sentences
+from bftrainer.daemon.explain.sizes import explain_trainer
+from bftrainer.daemon.explain.slow_nodes import slow_sentences, straggler_sentences
+from bftrainer.daemon.explain.speeds import near_speeds
+from bftrainer.daemon.explain.startable import impossible
+from bftrainer.daemon.explain.terms import told
+from bftrainer.daemon.harm.backoff import sentence
+from bftrainer.daemon.metric_values import Extras, daemon_figures
+from bftrainer.daemon.metrics import MetricSample
+from bftrainer.decide import end_cost, reachability
+from bftrainer.decide.exclusion_words import sentences as left_out_sentences
+from bftrainer.decide.isolation import unfit
+from bftrainer.fleet.pilots.reasons import waiting, waiting_sentences
+from bftrainer.fleet.trainers import network_cuts
+from bftrainer.model.account import AccountReport, Asked
+from bftrainer.model.cluster import JobState, Node, NodeState
+from bftrainer.model.decision import Plan
+from bftrainer.model.harm import HarmReport
+from bftrainer.model.terms import Terms
+from bftrainer.model.trainer import TrainerRecord, TrainerState
+from bftrainer.model.views import (
+    Explanation,
+    LogFile,
+    NodeView,
+    StatusView,
+    TrainerView,
+)
+
+_FREE = (NodeState.IDLE, NodeState.PLANNED)
+SHOWN_LATE = 3  # agents of one trainer
+
+
+class DaemonViews:
+    """The part of ``bftrainer.api.service.Service`` that only looks."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._told: tuple[Plan | None, Terms] = None, {}  # the last plan explained
+        daemon.metrics.add(self._figures)
+
+    def status(self) -> StatusView:
+        """Return the daemon's state."""
+        daemon, seen = self._daemon, self._daemon.seen
+        snapshot, nodes = seen.snapshot, self._nodes()
+        pilots = daemon.pilots
+        held = len(daemon.agents.held)
+        return StatusView(
+            incarnation=daemon.incarnation,
+            pid=os.getpid(),
+            started_s=daemon.started_s,
+            batch_system=daemon.system.name,
+            observed="present" if snapshot and snapshot.is_complete else "unknown",
+            failures=self._failures(),
+            policy_hash=daemon.policy_hash,
+            nodes_total=len(nodes),
+            nodes_idle=sum(1 for n in nodes if n.state in _FREE),
+            nodes_held=held,
+            nodes_requested=len(pilots.pilots) - held,
+            decisions=seen.decisions,
+            last_decision_ms=seen.decision_ms,
+            last_decision_s=seen.decided_s,
+            rescales=sum(r.rescales for r in daemon.trainers.records.values()),
+            give_backs=pilots.give_backs,
+            preemptions=pilots.preemptions,
+            trainers=self.trainers(),
+            polling=daemon.poller.figures(),
+            back_off=sentence(daemon.harm.state),
+            slow_nodes=tuple(self._slow_nodes().values()),
+            cooling_nodes=tuple(self._cooling_nodes().values()),
+            cuts=tuple(f"{trainer_id}: {why}" for trainer_id, why in self._cuts().items()),
+            left_out=left_out_sentences(seen.memory.left_out),
+            measured=end_cost.measured(seen.memory, daemon.settings),
+            draining=daemon.draining.sentence(),
+            policy_notes=daemon.reloading.notes(),
+            late_agents=tuple(daemon.late.by_node().values()),
+        )
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """Return every node of the last snapshot."""
+        waits, late = self._waiting_pilots(), self._daemon.late.by_node()
+        return tuple(self._node(n, waits, late) for n in self._nodes())
+
+    def trainers(self) -> tuple[TrainerView, ...]:
+        """Return all trainers in order of submission."""
+        return self._views(self._daemon.trainers.records.values())
+
+    def trainer(self, trainer_id: str) -> TrainerView:
+        """Return one trainer; BFT-1004 if there is none."""
+        return self._view(self._record(trainer_id))
+
+    def explain(self, trainer_id: str) -> Callable[[], Explanation]:
+        """Collect why the trainer has this size or does not run; the result says it, anywhere."""
+        daemon, given = self._daemon, self._daemon.seen.given
+        plan, view = daemon.seen.plan, self._explanation(self._record(trainer_id))
+
+        def say() -> Explanation:
+            if self._told[0] is not plan:
+                self._told = plan, told(given, plan, daemon.allocate)
+            return replace(view, terms=self._told[1].get(trainer_id, ()))
+
+        return say
+
+    def _explanation(self, record: TrainerRecord) -> Explanation:
+        daemon, trainer_id = self._daemon, record.trainer_id
+        plan = daemon.seen.plan
+        view = self._view(record)
+        allocation = plan.allocation if plan else None
+        marginal = allocation.marginals.get(trainer_id) if allocation else None
+        return Explanation(
+            trainer_id=trainer_id,
+            state=record.state.value,
+            planned_size=len(view.planned_nodes),
+            observed_size=len(view.observed_nodes),
+            sentences=(
+                *trouble_sentences(record, daemon.policy.failure_budget, time.monotonic()),
+                *self._unheard(record).values(),
+                *self._cuts(of=trainer_id).values(),
+                *self._not_saved(trainer_id),
+                *self._pilot_sentences(record, view.planned_nodes),
+                *self._size_sentences(record, len(view.observed_nodes)),
+                *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
+                *backend_sentences(record),
+                *batch_sentences(record),
+                *self._fault_sentences(record),
+                *([why] if (why := vain_sentence(record, time.time())) else []),
+                *restart_sentences(record),
+                *loss_sentences(record),
+                *(() if record.state.is_final else (*self._stops(), *self._failures(record))),
+            ),
+            decision_id=daemon.journal.last_seq(DECISION),
+            node_price=allocation.node_price if allocation else 0.0,
+            gain_of_one_more=marginal.gain_of_one_more if marginal else None,
+            loss_of_one_fewer=marginal.loss_of_one_fewer if marginal else None,
+            policy=daemon.policy.policy,
+            speeds=()
+            if unfit(record, daemon.settings)  # nothing can be computed with its numbers
+            else near_speeds(record, daemon.settings, len(view.planned_nodes), marginal),
+            t_fwd_s=daemon.settings.t_fwd_s,
+            unheard_nodes=view.unheard_nodes,
+        )
+
+    def _pilot_sentences(
+        self, record: TrainerRecord, planned_nodes: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Say why its pilots are refused, or wait, or that their agents do not come."""
+        if record.state.is_final:
+            return ()
+        daemon, waiting = self._daemon, self._waiting_pilots()
+        late = self._late(planned_nodes)
+        why = daemon.refusals.why_of(record)
+        reasons = [waiting[node] for node in planned_nodes if node in waiting]
+        return (*([why] if why else []), *waiting_sentences(reasons), *late)
+
+    def _late(self, nodes: Collection[str]) -> list[str]:
+        """Say of a few of these nodes that agents on them have not connected."""
+        late = self._daemon.late.by_node()
+        return [sentence for node, sentence in late.items() if node in nodes][:SHOWN_LATE]
+
+    def _waiting_pilots(self) -> dict[str, str]:
+        """Return why pilots are pending, in the batch system's words, by node."""
+        daemon, snapshot = self._daemon, self._daemon.seen.snapshot
+        jobs = (snapshot.jobs if snapshot else None) or ()
+        reasons = {
+            job.pilot_id: job.reason
+            for job in jobs
+            if job.pilot_id is not None and job.state is JobState.PENDING
+        }
+        pilots = daemon.pilots.by_node().items()
+        return {
+            node: reasons[pilot.record.pilot_id]
+            for node, pilot in pilots
+            if pilot.record.pilot_id in reasons
+        }
+
+    def _fault_sentences(self, record: TrainerRecord) -> tuple[str, ...]:
+        """Say which nodes it failed on and does not use for a while."""
+        return tuple(self._cooling_nodes(of=record.trainer_id).values())
+
+    def _size_sentences(self, record: TrainerRecord, observed_size: int) -> tuple[str, ...]:
+        daemon = self._daemon
+        if why := daemon.trainers.waiting.withheld().get(record.trainer_id):
+            return (why,)
+        settled = daemon.trainers.budget.in_words(record.trainer_id, time.time())
+        if settled and observed_size:
+            return settled
+        queue = daemon.trainers.waiting.eligible()
+        return explain_trainer(
+            record,
+            daemon.seen.plan,
+            daemon.settings,
+            queue,
+            self._nodes(),
+            observed_size,
+            daemon.seen.given.now_s if daemon.seen.given else 0.0,
+        )
+
+    def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
+        """Return its log files, oldest first; reads users' files, so not in the event loop."""
+        self._record(trainer_id)
+        return self._daemon.trainers.log_files(trainer_id)
+
+    def harm(self, since_s: float | None) -> HarmReport:
+        """Summarise the effect on ordinary jobs since then; None: since the start."""
+        return self._daemon.harm.report(since_s)
+
+    def account(self, asked: Asked) -> Callable[[], AccountReport]:
+        """Collect who used what; the result sums up, anywhere."""
+        return self._daemon.accountant.report(asked)
+
+    def metrics(self) -> str:
+        """Return all metrics in Prometheus' text format."""
+        return self._daemon.metrics.text()
+
+    def _figures(self) -> tuple[MetricSample, ...]:
+        daemon = self._daemon
+        plan, trainers = daemon.seen.plan, daemon.trainers
+        extras = Extras(
+            pool_nodes=len(plan.pool) if plan else 0,
+            pauses=trainers.pauses,
+            paused_s=trainers.paused_s,
+            back_off_level=daemon.harm.state.level,
+            slow_nodes=len(daemon.seen.memory.slow_nodes),
+            cooling_nodes=len(self._cooling_nodes()),
+            mute_pilots=daemon.refusals.n_mute,
+            cut_trainers=len(self._cuts()),
+            vain_trainers=daemon.refusals.n_vain,
+            stragglers_found=trainers.speeds.found,
+            stragglers_replaced=trainers.speeds.replaced,
+            can_write_down=daemon.journal.trouble is None,
+            left_out=len(daemon.seen.memory.left_out),
+            failed_decisions=daemon.failures.count,
+            refused=daemon.plane.server.counts,
+            unreachable=len(daemon.agents.away) + daemon.pilots.n_silent,
+            vain=sum(is_vain(record, time.time()) for record in trainers.records.values()),
+        )
+        return daemon_figures(self.status(), extras)
+
+    def _slow_nodes(self) -> dict[str, str]:
+        daemon = self._daemon
+        return slow_sentences(daemon.seen.memory, daemon.settings, time.time())
+
+    def _cooling_nodes(self, of: str = "") -> dict[str, str]:
+        now_s = time.time()
+        cooling = self._daemon.trainers.quarantine.cooling(now_s)
+        return {
+            name: f"{name}: {one.sentence(now_s)}"
+            for name, one in cooling.items()
+            if of in ("", one.trainer_id)
+        }
+
+    def _cuts(self, of: str = "") -> dict[str, str]:
+        """Say of trainers which of their nodes cannot reach each other."""
+        trainers, now_s = self._daemon.trainers.trainers, time.monotonic()
+        found = {i: network_cuts.sentence(t, now_s) for i, t in trainers.items() if of in ("", i)}
+        return {trainer_id: why for trainer_id, why in found.items() if why}
+
+    def _unheard(self, record: TrainerRecord) -> dict[str, str]:
+        """Say of a parked trainer's last nodes that their agents are silent, by node."""
+        if record.state is not TrainerState.PARKED:
+            return {}
+        daemon, now_s, found = self._daemon, time.monotonic(), dict[str, str]()
+        for pilot_id in daemon.trainers.last_pilots(record.trainer_id):
+            pilot = daemon.pilots.pilots.get(pilot_id)
+            if pilot is not None and pilot.unheard_s is not None:
+                for_s, node = now_s - pilot.unheard_s, pilot.record.node
+                left_s = None if pilot.is_leaving else daemon.pilots.unreachable_s - for_s
+                found[node] = unheard_sentence(node, for_s, left_s)
+        return found
+
+    def _not_saved(self, trainer_id: str) -> tuple[str, ...]:
+        trainer = self._daemon.trainers.trainers.get(trainer_id)
+        return () if trainer is None or not (why := trainer.machine.not_saved) else (why,)
+
+    def _stops(self) -> tuple[str, ...]:
+        why = self._daemon.draining.sentence()
+        return (why,) if why else ()
+
+    def _failures(self, record: TrainerRecord | None = None) -> tuple[str, ...]:
+        """Say what fails; for a trainer without what was said of its pilots."""
+        daemon, snapshot = self._daemon, self._daemon.seen.snapshot
+        found = snapshot.failures if snapshot else ("No snapshot has been taken yet.",)
+        trouble = str(daemon.journal.trouble or "")
+        refused = "" if record is not None else daemon.refusals.why
+        return (*found, *(why for why in (self._cut_off(), refused, trouble) if why))
+
+    def _cut_off(self, trainer_id: str = "") -> str:
+        """Say whether the daemon is cut off from agents; of a trainer, if they are its own."""
+        agents, since_s = self._daemon.agents, self._daemon.plane.server.reach.since_s
+        if since_s is None or (trainer_id and trainer_id not in self._daemon.trainers.standing):
+            return ""
+        return cut_off_sentence(agents.away.values(), len(agents.held), time.monotonic() - since_s)
+
+    # ---- views -------------------------------------------------------------------------
+
+    def _record(self, trainer_id: str) -> TrainerRecord:
+        record = self._daemon.trainers.records.get(trainer_id)
+        if record is None:
+            raise no_trainer(trainer_id)
+        return record
+
+    def _nodes(self) -> tuple[Node, ...]:
+        """All nodes of the last snapshot; empty if unknown."""
+        snapshot = self._daemon.seen.snapshot
+        return (snapshot.nodes if snapshot else None) or ()
+
+    def _view(self, record: TrainerRecord) -> TrainerView:
+        return self._views((record,))[0]
+
+    def _views(self, records: Iterable[TrainerRecord]) -> tuple[TrainerView, ...]:
+        daemon, plan = self._daemon, self._daemon.seen.plan
+        records = tuple(records)
+        hopeless = impossible([r for r in records if not r.state.is_final], self._nodes())
+        planned: dict[str, list[str]] = {}
+        for node, trainer_id in plan.assignment.items() if plan else ():
+            planned.setdefault(trainer_id, []).append(node)
+        held = set(daemon.agents.held.values())
+        waited_for = daemon.pilots.by_node().keys() - held
+        views, withheld, cut = [], daemon.trainers.waiting.withheld(), self._cuts()
+        for record in records:
+            nodes = planned.get(record.trainer_id, ())
+            observed, starting = daemon.trainers.nodes_of(record.trainer_id)
+            unheard = self._unheard(record)
+            view = TrainerView(
+                record=record,
+                planned_nodes=tuple(sorted(nodes)),
+                requested_nodes=tuple(sorted(waited_for.intersection(nodes).union(starting))),
+                observed_nodes=observed,
+                trouble=self._cut_off(record.trainer_id)
+                or " ".join(unheard.values())
+                or trouble(record, daemon.policy.failure_budget, time.monotonic())
+                or cut.get(record.trainer_id)
+                or " ".join(self._not_saved(record.trainer_id))
+                or hopeless.get(record.trainer_id)
+                or self._refused(record, observed)
+                or vain_sentence(record, time.time())
+                or " ".join(self._late(() if record.state.is_final else nodes)[:1]),
+                waits=withheld.get(record.trainer_id, ""),
+                unheard_nodes=tuple(unheard),
+            )
+            views.append(view)
+        return tuple(views)
+
+    def _refused(self, record: TrainerRecord, observed: Sequence[str]) -> str:
+        """Say why pilots of this trainer alone are refused; of all, the status says it."""
+        refusals = self._daemon.refusals
+        if observed or record.state.is_final or refusals.why:
+            return ""
+        return refusals.why_of(record)
+
+    def _node(self, node: Node, waits: Mapping[str, str], late: Mapping[str, str]) -> NodeView:
+        daemon = self._daemon
+        plan = daemon.seen.plan
+        pilot = daemon.pilots.by_node().get(node.name)
+        pool = {n.name: n for n in plan.pool} if plan else {}
+        use, reason = "not ours", plan.not_used.get(node.name, "") if plan else ""
+        if pilot is not None:
+            use = "held" if pilot.record.pilot_id in daemon.agents.connected else "requested"
+            if pilot.record.pilot_id in daemon.agents.away or pilot.unheard_s is not None:
+                use = "unreachable"
+        elif plan and node.name in plan.reserve:
+            use, reason = "reserve", true_cause(reason, plan, daemon.settings)
+        elif node.name in daemon.seen.memory.held_off:
+            use = "held-off"
+        elif node.state in _FREE:
+            use = "free"
+        elif node.state is NodeState.ALLOCATED:
+            use = "busy"
+        if node.name in waits and pilot is not None:
+            reason = f"Pilot {pilot.record.pilot_id} is queued: {waiting(waits[node.name])}."
+        reason = late.get(node.name, reason)
+        if not reason and node.name in (cooling := self._cooling_nodes()):
+            reason = cooling[node.name]
+        if not reason and daemon.seen.given is not None:
+            reason = reachability.why_unused(daemon.seen.given, node.name)
+        if not reason and node.name in daemon.seen.memory.slow_nodes:
+            reason = self._slow_nodes()[node.name]
+        return NodeView(
+            name=node.name,
+            state=node.state.value,
+            use=use,
+            reason=reason,
+            node_type=node.node_type,
+            gpus=node.gpus,
+            trainer_id=plan.assignment.get(node.name, "") if plan else "",
+            pilot_id=pilot.record.pilot_id if pilot else "",
+            usable_until_s=pool[node.name].usable_until_s if node.name in pool else None,
+        )

@@ -1,0 +1,245 @@
+"""Allocates the nodes of the pool to trainers by the site's policy: a stage of ``decision``.
+
+States the allocation problem: a trainer has (C_j) the nodes on which it trains and, once it does,
+those on which its further workers start; only what trains pauses at a rescale. Without them a
+trainer that begins on one node of several would lose the others to one that waits, since that one
+pays no pause. All other nodes count as free; they stay with the trainer they were planned for
+where the allocation is as good, so that no warm-up is wasted. Trainers whose rescale budget is
+used up keep their nodes. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from bftrainer.decide import caps, policy_answer, slow_nodes, swaps, turns, warm_up
+from bftrainer.decide.admission import Admission
+from bftrainer.decide.draft import Draft
+from bftrainer.decide.eligible import suited
+from bftrainer.decide.policies.base import AllocationPolicy, Decided
+from bftrainer.decide.problem_input import nodes_by_trainer, problem_node, problem_trainer
+from milp.check import find_violations
+from milp.problem import Allocation, Problem, ProblemNode
+
+
+def stage(draft: Draft) -> Draft:
+    """Allocate the pool; without a policy every trainer keeps its nodes that are still in it."""
+    given, pool = draft.given, draft.pool
+    names = {n.name for n in pool.nodes}
+    memory = slow_nodes.settle(draft.memory, names, given)
+    draft = replace(draft, memory=memory)
+    # Stragglers that stay until they are replaced are not allocated.
+    names -= memory.replacing.keys() | given.cooling.keys()
+    kept = _kept(draft, names)
+    if draft.policy is not None:
+        kept |= _turns(draft, names, kept)
+    policy, decided, assignment = draft.policy, None, dict[str, str]()
+    if policy is None:
+        there = {n.name for n in pool.nodes}
+        assignment = {n: t for n, t in memory.assignment.items() if n in there}
+    elif problem := _problem(draft, names - kept.keys(), kept):
+        decided = _decided(problem, policy, draft, kept)
+        assignment = dict(decided.allocation.assignment)
+        memory = replace(memory, policy_state=decided.state)
+    assignment |= kept
+    if memory.slow_nodes or memory.replacing:
+        memory = replace(memory, replacing=slow_nodes.replaced(memory, assignment, given))
+    assignment, swapped = swaps.split(assignment, swaps.owners_of(pool, given))
+    return replace(draft, memory=memory, decided=decided, assignment=assignment, swaps=swapped)
+
+
+def _kept(draft: Draft, names: set[str]) -> dict[str, str]:
+    """Return which nodes stay with their trainer, whatever the policy decides.
+
+    A trainer that would fall below its n_min is allocated like any other, and so are those under a
+    limit that is exceeded.
+    """
+    given = draft.given
+    if not given.settled_until_s:
+        return {}
+    held = nodes_by_trainer(draft.memory.assignment, names)
+    sizes = {one: len(own) for one, own in held.items()}
+    over = set[str]()
+    for cap in caps.of_groups(given.trainers, given.settings.limits, {}):
+        if sum([sizes.get(one, 0) for one in cap.trainers]) > cap.most:
+            over.update(cap.trainers)
+    return {
+        node: record.trainer_id
+        for record in given.trainers
+        if given.now_s < given.settled_until_s.get(record.trainer_id, 0.0)
+        and len(held.get(record.trainer_id, ())) >= max(1, record.spec.n_min)
+        and record.trainer_id not in over
+        for node in held[record.trainer_id]
+    }
+
+
+def _turns(draft: Draft, names: set[str], kept: Mapping[str, str]) -> dict[str, str]:
+    """Return the nodes of trainers whose turn it is."""
+    found: dict[str, str] = {}
+    held = nodes_by_trainer(draft.memory.assignment, names)
+    n_min = {record.trainer_id: record.spec.n_min for record in draft.given.trainers}
+    for one in turns.in_turn(draft.memory, draft.given):
+        own = held.get(one, ())
+        taken = {*kept, *found}
+        if one in kept.values():
+            continue
+        if len(own) >= max(1, n_min[one]) and taken.isdisjoint(own):
+            found.update(dict.fromkeys(own, one))
+        elif problem := _problem(draft, names, {}):
+            found |= turns.given_to(one, problem, taken)
+    return found
+
+
+def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem | None:
+    """State the allocation problem; ``None`` when there is nothing to allocate."""
+    given, settings = draft.given, draft.given.settings
+    as_they_are = set(kept.values())
+    trainers, now_s, t_fwd_s = given.trainers, given.now_s, settings.t_fwd_s
+    if as_they_are:
+        trainers = tuple([r for r in trainers if r.trainer_id not in as_they_are])
+    p_jmax = settings.p_jmax - len(as_they_are)
+    if not trainers or not names or p_jmax < 1:
+        return None
+    training = nodes_by_trainer(given.training, names)
+    starts = names & draft.memory.joining.since_s.keys() - given.training.keys()
+    starting = nodes_by_trainer(draft.memory.assignment, starts)
+    problem = Problem(
+        nodes=tuple(
+            [
+                problem_node(n.name, n.gpus, has_pilot=bool(n.pilot_id))
+                if n.usable_until_s is None
+                else ProblemNode(  # another in every decision: nothing to remember
+                    name=n.name,
+                    gpus=n.gpus,
+                    has_pilot=bool(n.pilot_id),
+                    expected_remaining_s=max(0.0, n.usable_until_s - now_s),
+                )
+                for n in draft.pool.nodes
+                if n.name in names
+            ]
+        ),
+        trainers=tuple(
+            [
+                problem_trainer(
+                    record,
+                    (*own, *(starting.get(record.trainer_id, ()) if own else ())),
+                    settings,
+                    own,
+                )
+                for record in trainers
+                for own in (training.get(record.trainer_id, ()),)
+            ]
+        ),
+        t_fwd_s=t_fwd_s,
+        p_jmax=p_jmax,
+        objective=settings.objective,
+        caps=caps.of_groups(given.trainers, settings.limits, Counter(kept.values())),
+    )
+    return suited(problem, given, warm_up.warm_up_s(draft.memory.joining, t_fwd_s))
+
+
+def _decided(
+    problem: Problem, policy: AllocationPolicy, draft: Draft, kept: Mapping[str, str]
+) -> Decided:
+    given = draft.given
+    owners = swaps.owners_of(draft.pool, given)
+    admission = Admission(
+        settings=given.settings,
+        now_s=given.now_s,
+        records={record.trainer_id: record for record in given.trainers},
+        usage=draft.memory.usage,
+        kept=tuple(sorted(set(kept.values()))),
+    )
+    answer = partial(_answer, policy=policy, draft=draft, admission=admission)
+    if not owners.pilots:
+        return answer(problem)
+    return swaps.cheapest(problem, answer, owners, swaps.swap_s(draft.memory.ends))
+
+
+def _answer(
+    problem: Problem, policy: AllocationPolicy, draft: Draft, admission: Admission
+) -> Decided:
+    given = draft.given
+    context = policy_answer.context_of(given, policy)
+    solve = partial(
+        policy_answer.allocate, policy=policy, given=given, context=context, admission=admission
+    )
+    if policy.traits.rescales:
+        decided = slow_nodes.allocate(problem, solve, draft.memory, given)
+    else:
+        decided = solve(problem)
+    # A trainer whose slow nodes were hidden from the policy may train after all.
+    trains = set(given.training.values())
+    dropped = {t: why for t, why in decided.dropped.items() if t not in trains}
+    allocation = _as_planned(decided.allocation, problem, draft)
+    return replace(decided, allocation=allocation, dropped=dropped)
+
+
+def _as_planned(allocation: Allocation, problem: Problem, draft: Draft) -> Allocation:
+    """Exchange nodes on which nobody goes on training so that they stay with who was planned there.
+
+    Sizes are unchanged. A trainer that grows gets what another gives up rather than the node on
+    which a third one starts. A node that ends within the forward-looking time moves if its trainer
+    gets one that lasts longer than this one will have lasted since it began to start there.
+    """
+    planned, training = draft.memory.assignment, draft.given.training
+    go_on = dict(training.items() & allocation.assignment.items())
+    nodes = {node.name: node for node in problem.nodes if node.name not in go_on}
+    elsewhere = training.keys() | draft.memory.slow_nodes.keys()
+    theirs = sorted(planned.keys() & nodes.keys() - elsewhere)
+    stays = {name: planned[name] for name in theirs}
+    if stays.items() <= allocation.assignment.items():
+        return allocation
+    lasts_s = _lasts_s(draft, problem, [nodes[name] for name in theirs])
+    offered_s: dict[str, float] = {}  # the new node of a trainer that lasts longest
+    for name, trainer_id in allocation.assignment.items():
+        if name in nodes and planned.get(name) != trainer_id:
+            remaining_s = _remaining_s(nodes[name], problem)
+            offered_s[trainer_id] = max(remaining_s, offered_s.get(trainer_id, 0.0))
+    stays = {n: t for n, t in stays.items() if lasts_s[n] >= offered_s.get(t, 0.0)}
+    for is_any_type in (True, False):
+        kinds = {n: "" if is_any_type else node.eligibility for n, node in nodes.items()}
+        found = _exchanged(allocation.assignment, stays, kinds)
+        exchanged = replace(allocation, assignment=found)
+        if find_violations(problem, exchanged) == find_violations(problem, allocation):
+            return exchanged  # as good, and valid
+    return allocation
+
+
+def _exchanged(
+    assignment: Mapping[str, str], stays: Mapping[str, str], kinds: Mapping[str, str]
+) -> dict[str, str]:
+    """Give each trainer as many nodes of a kind as it has, planned ones first."""
+    free = {name: trainer_id for name, trainer_id in assignment.items() if name in kinds}
+    wants = Counter((trainer_id, kinds[name]) for name, trainer_id in free.items())
+    found = {name: trainer_id for name, trainer_id in assignment.items() if name not in kinds}
+    agreed = dict(stays.items() & free.items())
+    for choice in (agreed, stays, free):  # in order of preference
+        for name in sorted(choice.keys() - found.keys()):
+            want = choice[name], kinds[name]
+            if wants[want]:
+                wants[want] -= 1
+                found[name] = choice[name]
+    left = sorted(free.keys() - found.keys())
+    for trainer_id, kind in sorted(wants.elements()):
+        name = next(n for n in left if kinds[n] == kind)
+        left.remove(name)
+        found[name] = trainer_id
+    return found
+
+
+def _lasts_s(draft: Draft, problem: Problem, nodes: Iterable[ProblemNode]) -> dict[str, float]:
+    """How long each node lasts, counted from when its trainer began to start there."""
+    since_s = {pilot.node: pilot.requested_s for pilot in draft.given.pilots}
+    since_s.update(draft.memory.joining.since_s)
+    now_s = draft.given.now_s
+    return {n.name: _remaining_s(n, problem) + now_s - since_s.get(n.name, now_s) for n in nodes}
+
+
+def _remaining_s(node: ProblemNode, problem: Problem) -> float:
+    """How long a node lasts; beyond the forward-looking time it makes no difference."""
+    remaining_s = node.expected_remaining_s
+    return problem.t_fwd_s if remaining_s is None else min(remaining_s, problem.t_fwd_s)

@@ -1,0 +1,147 @@
+"""A decision's input without some trainers, jobs and nodes, and without invalid values.
+
+Numbers are checked where they come in. What slips through (a third-party adapter, a bug of ours) is
+found before a decision (``writable``, called by ``bftrainer.daemon.decider``): a trainer, job or
+node with an invalid number is left out by name, as if a decision had failed on it (``isolation``).
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, fields, replace
+from typing import TypeVar, cast
+
+from bftrainer.model.canonical import CanonicalError, encoder, to_plain
+from bftrainer.model.cluster import Job
+from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut
+from milp.plain import field_hints
+
+T = TypeVar("T")
+
+
+def without(given: DecisionInput, known: Known) -> DecisionInput:
+    """Return the input as if those were not there; the memory records what is left out.
+
+    Of a job only the request is left out: it then wants that many nodes of any kind.
+    """
+    if not known and not given.memory.left_out:
+        return given
+
+    def is_in(kind: Kind, name: str) -> bool:
+        return f"{kind} {name}" not in known
+
+    seen = given.snapshot
+    nodes, jobs = seen.nodes, seen.jobs
+    snapshot = replace(
+        seen,
+        nodes=nodes and tuple(n for n in nodes if is_in(Kind.NODE, n.name)),
+        jobs=jobs and tuple(j if is_in(Kind.REQUEST, j.job_id) else _unclear(j) for j in jobs),
+    )
+    trainers = tuple(r for r in given.trainers if is_in(Kind.TRAINER, r.trainer_id))
+    memory = replace(given.memory, left_out=known)
+    return replace(given, snapshot=snapshot, trainers=trainers, memory=memory)
+
+
+def names_of(given: DecisionInput, kind: Kind) -> Sequence[str]:
+    """Return the names of a kind in the input."""
+    match kind:
+        case Kind.REQUEST:
+            return [job.job_id for job in given.snapshot.jobs or () if job.is_ordinary]
+        case Kind.TRAINER:
+            return [record.trainer_id for record in given.trainers]
+        case Kind.NODE:
+            return [node.name for node in given.snapshot.nodes or ()]
+    return [given.settings.policy]
+
+
+def without_the_gone(given: DecisionInput) -> DecisionInput:
+    """Return the input with a memory that leaves out only what is still there."""
+    left_out, seen = given.memory.left_out, given.snapshot
+    if not left_out or seen.nodes is None or seen.jobs is None:  # nobody knows who is there
+        return given
+    there = {kind: set(names_of(given, kind)) for kind in {one.kind for one in left_out.values()}}
+    kept = {key: one for key, one in left_out.items() if one.name in there[one.kind]}
+    if len(kept) == len(left_out):
+        return given
+    return replace(given, memory=replace(given.memory, left_out=kept))
+
+
+def _unclear(job: Job) -> Job:
+    known = _kept_job(job)
+    return Job(
+        job_id=known.job_id,
+        user=known.user,
+        family=known.family,
+        partitions=known.partitions,
+        state=known.state,
+        n_nodes=known.n_nodes,
+        time_limit_s=known.time_limit_s,
+        priority=known.priority,
+        submit_s=known.submit_s,
+        nodes=known.nodes,
+        unclear="what a decision failed on",
+    )
+
+
+def writable(given: DecisionInput) -> DecisionInput:
+    """Return the input without anything that has no canonical form.
+
+    Raises:
+        CanonicalError: a name, a state, the time or the settings have none.
+    """
+    seen, now_s = given.snapshot, given.now_s
+    kinds = (
+        (Kind.NODE, [(node.name, node) for node in seen.nodes or ()]),
+        (Kind.REQUEST, [(job.job_id, job) for job in seen.jobs or () if job.is_ordinary]),
+        (Kind.TRAINER, [(record.trainer_id, record) for record in given.trainers]),
+    )
+    out = [
+        LeftOut(kind=kind, name=name, reason=why, since_s=now_s)
+        for kind, everybody in kinds
+        for name, one in everybody
+        if (why := _why_not(one))
+    ]
+    memory = _kept(given.memory)
+    given = replace(given, memory=memory)
+    given = without(given, {**memory.left_out, **{one.key: one for one in out}})
+    jobs = given.snapshot.jobs and tuple(map(_kept_job, given.snapshot.jobs))
+    unread = {"nodes": None, "jobs": None, "reservations": None}
+    pilots = tuple(_kept(pilot, requested_s=now_s) for pilot in given.pilots)
+    snapshot = _kept(replace(given.snapshot, jobs=jobs), taken_at_s=now_s, **unread)
+    return _kept(replace(given, snapshot=snapshot, pilots=pilots))
+
+
+def _kept_job(job: Job) -> Job:
+    return _kept(job, user="?", n_nodes=1, time_limit_s=None)
+
+
+def _kept(one: T, **otherwise: object) -> T:
+    """Return the dataclass with ``otherwise``, or defaults, for fields that cannot be serialised.
+
+    Raises:
+        CanonicalError: a field without a default cannot.
+    """
+    hints, found = field_hints(cast("type", type(one))), dict[str, object]()
+    for field in fields(one):  # type: ignore[arg-type]  # a dataclass
+        try:
+            encoder(hints[field.name])(getattr(one, field.name))
+        except CanonicalError:
+            if field.name in otherwise:
+                found[field.name] = otherwise[field.name]
+            elif field.default_factory is not MISSING:
+                found[field.name] = field.default_factory()
+            elif field.default is not MISSING:
+                found[field.name] = field.default
+            else:
+                raise
+    return replace(one, **found) if found else one  # type: ignore[type-var]  # likewise
+
+
+def _why_not(one: object) -> str:
+    """Say why it cannot be serialised; "": it can."""
+    try:
+        to_plain(one)
+    except CanonicalError as problem:
+        return problem.cause
+    return ""

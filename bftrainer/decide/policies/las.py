@@ -1,0 +1,100 @@
+"""Least attained service: who has had the least comes first; no trainer's length need be known.
+
+Source: Gu et al., "Tiresias" (NSDI'19), section 3.2: service is nodes times time. ``las`` orders
+by it. ``tiresias`` has two queues instead, so that trainers of about the same age do not displace
+each other all the time: who has had more than a threshold goes to the second queue; inside both
+the order is that of entry. Rigid (``queueing``), as published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.distribution import Handing
+from bftrainer.decide.policies.queue_order import Lease, by_key, serve
+from bftrainer.model.terms import Term
+from milp.problem import Problem
+
+SHORTEST_SLEEP_S = 1.0  # until a threshold is reached, so that rounding cannot ask at once again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LasOptions:
+    """When the order is made."""
+
+    period_s: float = 600.0  # so long who runs is not displaced
+
+    def __post_init__(self) -> None:
+        if self.period_s <= 0.0:
+            raise ValueError(f"period_s is {self.period_s:g}, but must be more than 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiresiasOptions:
+    """Where the queues part."""
+
+    threshold_node_s: float = 57_600.0  # 16 GPU-hours, as in AdaptDL's comparison (OSDI'21)
+
+    def __post_init__(self) -> None:
+        if self.threshold_node_s <= 0.0:
+            raise ValueError(
+                f"threshold_node_s is {self.threshold_node_s:g}, but must be more than 0"
+            )
+
+
+def attained(node_s: float) -> Term:
+    """Return the service that a trainer has had."""
+    return Term("attained", node_s / 3600.0, "node-h")
+
+
+class LasPolicy:
+    """One queue, least attained first, made anew every period."""
+
+    name = "las"
+    traits = Traits(options=LasOptions, is_rigid=True, follows_curves=False, admits=True)
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
+        """Serve the trainers by attained service."""
+        handing = Handing(problem, admits=True)
+        lease = Lease(context, context.options.period_s)
+        had = [context.trainers[one.trainer_id].attained_node_s for one in handing.trainers]
+        order = lease.order(handing, had.__getitem__)
+        return lease.keep(serve(handing, order, self.name, lambda j: (attained(had[j]),)))
+
+
+class TiresiasPolicy:
+    """Two queues; the state lists the second one in order of entry."""
+
+    name = "tiresias"
+    traits = Traits(options=TiresiasOptions, is_rigid=True, follows_curves=False, admits=True)
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
+        """Serve the first queue, then the second."""
+        handing = Handing(problem, admits=True)
+        threshold_node_s = context.options.threshold_node_s
+        had = {
+            t.trainer_id: context.trainers[t.trainer_id].attained_node_s for t in problem.trainers
+        }
+        second = [one for one in context.state or () if one in had]
+        second += [one for one in had if had[one] >= threshold_node_s and one not in second]
+        rank = {one: 1 + i for i, one in enumerate(second)}
+        order = by_key(handing, lambda j: rank.get(handing.trainers[j].trainer_id, 0))
+
+        def why(j: int) -> tuple[Term, ...]:
+            one = handing.trainers[j].trainer_id
+            return Term("queue", 1 + (one in rank)), attained(had[one])
+
+        decided = serve(handing, order, self.name, why)
+        sizes = decided.allocation.sizes()
+        ends_s = [
+            (threshold_node_s - had[one]) / size for one, size in sizes.items() if one not in rank
+        ]
+        wake_at_s = None
+        if ends_s and len(sizes) < len(had):
+            wake_at_s = context.now_s + max(SHORTEST_SLEEP_S, min(ends_s))
+        return replace(decided, state=second, wake_at_s=wake_at_s)
+
+
+LAS: AllocationPolicy = LasPolicy()
+TIRESIAS: AllocationPolicy = TiresiasPolicy()

@@ -1,0 +1,141 @@
+"""The throughput curve of a trainer that admits several batches, and the best batch of each size.
+
+Model: a step over b samples on w workers takes
+
+    t(b, w) = t_sample ceil(b/w) + t_pass passes + t_doubling log2(w) + t_sync (w - 1)/w
+
+with non-negative parts fitted to the throughputs measured per size and batch. The best batch of a
+size has the most samples per second (Saxena et al., arXiv 2006.13878, eq. 2). With the learning
+rate rule ``adascale`` samples count with their statistical efficiency (``goodput``). Until the
+noise scale is known it counts as 0: the least batch is the best. Called by ``curves`` for
+decisions and by ``actuate`` for workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from bftrainer.decide.throughput.batches import candidates
+from bftrainer.decide.throughput.fit import Fitted, Floats, MeasuredSize, fitted_parts
+from bftrainer.decide.throughput.goodput import efficiency
+from bftrainer.model.batch import ADASCALE, BatchRange
+from bftrainer.model.trainer import TrainerRecord
+from milp.problem import Curve
+
+# Seconds of the parts in units of t_sample per_worker, before anything was measured, and how far
+# they may be off.
+_GUESS = np.array([1.0, 0.25, 0.04, 0.01])
+_SPREAD = np.array([1.0, 0.5, 0.15, 0.05])
+WORTH_IT = 1.05  # a batch is changed at an unchanged size for at least this factor
+SIZES_UP_TO = 8  # each size is a breakpoint of the curve; beyond, powers of two
+
+
+class Measured(NamedTuple):
+    """The measured throughput with one batch on some workers."""
+
+    workers: int
+    batch: int
+    samples_per_s: float
+    error: float  # relative standard error
+
+
+class Model(NamedTuple):
+    """What a batch is worth on some workers."""
+
+    bounds: BatchRange
+    parts: tuple[float, ...]  # seconds of the model's parts; of no known unit if not measured
+    noise_scale: float
+
+    def worths(self, workers: int, batches: Sequence[int]) -> Floats:
+        """Return the throughput of each batch, under ``adascale`` times its efficiency."""
+        sizes = np.array(batches, dtype=np.float64)
+        basis = _basis(np.float64(workers), sizes, self.bounds.per_worker)
+        rates: Floats = 1.0 / (basis @ np.array(self.parts))
+        if self.bounds.lr_rule == ADASCALE:
+            rates *= efficiency(sizes, self.bounds.least, self.noise_scale)
+        return rates
+
+    def worth(self, workers: int, batch: int) -> float:
+        """Return the same of one batch."""
+        return float(self.worths(workers, (batch,))[0])
+
+    def best(self, workers: int) -> int:
+        """Return the best batch; where none is admitted, the nearest that can be trained with.
+
+        Too few workers take the least batch in several passes; of too many some have no samples.
+        """
+        if found := candidates(self.bounds, workers):
+            return found[int(np.argmax(self.worths(workers, found)))]
+        return self.bounds.least if workers <= self.bounds.most else self.bounds.most
+
+
+def fitted_with_batches(record: TrainerRecord, points: tuple[MeasuredSize, ...]) -> Fitted:
+    """Return the curve of a trainer that admits several batches; ``points``: its best, by size."""
+    spec = record.spec
+    model = _model_of(record)
+    return Fitted(_curve(model, spec.workers_per_node, spec.n_max), points)
+
+
+def batches_of(record: TrainerRecord, most_nodes: int) -> tuple[int, ...]:
+    """Return the batch to train with on 1, 2, … nodes; empty: it admits only its own.
+
+    At its present size a trainer keeps its batch unless another is worth clearly more.
+    """
+    if record.spec.batch is None or most_nodes < 1:
+        return ()
+    model, each = _model_of(record), record.spec.workers_per_node
+    found = [_best(model, each * n) for n in range(1, most_nodes + 1)]
+    size, batch = record.progress.size, record.progress.batch
+    if 0 < size <= most_nodes and record.spec.batch.least <= batch <= record.spec.batch.most:
+        workers = each * size
+        if model.worth(workers, found[size - 1]) < WORTH_IT * model.worth(workers, batch):
+            found[size - 1] = batch
+    return tuple(found)
+
+
+def _model_of(record: TrainerRecord) -> Model:
+    bounds, costs, each = record.spec.batch, record.costs, record.spec.workers_per_node
+    if bounds is None:
+        raise ValueError(f"{record.trainer_id} admits one batch")
+    errors = {(one.size, one.batch): one.told_error for one in costs.throughput}
+    measured = tuple(
+        Measured(each * size, batch, rate, min(1.0, errors.get((size, batch), 0.05)))
+        for size, batch, rate in costs.samples_per_s_by_batch
+    )
+    return Model(bounds, _parts(bounds.per_worker, measured), costs.noise_scale)
+
+
+@lru_cache(maxsize=1024)
+def _parts(per_worker: int, measured: tuple[Measured, ...]) -> tuple[float, ...]:
+    if not measured:
+        return tuple((_GUESS / per_worker).tolist())
+    workers, batches, values, errors = map(np.array, zip(*measured, strict=True))
+    basis = _basis(workers, batches, per_worker)
+    return tuple(fitted_parts(basis, values, errors, _GUESS, _SPREAD).tolist())
+
+
+@lru_cache(maxsize=1 << 14)
+def _best(model: Model, workers: int) -> int:
+    return model.best(workers)
+
+
+@lru_cache(maxsize=1024)
+def _curve(model: Model, each: int, n_max: int) -> Curve:
+    powers = (1 << k for k in range(n_max.bit_length()))
+    sizes = sorted({*range(1, min(n_max, SIZES_UP_TO) + 1), *powers, n_max})
+    rates = (model.worth(each * n, _best(model, each * n)) for n in sizes)
+    return Curve(sizes=tuple(sizes), samples_per_s=tuple(rates))
+
+
+def _basis(workers: Floats | np.float64, batches: Floats, per_worker: int) -> Floats:
+    """Seconds per sample of one unit of each part, [row, part]."""
+    shares = np.ceil(batches / workers)
+    passes = np.ceil(shares / per_worker)
+    doublings = np.broadcast_to(np.log2(workers), batches.shape)
+    sync = np.broadcast_to((workers - 1.0) / workers, batches.shape)
+    columns = (shares, per_worker * passes, per_worker * doublings, per_worker * sync)
+    return np.stack(columns, axis=1) / batches[:, None]

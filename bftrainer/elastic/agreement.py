@@ -1,0 +1,144 @@
+"""Agreement of a generation's members, through its store, on one back end.
+
+The members publish their offers. If all can use NCCL, each connects and probes it, and the
+generation uses it only if all succeeded; otherwise it trains with gloo. No member decides
+alone. Called by ``group``, in the thread that forms a group.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from bftrainer.elastic import backend_choice
+from bftrainer.elastic.abandonable import GROUP_TIMEOUT_S
+from bftrainer.elastic.backend_choice import NCCL, BackendChoice, BackendOffer
+from bftrainer.elastic.device import DeviceCollective
+from bftrainer.elastic.store import StoreClient
+
+log = logging.getLogger("bftrainer.elastic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """The generation's store, and this member's place in the generation."""
+
+    host: str
+    port: int
+    token: str
+    prefix: str  # of this generation and attempt
+    rank: int
+    size: int
+
+    def connect(self) -> StoreClient:
+        """Return a new connection, which a blocking wait on another one cannot delay."""
+        return StoreClient(self.host, self.port, self.token, GROUP_TIMEOUT_S)
+
+    def key(self, what: str, rank: int) -> str:
+        """Return the key of a value that a member publishes."""
+        return f"{self.prefix}/{what}/{rank}"
+
+
+class Attempt:
+    """This member's attempt to connect a back end; its one outcome is published to all."""
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        make: Callable[[], DeviceCollective],
+        limit_s: float,
+    ) -> None:
+        self._meeting = meeting
+        self._make = make
+        self._lock = threading.Lock()
+        self._is_decided = False
+        self.collective: DeviceCollective | None = None
+        self._timer = threading.Timer(
+            limit_s, partial(self._decide, f"not connected within {limit_s:g} s")
+        )
+        self._timer.daemon = True
+        self._timer.start()
+        threading.Thread(target=self._run, name="bft-device", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            made = self._make()
+        except Exception as problem:  # noqa: BLE001 - whatever failed, gloo is used
+            self._decide(str(problem).partition("\n")[0][:200] or type(problem).__name__)
+            return
+        if not self._decide("", made):
+            made.close()  # too late
+
+    def _decide(self, reason: str | None, made: DeviceCollective | None = None) -> bool:
+        with self._lock:
+            if self._is_decided:
+                return False
+            self._is_decided = True
+            self.collective = made
+        self._timer.cancel()
+        if reason is not None:
+            self._tell(reason)
+        return True
+
+    def _tell(self, reason: str) -> None:
+        meeting = self._meeting
+        try:
+            store = meeting.connect()
+            # A failure is published for every rank, so that no member waits for the others.
+            others = range(meeting.size) if reason else ()
+            for rank in (*others, meeting.rank):
+                text = f"rank {meeting.rank}: {reason}" if reason else ""
+                store.set(meeting.key("outcome", rank), text)
+            store.close()
+        except RuntimeError as problem:  # members that wait for us fail at the store, too
+            log.warning("cannot report to the other members: %s", problem)
+
+    def give_up(self) -> None:
+        """Close the connection, now or when it is made."""
+        self._decide(None)  # the member that failed has published the reason
+        made, self.collective = self.collective, None
+        if made is not None:
+            made.close()
+
+
+def choice_of(meeting: Meeting, store: StoreClient, offer: BackendOffer) -> BackendChoice:
+    """Publish this member's offer and return the choice that follows from all offers.
+
+    Raises:
+        ElasticError: BFT-1414, see ``choosing``.
+        RuntimeError: the store is gone, or a member never came.
+    """
+    if offer.wanted == backend_choice.GLOO:
+        return BackendChoice()  # all members have the same setting
+    store.set(meeting.key("offer", meeting.rank), backend_choice.encode(offer))
+    if not offer.device and offer.wanted != NCCL:
+        return BackendChoice()  # one member without a GPU decides it
+    ranks = range(meeting.size)
+    return backend_choice.choose(
+        [backend_choice.decode(store.get(meeting.key("offer", r))) for r in ranks]
+    )
+
+
+def attempt_all(attempt: Attempt, meeting: Meeting, choice: BackendChoice) -> BackendChoice:
+    """Wait for the outcome of all members' attempts; return what the generation uses.
+
+    Raises:
+        RuntimeError: the store is gone, or a member never reported its outcome.
+    """
+    store = meeting.connect()
+    try:
+        for rank in range(meeting.size):
+            reason = store.get(meeting.key("outcome", rank)).decode()
+            if reason:
+                attempt.give_up()
+                log.warning("this generation trains with gloo: NCCL failed: %s", reason)
+                return replace(choice, backend=backend_choice.GLOO, reason=f"NCCL failed: {reason}")
+    except BaseException:
+        attempt.give_up()
+        raise
+    finally:
+        store.close()
+    return choice

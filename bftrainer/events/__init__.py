@@ -1,1 +1,0 @@
-"""Snapshots -> events: the changes that call for a decision. Pure."""

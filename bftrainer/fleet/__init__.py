@@ -1,0 +1,1 @@
+"""Pilots, agents, workers and generations: what a plan becomes."""

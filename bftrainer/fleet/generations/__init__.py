@@ -1,0 +1,1 @@
+"""The generations of one trainer, as state machines without I/O."""

@@ -1,0 +1,113 @@
+"""Restores a generation machine from agents' reports when a daemon starts.
+
+Trainers went on without a daemon. The newest generation that any worker entered is the current
+one, even if agents announced it themselves (docs/adr/0010). Where a change was half done, a new
+generation is announced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bftrainer.elastic import protocol
+from bftrainer.elastic.control import key_of
+from bftrainer.fleet.generations.generation import GenerationMachine, mark_of
+from bftrainer.fleet.generations.members import Parked, Regrouped, Worker, WorkerPhase
+from bftrainer.model.trainer import TrainerRecord
+
+
+def adopt(
+    machine: GenerationMachine,
+    workers: Sequence[Worker],
+    reports: Mapping[str, Sequence[protocol.Message]],
+) -> Regrouped | None:
+    """Take over workers that an earlier incarnation started, before any ``set_targets``.
+
+    Returns what the agents did meanwhile, if they announced the current generation.
+
+    Args:
+        machine: new, of this incarnation.
+        workers: all workers of this trainer that connected agents reported.
+        reports: per worker id the last ``Commit`` passed to it and the newest body of each
+            type it sent.
+    """
+    entered: dict[str, protocol.Entered] = {}
+    interrupted = 0  # greatest generation that a member reported interrupted
+    commits: dict[int, protocol.Commit] = {}
+    for worker in workers:
+        machine.workers[worker.worker_id] = worker
+        for body in reports[worker.worker_id]:
+            _apply(machine, worker, body)
+            if isinstance(body, protocol.Entered):
+                entered[worker.worker_id] = body
+            elif isinstance(body, protocol.Interrupted):
+                interrupted = max(interrupted, body.generation)
+            elif isinstance(body, protocol.Commit):
+                before = commits.get(body.generation)
+                if before is None or key_of(body) > key_of(before):
+                    commits[body.generation] = body
+    if not entered:
+        return None
+    current = max(e.generation for e in entered.values())
+    newest = max([current, *commits])
+    machine.generation = max(machine.generation, newest)
+    roster = commits[current].members if current in commits else ()
+    machine.members = tuple(m.worker_id for m in roster) or tuple(sorted(entered))
+    half_done = newest > current or any(
+        m not in entered or entered[m].generation < current for m in machine.members
+    )
+    # Interruptions of older generations have been recovered from.
+    machine.is_broken = half_done or interrupted >= current
+    machine.size_before = len(machine.members)
+    for worker in workers:  # others formed a generation without it: it waits for one for ever
+        if worker.phase is WorkerPhase.MEMBER and worker.worker_id not in machine.members:
+            worker.leaving_since_s = worker.started_s - 2.0 * machine.leave_patience_s
+    commit = commits.get(current)
+    return _regrouped(machine, commit) if commit is not None and commit.origin else None
+
+
+def _regrouped(machine: GenerationMachine, commit: protocol.Commit) -> Regrouped:
+    return Regrouped(
+        generation=commit.generation,
+        attempt=commit.attempt,
+        size_before=0,  # filled in by the caller
+        size=len(machine.members),
+        by=commit.origin,
+        reason="members were lost while no daemon was there",
+        step=machine.step,
+        epoch=machine.epoch,
+        samples=machine.samples,
+        nodes=tuple(m.node for m in commit.members),
+    )
+
+
+def _apply(machine: GenerationMachine, worker: Worker, body: protocol.Message) -> None:
+    match body:
+        case protocol.Warm():
+            if worker.phase is WorkerPhase.STARTING:
+                worker.phase, worker.warm_since_s = WorkerPhase.WARM, worker.started_s
+        case protocol.Entered():
+            worker.phase = WorkerPhase.MEMBER
+            worker.first_generation = worker.first_generation or body.generation
+        case protocol.Finished():
+            worker.is_finished = True
+        case protocol.Left():
+            worker.phase = WorkerPhase.LEAVING
+        case _:
+            pass
+    if isinstance(body, protocol.Progress):
+        machine.failures.progressed(mark_of(body), (worker.node,))
+    if isinstance(body, protocol.Entered | protocol.Progress):
+        machine.step = max(machine.step, body.step)
+        machine.samples = max(machine.samples, body.samples)
+        machine.epoch = max(machine.epoch, body.epoch)
+
+
+def parked_meanwhile(record: TrainerRecord) -> Parked:
+    """Return the event for a trainer without any member left."""
+    return Parked(
+        generation=record.last_generation,
+        size_before=record.progress.size,
+        is_saved=False,  # not known
+        reason="no member was left when the daemon came back",
+    )

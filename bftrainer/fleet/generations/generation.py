@@ -1,0 +1,469 @@
+"""Forms the generations of one trainer: a state machine without I/O.
+
+Which workers exist, and on which nodes, is decided by ``actuate.worker_set``.
+
+prepare -> ready -> commit -> entered. Survivors never wait for joiners: a joiner becomes part of a
+generation only when it is warm. A member that dies breaks its generation; a smaller one is
+announced at once with ``abandon``. Generation numbers only grow; ``attempt`` counts the tries to
+form one. Stimuli and the time come in; the daemon executes the returned instructions in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bftrainer.elastic import protocol
+from bftrainer.elastic.fields import shortened
+from bftrainer.fleet.generations.breakage import LOST, BrokenGenerations
+from bftrainer.fleet.generations.members import (
+    Announced,
+    Ended,
+    Forming,
+    Instruction,
+    Lost,
+    Parked,
+    Rescaled,
+    Tell,
+    Worker,
+    WorkerPhase,
+    describe_exit,
+    kill,
+)
+from bftrainer.fleet.generations.stimuli import (
+    AgentFailed,
+    AgentLost,
+    LimitsSet,
+    SizesSet,
+    Stimulus,
+    TargetsSet,
+    TimePassed,
+    TrainerClosed,
+    WindUp,
+    WorkerEnded,
+    WorkerMessage,
+    WorkerMissing,
+)
+from bftrainer.model.trainer import Mark
+
+READY_TIMEOUT_S = 15.0  # control threads answer in milliseconds, except in a stopped process
+END_PATIENCE_S = 10.0  # how long other ranks may run on after rank 0 ended
+MAX_CAUSE_CHARS = 1000  # of a failure's cause
+KILLED_ITS_AGENT = (  # without the node's name: ``failures`` compares causes
+    "BFT-1310: The agent of its node was killed while it ran there, and not by the batch system,"
+    " which says {}."
+)
+
+# Sent to a whole pilot when the batch system takes its node; LSF begins with INT, and sends USR2 at
+# the run limit.
+TAKES_NODE = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+
+
+@dataclass(kw_only=True, eq=False)
+class GenerationMachine(BrokenGenerations):
+    """State machine of one trainer's membership; its fields are its whole state."""
+
+    n_min: int
+    join_window_s: float
+    commit_key: str = field(repr=False)  # secret: tokens of commits are derived from it
+    commits: int = 0  # sent so far
+    step: int = 0
+    epoch: int = 0
+    samples: int = 0
+    is_saved: bool = False
+    is_ended: bool = False
+    ended_s: float | None = None
+    staying: Mapping[str, str] = field(default_factory=dict)  # see ``TargetsSet``
+    size_before: int = 0  # of the last complete generation
+    batches: tuple[int, ...] = ()  # see ``TargetsSet``
+    batch: int = 0  # of the last complete generation, if it was told one
+
+    def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
+        """Return what has to be done, in order, now that this has happened."""
+        match stimulus:
+            case WorkerMessage(worker_id=worker_id, message=message):
+                return self._on_message(worker_id, message, now_s)
+            case WorkerEnded():
+                return self._on_ended(stimulus, now_s)
+            case AgentLost(pilot_id=pilot_id):
+                return self._on_agent_lost(pilot_id, now_s)
+            case AgentFailed(pilot_id=pilot_id, how=how):
+                return self._on_agent_failed(pilot_id, how, now_s)
+            case TrainerClosed():
+                return self._close()
+            case TargetsSet(offers=offers, staying=staying, batches=batches):
+                is_wanted = self.ends_by_s is None
+                self.targets = {o.node: o for o in offers} if is_wanted else {}
+                self.staying = staying if is_wanted else {}
+                self.batches = batches
+            case WindUp(grace_s=grace_s):
+                self.ends_by_s = self.ends_by_s or now_s + grace_s
+                self.targets, self.staying = {}, {}
+            case SizesSet(n_min=n_min, n_max=n_max):
+                self.n_min, self.n_max = n_min, n_max
+            case LimitsSet():
+                self.join_window_s = stimulus.join_window_s
+                self.start_timeout_s = stimulus.start_timeout_s
+                self.stall.lease_s = stimulus.no_progress_s
+                self.apart = replace(self.apart, patience_s=stimulus.cut_patience_s)
+            case WorkerMissing(worker_id=worker_id):
+                self.workers[worker_id].phase = WorkerPhase.GONE
+            case TimePassed():
+                pass
+        return self._advance(now_s)
+
+    # ---- stimuli -------------------------------------------------------------------
+
+    def _on_message(
+        self, worker_id: str, body: protocol.Message, now_s: float
+    ) -> list[Instruction]:
+        worker = self.workers.get(worker_id)
+        if worker is None or not worker.is_alive:
+            return []
+        out: list[Instruction] = []
+        self.stall.heard(worker_id, body, self.step, now_s)
+        self._note_trouble(worker, body, now_s)
+        match body:
+            case protocol.Warm() if worker.phase is WorkerPhase.STARTING:
+                # Agents may repeat messages; only the first counts.
+                worker.phase, worker.warm_since_s = WorkerPhase.WARM, now_s
+            case protocol.Ready():
+                self._on_ready(worker, body)
+            case protocol.Entered() if worker.phase is not WorkerPhase.LEAVING:
+                out += self._on_entered(worker, body, now_s)
+            case protocol.Progress() if body.step >= self.step:
+                self.in_vain = self.in_vain if body.step == self.step else 0
+                self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
+                known = (self.workers.get(w) for w in self.members)
+                self.failures.progressed(mark_of(body), (w.node for w in known if w))
+            case protocol.Saved():
+                self.is_saved = self.is_saved or self.is_parking
+            case protocol.Left():
+                worker.phase, worker.has_left = WorkerPhase.LEAVING, True
+            case protocol.Finished():
+                worker.is_finished = True
+                self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
+            case protocol.Failed():
+                worker.has_failed = f"{body.code}: {body.cause} {body.next_step}"
+                worker.place = body.place
+            case _:
+                pass
+        return out if self._is_one_of_many(body) else out + self._advance(now_s)
+
+    def _is_one_of_many(self, body: protocol.Message) -> bool:
+        """Whether nothing follows from a message before others, or time, have come.
+
+        Looking at all workers after each message would cost the square of their number.
+        """
+        if isinstance(body, protocol.Progress):
+            return True
+        if self.forming is None or not isinstance(body, protocol.Ready | protocol.Entered):
+            return False
+        return self.forming.is_committed or bool(self.forming.waiting)
+
+    def _on_ended(self, ended: WorkerEnded, now_s: float) -> list[Instruction]:
+        worker_id, returncode = ended.worker_id, ended.returncode
+        worker = self.workers.get(worker_id)
+        if worker is None or not worker.is_alive:
+            return []
+        out: list[Instruction] = []
+        was, worker.phase = worker.phase, WorkerPhase.GONE
+        if returncode == 0 and worker.is_finished:
+            # Only rank 0's end ends the trainer: code after the training loop (saving,
+            # evaluating) usually runs there.
+            if not self.is_ended and worker_id in self._first_ranks():
+                self.is_ended, self.ended_s = True, now_s
+                out.append(Ended(step=self.step, epoch=self.epoch, samples=self.samples))
+        elif not (
+            was is WorkerPhase.LEAVING
+            or (was is WorkerPhase.MEMBER and self.is_parking)
+            or -returncode in TAKES_NODE  # a loss
+        ):
+            text = worker.has_failed or ended.cause or describe_exit(returncode)
+            out.append(self._failed(worker, shortened(text, MAX_CAUSE_CHARS), now_s))
+        return out + self._advance(now_s)
+
+    def _on_agent_lost(self, pilot_id: str, now_s: float) -> list[Instruction]:
+        for worker in self.workers.values():
+            if worker.pilot_id == pilot_id:
+                lost = Lost(started=self.started_workers, best=self.failures.row.best)
+                worker.lost = lost if worker.is_alive and not worker.has_left else None
+                worker.phase = WorkerPhase.GONE
+        self.targets = {n: o for n, o in self.targets.items() if o.pilot_id != pilot_id}
+        return self._advance(now_s)
+
+    def _on_agent_failed(self, pilot_id: str, how: str, now_s: float) -> list[Instruction]:
+        lost = [(w, w.lost) for w in self.workers.values() if w.pilot_id == pilot_id and w.lost]
+        if self.is_ended or not lost:
+            return []
+        worker, when = lost[-1]
+        is_further = self.failures.row.best != when.best  # the others progressed, or it did since
+        if is_further or not self.failures.lost(worker.number, when.started):
+            return []
+        return [self._failed(worker, KILLED_ITS_AGENT.format(how), now_s), *self._advance(now_s)]
+
+    def _close(self) -> list[Instruction]:
+        out: list[Instruction] = [kill(w, "closed") for w in self._live()]
+        self.members, self.forming, self.is_ended = (), None, True
+        return out
+
+    # ---- formation -----------------------------------------------------------------
+
+    def _on_ready(self, worker: Worker, body: protocol.Ready) -> None:
+        forming = self.forming
+        if forming is None or (body.generation, body.attempt) != (
+            forming.generation,
+            forming.attempt,
+        ):
+            return
+        forming.waiting.discard(worker.worker_id)
+        forming.store_port = body.store_port or forming.store_port
+
+    def _on_entered(
+        self, worker: Worker, body: protocol.Entered, now_s: float
+    ) -> list[Instruction]:
+        forming = self.forming
+        worker.phase = WorkerPhase.MEMBER
+        worker.first_generation = worker.first_generation or body.generation
+        if forming is None or body.generation != forming.generation:
+            return []
+        forming.entered.add(worker.worker_id)
+        forming.pause_s = max(forming.pause_s, body.pause_s)
+        forming.resumed_from = forming.resumed_from or body.resumed_from
+        forming.backend = max(forming.backend, body.backend, key=len)
+        self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
+        if set(forming.roster) - forming.entered:
+            return []
+        self.forming, self.members = None, forming.roster
+        self.is_broken, self.interrupted_s, self.cut = False, None, ""
+        self.batch = forming.batch
+        self.stall.progressed(now_s)
+        before, self.size_before = self.size_before, len(forming.roster)
+        if not before:
+            self.failures.started(mark_of(body))
+        return [
+            Rescaled(
+                generation=forming.generation,
+                attempt=forming.attempt,
+                size_before=before,
+                size=len(forming.roster),
+                reason=forming.reason,
+                pause_s=forming.pause_s,
+                formation_s=now_s - forming.started_s,
+                step=body.step,
+                epoch=body.epoch,
+                samples=body.samples,
+                nodes=self._nodes_of(forming.roster),
+                resumed_from=forming.resumed_from,
+                backend=forming.backend,
+                batch=forming.batch,
+            )
+        ]
+
+    def _advance(self, now_s: float) -> list[Instruction]:
+        if self.is_ended:
+            return self._clear_up(now_s)
+        self._do_without(now_s)
+        out = self._match_workers_to_targets(now_s)
+        if self.forming is not None:
+            out += self._advance_forming(now_s)
+        if self.forming is None:
+            out += self._maybe_form(now_s)
+        return out
+
+    def _clear_up(self, now_s: float) -> list[Instruction]:
+        """After the end: kill joiners at once, other ranks after a while."""
+        late = now_s - (self.ended_s or now_s) > END_PATIENCE_S
+        return [kill(w, "ended") for w in self._live() if late or not w.is_finished]
+
+    def _first_ranks(self) -> tuple[str, ...]:
+        """Rank 0 of the current generation and, once committed, of the next."""
+        forming = self.forming
+        return self.members[:1] + (forming.roster[:1] if forming and forming.is_committed else ())
+
+    def _maybe_form(self, now_s: float) -> list[Instruction]:
+        alive = self._alive_members()
+        if (len(alive) < len(self.members) and not self.is_parking) or self._has_waited(now_s):
+            self.is_broken = True
+        out = self._all_gone() if self.members and not alive else []
+        if self.is_parking or self._is_finishing():
+            return out + self._hasten(now_s)
+        self.is_broken |= bool(self.members) and self.stall.has_stalled(now_s)
+        joiners = self._joiners(now_s)
+        keep = [m for m in self._alive_members() if self._is_kept(m, joiners)]
+        roster = tuple(keep + joiners)[: self.n_max]
+        is_changed = self.is_broken or len(keep) < len(self.members)
+        is_same = self.members and not is_changed and len(roster) <= len(self.members)
+        if is_same and self._batch_of(len(roster)) in (0, self.batch):
+            return out
+        reason = self.cut or LOST if self.is_broken else "planned"
+        # Some member must bring the state. Otherwise park: the members write a checkpoint, from
+        # which the joiners start.
+        if len(roster) >= max(1, self.n_min) and (keep or not self.members):
+            reason = reason if self.members else "start"
+            return out + self._prepare(roster, reason, now_s)
+        return out + (self._park(now_s) if self.members else [])
+
+    def _batch_of(self, size: int) -> int:
+        """The global batch on so many nodes; 0: none is told."""
+        return self.batches[size - 1] if 0 < size <= len(self.batches) else 0
+
+    def _hasten(self, now_s: float) -> list[Instruction]:
+        """Order a parking trainer to park again, with ``abandon``, if a member hangs."""
+        if not self.is_parking or self.is_broken or not self.stall.has_stalled(now_s):
+            return []
+        self.is_broken = True
+        return self._park(now_s)
+
+    def _is_kept(self, member: str, joiners: Sequence[str]) -> bool:
+        node = self.workers[member].node
+        awaited = None if node in self.targets else self.staying.get(node)
+        if awaited is None:
+            return node in self.targets
+        return all(self.workers[w].node != awaited for w in (*self._alive_members(), *joiners))
+
+    def _joiners(self, now_s: float) -> list[str]:
+        """Warm workers, once no other is starting or the first has waited long enough."""
+        warm = [
+            w
+            for w in self.workers.values()
+            if w.phase is WorkerPhase.WARM
+            and w.node in self.targets
+            and w.worker_id not in self.members  # committed, but not entered
+        ]
+        if not warm:
+            return []
+        starting = [w for w in self._live() if w.phase is WorkerPhase.STARTING]
+        first = min(w.warm_since_s or 0.0 for w in warm)
+        if starting and now_s - first < self.join_window_s and not self.is_broken:
+            return []
+        warm.sort(key=lambda w: (w.warm_since_s or 0.0, w.worker_id))
+        return [w.worker_id for w in warm]
+
+    def _prepare(self, roster: tuple[str, ...], reason: str, now_s: float) -> list[Instruction]:
+        self.generation += 1
+        self.forming = Forming(
+            generation=self.generation,
+            attempt=1,
+            roster=roster,
+            reason=reason,
+            started_s=now_s,
+            abandon=self.is_broken,
+        )
+        self.is_saved = False
+        out: list[Instruction] = [*self._complain(now_s), Announced(generation=self.generation)]
+        self.interrupted_s = None
+        return out + self._send_prepare(self.forming)
+
+    def _send_prepare(self, forming: Forming) -> list[Instruction]:
+        forming.waiting = set(forming.roster)
+        forming.store_port = 0
+        prepare = protocol.Prepare(generation=forming.generation, attempt=forming.attempt)
+        first, others = forming.roster[:1], forming.roster[1:]
+        return [*self._tell(first, replace(prepare, open_store=True)), *self._tell(others, prepare)]
+
+    def _advance_forming(self, now_s: float) -> list[Instruction]:
+        forming = self.forming
+        if forming is None:
+            return []
+        lost = forming.lost(self.workers, self.members, now_s)
+        is_hurt = len(self._alive_members()) < len(self.members) or self.interrupted_s is not None
+        if is_hurt and self.members and not forming.is_committed:
+            forming.abandon = True  # there will be no step boundary
+        if forming.is_committed and (lost or self._is_stuck(forming, now_s)):
+            return self._reform_after_commit(forming)
+        if lost:
+            return self._retry(forming, now_s)
+        if not forming.is_committed and not forming.waiting and forming.store_port:
+            forming.is_committed = True
+            self.interrupted_s = None  # it concerned the generation that ends now
+            return self._send_commit(forming, now_s)
+        if not forming.is_committed and now_s - forming.started_s > READY_TIMEOUT_S:
+            return self._kill_silent(forming)
+        return []
+
+    def _is_stuck(self, forming: Forming, now_s: float) -> bool:
+        """Whether a commit fails: members report it, or none reaches the step boundary."""
+        return self._has_waited(now_s) or (not forming.abandon and self.stall.has_stalled(now_s))
+
+    def _retry(self, forming: Forming, now_s: float) -> list[Instruction]:
+        """Nothing was committed: retry the same generation without the lost workers."""
+        roster = tuple(w for w in forming.roster if self.workers[w].is_alive)
+        has_member = any(w in self.members for w in roster)
+        is_short = len(roster) < self.n_min or bool(self.staying)
+        if is_short or (self.members and not has_member):
+            self.forming = None  # start over: a member that was to leave may have to stay
+            return []
+        forming.roster = roster
+        forming.attempt += 1
+        forming.started_s = now_s
+        return self._send_prepare(forming)
+
+    def _kill_silent(self, forming: Forming) -> list[Instruction]:
+        # If all have answered, rank 0 could not open the store.
+        silent = sorted(forming.waiting) or forming.roster[:1]
+        return [kill(self.workers[w], "does not answer") for w in silent]
+
+    def _send_commit(self, forming: Forming, now_s: float) -> list[Instruction]:
+        self.stall.told(forming.roster if forming.abandon else (), now_s)
+        first = self.workers[forming.roster[0]]
+        forming.batch = self._batch_of(len(forming.roster))
+        commit = protocol.Commit(
+            generation=forming.generation,
+            attempt=forming.attempt,
+            token=self._new_token(),
+            members=tuple(self.workers[w].as_member(rank) for rank, w in enumerate(forming.roster)),
+            store_host=first.address,
+            store_port=forming.store_port,
+            abandon=forming.abandon,
+            incarnation=self.incarnation,
+            n_min=self.n_min,
+            batch=forming.batch,
+        )
+        return self._tell(dict.fromkeys([*forming.roster, *self._alive_members()]), commit)
+
+    def _new_token(self) -> str:
+        """Derive the token of a commit: unique, and the same when replayed."""
+        self.commits += 1
+        name = f"{self.commit_key}-{self.incarnation}-{self.generation}-{self.commits}"
+        return hashlib.sha256(name.encode()).hexdigest()[:32]
+
+    def _park(self, now_s: float) -> list[Instruction]:
+        self.generation += 1
+        self.stall.told(self._alive_members() if self.is_broken else (), now_s)
+        self.is_parking, self.is_saved = True, False
+        commit = protocol.Commit(
+            generation=self.generation,
+            attempt=1,
+            token=self._new_token(),
+            members=(),
+            abandon=self.is_broken,
+            incarnation=self.incarnation,
+            saver=self._alive_members()[0],
+            n_min=self.n_min,
+        )
+        out: list[Instruction] = [Announced(generation=self.generation)]
+        return out + self._tell(self._alive_members(), commit)
+
+    def _all_gone(self) -> list[Instruction]:
+        parked = Parked(
+            generation=self.generation,
+            size_before=self.size_before,
+            is_saved=self.is_saved,
+            reason="planned" if self.is_parking else "all members were lost",
+        )
+        self.members, self.size_before = (), 0
+        self.is_parking = self.is_broken = False
+        self.interrupted_s, self.cut = None, ""
+        return [parked]
+
+    def _tell(self, worker_ids: Iterable[str], message: protocol.ToWorker) -> list[Instruction]:
+        body = protocol.to_body(message)
+        return [Tell(pilot_id=self.workers[i].pilot_id, worker_id=i, body=body) for i in worker_ids]
+
+
+def mark_of(body: protocol.Entered | protocol.Progress) -> Mark:
+    """Return the progress that a message reports."""
+    return Mark(step=body.step, epoch=body.epoch, samples=body.samples)

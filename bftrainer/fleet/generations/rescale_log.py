@@ -1,0 +1,186 @@
+"""Records how a trainer rescales, so that ``bftrainer replay`` can repeat it. No I/O.
+
+A record holds a machine's state and the stimuli since then, each with a digest of the instructions
+that followed. ``RescaleLog`` passes stimuli to the machine and hands out a record when a change is
+complete; ``repeat`` feeds a record to a copy of its machine and yields the instructions again.
+Tokens of commits are secrets, so they are neither recorded nor compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.members import Instruction, Tell
+from bftrainer.fleet.generations.restart import RestartMachine
+from bftrainer.fleet.generations.stimuli import Stimulus, TimePassed
+from bftrainer.model.canonical import digest
+
+KIND = "rescale-steps"  # of journal entries that hold a record
+MIN_QUIET = 200  # stimuli without consequence before the state is copied anew
+MOST_STEPS = 5_000  # of a change that does not end, in one record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleStep:
+    """A stimulus and what followed."""
+
+    at_s: float  # monotonic clock of the daemon
+    stimulus: Stimulus
+    answer: str = ""  # digest of the instructions, "": none; or what the machine raised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleRecord:
+    """A change of a trainer's workers, from a known state to a settled one."""
+
+    trainer_id: str
+    machine: GenerationMachine | RestartMachine  # before the first step; not to be modified
+    workers: tuple[str, ...]  # the machine's, in its order, which JSON does not keep
+    steps: tuple[RescaleStep, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """A step of a record, taken again."""
+
+    step: RescaleStep
+    instructions: tuple[Instruction, ...]
+    answer: str  # as in ``RescaleStep``
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the recorded answer was the same."""
+        return self.step.answer == self.answer
+
+
+class RescaleLog:
+    """Passes stimuli to one machine and records them."""
+
+    def __init__(
+        self,
+        machine: GenerationMachine,
+        write: Callable[[RescaleRecord], object],
+        most_steps: int = MOST_STEPS,
+    ) -> None:
+        self.machine, self._write, self._most_steps = machine, write, most_steps
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with the machine's present state: it was changed other than by a stimulus."""
+        self._before: GenerationMachine | None = None  # copied when a step is taken: most wait
+        self._steps: list[RescaleStep] = []
+        self._has_answers = False
+
+    def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
+        """Return the machine's instructions; write a record if they complete a change."""
+        before = self._before = self._before or copied(self.machine)
+        try:
+            out = self.machine.handle(stimulus, now_s)
+        except Exception as problem:  # a defect: the record lets it be repeated
+            step = RescaleStep(at_s=now_s, stimulus=stimulus, answer=_raised(problem))
+            self._steps.append(step)
+            self._finish(before)
+            raise
+        answer = answer_of(out)
+        self._steps.append(RescaleStep(at_s=now_s, stimulus=stimulus, answer=answer))
+        self._has_answers |= bool(answer)
+        if self._has_answers:
+            if self.machine.is_settled or len(self._steps) >= self._most_steps:
+                self._finish(before)
+        elif len(self._steps) >= max(MIN_QUIET, 4 * len(self.machine.workers)):
+            self.restart()
+        return out
+
+    def _finish(self, before: GenerationMachine) -> None:
+        self._write(
+            RescaleRecord(
+                trainer_id=self.machine.trainer_id,
+                machine=before,
+                workers=tuple(before.workers),
+                steps=tuple(self._steps),
+            )
+        )
+        self.restart()
+
+
+def repeat(record: RescaleRecord) -> Iterator[Repeated]:
+    """Take the steps of a record again, in order, until the machine raises an exception."""
+    machine = copied(record.machine)
+    machine.workers = {i: machine.workers[i] for i in record.workers}
+    for step in record.steps:
+        try:
+            out = machine.handle(step.stimulus, step.at_s)
+        except Exception as problem:  # noqa: BLE001 - what is shown is that it happens again
+            yield Repeated(step=step, instructions=(), answer=_raised(problem))
+            return
+        yield Repeated(step=step, instructions=tuple(out), answer=answer_of(out))
+
+
+def timeline(repeated: Sequence[Repeated]) -> list[str]:
+    """Describe the steps that had consequences or a cause, one line each; seconds from the first.
+
+    Time limits that were not over are left out.
+    """
+    first_s = repeated[0].step.at_s if repeated else 0.0
+    lines = []
+    for one in repeated:
+        if one.answer or not isinstance(one.step.stimulus, TimePassed):
+            mark = "" if one.is_equal else "  DIFFERS"
+            lines.append(f"{one.step.at_s - first_s:9.3f}  {one.step.stimulus}{mark}")
+            followed = [str(_masked(i) if isinstance(i, Tell) else i) for i in one.instructions]
+            if one.answer and not followed:
+                followed = [one.answer]  # the machine raised an exception
+            lines += [f"{'':11}-> {what}" for what in followed]
+    return lines
+
+
+def answer_of(instructions: Sequence[Instruction]) -> str:
+    """Return a short digest of instructions, without tokens; "": there are none."""
+    if not instructions:
+        return ""
+    bodies: dict[int, str] = {}  # a commit is one body for all workers
+    parts: list[object] = []
+    for one in instructions:
+        if isinstance(one, Tell):
+            body = bodies.get(id(one.body)) or digest(_masked(one).body)
+            bodies[id(one.body)] = body
+            parts.append((one.pilot_id, one.worker_id, body))
+        else:
+            parts.append(one)
+    return digest(parts)[:16]
+
+
+def copied(machine: GenerationMachine) -> GenerationMachine:
+    """Return an independent copy of a machine, without its secret and workers of the past."""
+    roster = machine.forming.roster if machine.forming else ()
+    present = {*machine.members, *roster}
+    workers = {
+        i: copy(w) for i, w in machine.workers.items() if w.is_alive or w.lost or i in present
+    }
+    forming, failures, stall = machine.forming, machine.failures, machine.stall
+    result = replace(
+        machine,
+        commit_key="",
+        workers=workers,
+        forming=forming
+        and replace(forming, waiting=set(forming.waiting), entered=set(forming.entered)),
+        failures=replace(
+            failures, on_node=dict(failures.on_node), cool_until_s=dict(failures.cool_until_s)
+        ),
+        stall=replace(stall, told_s=dict(stall.told_s)),
+        targets=dict(machine.targets),
+    )
+    if isinstance(result, RestartMachine) and result.stopped is not None:
+        result.stopped = copy(result.stopped)
+    return result
+
+
+def _raised(problem: Exception) -> str:
+    return f"raised {type(problem).__name__}"
+
+
+def _masked(tell: Tell) -> Tell:
+    return replace(tell, body={**tell.body, "token": ""}) if "token" in tell.body else tell

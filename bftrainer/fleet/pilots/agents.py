@@ -1,0 +1,197 @@
+"""Agents: their keys and configurations, and what they reported about themselves.
+
+A pilot gets its own directory with a private key and a configuration file, both 0600, written
+before the pilot is submitted. Arguments contain paths only.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bftrainer.fleet.generations.members import NodeOffer
+from bftrainer.fleet.pilots.strays import forget_secrets
+from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.endpoint import remember
+from bftrainer.fleet.wire.keys import KeyPair, pair_text, save_pair
+from bftrainer.fleet.wire.messages import Hello, Welcome
+from bftrainer.model.errors import BftError
+from bftrainer.site.policy.model import SitePolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFiles:
+    """Paths of a pilot's files."""
+
+    directory: Path
+    config: Path
+    log: Path
+    contents: Mapping[str, str] = field(default_factory=dict)  # to be written by the user
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The batch script: the agent itself, isolated from the user's environment."""
+        return (sys.executable, "-I", "-m", "trainers.agent", "--config", str(self.config))
+
+
+class AgentBook:
+    """What the daemon knows about agents."""
+
+    def __init__(
+        self, *, pilots_dir: Path, policy: SitePolicy, incarnation: int, keys: KeyPair
+    ) -> None:
+        self._pilots_dir = pilots_dir
+        self.policy = policy
+        self._incarnation = incarnation
+        self._keys = keys
+        self.endpoint = ""
+        self.further: tuple[str, ...] = ()  # where agents may find us, too
+        self._endpoint_file: Path | None = None  # that agents read, too
+        self.connected: dict[str, Hello] = {}
+        self.away: dict[str, str] = {}  # pilot -> node: the daemon is cut off from their agents
+
+    @property
+    def held(self) -> Mapping[str, str]:
+        """The nodes that agents hold, heard or not, by pilot."""
+        return {**self.away, **{pilot_id: h.node for pilot_id, h in self.connected.items()}}
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """All endpoints at which agents may find us, the most probable first."""
+        return (self.endpoint, *self.further)
+
+    def places(self) -> str:
+        """Say where to look if agents do not connect."""
+        return (
+            f"See the output of their jobs ({self._pilots_dir}/ID/agent.log; all nodes have to see"
+            " that directory: pilots_dir), the log of the batch system on that node (slurmd.log,"
+            f" sbatchd.log), and whether nodes reach {', '.join(self.offered)}."
+        )
+
+    def offer_ourselves(self, endpoints: Sequence[str], file: Path | None) -> None:
+        """Say where agents may find us, in files that those of releases before can read.
+
+        Args:
+            endpoints: the most probable first.
+            file: that names them (``wire.endpoint``) and that agents see; None: they see none.
+        """
+        self.endpoint, *further = endpoints
+        self.further, self._endpoint_file = tuple(further), file
+        if further and file is None:
+            self._endpoint_file = self._pilots_dir / "endpoint"
+            remember(self._endpoint_file, *endpoints)
+
+    def endpoint_on(self, node: str) -> str:
+        """Return where peers find the connected agent of a node; "": there is none."""
+        found = (h.peer_endpoint for h in self.connected.values() if h.node == node)
+        return next(found, "")
+
+    def write_files(
+        self,
+        pilot_id: str,
+        node: str,
+        keys: KeyPair,
+        address: str,
+        gpus: int,
+        interpreter: str = "",
+        user: str = "",
+    ) -> AgentFiles:
+        """Create the directory of a new pilot (blocking, any thread).
+
+        If it runs as another user, the directory only keeps its number from being used again;
+        the submit helper makes another one, and writes the contents that are returned.
+
+        Args:
+            pilot_id: of the pilot.
+            node: that it is for.
+            keys: of its agent.
+            address: of its data plane; "": the agent finds its own.
+            gpus: of the node.
+            interpreter: that its first worker probably needs, so that the agent can start it early.
+            user: whom it runs as; "": the daemon's.
+        """
+        directory = self._pilots_dir / pilot_id
+        _make(directory)
+        config = AgentConfig(
+            pilot_id=pilot_id,
+            node=node,
+            address=address,
+            daemon_endpoint=self.endpoint,
+            endpoints=self.further if user else (),  # who sees no file of ours
+            network=self.policy.training_network or "",
+            ports=self.policy.ports or "",
+            daemon_public_key=self._keys.public,
+            key_file=Path("agent.key") if user else directory / "agent.key",
+            state_dir=Path() if user else directory,
+            incarnation=self._incarnation,
+            heartbeat_s=self.policy.heartbeat_s,
+            lease_s=self.policy.lease_s,
+            agent_timeout_s=self.policy.agent_timeout_s,
+            worker_lease_s=self.policy.worker_lease_s,
+            gpus=gpus,
+            interpreters=(interpreter,) if interpreter else (),
+            endpoint_file=None if user else self._endpoint_file,
+            tidies=bool(user),
+        )
+        contents = {"agent.json": config.text(), "agent.key": pair_text(keys)}
+        if not user:
+            save_pair(keys, directory / "agent.key")
+            config.save(directory / "agent.json")
+        return _files(directory, contents if user else {})
+
+    def forget(self, pilot_id: str) -> None:
+        """Drop the agent and its secrets; its log stays for inspection."""
+        self.connected.pop(pilot_id, None)
+        self.away.pop(pilot_id, None)
+        forget_secrets(self._pilots_dir / pilot_id)
+
+    def remove_old(self, keep: int) -> None:
+        """Remove old pilots' directories except the newest ``keep``."""
+        old = sorted(p for p in self._pilots_dir.glob("p*") if not (p / "agent.key").exists())
+        for directory in old[: max(0, len(old) - keep)]:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def offer(self, pilot_id: str, user: str = "") -> NodeOffer | None:
+        """Return the node of a connected agent, which runs as ``user``, as trainers see it."""
+        hello = self.connected.get(pilot_id)
+        if hello is None:
+            return None
+        return NodeOffer(
+            node=hello.node,
+            pilot_id=pilot_id,
+            address=hello.address,
+            agent_endpoint=hello.peer_endpoint,
+            agent_public_key=hello.peer_public_key,
+            user=user,
+        )
+
+    def welcome(self, interpreters: list[str]) -> Welcome:
+        """Return the daemon's answer to Hello, also its regular heartbeat."""
+        return Welcome(
+            heartbeat_s=self.policy.heartbeat_s,
+            lease_s=self.policy.lease_s,
+            interpreters=interpreters,
+        )
+
+
+def _files(directory: Path, contents: Mapping[str, str]) -> AgentFiles:
+    return AgentFiles(
+        directory=directory,
+        config=directory / "agent.json",
+        log=directory / "agent.log",
+        contents=contents,
+    )
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, mode=0o700)
+    except OSError as problem:
+        raise BftError(
+            "BFT-2216",
+            f"The directory {directory} for a pilot cannot be created: {problem.strerror}.",
+            "Check that the state directory is writable and its disk has space.",
+        ) from problem

@@ -1,0 +1,422 @@
+"""Pilots: requested, observed, ended. Claims and releases of a plan -> the batch system.
+
+Every request is journalled before the batch system gets it, so that the next daemon finds the
+pilots of one that died in between. Everything else is journalled afterwards: a pilot whose
+cancellation was not journalled is still seen leaving.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
+from bftrainer.fleet.said_once import SaidOnce
+from bftrainer.journal.journal import Journal
+from bftrainer.journal.records import PilotRecord, PilotState
+from bftrainer.model.cluster import Job, JobState, Snapshot
+from bftrainer.model.decision import Claim, PilotView, Release
+from bftrainer.model.errors import BatchSystemError
+
+LOG = logging.getLogger("bftrainer.pilots")
+FORCE_AFTER_S = 2.0  # then a pilot asked to leave is cancelled with force
+GONE, SILENT = "disconnected", "silent"  # reasons of lost connections (``wire.server``)
+SIGNAL = "signal"  # reason of an agent that was asked to leave by one
+
+
+@dataclass(slots=True, kw_only=True)
+class Pilot:
+    """A pilot that has not ended, with its state in memory."""
+
+    record: PilotRecord
+    for_trainer: str = ""  # that it was requested for; "": unknown to this daemon
+    is_written: bool = True  # the request is in the journal; updates come after it
+    submitted_s: float | None = None  # when the batch system accepted it (``steady``)
+    start_s: float | None = None
+    is_leaving: bool = False
+    is_retired: bool = False  # it leaves only because ``retire`` said so
+    left_s: float | None = None  # when we asked for its end (``steady``)
+    was_asked: bool = False  # we asked for its end; otherwise the batch system ended it
+    is_completing: bool = False  # the batch system ends its job
+    is_mute: bool = False  # its agent disconnected without a Leaving
+    unheard_s: float | None = None  # (``steady``) since when, or since it is silent
+    is_given_back: bool = False  # we asked for its end for an ordinary job
+    farewell: str = ""  # why its agent left, in its own words
+    came_s: float | None = None  # when its agent first connected
+    silent_s: float | None = None  # since when it is not connected any more
+
+
+class PilotBook:
+    """All pilots of ours that may still exist."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        system: BatchSystem,
+        owner: str,
+        clock: Callable[[], float],
+        steady: Callable[[], float] | None = None,  # monotonic; None: ``clock``
+        *,
+        as_submitter: bool = False,  # a pilot runs as the user of the trainer that it is for
+    ) -> None:
+        self._journal = journal
+        self._system = system
+        self._owner, self.as_submitter = owner, as_submitter
+        self._clock, self._steady = clock, steady or clock
+        self.pilots: dict[str, Pilot] = {
+            r.pilot_id: Pilot(
+                record=r,
+                submitted_s=-math.inf,
+                is_leaving=r.state is PilotState.CANCELLED,
+                was_asked=r.state is PilotState.CANCELLED,
+                left_s=-math.inf if r.state is PilotState.CANCELLED else None,
+            )
+            for r in journal.pilots(active_only=True)
+        }
+        # Ended pilots to be asked about -> job id, and whether its agent left without a word.
+        self._unexplained: dict[str, tuple[str, bool]] = {}
+        self._uncancelled = SaidOnce()
+        self.unreachable_s = 0.0  # how long an agent may be unheard before its pilot is cancelled
+        self.on_came: Callable[[Pilot], None] = lambda _pilot: None
+        self.on_ended: Callable[[Pilot], None] = lambda _pilot: None
+        self.on_explained: Callable[[str, PilotObservation], None] = lambda _pilot_id, _how: None
+        self.give_backs = 0
+        self.preemptions = 0
+
+    def by_node(self) -> dict[str, Pilot]:
+        """Return the pilot on, or requested for, each node."""
+        return {p.record.node: p for p in self.pilots.values()}
+
+    def user_of(self, pilot_id: str) -> str:
+        """Return whose trainers a pilot serves; "": those of all, as the daemon's user."""
+        pilot = self.pilots.get(pilot_id)
+        if pilot is None:
+            return self._owner if self.as_submitter else ""
+        # Pilots of a daemon with another policy go on, but not for users whose they are not.
+        return pilot.record.user or (pilot.record.owner if self.as_submitter else "")
+
+    def leaving(self) -> set[str]:
+        """Return the pilots that were asked to leave or are doing so."""
+        return {pilot_id for pilot_id, pilot in self.pilots.items() if pilot.is_leaving}
+
+    @property
+    def n_silent(self) -> int:
+        """Number of pilots whose agents are lost without a word."""
+        return sum(pilot.unheard_s is not None for pilot in self.pilots.values())
+
+    def views(self, held: Iterable[str]) -> tuple[PilotView, ...]:
+        """Return the pilots for a decision; ``held``: those with a connected agent."""
+        connected = set(held)
+        return tuple(
+            PilotView(
+                pilot_id=pilot_id,
+                node=p.record.node,
+                requested_s=p.record.requested_s,
+                is_held=pilot_id in connected,
+                is_leaving=p.is_leaving,
+                end_s=None if p.start_s is None else p.start_s + p.record.time_limit_s,
+                user=self.user_of(pilot_id),
+                is_silent=p.unheard_s is not None,
+            )
+            for pilot_id, p in sorted(self.pilots.items())
+        )
+
+    def open(self, pilot_id: str, claim: Claim, public_key: str, user: str = "") -> Pilot:
+        """Add a pilot about to be requested; ``write_down`` comes before the request."""
+        record = PilotRecord(
+            pilot_id=pilot_id,
+            node=claim.node,
+            job_id=None,
+            public_key=public_key,
+            requested_s=self._clock(),
+            time_limit_s=claim.time_limit_s,
+            owner=self._owner,
+            user=user,
+        )
+        pilot = Pilot(record=record, for_trainer=claim.for_trainer, is_written=False)
+        self.pilots[pilot_id] = pilot
+        return pilot
+
+    def write_down(self, records: Sequence[PilotRecord]) -> None:
+        """Journal requests, all or none (blocking, any thread)."""
+        pilot_ids = [record.pilot_id for record in records]
+        self._journal.append("pilot-requested", {"pilot_ids": pilot_ids}, pilots=records)
+
+    def launch(
+        self,
+        pilot: Pilot,
+        agent_argv: Sequence[str],
+        log_path: Path,
+        gpus: int,
+        contents: Mapping[str, str],
+        account: str,
+    ) -> str:
+        """Submit to the batch system (blocking, any thread); return the job id."""
+        return self._system.launch_pilot(
+            PilotRequest(
+                pilot_id=pilot.record.pilot_id,
+                node=pilot.record.node,
+                time_limit_s=pilot.record.time_limit_s,
+                agent_argv=tuple(agent_argv),
+                log_path=log_path,
+                gpus=gpus,
+                user=pilot.record.user,
+                files=contents,
+                account=account,
+            )
+        )
+
+    def launched(self, pilot: Pilot, job_id: str) -> None:
+        """Record the result of ``launch``."""
+        pilot.submitted_s = self._steady()
+        self._update(pilot, job_id=job_id)
+
+    def retire(self, limit_s: float) -> bool:
+        """Offer no node to trainers any more; within the limit they should have left.
+
+        Returns:
+            Whether there was one.
+        """
+        found = [pilot for pilot in self.pilots.values() if not pilot.is_leaving]
+        for pilot in found:
+            pilot.is_leaving = pilot.is_retired = True
+            pilot.left_s = self._steady() + limit_s
+        return bool(found)
+
+    def keep_retired(self) -> None:
+        """Offer the nodes of retired pilots again that were not asked to leave."""
+        for pilot in self.pilots.values():
+            if pilot.is_retired and not pilot.was_asked:
+                pilot.is_leaving, pilot.is_retired, pilot.left_s = False, False, None
+
+    def release(self, releases: Sequence[Release], told: Collection[str] = ()) -> list[str]:
+        """Mark pilots as asked to leave, and return the job ids to cancel.
+
+        Args:
+            releases: of a plan.
+            told: pilots whose agents were told to leave; they need no cancel.
+        """
+        to_cancel, changed = [], []
+        for release in releases:
+            pilot = self.pilots.get(release.pilot_id)
+            if pilot is None or pilot.was_asked:
+                continue
+            pilot.is_leaving = pilot.was_asked = True
+            pilot.left_s = self._steady()
+            pilot.is_given_back = bool(release.for_job)
+            self.give_backs += bool(release.for_job)
+            pilot.record = replace(pilot.record, state=PilotState.CANCELLED, reason=release.reason)
+            changed.append(pilot)
+            if release.pilot_id not in told:
+                to_cancel.append(release.pilot_id)
+        self._note(changed)
+        return self.job_ids(to_cancel)
+
+    def job_ids(self, pilot_ids: Iterable[str]) -> list[str]:
+        """Return the batch system's job ids of those that have one, and nobody else the same.
+
+        The sbatch of a user says which job it is, and so he himself: it could be another's.
+        """
+        claimed = Counter(p.record.job_id for p in self.pilots.values())
+        found = (self.pilots[i].record.job_id for i in sorted(pilot_ids) if i in self.pilots)
+        return [job_id for job_id in found if job_id is not None and claimed[job_id] == 1]
+
+    def by_user(self, job_ids: Iterable[str]) -> dict[str, list[str]]:
+        """Return jobs by the users of their pilots; "": the daemon's own, and strays."""
+        users = {p.record.job_id: p.record.user for p in self.pilots.values()}
+        found: dict[str, list[str]] = {}
+        for job_id in job_ids:
+            found.setdefault(users.get(job_id, ""), []).append(job_id)
+        return found
+
+    def cancel(self, job_ids: Sequence[str], *, force: bool = False) -> None:
+        """Cancel jobs (blocking); ``overdue`` retries failures."""
+        if not job_ids:
+            return
+        try:
+            self._system.cancel_pilots(job_ids, force=force)
+            self._uncancelled.is_over()
+        except BatchSystemError as problem:
+            if self._uncancelled.new([problem.cause]):
+                LOG.warning("cancelling pilots %s failed: %s", ",".join(job_ids), problem)
+
+    def overdue(self) -> list[str]:
+        """Return job ids that should be gone by now, to be cancelled with force (again)."""
+        now_s = self._steady()
+        late = self._give_up(now_s)
+        for pilot in self.pilots.values():
+            if pilot.left_s is not None and now_s - pilot.left_s > FORCE_AFTER_S:
+                pilot.left_s = now_s
+                late.append(pilot.record.pilot_id)
+        return self.job_ids(late) if late else []
+
+    def _give_up(self, now_s: float) -> list[str]:
+        """End the pilots whose agents were not heard for too long, and return them."""
+        given_up = []
+        for pilot_id, pilot in self.pilots.items():
+            if pilot.is_leaving or pilot.unheard_s is None:
+                continue
+            silent_s = now_s - pilot.unheard_s
+            if silent_s > self.unreachable_s:
+                pilot.is_leaving = pilot.was_asked = True
+                pilot.left_s = now_s
+                why = f"Its agent was not heard for {silent_s:.0f} s (unreachable_s)."
+                pilot.record = replace(pilot.record, state=PilotState.CANCELLED, reason=why)
+                given_up.append(pilot)
+                LOG.warning("pilot %s on %s is cancelled: %s", pilot_id, pilot.record.node, why)
+        self._note(given_up)
+        return [pilot.record.pilot_id for pilot in given_up]
+
+    def agent_ends(self, pilot_id: str, grace_s: float) -> None:
+        """Record that the batch system preempts the pilot and leaves it ``grace_s``."""
+        pilot = self.pilots.get(pilot_id)
+        if pilot is None or pilot.is_leaving:
+            return
+        pilot.is_leaving, pilot.left_s = True, self._steady() + grace_s
+        pilot.farewell = SIGNAL
+        self.preemptions += 1
+        LOG.info("pilot %s is preempted in %.0f s", pilot_id, grace_s)
+
+    def agent_left(self, pilot_id: str, reason: str) -> None:
+        """Record that the agent announced its exit or lost its connection.
+
+        One that did not say that it leaves may come back for ``unreachable_s``.
+        """
+        pilot = self.pilots.get(pilot_id)
+        if pilot is None:
+            return
+        pilot.silent_s = self._clock()
+        is_unheard = reason in (GONE, SILENT)
+        if is_unheard and not pilot.farewell:  # else its connection ends after its Leaving
+            pilot.unheard_s = self._steady()
+        if pilot.is_leaving:
+            return
+        pilot.farewell, pilot.is_mute = reason, reason == GONE
+        if not is_unheard:
+            pilot.is_leaving, pilot.left_s = True, self._steady()
+        if reason == SIGNAL:
+            self.preemptions += 1
+        LOG.info("agent of pilot %s left: %s", pilot_id, reason)
+
+    def agent_came(self, pilot_id: str) -> str:
+        """Record that the agent sent Hello; return why it has to go, "": it may stay."""
+        pilot = self.pilots.get(pilot_id)
+        if pilot is None:
+            return "Its pilot is not known."
+        pilot.silent_s = pilot.unheard_s = None
+        if pilot.came_s is None:
+            pilot.came_s = self._clock()
+            self.on_came(pilot)
+        if not pilot.is_leaving:  # only its connection was lost
+            pilot.is_mute, pilot.farewell = False, ""
+        if pilot.record.state is PilotState.REQUESTED:
+            self._update(pilot, state=PilotState.RUNNING)
+        # What was asked for or has begun is not taken back, even if its agent did not hear of it.
+        is_ending = pilot.was_asked or pilot.is_completing
+        return (pilot.record.reason or "Its job is ending.") if is_ending else ""
+
+    def recognised(self, snapshot: Snapshot) -> Snapshot:
+        """Return it without jobs of other users that only have the name of a pilot of ours."""
+        if not self.as_submitter or snapshot.jobs is None:
+            return snapshot
+        jobs = tuple(
+            [
+                replace(j, pilot_id=f"{j.pilot_id} of {j.job_id}") if self._is_forged(j) else j
+                for j in snapshot.jobs
+            ]
+        )
+        return replace(snapshot, jobs=jobs)
+
+    def _is_forged(self, job: Job) -> bool:
+        pilot = self.pilots.get(job.pilot_id) if job.pilot_id is not None else None
+        if pilot is None:
+            return False
+        is_same = pilot.record.job_id in (None, job.job_id)
+        return not is_same or job.user != self.user_of(pilot.record.pilot_id)
+
+    def observe(self, snapshot: Snapshot, looked_s: float) -> list[str]:
+        """Compare with the queue; return the pilots that have ended.
+
+        Args:
+            snapshot: with jobs; an unknown queue ends nothing.
+            looked_s: ``steady`` just before the poll; pilots submitted later may be missing from
+                the snapshot although they exist.
+        """
+        if snapshot.jobs is None:
+            return []
+        ours = {j.pilot_id: j for j in snapshot.jobs if j.pilot_id is not None}
+        ended = []
+        for pilot_id, pilot in list(self.pilots.items()):
+            job = ours.get(pilot_id)
+            if job is not None:
+                self._observe_present(pilot, job)
+            elif pilot.submitted_s is not None and pilot.submitted_s < looked_s:
+                self.end(pilot_id, pilot.record.reason or "Its job is no longer in the queue.")
+                ended.append(pilot_id)
+        return ended
+
+    def _observe_present(self, pilot: Pilot, job: Job) -> None:
+        if pilot.record.job_id is None:  # the daemon died while submitting it
+            self._update(pilot, job_id=job.job_id)
+        if job.state is JobState.RUNNING and pilot.start_s is None:
+            pilot.start_s = job.start_s
+            limit_s = job.time_limit_s or 0.0
+            if 0.0 < limit_s < math.inf and limit_s != pilot.record.time_limit_s:
+                self._update(pilot, time_limit_s=limit_s)  # rounded by the batch system
+        if job.state is JobState.COMPLETING:
+            pilot.is_leaving = pilot.is_completing = True
+
+    def end(self, pilot_id: str, reason: str) -> None:
+        """Journal the end of a pilot, and drop it."""
+        pilot = self.pilots.pop(pilot_id, None)
+        if pilot is None:
+            return
+        record = replace(pilot.record, state=PilotState.ENDED, ended_s=self._clock(), reason=reason)
+        pilot.record = record
+        self._journal.note("pilot-ended", {"pilot_id": pilot_id}, pilots=[record])
+        self.on_ended(pilot)
+        is_explained = pilot.was_asked or pilot.farewell not in ("", GONE, SIGNAL)
+        if record.job_id is not None and not is_explained:
+            self._unexplained[pilot_id] = (record.job_id, pilot.is_mute)
+
+    @property
+    def has_unexplained(self) -> bool:
+        """Whether a pilot has ended that neither we nor its agent wanted to."""
+        return bool(self._unexplained)
+
+    def explanations(self) -> list[tuple[str, bool, PilotObservation]]:
+        """Query once how those pilots ended (blocking, any thread).
+
+        Returns:
+            Each, whether its agent left without a word, and what the batch system says.
+        """
+        ended, self._unexplained = self._unexplained, {}
+        seen = self._system.pilot_states([job_id for job_id, _ in ended.values()])
+        return [(pilot_id, is_mute, seen[job]) for pilot_id, (job, is_mute) in ended.items()]
+
+    def _update(
+        self,
+        pilot: Pilot,
+        *,
+        job_id: str | None = None,
+        state: PilotState | None = None,
+        time_limit_s: float | None = None,
+    ) -> None:
+        record = pilot.record
+        pilot.record = replace(
+            record,
+            job_id=record.job_id if job_id is None else job_id,
+            state=record.state if state is None else state,
+            time_limit_s=record.time_limit_s if time_limit_s is None else time_limit_s,
+        )
+        self._note([pilot])
+
+    def _note(self, pilots: Sequence[Pilot]) -> None:
+        records = [pilot.record for pilot in pilots if pilot.is_written]
+        if records:
+            pilot_ids = [record.pilot_id for record in records]
+            self._journal.note("pilot-updated", {"pilot_ids": pilot_ids}, pilots=records)

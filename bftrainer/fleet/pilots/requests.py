@@ -1,0 +1,188 @@
+"""Requests pilots for the claims of a plan.
+
+A pilot is opened for each claim at once, so that the next decision counts on it. Files, journal
+and ``sbatch`` run in a background thread, so the event loop does not wait, nor does a cancel for
+a submission. All requests of a plan are one transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from bftrainer.fleet.pilots.agents import AgentBook, AgentFiles
+from bftrainer.fleet.pilots.pilots import Pilot, PilotBook
+from bftrainer.fleet.pilots.refusals import PilotRefusals
+from bftrainer.fleet.runtimes.base import template_of
+from bftrainer.fleet.threads import ready_threads
+from bftrainer.fleet.wire.keys import KeyPair, generate_pair
+from bftrainer.journal.errors import JournalError
+from bftrainer.journal.records import PilotRecord
+from bftrainer.model.decision import Plan
+from bftrainer.model.errors import BatchSystemError, BftError
+from bftrainer.model.trainer import TrainerRecord
+
+T = TypeVar("T")
+LOG = logging.getLogger("bftrainer.pilots")
+MOST_AT_ONCE, MOST_OF_USER = 32, 4  # submissions of pilots as their users
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedPilot:
+    """A pilot to request."""
+
+    pilot: Pilot
+    keys: KeyPair
+    gpus: int  # of its node
+    interpreter: str  # that its first worker probably needs
+    trainer: TrainerRecord | None  # that it is for
+
+
+class Claiming:
+    """Requests pilots, in order where they run as the daemon."""
+
+    def __init__(
+        self,
+        *,
+        pilots: PilotBook,
+        agents: AgentBook,
+        refusals: PilotRefusals,
+        address: str,
+        register: Callable[[str, str, str], None],
+        on_gone: Callable[[str], None],
+        cancel: Callable[[Sequence[str]], object],
+    ) -> None:
+        """Store the collaborators.
+
+        Args:
+            pilots: book of open pilots.
+            agents: writes their files.
+            refusals: counts refused requests.
+            address: of the data plane of agents; "": each finds its own.
+            register: admits the agent of a pilot (id, key, node).
+            on_gone: called for pilots that were not obtained.
+            cancel: cancels jobs.
+        """
+        self._pilots, self._agents, self._refusals = pilots, agents, refusals
+        self._address, self._register = address, register
+        self._on_gone, self._cancel = on_gone, cancel
+        refusals.where = agents.places
+        self._thread = ready_threads(1, "claim")
+        # The home of one user may hang, and he may stop his sbatch.
+        self._launching = ready_threads(MOST_AT_ONCE if pilots.as_submitter else 1, "launch")
+
+        self._turns: dict[str, asyncio.Semaphore] = {}  # by user
+        self._is_closed = False
+
+    def open(
+        self, plan: Plan, pilot_ids: Sequence[str], trainers: Mapping[str, TrainerRecord]
+    ) -> list[WantedPilot]:
+        """Open a pilot for each claim of a plan, with these ids."""
+        gpus = {node.name: node.gpus for node in plan.pool}
+        requests = []
+        claims = self._refusals.tried(plan.claims, trainers)
+        for pilot_id, claim in zip(pilot_ids, claims, strict=False):  # as many ids as in the plan
+            keys, trainer = generate_pair(), trainers.get(claim.for_trainer)
+            if trainer is None and self._pilots.as_submitter:
+                continue  # never as anybody else
+            user = trainer.spec.user if trainer and self._pilots.as_submitter else ""
+            pilot = self._pilots.open(pilot_id, claim, keys.public, user)
+            self._register(pilot_id, keys.public, claim.node)
+            requests.append(
+                WantedPilot(
+                    pilot=pilot,
+                    keys=keys,
+                    gpus=gpus.get(claim.node, 0),
+                    interpreter=template_of(trainer.spec) if trainer else "",
+                    trainer=trainer,
+                )
+            )
+        return requests
+
+    async def ask(self, requests: Sequence[WantedPilot]) -> None:
+        """Request opened pilots; those that fail are ended."""
+        records = [request.pilot.record for request in requests]
+        try:
+            files = await self._beside(partial(self._prepare, requests, records))
+        except BftError as problem:
+            if not isinstance(problem, JournalError):  # journal errors are reported elsewhere
+                self._refusals.refused(problem.cause)
+            for request in requests:
+                self._end(request.pilot, problem.cause)
+            return
+        for request in requests:
+            request.pilot.is_written = True
+        await asyncio.gather(*map(self._launch_in_turn, requests, files))
+
+    def close(self) -> None:
+        """Wait for requests under way; no more are made."""
+        self._is_closed = True
+        for threads in (self._thread, self._launching):
+            threads.shutdown(wait=True, cancel_futures=False)
+
+    def _prepare(
+        self, requests: Sequence[WantedPilot], records: Sequence[PilotRecord]
+    ) -> list[AgentFiles]:
+        # Files first: a number whose directory exists is never reused.
+        files = [
+            self._agents.write_files(
+                record.pilot_id,
+                record.node,
+                one.keys,
+                self._address,
+                one.gpus,
+                one.interpreter,
+                record.user,
+            )
+            for one, record in zip(requests, records, strict=True)
+        ]
+        self._pilots.write_down(records)
+        return files
+
+    async def _launch_in_turn(self, request: WantedPilot, files: AgentFiles) -> None:
+        user = request.pilot.record.user
+        async with self._turns.setdefault(user, asyncio.Semaphore(MOST_OF_USER)):
+            if not self._is_closed:
+                await self._launch(request, files)
+
+    async def _launch(self, request: WantedPilot, files: AgentFiles) -> None:
+        pilot = request.pilot
+        if _is_leaving(pilot):
+            self._end(pilot, pilot.record.reason)
+            return
+        launch = partial(
+            self._pilots.launch,
+            pilot,
+            files.argv,
+            files.log,
+            request.gpus,
+            files.contents,
+            request.trainer.spec.account if request.trainer else "",
+        )
+        try:
+            loop = asyncio.get_running_loop()
+            job_id = await loop.run_in_executor(self._launching, launch)
+        except BatchSystemError as problem:
+            self._refusals.refused(problem.cause, request.trainer)
+            self._end(pilot, f"The batch system refused it ({problem.cause})")
+            return
+        self._refusals.accepted(request.trainer)
+        self._pilots.launched(pilot, job_id)
+        if _is_leaving(pilot):  # it was released before the batch system answered
+            self._cancel(self._pilots.job_ids([pilot.record.pilot_id]))
+
+    def _end(self, pilot: Pilot, reason: str) -> None:
+        self._pilots.end(pilot.record.pilot_id, reason)
+        self._on_gone(pilot.record.pilot_id)
+
+    async def _beside(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _is_leaving(pilot: Pilot) -> bool:
+    """Read the flag anew: it may have changed while we waited."""
+    return pilot.is_leaving

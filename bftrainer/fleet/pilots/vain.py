@@ -1,0 +1,99 @@
+"""Counts the pilots that were in vain, and says when they are too many. No I/O.
+
+Of a trainer those that it used up without a step; of all of a user those in a row that ended before
+their agents spoke.
+
+Whatever the cause (an agent that never connects, nodes that go at once, a fault of ours), such a
+trainer costs the batch system a request and an end again and again. ``actuate.pilot_refusals``
+makes it pause.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from bftrainer.decide.timeouts import DID_NOT_CONNECT
+from bftrainer.journal.records import PilotRecord
+from bftrainer.model.pilot_end import EndedBy
+from bftrainer.model.trainer import TrainerRecord
+
+TIMES = 5  # a trainer's smallest size
+SHOWN = 5  # of its pilots
+IN_A_ROW = 3  # pilots without a word; one or two may have met an odd node
+
+
+@dataclass(slots=True, kw_only=True)
+class _Used:
+    """Of one trainer, since its last step."""
+
+    step: int
+    by_plan: Counter[int] = field(default_factory=Counter)  # pilots, by when they were requested
+    latest: deque[str] = field(default_factory=lambda: deque(maxlen=SHOWN))
+
+
+class VainPilots:
+    """Of all trainers of one daemon."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, _Used] = {}
+
+    def ended(
+        self, record: TrainerRecord, pilot_id: str, node: str, requested_s: float, how: str
+    ) -> str:
+        """Record the end of a pilot of a trainer; return what to say of it, "": nothing yet.
+
+        Pilots that one plan requests beyond n_min count as n_min: many may go at once.
+        """
+        if record.state.is_final or self.has_stepped(record):
+            self._used.pop(record.trainer_id, None)
+        if record.state.is_final:
+            return ""
+        used = self._used.setdefault(record.trainer_id, _Used(step=record.progress.step))
+        used.step = min(used.step, record.progress.step)  # less after a loss of all nodes
+        used.by_plan[int(requested_s)] += 1
+        used.latest.append(f"{pilot_id} on {node}: {how or 'it ended.'}")
+        n_min = record.spec.n_min
+        if sum(min(n_min, count) for count in used.by_plan.values()) < TIMES * n_min:
+            return ""
+        return (
+            f"BFT-1311: It used {used.by_plan.total()} pilots without a step, so requests for it"
+            f" pause. The latest: {' '.join(used.latest)} See 'bftrainer logs"
+            f" {record.trainer_id}', and in the state directory pilots/ID/ of these."
+        )
+
+    def has_stepped(self, record: TrainerRecord) -> bool:
+        """Whether a trainer has made a step since pilots of it are counted."""
+        used = self._used.get(record.trainer_id)
+        return used is not None and record.progress.step > used.step
+
+
+class MutePilots:
+    """The pilots of one user in a row whose agents never spoke."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._latest: deque[str] = deque(maxlen=IN_A_ROW)
+
+    def ended(self, pilot: PilotRecord, by: EndedBy | None, how: str, where: str) -> str:
+        """Record the end of a pilot whose agent never spoke; return what to say of it, "": nothing.
+
+        Args:
+            pilot: with the reason for which we ended it.
+            by: who ended it, None: we.
+            how: it ended, in the batch system's words.
+            where: to look.
+        """
+        if by is None and not pilot.reason.startswith(DID_NOT_CONNECT):
+            return ""  # nobody wanted it any more
+        if by not in (None, EndedBy.ITSELF, EndedBy.UNKNOWN):
+            return ""
+        said = pilot.reason if by is None else how or "it ended."
+        self.count += 1
+        self._latest.append(f"{pilot.pilot_id} on {pilot.node}: {said}")
+        if self.count < IN_A_ROW:
+            return ""
+        return (
+            f"BFT-1331: {self.count} pilots in a row ended before their agent spoke, so requests"
+            f" pause. The latest: {' '.join(self._latest)} {where}"
+        )

@@ -1,0 +1,100 @@
+"""The interface of a trainer runtime, and its lookup by name.
+
+A runtime turns a trainer's record into the order that starts one of its workers. Called by
+``bftrainer.fleet``; built in are ``torch``, ``command``, ``horovod`` and ``mpi``.
+
+Whatever the runtime, a worker speaks ``bftrainer.elastic.protocol`` with the daemon: ``Warm``,
+``Ready``, ``Entered``, ``Progress``, ``Saved``, ``Left``, ``Finished``. A runtime chooses how
+the process is started (a fork of the warm template, or one of our modules, which may run the
+user's program) and what a change of size does to it (``Resize``). See
+docs/design/elastic-runtime.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from typing import Protocol
+
+from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.fleet.wire.messages import StartWorker
+from bftrainer.model.errors import UsageError
+from bftrainer.model.plugins import load_plugin
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+
+ENTRY_POINT_GROUP = "bftrainer.runtimes"
+
+
+class Resize(enum.StrEnum):
+    """What a change of size does to the workers that stay."""
+
+    IN_PLACE = "in place"  # they continue in a new generation
+    RESTART = "restart"  # all write a checkpoint and end, then all are started again
+
+
+class Runtime(Protocol):
+    """Turns trainers of one kind into workers."""
+
+    name: str
+    resize: Resize
+    forks: bool  # whether workers are forks of the warm template, which agents then start early
+    inherits: bool  # whether trials start from each other's checkpoints, with their own parameters
+
+    def check(self, spec: TrainerSpec) -> None:
+        """Raise ``UsageError`` BFT-1305 if such a trainer cannot run."""
+
+    def start_message(self, record: TrainerRecord, config: WorkerConfig) -> StartWorker:
+        """Return the order for the agent on ``config.node`` that starts this worker.
+
+        Args:
+            record: the present record of the trainer.
+            config: the worker's configuration (``config.worker_config``).
+        """
+
+
+@functools.cache
+def load_runtime(name: str) -> Runtime:
+    """Return the named runtime from its entry point, which takes 2 ms to find once.
+
+    Raises:
+        UsageError: BFT-1304 when no such plug-in is installed.
+    """
+    runtime: Runtime = load_plugin(ENTRY_POINT_GROUP, name, what="trainer runtime", code="BFT-1304")
+    return runtime
+
+
+@functools.cache
+def resize_of(name: str) -> Resize:
+    """Return how trainers of a runtime are resized.
+
+    ``IN_PLACE`` if it is no longer installed: a daemon must still be able to read its trainers.
+    """
+    try:
+        return load_runtime(name).resize
+    except UsageError:
+        return Resize.IN_PLACE
+
+
+def template_of(spec: TrainerSpec) -> str:
+    """Return the interpreter of the template that agents start early for a trainer; "": none.
+
+    Under a preamble the template is another one, which agents start with the first worker.
+    """
+    return spec.interpreter if not spec.preamble and _forks(spec.runtime) else ""
+
+
+def inherits(name: str) -> bool:
+    """Whether trials of a runtime can start from each other's checkpoints.
+
+    Raises:
+        UsageError: BFT-1304 when no such plug-in is installed.
+    """
+    return getattr(load_runtime(name), "inherits", False)  # a plug-in may be older than this
+
+
+@functools.cache
+def _forks(name: str) -> bool:
+    try:
+        return getattr(load_runtime(name), "forks", True)  # a plug-in may be older than this
+    except UsageError:  # no longer installed
+        return False

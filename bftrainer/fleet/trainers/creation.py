@@ -1,0 +1,108 @@
+"""Creates what the daemon keeps of a trainer, with its generation machine, from its record.
+
+Called by ``actuate.trainers`` when a trainer is submitted and when a daemon starts.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass, field
+
+from bftrainer.decide.throughput.measure import Observation
+from bftrainer.elastic.protocol import Report
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.reachability import Apart
+from bftrainer.fleet.generations.rescale_log import KIND, RescaleLog
+from bftrainer.fleet.generations.restart import KILL_MARGIN_S, RestartMachine
+from bftrainer.fleet.generations.stimuli import LimitsSet, WindUp
+from bftrainer.fleet.runtimes.base import Resize, resize_of
+from bftrainer.fleet.trainers.log_files import FailedTries, log_directory
+from bftrainer.fleet.trainers.outcomes import save_grace_s
+from bftrainer.journal.journal import Journal
+from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec
+from bftrainer.site.policy.model import SitePolicy
+
+# Nodes that cannot reach each other are left out after it at the earliest: by then other members
+# have reported, too, and it is known which of the two nodes nobody reaches.
+SETTLE_S = 0.5
+FOUND_S = 5.0  # an agent has looked for so long when it reports a node that it cannot reach
+RESTART_PATIENCE_S = 30.0  # connections outlive a short cut, and a restart costs more
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """A trainer that is not final (or ended so recently that workers remain)."""
+
+    record: TrainerRecord
+    log: RescaleLog
+    watch: Observation | None = None  # of the current generation's throughput
+    tries: FailedTries = field(default_factory=FailedTries)
+    is_saved: bool = False  # when it was last parked
+    unwritten: Report | None = None  # its newest report, if the journal lacks it
+    wrote_reports_s: float = -math.inf  # when reports were last written; the machine's clock
+
+    @property
+    def machine(self) -> GenerationMachine:
+        """The state machine of its membership; only ``log`` may change it."""
+        return self.log.machine
+
+
+def opened_of(
+    record: TrainerRecord,
+    policy: SitePolicy,
+    incarnation: int,
+    now_s: float,
+    journal: Journal,
+    *,
+    started_workers: int = 0,
+) -> Trainer:
+    """Return a trainer without workers; ``started_workers`` have had a number already."""
+    machine = machine_of(record, policy, incarnation, now_s)
+    machine.started_workers = started_workers
+    return Trainer(
+        record=record, log=RescaleLog(machine, lambda done: journal.note_large(KIND, done))
+    )
+
+
+def limits_of(policy: SitePolicy, spec: TrainerSpec) -> LimitsSet:
+    """Return the policy's times for a trainer; programs that restart need not tell of steps."""
+    restarts = resize_of(spec.runtime) is Resize.RESTART
+    return LimitsSet(
+        join_window_s=policy.join_window_s,
+        start_timeout_s=policy.start_timeout_s,
+        no_progress_s=0.0 if restarts else policy.no_progress_s,
+        cut_patience_s=max(
+            RESTART_PATIENCE_S if restarts else SETTLE_S, policy.agent_timeout_s - FOUND_S
+        ),
+    )
+
+
+def machine_of(
+    record: TrainerRecord, policy: SitePolicy, incarnation: int, now_s: float
+) -> GenerationMachine:
+    """Return a machine without workers."""
+    spec = record.spec
+    restarts = resize_of(spec.runtime) is Resize.RESTART
+    kind = RestartMachine if restarts else GenerationMachine
+    limits = limits_of(policy, spec)
+    machine = kind(
+        trainer_id=record.trainer_id,
+        n_min=spec.n_min,
+        n_max=spec.n_max,
+        join_window_s=limits.join_window_s,
+        start_timeout_s=limits.start_timeout_s,
+        generation=record.last_generation,
+        incarnation=incarnation,
+        commit_key=secrets.token_hex(16),
+        log_directory=str(log_directory(spec)),
+    )
+    machine.stall.lease_s = limits.no_progress_s
+    machine.apart = Apart(patience_s=limits.cut_patience_s)
+    if restarts:
+        machine.leave_patience_s = (spec.contract or CheckpointContract()).grace_s + KILL_MARGIN_S
+    machine.failures.row = record.failing
+    machine.batch = record.progress.batch
+    if record.cancelled_s is not None:  # an earlier daemon began to end it
+        machine.handle(WindUp(grace_s=save_grace_s(spec.contract)), now_s)
+    return machine

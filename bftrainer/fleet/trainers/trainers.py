@@ -1,0 +1,487 @@
+"""Trainers: their records, generation machines and history.
+
+The plan's assignment and all agents' messages come in; messages for agents and journal entries go
+out. One ``TrainerBook`` per daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from bftrainer.decide.throughput.batch_curve import batches_of
+from bftrainer.elastic import protocol
+from bftrainer.fleet.generations import reachability, stimuli
+from bftrainer.fleet.generations.failures import given_up
+from bftrainer.fleet.generations.generation import mark_of
+from bftrainer.fleet.generations.members import (
+    Announced,
+    Ended,
+    Instruction,
+    Kill,
+    NodeOffer,
+    Parked,
+    Rescaled,
+    StartWorkerOn,
+    Tell,
+    WorkerFailed,
+)
+from bftrainer.fleet.runtimes.base import load_runtime
+from bftrainer.fleet.runtimes.config import worker_config
+from bftrainer.fleet.trainers import progress, record_changes, trials
+from bftrainer.fleet.trainers.costs import (
+    learn_leaving,
+    learn_progress,
+    learn_rescale,
+    watch_from,
+    watch_of,
+)
+from bftrainer.fleet.trainers.creation import Trainer, limits_of
+from bftrainer.fleet.trainers.network_cuts import Cuts, all_barred
+from bftrainer.fleet.trainers.occupancy import Occupancy, occupancy_of
+from bftrainer.fleet.trainers.outcomes import (
+    cancelled,
+    cancelling,
+    complete,
+    last_progress,
+    save_grace_s,
+)
+from bftrainer.fleet.trainers.quarantine import Quarantine
+from bftrainer.fleet.trainers.reported_workers import Reports
+from bftrainer.fleet.trainers.rescale_budget import RescaleBudget
+from bftrainer.fleet.trainers.speeds import SpeedBook
+from bftrainer.fleet.trainers.takeover import AdoptingTrainers
+from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
+from bftrainer.fleet.wire.refused_messages import RefusedMessages
+from bftrainer.journal.journal import Journal
+from bftrainer.model.decision import Replacing
+from bftrainer.model.errors import BftError
+from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerState, happens_anywhere
+from bftrainer.site.policy.model import SitePolicy
+
+LOG = logging.getLogger("bftrainer.trainers")
+KEPT_RESCALES = 1000
+STANDS_S = 60.0  # so long no decision changes the nodes of trainers that cannot be reached
+REPORTS_EVERY_S = 2.0  # workers repeat what a killed daemon did not write
+
+
+class Send(Protocol):
+    """Sends messages to agents."""
+
+    def __call__(self, pilot_id: str, message: DaemonMessage, /) -> bool:
+        """Send without waiting."""
+
+
+class TrainerBook(AdoptingTrainers):
+    """All trainers, with the machines of those that are not final."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        policy: SitePolicy,
+        incarnation: int,
+        send: Send,
+        clock: Callable[[], float],
+        on_change: Callable[[], None],
+        steady: Callable[[], float] | None = None,  # monotonic; None: ``clock``
+        refusals: RefusedMessages | None = None,
+    ) -> None:
+        super().__init__(
+            journal=journal,
+            policy=policy,
+            incarnation=incarnation,
+            clock=clock,
+            on_change=on_change,
+            steady=steady,
+        )
+        self._send = send
+        self._refusals = refusals or RefusedMessages(LOG)
+        self.on_ended: Callable[[TrainerRecord], None] = lambda _record: None
+        self.speeds = SpeedBook(policy.straggler_threshold, self._note)
+        self.budget = RescaleBudget(policy.rescale_budget)
+        self.quarantine = Quarantine(policy.quarantine_s)
+        self.cuts = Cuts()
+        self.reports = Reports(send, self._refusals)
+        self.standing, self.on_broken = {}, lambda _pilot_ids: None
+        self.agent_on = lambda _node: ""
+        # The latest, as (trainer, at_s, what); the journal has all.
+        self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
+        self.pauses, self.paused_s = 0, 0.0  # since the daemon started
+        for record in self.records.values():
+            if not record.state.is_final:
+                self._open(record)
+            elif record.reason.startswith("BFT-1028"):
+                LOG.error("trainer %s: %s", record.trainer_id, record.reason)
+
+    def adopt_policy(self, policy: SitePolicy) -> None:
+        """Go by another policy from now on."""
+        self._policy = policy
+        self.speeds.threshold = policy.straggler_threshold
+        self.budget.limit, self.quarantine.first_s = policy.rescale_budget, policy.quarantine_s
+        for trainer in list(self.trainers.values()):
+            self._handle(trainer, limits_of(policy, trainer.record.spec))
+
+    # ---- users -----------------------------------------------------------------------
+
+    def cancel(self, trainer_id: str, *, now: bool = False) -> TrainerRecord:
+        """End a trainer; its workers write a checkpoint first, unless ``now``."""
+        trainer = self.trainers.get(trainer_id)
+        record = self.records[trainer_id]
+        is_there = trainer is not None and (trainer.machine.has_members or record.progress.size)
+        if now or trainer is None or not is_there:
+            return self._cancelled(trainer_id)
+        if record.cancelled_s is None:
+            grace_s = save_grace_s(record.spec.contract)
+            self._replace(trainer, cancelled_s=self._clock(), reason=cancelling(grace_s))
+            self._write(trainer, "cancelling", {"grace_s": grace_s})
+            self._handle(trainer, stimuli.WindUp(grace_s=grace_s))
+            self._on_change()
+        return self.records[trainer_id]
+
+    def change(self, trainer_id: str, change: TrainerChange) -> TrainerRecord:
+        """Hold, release or update a trainer that is not final."""
+        trainer = self.trainers[trainer_id]
+        before, new = trainer.record, record_changes.changed(trainer.record, change, self._clock())
+        if new != before:
+            self._set(trainer, new)
+            if (new.spec.n_min, new.spec.n_max) != (before.spec.n_min, before.spec.n_max):
+                sizes = stimuli.SizesSet(n_min=new.spec.n_min, n_max=new.spec.n_max)
+                self._handle(trainer, sizes)
+                self.budget.forget(trainer_id)  # the next decision may change its nodes
+            self._write(trainer, "changed", change)
+            self._on_change()
+        return trainer.record
+
+    def requeue(self, trainer_id: str) -> TrainerRecord:
+        """Have a trainer leave its nodes and start again, or submit one that has ended anew."""
+        record = self.records[trainer_id]
+        if record.state.is_final:
+            return self.submit(record_changes.again(record))
+        trainer = self.trainers[trainer_id]
+        if trainer.machine.has_workers and record.requeued_s is None:
+            self._replace(trainer, requeued_s=self._clock())
+            self._write(trainer, "requeued", {"state": str(record.state)})
+            self._on_change()
+        return trainer.record
+
+    def _cancelled(self, trainer_id: str) -> TrainerRecord:
+        trainer, record = self.trainers.get(trainer_id), self.records[trainer_id]
+        is_saved, step = (trainer.is_saved, trainer.machine.step) if trainer else (False, 0)
+        why = cancelled(record, step, is_saved=is_saved)
+        return self._finish(trainer_id, TrainerState.CANCELLED, why)
+
+    def drop(self, reasons: Mapping[str, str]) -> None:
+        """End trainers that the policy does not admit; trainer -> why."""
+        for trainer_id, reason in reasons.items():
+            self._finish(trainer_id, TrainerState.CANCELLED, f"The policy dropped it: {reason}")
+
+    # ---- agents ----------------------------------------------------------------------
+
+    def occupancy(self, among: Container[str] | None = None) -> Occupancy:
+        """Return who is where; ``among``: the trainers of a decision, None: all that are open."""
+        now_s = self._clock()
+        ahead_s = now_s - self._steady()  # against the machines' clock
+        ends = ((i, t.machine.ends_by_s) for i, t in self.trainers.items())
+        winding_up = {i: end_s + ahead_s for i, end_s in ends if end_s is not None}
+        standing = dict.fromkeys(self.standing, now_s + STANDS_S)
+        settled_until_s = {**self.budget.used_up(now_s), **winding_up, **standing}
+        who = occupancy_of(self.trainers.values(), settled_until_s, among)
+        barred = all_barred(self.trainers.values(), among, self._steady(), ahead_s)
+        return replace(who, apart=barred)
+
+    def busy_pilots(self) -> frozenset[str]:
+        """Return the pilots on which a worker runs or starts."""
+        machines = [trainer.machine for trainer in self.trainers.values()]
+        return frozenset(w.pilot_id for m in machines for w in m.workers.values() if w.is_alive)
+
+    def reconcile(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
+        """An agent (re)connected: workers it lacks are lost, workers we do not know are killed.
+
+        So are the lost ones, because an order to start one may still arrive.
+        """
+        there = {r.worker_id for r in reports}
+        known = set[str]()
+        for trainer in list(self.trainers.values()):
+            for worker in list(trainer.machine.workers.values()):
+                if worker.pilot_id == pilot_id and worker.is_alive:
+                    known.add(worker.worker_id)
+                    if worker.worker_id not in there:
+                        self._handle(trainer, stimuli.WorkerMissing(worker_id=worker.worker_id))
+        for report in reports:  # its words may have been lost with its connection
+            for body in report.latest if report.worker_id in known else ():
+                if body.get("type") != protocol.Progress.__name__:
+                    self.on_body(pilot_id, report.worker_id, body)
+        for worker_id in sorted(there ^ known):
+            self._send(pilot_id, KillWorker(worker_id=worker_id))
+
+    def on_body(self, pilot_id: str, worker_id: str, body: dict[str, object]) -> None:
+        """A worker sent a message through this pilot's agent."""
+        trainer = self._trainer_of(pilot_id, worker_id)
+        if trainer is None:
+            return
+        try:
+            message = protocol.from_body(body)
+        except protocol.ProtocolError as problem:
+            self._refusals.refuse("malformed", f"{worker_id} by {pilot_id}", problem)
+            return
+        if isinstance(message, protocol.Progress):
+            self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
+        elif isinstance(message, protocol.Reported):
+            self._on_reported(trainer, message)
+        elif isinstance(message, protocol.Unreachable):
+            message = reachability.of_agents_there(message, self.agent_on)
+        self._handle(trainer, stimuli.WorkerMessage(worker_id=worker_id, message=message))
+
+    def on_exit(self, pilot_id: str, worker_id: str, returncode: int, cause: str) -> None:
+        """This pilot's agent reports that a worker is gone."""
+        trainer = self._trainer_of(pilot_id, worker_id)
+        if trainer is not None:
+            ended = stimuli.WorkerEnded(worker_id=worker_id, returncode=returncode, cause=cause)
+            self._handle(trainer, ended)
+
+    def on_agent_lost(self, pilot_id: str) -> None:
+        """An agent is gone, with everything on its node."""
+        for trainer in self._on_pilot(pilot_id):
+            self._handle(trainer, stimuli.AgentLost(pilot_id=pilot_id))
+
+    def on_agent_failed(self, pilot_id: str, how: str) -> None:
+        """A lost agent's pilot was not cancelled by anyone; ``how`` it ended."""
+        for trainer in self._on_pilot(pilot_id):
+            self._handle(trainer, stimuli.AgentFailed(pilot_id=pilot_id, how=how))
+
+    def set_targets(
+        self,
+        targets: Mapping[str, Sequence[NodeOffer]],
+        replacing: Mapping[str, Replacing] | None = None,
+    ) -> None:
+        """Give each trainer its planned nodes whose agents are connected.
+
+        ``replacing``: stragglers that stay until their replacement trains.
+        """
+        staying: dict[str, dict[str, str]] = {}
+        for node, pair in (replacing or {}).items():
+            staying.setdefault(pair.trainer_id, {})[node] = pair.node
+        without = self.waiting.withheld()  # also while no decision can be taken
+        for trainer_id, trainer in list(self.trainers.items()):
+            if trainer.machine.is_idle and not (trainer_id in targets or trainer_id in staying):
+                continue  # hundreds of trials may wait
+            user, pairs = trainer.record.spec.user, staying.get(trainer_id, {})
+            own = [offer for offer in targets.get(trainer_id, ()) if offer.serves(user)]
+            if trainer_id in without:
+                own, pairs = [], {}
+            self.speeds.staying(trainer_id, pairs)
+            machine = trainer.machine
+            batches = batches_of(trainer.record, len(own) + len(pairs))
+            new = stimuli.TargetsSet(offers=tuple(own), staying=pairs, batches=batches)
+            is_new = {o.node: o for o in own} != machine.targets or pairs != machine.staying
+            is_new |= batches != machine.batches
+            self._handle(trainer, new if is_new else stimuli.TimePassed())
+
+    def tick(self) -> None:
+        """Advance the time in every machine."""
+        for trainer in list(self.trainers.values()):
+            if not trainer.machine.is_idle:
+                self._handle(trainer, stimuli.TimePassed())
+            self._write_reports(trainer)
+            if trainer.machine.is_ended:
+                self._go_on(trainer)
+            if trainer.machine.has_wound_up(self._steady()):
+                self._cancelled(trainer.record.trainer_id)
+            if trainer.record.requeued_s is not None and not trainer.machine.has_workers:
+                self._replace(trainer, requeued_s=None)
+                self._write(trainer, "requeued", {"state": str(trainer.record.state)})
+                self._on_change()
+        self._let_go()
+        cuts = self.cuts.have_changed(self.trainers.values(), self._steady())
+        if self.quarantine.has_changed(self._clock()) or cuts:
+            self._on_change()
+
+    # ---- consequences ------------------------------------------------------------------
+
+    def _trainer_of(self, pilot_id: str, worker_id: str) -> Trainer | None:
+        """Return the trainer of a worker, if the worker is on this pilot's node."""
+        trainer = self.trainers.get(worker_id.rsplit("-", 2)[0])
+        worker = trainer.machine.workers.get(worker_id) if trainer else None
+        if worker is not None and worker.pilot_id != pilot_id:
+            why = f"{worker_id} is on the node of {worker.pilot_id}"
+            self._refusals.refuse("not-its-worker", pilot_id, why, code="BFT-1307")
+            return None
+        return trainer if worker is not None else None
+
+    def _on_progress(self, trainer: Trainer, said: protocol.Progress, node: str) -> None:
+        record = progress.lived(trainer.record, said)
+        if mark_of(said).is_beyond(trainer.machine.failures.row.best):
+            self.quarantine.trains(
+                record.trainer_id, self.nodes_of(record.trainer_id)[0], self._clock()
+            )
+        if self.speeds.on_progress(record.trainer_id, node, said):
+            self._on_change()
+        if said.step < record.progress.step and said.generation <= record.progress.generation:
+            self._set(trainer, record)
+            return
+        now_s, n_members = self._clock(), len(trainer.machine.members)
+        watch, costs = learn_progress(trainer.watch, record, said, n_members, now_s)
+        if self.speeds.is_uneven(record.trainer_id):  # a straggler's pace, not its size's
+            watch, costs = watch_from(record, said, now_s), record.costs
+        trainer.watch = watch
+        self._set(trainer, progress.progressed(record, said, costs, now_s))
+
+    def _on_reported(self, trainer: Trainer, said: protocol.Reported) -> None:
+        new = trials.with_reports(trainer.record, said, self._clock())
+        if new is not trainer.record and not new.state.is_final:
+            self._set(trainer, new)
+            self.news.changed(new.spec)
+            trainer.unwritten = said.reports[-1]
+            self._write_reports(trainer)
+
+    def _write_reports(self, trainer: Trainer) -> None:
+        """Write new reports; not each of a script that reports at every step."""
+        now_s, report = self._steady(), trainer.unwritten
+        if report is not None and now_s >= trainer.wrote_reports_s + REPORTS_EVERY_S:
+            trainer.wrote_reports_s = now_s
+            self._write(trainer, "reported", report)
+
+    def _handle(self, trainer: Trainer, stimulus: stimuli.Stimulus) -> None:
+        if not self._holds(trainer, stimulus):
+            self._carry_out(trainer, trainer.log.handle(stimulus, self._steady()))
+
+    def _carry_out(self, trainer: Trainer, instructions: Sequence[Instruction]) -> None:
+        if trainer.record.failing is not trainer.machine.failures.row:
+            self._replace(trainer, failing=trainer.machine.failures.row)
+        for instruction in instructions:
+            match instruction:
+                case StartWorkerOn():
+                    self._start_worker(trainer, instruction)
+                case Tell(pilot_id=pilot_id, worker_id=worker_id, body=body):
+                    self._send(pilot_id, TellWorker(worker_id=worker_id, body=dict(body)))
+                case Kill(pilot_id=pilot_id, worker_id=worker_id):
+                    self._send(pilot_id, KillWorker(worker_id=worker_id))
+                case Announced(generation=generation):
+                    workers = trainer.machine.workers.values()
+                    alive = tuple((w.worker_id, w.pilot_id) for w in workers if w.is_alive)
+                    self._replace(trainer, last_generation=generation, workers=alive)
+                    self._write(trainer, "generation", instruction)
+                case Rescaled():
+                    self._on_rescaled(trainer, instruction)
+                case Parked():
+                    self._on_parked(trainer, instruction)
+                case Ended() if trials.is_at_rung(trainer.record.spec, instruction):
+                    self._at_rung(trainer, instruction)
+                case Ended():
+                    why = complete(trainer.record.spec, instruction)
+                    self._finish(trainer.record.trainer_id, TrainerState.FINISHED, why)
+                case WorkerFailed():
+                    self._on_failed(trainer, instruction)
+
+    def _start_worker(self, trainer: Trainer, asked: StartWorkerOn) -> None:
+        spec = trainer.record.spec
+        log_path = trainer.machine.workers[asked.worker_id].log_path
+        config = worker_config(
+            trainer.record,
+            worker_id=asked.worker_id,
+            node=asked.node,
+            address=asked.address,
+            incarnation=self._incarnation,
+            log_path=log_path,
+        )
+        config = trainer.tries.removed_by(config)
+        try:
+            message = load_runtime(spec.runtime).start_message(trainer.record, config)
+        except BftError as problem:  # its runtime is no longer installed
+            self._finish(trainer.record.trainer_id, TrainerState.FAILED, str(problem))
+            return
+        if not self._send(asked.pilot_id, message):
+            LOG.info("worker %s not started: its agent is gone", asked.worker_id)
+
+    def _on_rescaled(self, trainer: Trainer, done: Rescaled) -> None:
+        record, now_s = trainer.record, self._clock()
+        if record.state.is_final or trainer.machine.is_ended:
+            return  # rank 0 ended before the last member's word arrived
+        costs = learn_rescale(record.costs, done)
+        if done.size_before and not self.speeds.is_uneven(record.trainer_id):
+            costs = learn_leaving(costs, done.size_before, record.progress.batch)
+        trainer.watch = watch_of(done, now_s)
+        self.speeds.on_rescaled(record.trainer_id, done)
+        if not record.failing.count:
+            self.quarantine.trains(record.trainer_id, done.nodes, now_s)
+        self.budget.on_rescaled(record.trainer_id, done, now_s)
+        self._set(trainer, progress.rescaled(record, done, costs, now_s))
+        self.rescales.append((record.trainer_id, now_s, done))
+        if done.size_before:
+            self.pauses += 1
+            self.paused_s += done.pause_s
+        self._write(trainer, "rescaled", done)
+        self._on_change()
+
+    def _on_parked(self, trainer: Trainer, parked: Parked) -> None:
+        record = trainer.record
+        if record.state.is_final:
+            return
+        self.speeds.forget(record.trainer_id)
+        trainer.is_saved = parked.is_saved
+        self._set(trainer, progress.parked(record, parked, self._clock()))
+        self._write(trainer, "parked", parked)
+        self._on_change()
+
+    def _at_rung(self, trainer: Trainer, done: Ended) -> None:
+        """Free the nodes of a trial; others of its workers may still be leaving."""
+        trainer_id = trainer.record.trainer_id
+        self.speeds.forget(trainer_id)
+        self.budget.forget(trainer_id)
+        self._set(trainer, trials.at_rung(trainer.record, done, self._clock()))
+        self._write(trainer, "rung", done)
+        self._go_on(trainer)
+        self._on_change()
+
+    def _go_on(self, trainer: Trainer) -> None:
+        """Give a trial at its rung a new machine, in case its budget grows."""
+        if not (trainer.machine.has_workers or trainer.record.state.is_final):
+            self._reopen(trainer)
+            self._on_change()  # it may have grown already
+
+    def _on_failed(self, trainer: Trainer, failed: WorkerFailed) -> None:
+        record, failures = trainer.record, trainer.machine.failures
+        in_all, trainer_id = record.failures + failed.counts, record.trainer_id
+        has_trained = record.started_s is not None
+        self._replace(trainer, failures=in_all)
+        self._write(trainer, "worker-failed", failed)
+        if not happens_anywhere(failed.cause):
+            self.quarantine.failed(
+                failed.node, trainer_id, failed.cause, self._clock(), has_trained=has_trained
+            )
+        LOG.warning("worker %s on %s failed: %s", failed.worker_id, failed.node, failed.cause)
+        if failures.row.count > 1 or not has_trained:
+            trainer.tries.add(failed.log_path)
+        why = given_up(failures, trainer.record, self._policy)
+        if why is not None:
+            reason = f"{failed.said} {why} {failed.next_step}"
+            self._finish(trainer_id, TrainerState.FAILED, reason)
+
+    def _finish(self, trainer_id: str, state: TrainerState, reason: str) -> TrainerRecord:
+        record = self.records[trainer_id]
+        trainer = self.trainers.get(trainer_id)
+        if trainer is None or record.state.is_final:
+            return record
+        self.speeds.forget(trainer_id)
+        self.quarantine.ended(trainer_id)
+        self.budget.forget(trainer_id)
+        if state is not TrainerState.FINISHED:
+            self._handle(trainer, stimuli.TrainerClosed())
+        self._replace(
+            trainer,
+            state=state,
+            reason=reason,
+            ended_s=self._clock(),
+            progress=last_progress(record.progress, trainer.machine),
+        )
+        freed = record_changes.freed(trainer.record, self.records.values())
+        for other in freed:
+            self._set(self.trainers[other.trainer_id], other)
+        self._write(trainer, state.value, {"reason": reason}, freed)
+        self.on_ended(trainer.record)
+        self._on_change()
+        return trainer.record

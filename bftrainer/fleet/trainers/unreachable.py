@@ -1,0 +1,131 @@
+"""Trainers whose agents the daemon cannot reach: they train on, and their machines stand still.
+
+A machine would take silence for loss, and time limits for faults. What is heard of such a trainer
+by agents that can still be reached is kept, for when the others are back. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bftrainer.elastic import protocol
+from bftrainer.fleet.generations import stimuli
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.members import NodeOffer, Worker, WorkerPhase, worker_on
+from bftrainer.fleet.trainers.reported_workers import Believed
+from bftrainer.model.trainer import TrainerRecord
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """A trainer whose machine stands still."""
+
+    pilots: set[str] = field(default_factory=set)  # that cannot be reached
+    heard: list[stimuli.Stimulus] = field(default_factory=list)  # from the others, in order
+    # By workers when it began to stand, if that was when the daemon started.
+    said: Mapping[str, Sequence[protocol.Message]] = field(default_factory=dict)
+
+    def holds(self, stimulus: stimuli.Stimulus) -> bool:
+        """Whether the machine must not hear of it now.
+
+        Of the others than workers' words the record says what is needed, or the next decision.
+        """
+        match stimulus:
+            case stimuli.TrainerClosed() | stimuli.WorkerMessage(message=protocol.Progress()):
+                return False
+            case stimuli.WorkerMessage() | stimuli.WorkerEnded():
+                self.heard.append(stimulus)
+            case _:
+                pass
+        return True
+
+
+def not_heard(record: TrainerRecord, away: Mapping[str, str], now_s: float) -> list[Worker]:
+    """Return the workers of a trainer that the journal has on nodes that cannot be reached.
+
+    Args:
+        record: as the journal has it.
+        away: those nodes, by pilot.
+        now_s: on the machine's clock.
+    """
+    there = record.workers if record.progress.size else ()
+    return [
+        replace(
+            worker_on(_unknown(away[pilot_id], pilot_id), worker_id, now_s),
+            phase=WorkerPhase.MEMBER,
+        )
+        for worker_id, pilot_id in there
+        if pilot_id in away
+    ]
+
+
+def put_in(
+    machine: GenerationMachine, unheard: Sequence[Worker], offers: Mapping[str, NodeOffer]
+) -> None:
+    """Let a machine that stands still from the start have workers that were not heard.
+
+    All keep their nodes until they are adopted.
+    """
+    known = [worker for worker in machine.workers.values() if worker.is_alive]
+    machine.workers.update({worker.worker_id: worker for worker in unheard})
+    machine.members = tuple(dict.fromkeys([*machine.members, *[w.worker_id for w in unheard]]))
+    own = [_unknown(worker.node, worker.pilot_id) for worker in unheard]
+    own += [offers[worker.pilot_id] for worker in known]
+    machine.targets = {offer.node: offer for offer in own}
+
+
+def _unknown(node: str, pilot_id: str) -> NodeOffer:
+    nowhere = {"address": "", "agent_endpoint": "", "agent_public_key": ""}
+    return NodeOffer(node=node, pilot_id=pilot_id, **nowhere)
+
+
+def survivors(
+    old: GenerationMachine,
+    standing: Standing,
+    generation: int,
+    believed: Sequence[Believed],
+    offers: Mapping[str, NodeOffer],
+    reported: Collection[str],
+    now_s: float,
+) -> tuple[list[Worker], dict[str, Sequence[protocol.Message]]]:
+    """Return the workers to adopt into a new machine, and what each has said.
+
+    Args:
+        old: the machine that stood still.
+        standing: how.
+        generation: the last that was complete.
+        believed: what agents reported that are back.
+        offers: of connected agents, by pilot.
+        reported: pilots whose agents reported; the others were connected all the time.
+        now_s: on the machine's clock.
+    """
+    workers = [worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
+    said: dict[str, Sequence[protocol.Message]] = {b.worker_id: b.said for b in believed}
+    for worker in old.workers.values():
+        if not worker.is_alive or worker.pilot_id not in offers or worker.pilot_id in reported:
+            continue
+        workers.append(worker)
+        is_member = worker.phase is WorkerPhase.MEMBER and worker.worker_id in old.members
+        usual = _said(old, generation) if is_member else []
+        said[worker.worker_id] = standing.said.get(worker.worker_id, usual)
+    return workers, said
+
+
+def _said(old: GenerationMachine, generation: int) -> list[protocol.Message]:
+    """Return what a member would say: whom its generation has, and that it is in it."""
+    there = [old.workers[m] for m in old.members if m in old.workers]
+    members = tuple(worker.as_member(rank) for rank, worker in enumerate(there))
+    commit = protocol.Commit(generation=generation, attempt=1, token="", members=members)
+    entered = protocol.Entered(
+        generation=generation,
+        attempt=1,
+        rank=0,
+        size=len(old.members),
+        step=old.step,
+        epoch=old.epoch,
+        samples=old.samples,
+        pause_s=0.0,
+        transfer_s=0.0,
+    )
+    return [commit, entered]

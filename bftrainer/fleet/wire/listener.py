@@ -1,0 +1,149 @@
+"""Where the daemon listens, and which addresses it offers to agents and verbs on other hosts.
+
+It has no peer before its first pilot, so nothing proves which of its addresses the nodes reach. It
+offers all that may be right, the most probable first; they take the first that answers with the
+daemon's key (``answering``). docs/adr/0034-addresses.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bftrainer.batch import addresses
+from bftrainer.batch.addresses import (
+    ANY,
+    LOOPBACK,
+    HostAddress,
+    endpoint_at,
+    in_network,
+    is_loopback,
+    numeric,
+)
+from bftrainer.model.errors import UsageError
+
+MOST_OFFERED = 16
+MOST_ASKED = 8  # hosts whose route is looked up: a name server that is silent takes 5 s each
+_ALL = ("", ANY, "0.0.0.0", "::")  # noqa: S104 - what is bound is decided here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """This host, as it and the batch system see it."""
+
+    own: tuple[HostAddress, ...]
+    towards: tuple[str, ...]  # our addresses on the routes to hosts of pilots
+    named: tuple[str, ...]  # what our host name stands for
+    has_others: bool | None  # whether pilots run on other hosts; None: unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where to listen, and what to offer."""
+
+    bind_host: str
+    offered: tuple[str, ...]  # addresses or names, the most probable first
+
+
+LOCAL = Place(bind_host=LOOPBACK, offered=(LOOPBACK,))  # all pilots run on this host
+
+
+def numeric_bind(host: str) -> str:
+    """Return an address for ``--bind``; BFT-1306 if it is a name that nobody knows."""
+    try:
+        return host if host in _ALL else numeric(host)
+    except OSError as problem:
+        raise UsageError(
+            "BFT-1306",
+            f"Cannot listen on {host}: {problem}.",
+            "Name an address of this host: --bind ADDRESS.",
+        ) from problem
+
+
+def look_around(pilot_hosts: Sequence[str]) -> Surroundings:
+    """Look at this host and its routes.
+
+    Args:
+        pilot_hosts: names or addresses of hosts where pilots run; (): unknown.
+    """
+    own = addresses.host_addresses()
+    ours = {str(one.address) for one in own}
+    towards, others = list[str](), list[bool]()
+    for host in list(dict.fromkeys(pilot_hosts))[:MOST_ASKED]:
+        if not (found := addresses.resolved(host)):
+            continue
+        is_other = not any(is_loopback(address) or address in ours for address in found)
+        others.append(is_other)
+        if is_other and (source := addresses.source_towards(host)):
+            towards.append(source)
+    return Surroundings(
+        own=own,
+        towards=tuple(dict.fromkeys(towards)),
+        named=tuple(addresses.resolved(socket.gethostname())),
+        has_others=any(others) if others else None,
+    )
+
+
+def place_of(
+    around: Surroundings, *, bind: str = "", announced: Sequence[str] = (), network: str = ""
+) -> Place:
+    """Choose. Pure.
+
+    Args:
+        around: this host.
+        bind: of the command line; "": not given.
+        announced: addresses or names of the command line that are offered instead of ours.
+        network: of the policy, whose addresses alone are offered; "": any.
+
+    Raises:
+        UsageError: BFT-1312, agents cannot reach what would be offered; BFT-1313, no address of
+            this host is in the network.
+    """
+    is_given = bind not in _ALL
+    if announced:
+        offered, bind_host = list(announced), bind if is_given else ANY
+    elif is_given:
+        offered, bind_host = [bind], bind
+    elif network:
+        offered = in_network(around.own, network)
+        bind_host = offered[0] if len(offered) == 1 else ANY
+        if not offered:
+            raise UsageError(
+                "BFT-1313",
+                f"No address of this host is in control_network {network!r}: it has "
+                f"{_shown(around.own)}.",
+                "Correct control_network in the policy, or name an address with --bind.",
+            )
+    else:
+        offered = [] if around.has_others is False and not bind else _probable(around)
+        bind_host = ANY if offered or bind else LOOPBACK
+        offered = offered or [LOOPBACK]
+    if around.has_others and all(map(is_loopback, offered)):
+        raise UsageError(
+            "BFT-1312",
+            f"Agents on other hosts cannot reach {', '.join(offered)}; this host has "
+            f"{_shown(around.own)}.",
+            "Name an address that the nodes reach: --bind ADDRESS, or --announce ADDRESS.",
+        )
+    return Place(bind_host=bind_host, offered=tuple(offered[:MOST_OFFERED]))
+
+
+def offered_at(offered: Sequence[str], bound: str) -> tuple[str, ...]:
+    """Return the endpoints of these addresses at the port of the bound one; (): that itself."""
+    port = int(bound.rpartition(":")[2])
+    return tuple(endpoint_at(address, port) for address in offered) or (bound,)
+
+
+def _probable(around: Surroundings) -> list[str]:
+    ours = [str(one.address) for one in around.own]
+    named = [address for address in around.named if address in ours]
+    return _not_loopback((*around.towards, *named, *ours))
+
+
+def _not_loopback(found: Iterable[str]) -> list[str]:
+    return [address for address in dict.fromkeys(found) if not is_loopback(address)]
+
+
+def _shown(own: Sequence[HostAddress]) -> str:
+    return ", ".join(f"{one.address} ({one.interface})" for one in own) or "none"

@@ -1,0 +1,245 @@
+"""A CURVE-protected ROUTER socket in the asyncio event loop.
+
+``is_allowed`` decides which public keys may connect; authenticated frames are delivered to
+``on_frame``, broken connections to ``on_gone``. Frames of unknown keys are dropped. Base of the
+daemon's server and the agents' peer sockets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+import zmq.utils.z85
+from zmq.utils.monitor import parse_monitor_message
+
+from bftrainer.batch.addresses import ANY, endpoint_at, numeric
+from bftrainer.elastic.ports import listen_within
+from bftrainer.fleet.wire.dead_paths import HANDSHAKE_LIMIT_MS, close_when_dead
+from bftrainer.fleet.wire.keys import KeyPair
+from bftrainer.fleet.wire.pump import SocketPump, has_input
+from bftrainer.fleet.wire.refused_messages import RefusedMessages
+from bftrainer.model.errors import BftError
+
+LOG = logging.getLogger("bftrainer.wire")
+ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+TURN_S = 0.02  # longest time of handling messages before other work of the loop
+# Longest delay of a loss, for frames sent before it: of our own work, as a busy machine may let us
+# do none meanwhile.
+GONE_LIMIT_S = 0.05
+QUEUED_MESSAGES = 10_000  # per connection and direction, before sends are refused
+FRAME_OVERHEAD_BYTES = 64  # what CURVE adds to a message
+_FAILED_HANDSHAKES = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The authenticated sender of a frame."""
+
+    route: bytes  # identifies the connection; never reused
+    public_key: str  # proven by the CURVE handshake
+
+
+class CurveRouter:
+    """One listening socket with its authentication and its connection monitor.
+
+    ``refused_messages`` counts what was refused or dropped, by reason. ``dead_after_s``: close
+    connections that are silent for so long; None: those that TCP gives up alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        keys: KeyPair,
+        max_message_bytes: int,
+        is_allowed: Callable[[str], bool],
+        on_frame: Callable[[Origin, bytes], None],
+        on_gone: Callable[[bytes], None] | None = None,
+        refusals: RefusedMessages | None = None,
+        dead_after_s: float | None = None,
+    ) -> None:
+        self._keys = keys
+        self._max_message_bytes = max_message_bytes
+        self._is_allowed = is_allowed
+        self._on_frame = on_frame
+        self._on_gone = on_gone
+        self._route_by_fd: dict[int, bytes] = {}
+        self._gone: dict[bytes, float] = {}  # route -> when noticed, in time of this thread
+        self._pumps: list[SocketPump] = []
+        self.refusals = refusals or RefusedMessages(LOG)
+        self._open_sockets()
+        if dead_after_s is not None:
+            close_when_dead(self._router, dead_after_s)
+
+    def _open_sockets(self) -> None:
+        # A context of our own: a ZAP handler is global to its context.
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.bind(ZAP_ENDPOINT)
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.set(zmq.LINGER, 0)
+        self._router.set(zmq.SNDHWM, QUEUED_MESSAGES)
+        self._router.set(zmq.ROUTER_MANDATORY, 1)  # fail when a peer is unknown
+        self._router.set(zmq.MAXMSGSIZE, self._max_message_bytes + FRAME_OVERHEAD_BYTES)
+        self._router.set(zmq.HANDSHAKE_IVL, HANDSHAKE_LIMIT_MS)
+        self._router.set(zmq.CURVE_SERVER, 1)
+        self._router.set(zmq.CURVE_SECRETKEY, self._keys.secret.encode("ascii"))
+        self._router.set(zmq.ZAP_DOMAIN, b"bftrainer")
+        self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED | _FAILED_HANDSHAKES)
+
+    def start(self, host: str, port: int, ports: str = "") -> str:
+        """Listen and return the endpoint.
+
+        Args:
+            host: address or name of this host; "*": all its addresses, of IPv4 and IPv6.
+            port: 0: a free one.
+            ports: the range that a free one is taken from; "": any.
+
+        Raises:
+            BftError: BFT-1306 if it cannot listen on the address.
+        """
+        try:
+            address = host if host == ANY else numeric(host)
+            # With it, ANY includes IPv4 (zmq_setsockopt(3)).
+            self._router.set(zmq.IPV6, int(address == ANY or ":" in address))
+            if port:
+                self._router.bind(endpoint_at(address, port))
+            else:
+                listen_within(ports, lambda free: self._router.bind(endpoint_at(address, free)))
+        except (zmq.ZMQError, OSError, ValueError) as problem:
+            raise BftError(
+                "BFT-1306",
+                f"Cannot listen on {host}:{port or ports or 'any port'}: {problem}.",
+                "Choose a free port and an address of this host.",
+            ) from problem
+        self._pumps = [
+            SocketPump(self._zap, self._drain_zap),
+            SocketPump(self._monitor, self._drain_router),
+            SocketPump(self._router, self._drain_router),
+        ]
+        endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        return endpoint.rstrip("\0")
+
+    def send(self, route: bytes, frame: bytes) -> bool:
+        """Send without waiting; False (and counted) if that is impossible."""
+        try:
+            self._router.send_multipart([route, frame], flags=zmq.DONTWAIT)
+        except zmq.ZMQError as problem:
+            self.refusals.counts[
+                "unsent-full" if problem.errno == zmq.EAGAIN else "unsent-gone"
+            ] += 1
+            return False
+        finally:
+            if self._pumps:
+                self._pumps[-1].poke()
+        return True
+
+    def drain(self) -> None:
+        """Receive waiting messages, before silence is judged.
+
+        ZeroMQ serves connections in turn, so one message per connection covers all of them.
+        """
+        for _ in range(len(self._route_by_fd) + 1):
+            if self._router.closed or not has_input(self._router):
+                return
+            self._receive()
+
+    def close(self) -> None:
+        """Stop listening and drop all connections."""
+        for pump in self._pumps:
+            pump.close()
+        self._pumps = []
+        if not self._router.closed:
+            self._router.disable_monitor()
+        for socket in (self._router, self._monitor, self._zap):
+            socket.close(linger=0)
+        self._context.term()
+
+    # -- authentication: the ZeroMQ authentication protocol, RFC 27 -------------------
+
+    def _drain_zap(self) -> None:
+        while has_input(self._zap):
+            parts = self._zap.recv_multipart()
+            version, request_id = [*parts, b"", b""][:2]
+            key = _curve_key(parts)
+            allowed = key is not None and self._is_allowed(key)
+            if not allowed:
+                self.refusals.counts["stranger"] += 1
+            status, text = (b"200", b"OK") if allowed else (b"400", b"unknown key")
+            user_id = key.encode("ascii") if allowed and key else b""
+            self._zap.send_multipart([version, request_id, status, text, user_id, b""])
+
+    # -- frames and broken connections -------------------------------------------------
+
+    def _drain_router(self) -> None:
+        ends_s = time.monotonic() + TURN_S
+        while time.monotonic() < ends_s:
+            if not has_input(self._router):
+                self._note_disconnects()
+                if not has_input(self._router):
+                    self._report_gone(time.thread_time())
+                    return
+            self._receive()
+            if self._router.closed:  # by the callback
+                return
+        self._report_gone(time.thread_time() - GONE_LIMIT_S)  # never empty under load
+        self._pumps[-1].poke()
+
+    def _receive(self) -> None:
+        parts = self._router.recv_multipart(copy=False)
+        # Disconnects first: the descriptor of a closed connection may already be reused by this
+        # frame's. Frames sent before a connection broke are still delivered; only then is it
+        # reported as gone.
+        self._note_disconnects()
+        route, frame = parts[0].bytes, parts[-1]
+        try:
+            key = frame.get("User-Id")
+            fd = frame.get(zmq.SRCFD)
+        except (zmq.ZMQError, ValueError):
+            self.refusals.counts["stranger"] += 1
+            return
+        if not isinstance(key, str) or not isinstance(fd, int):
+            self.refusals.counts["stranger"] += 1
+            return
+        if route not in self._gone:
+            before = self._route_by_fd.get(fd, route)
+            if before != route:
+                self._gone[before] = time.thread_time()
+            self._route_by_fd[fd] = route
+        if len(parts) != 2:
+            self.refusals.counts["malformed"] += 1
+            return
+        self._on_frame(Origin(route, key), frame.bytes)
+
+    def _note_disconnects(self) -> None:
+        while has_input(self._monitor):
+            event = parse_monitor_message(self._monitor.recv_multipart())
+            if event["event"] == zmq.EVENT_DISCONNECTED:
+                route = self._route_by_fd.pop(event["value"], None)
+                if route is not None:
+                    self._gone[route] = time.thread_time()
+            else:
+                self.refusals.counts["handshake-failed"] += 1
+
+    def _report_gone(self, noticed_before_s: float) -> None:
+        due = [route for route, at_s in self._gone.items() if at_s <= noticed_before_s]
+        for route in due:
+            del self._gone[route]
+            if self._on_gone is not None:
+                self._on_gone(route)
+
+
+def _curve_key(parts: list[bytes]) -> str | None:
+    """Return the client's public key of a CURVE request, None for other mechanisms."""
+    if len(parts) == 7 and parts[5] == b"CURVE":
+        with contextlib.suppress(ValueError):
+            return zmq.utils.z85.encode(parts[6]).decode("ascii")
+    return None

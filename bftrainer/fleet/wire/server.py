@@ -1,0 +1,332 @@
+"""The daemon's server for agents: receives their messages and detects losses.
+
+Two callbacks deliver validated messages, with the sender's *authenticated* pilot id, and losses.
+Owned by the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from bftrainer.fleet.wire.keys import KeyPair
+from bftrainer.fleet.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    AgentMessage,
+    DaemonMessage,
+    Heartbeat,
+    Hello,
+    Leave,
+    Leaving,
+    LongHelloError,
+    Refused,
+    WireError,
+    decode_from_agent,
+    encode,
+)
+from bftrainer.fleet.wire.reach import Reach
+from bftrainer.fleet.wire.refused_messages import RefusedMessages
+from bftrainer.fleet.wire.router import CurveRouter, Origin
+from bftrainer.model.errors import BftError
+
+LOG = logging.getLogger("bftrainer.wire")
+WANTED_OPEN_FILES = 16384  # one connection per node
+DEAD_TIMES = 2.5  # of it: then a connection is closed whose agent was called silent before
+MOST_ENDED = 1000  # pilots that have ended whose agents are still told so
+ENDED = "The batch system has ended its pilot."
+SILENT, UNREACHABLE = "silent", "unreachable"  # why an agent is lost, or only not heard
+CHECKS_PER_TIMEOUT = 16  # a loss is detected at most 1/16 of the timeout late
+
+
+@dataclass(slots=True, kw_only=True)
+class _Connection:
+    """An agent that has sent Hello and is not lost."""
+
+    pilot_id: str
+    process: str  # peer key of the agent: it makes a new one when it starts
+    route: bytes
+    heard_s: float
+
+
+class AgentServer:
+    """Serves the agents of registered pilots; other connections get no answer.
+
+    ``on_message(pilot_id, message)``: the first message of every connection is a
+    ``Hello``; nothing is delivered before it, nor after a loss until the next one.
+    ``on_lost(pilot_id, why)``: at once when the agent's connection breaks ("disconnected",
+    also after its ``Leaving``, and always before the ``Hello`` of its next connection),
+    or after ``agent_timeout_s`` without a message ("silent"). An agent that connects again
+    before is not lost. If most are silent, the daemon is cut off (``wire.reach``): they are
+    "unreachable", and lost, which is reported then, only if they do not come back with the others.
+    Both run in the event loop. ``refused_messages`` counts what was refused or dropped.
+
+    Agents of pilots that have ended are told to leave.
+
+    If ``on_message`` raises an unexpected error, the sender's agent is lost ("failed") and no
+    other; a ``BftError`` is passed on to the daemon.
+    """
+
+    def __init__(
+        self,
+        *,
+        keys: KeyPair,
+        incarnation: int,
+        agent_timeout_s: float,
+        on_message: Callable[[str, AgentMessage], None],
+        on_lost: Callable[[str, str], None],
+    ) -> None:
+        self._incarnation = incarnation
+        self._timeout_s = agent_timeout_s
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._pilot_by_key: dict[str, str] = {}
+        self._key_by_pilot: dict[str, str] = {}
+        self._node_by_pilot: dict[str, str] = {}
+        self._ended: dict[str, str] = {}  # key -> pilot, oldest first
+        self.reach = Reach(timeout_s=agent_timeout_s)
+        self._by_pilot: dict[str, _Connection] = {}
+        self._by_route: dict[bytes, _Connection] = {}
+        self._order: dict[bytes, int] = {}  # of connections, by their first Hello
+        self._numbers = itertools.count()
+        self._checker: asyncio.TimerHandle | None = None
+        self._check_due_s = 0.0
+        self.refusals = RefusedMessages(LOG)
+        self._router = CurveRouter(
+            keys=keys,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            is_allowed=lambda key: key in self._pilot_by_key or key in self._ended,
+            on_frame=self._receive,
+            on_gone=self._gone,
+            refusals=self.refusals,
+            dead_after_s=DEAD_TIMES * agent_timeout_s,
+        )
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Number of refused or dropped messages, by reason."""
+        return self.refusals.counts
+
+    async def start(self, bind_host: str, port: int = 0, ports: str = "") -> str:
+        """Listen and return the endpoint; BFT-1306 when that is impossible.
+
+        Register known pilots first: a refused agent retries only after its reconnection
+        interval.
+        """
+        _raise_file_limit()
+        endpoint = self._router.start(bind_host, port, ports)
+        self._schedule_check()
+        return endpoint
+
+    def register(self, pilot_id: str, public_key: str, node: str = "") -> None:
+        """Accept the agent of this pilot; replaces an earlier key.
+
+        ``node``: the agent must report this one; "": any.
+        """
+        if self._key_by_pilot.get(pilot_id) == public_key:
+            return
+        self.forget(pilot_id)
+        self._node_by_pilot[pilot_id] = node
+        self._pilot_by_key[public_key] = pilot_id
+        self._key_by_pilot[pilot_id] = public_key
+
+    def forget(self, pilot_id: str) -> None:
+        """Tell the agent of this pilot to leave if it is heard again."""
+        key = self._key_by_pilot.pop(pilot_id, "")
+        if self._pilot_by_key.pop(key, None) is not None:
+            self.has_ended(pilot_id, key)
+        self._node_by_pilot.pop(pilot_id, None)
+        self.reach.drop([pilot_id])
+        self._drop(self._by_pilot.get(pilot_id))
+
+    def has_ended(self, pilot_id: str, public_key: str) -> None:
+        """Remember, of the latest, that the agent with this key has to leave."""
+        while len(self._ended) >= MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._ended[public_key] = pilot_id
+
+    def give_up(self, pilot_ids: Collection[str]) -> None:
+        """Count agents that cannot be reached as lost."""
+        lost = sorted(self.reach.away.intersection(pilot_ids))
+        self.reach.drop(lost)
+        for pilot_id in lost:
+            self._on_lost(pilot_id, SILENT)
+
+    def begins_cut_off(self, awaited: Collection[str]) -> bool:
+        """Whether agents that an earlier incarnation had are unreachable, as they are the most.
+
+        Args:
+            awaited: pilots whose agents did not come ``agent_timeout_s`` after our start.
+        """
+        now = time.monotonic()
+        ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
+        if not self.reach.is_cut_off([*ages_s, *[self._timeout_s for _ in awaited]]):
+            return False
+        for pilot_id in awaited:
+            self.reach.left(pilot_id, now - self._timeout_s)
+        return True
+
+    def node_of(self, pilot_id: str) -> str:
+        """Return the node that a pilot was registered for."""
+        return self._node_by_pilot.get(pilot_id, "")
+
+    def is_connected(self, pilot_id: str) -> bool:
+        """Whether the agent has sent Hello and is not lost."""
+        return pilot_id in self._by_pilot
+
+    def send(self, pilot_id: str, message: DaemonMessage) -> bool:
+        """Send without waiting, stamped with our incarnation.
+
+        False, and counted, when the agent is not connected or its queue is full.
+        """
+        connection = self._by_pilot.get(pilot_id)
+        if connection is None:
+            self.counts["unsent-unknown"] += 1
+            return False
+        return self._send(connection.route, message)
+
+    async def stop(self) -> None:
+        """Close all connections; no callback runs afterwards."""
+        if self._checker is not None:
+            self._checker.cancel()
+        self._router.close()
+        self._by_pilot.clear()
+        self._by_route.clear()
+        self._order.clear()
+
+    def _send(self, route: bytes, message: DaemonMessage) -> bool:
+        stamped = message.model_copy(update={"incarnation": self._incarnation})
+        return self._router.send(route, encode(stamped))
+
+    # -- messages of agents ------------------------------------------------------------
+
+    def _receive(self, origin: Origin, frame: bytes) -> None:
+        pilot_id = self._pilot_by_key.get(origin.public_key)
+        if pilot_id is None:
+            if origin.public_key in self._ended:
+                self.counts["ended"] += 1
+                self._send(origin.route, Leave(reason=ENDED))
+            else:  # forgotten while connected
+                self.counts["stranger"] += 1
+            return
+        try:
+            message = decode_from_agent(frame, len(self._pilot_by_key))
+        except WireError as problem:
+            self._refuse("malformed", pilot_id, str(problem))
+            if isinstance(problem, LongHelloError):
+                self._send(origin.route, Refused(reason=f"BFT-1301: {problem}"))
+            return
+        claimed = message.pilot_id if isinstance(message, Hello | Heartbeat | Leaving) else pilot_id
+        if claimed != pilot_id:
+            self._refuse("impostor", pilot_id, f"it claims to be {claimed!r}")
+            if isinstance(message, Hello):
+                self._send(origin.route, Refused(reason=f"this key is not {claimed}'s"))
+            return
+        if isinstance(message, Hello):
+            node = self._node_by_pilot.get(pilot_id) or message.node
+            if message.node != node:
+                self._refuse("impostor", pilot_id, f"it is on {node}, not on {message.node}")
+                return
+            self._greet(pilot_id, origin.route, message)
+            return
+        connection = self._by_route.get(origin.route)
+        if connection is None:
+            self.counts["before-hello"] += 1
+        elif message.incarnation < self._incarnation:
+            self._refuse("fenced", pilot_id, f"its incarnation {message.incarnation} is over")
+        else:
+            connection.heard_s = time.monotonic()
+            self._deliver(connection, message)
+
+    def _greet(self, pilot_id: str, route: bytes, hello: Hello) -> None:
+        if hello.incarnation > self._incarnation:
+            # It has served a later daemon: we are outdated.
+            self._refuse("later", pilot_id, f"it has seen incarnation {hello.incarnation}")
+            return
+        before = self._by_pilot.get(pilot_id)
+        order = self._order.setdefault(route, next(self._numbers))
+        if before is not None and order < self._order[before.route]:
+            # TCP delivers after a cut what an agent wrote to a connection that it gave up since.
+            self.counts["superseded"] += 1
+            return
+        process = hello.peer_public_key
+        if before is not None and before.route != route and before.process != process:
+            self._lose(before, "disconnected")  # its disconnect is about to be reported
+        self._drop(before)
+        self.reach.drop([pilot_id])
+        connection = _Connection(
+            pilot_id=pilot_id, process=process, route=route, heard_s=time.monotonic()
+        )
+        self._by_pilot[pilot_id] = self._by_route[route] = connection
+        self._deliver(connection, hello)
+
+    def _refuse(self, kind: str, pilot_id: str, why: str) -> None:
+        self.refusals.refuse(kind, pilot_id, why)
+
+    def _deliver(self, connection: _Connection, message: AgentMessage) -> None:
+        try:
+            self._on_message(connection.pilot_id, message)
+        except BftError:
+            raise
+        except Exception as problem:  # noqa: BLE001  # must not affect other agents
+            why = f"{message.type}: {type(problem).__name__}: {problem}"
+            self.refusals.refuse(
+                "failed", connection.pilot_id, why,
+                code="BFT-1309", level=logging.ERROR, has_traceback=True,
+            )  # fmt: skip
+            self._lose(connection, "failed")
+
+    # -- losses --------------------------------------------------------------------------
+
+    def _drop(self, connection: _Connection | None) -> None:
+        if connection is not None:
+            self._by_route.pop(connection.route, None)
+            if self._by_pilot.get(connection.pilot_id) is connection:
+                del self._by_pilot[connection.pilot_id]
+
+    def _gone(self, route: bytes) -> None:
+        self._order.pop(route, None)
+        self._lose(self._by_route.get(route), "disconnected")
+
+    def _lose(self, connection: _Connection | None, why: str) -> None:
+        if connection is not None:
+            self._drop(connection)
+            self._on_lost(connection.pilot_id, why)
+
+    def _schedule_check(self) -> None:
+        interval_s = self._timeout_s / CHECKS_PER_TIMEOUT
+        self._check_due_s = time.monotonic() + interval_s
+        self._checker = asyncio.get_running_loop().call_later(interval_s, self._check_silent)
+
+    def _check_silent(self) -> None:
+        late_s = time.monotonic() - self._check_due_s
+        self._schedule_check()
+        self._router.drain()
+        now = time.monotonic()
+        if late_s > self._timeout_s / 2:  # our own event loop was blocked
+            for connection in self._by_pilot.values():
+                connection.heard_s = now
+            return
+        ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
+        is_cut_off = self.reach.is_cut_off(ages_s)
+        for connection in list(self._by_pilot.values()):
+            if now - connection.heard_s <= self._timeout_s:
+                continue
+            if is_cut_off:
+                self.reach.left(connection.pilot_id, connection.heard_s)
+            self._lose(connection, UNREACHABLE if is_cut_off else SILENT)
+        ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
+        self.give_up(self.reach.lost(ages_s, now))
+
+
+def _raise_file_limit() -> None:
+    """Raise the limit on open files for one connection per node, as far as permitted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

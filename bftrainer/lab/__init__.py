@@ -1,0 +1,1 @@
+"""Replays, comparisons, reproductions of papers and demonstrations. No service imports it."""

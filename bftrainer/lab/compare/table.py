@@ -1,0 +1,151 @@
+"""Means with 95% confidence intervals of all plays, as rows and as a JSON document.
+
+An interval is Student's, over seeds. Policies are compared in pairs, seed by seed: what is common
+to a seed (how much was idle, which trainers came first) is not noise then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from bftrainer.lab.compare.arena import Arena, Score
+
+SCHEMA = "bftrainer/lab/compare/1"
+HEADERS = (
+    "POLICY", ">U", ">JCT MEAN h", ">P95 h", ">JCT AGAINST", ">MAKESPAN h", ">NODE-h",
+    ">FAIRNESS", ">RESCALES", ">DECISION ms", ">ENDED", ">JOB WAIT",
+)  # fmt: skip
+# 97.5% quantiles of Student's distribution, by degrees of freedom from 1 on.
+_STUDENT = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+Plays = Mapping[tuple[str, str, int], Score]  # arena, policy, seed
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean over seeds and half the width of its 95% confidence interval."""
+
+    mean: float
+    half: float | None  # None: one seed
+    count: int
+
+    def shown(self, digits: int) -> str:
+        """Return it as text."""
+        around = "" if self.half is None else f" ±{self.half:.{digits}f}"
+        return f"{self.mean:.{digits}f}{around}"
+
+
+def interval(values: Sequence[float | None]) -> Interval | None:
+    """Return the interval of a mean; None if a value is missing."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    half = None
+    if len(known) > 1:
+        freedom = len(known) - 1
+        quantile = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else 1.96
+        half = quantile * stdev(known) / math.sqrt(len(known))
+    return Interval(mean=mean(known), half=half, count=len(known))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A policy in an arena."""
+
+    policy: str
+    jct_against: Interval | None  # JCT relative to the first policy's minus 1, in pairs
+    figures: Mapping[str, Interval | None]  # of each field of Score
+
+
+def rows_of(plays: Plays, arena: str, policies: Sequence[str], seeds: Sequence[int]) -> list[Row]:
+    """Return a row for each policy, in their order; the first one is what others are held to."""
+
+    def scores(policy: str) -> list[Score]:
+        return [plays[arena, policy, seed] for seed in seeds]
+
+    first = [score.jct_mean_s for score in scores(policies[0])]
+    found = []
+    for policy in policies:
+        own = scores(policy)
+        pairs = [
+            score.jct_mean_s / beside - 1.0 if score.jct_mean_s and beside else None
+            for score, beside in zip(own, first, strict=True)
+        ]
+        plain = [asdict(score) for score in own]
+        found.append(
+            Row(
+                policy=policy,
+                jct_against=None if policy == policies[0] else interval(pairs),
+                figures={name: interval([one[name] for one in plain]) for name in plain[0]},
+            )
+        )
+    return found
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return a row of the table, under ``HEADERS``."""
+
+    def shown(name: str, digits: int, unit: float = 1.0) -> str:
+        one = row.figures[name]
+        if one is None:
+            return "-"
+        half = None if one.half is None else one.half / unit
+        return Interval(mean=one.mean / unit, half=half, count=one.count).shown(digits)
+
+    against = row.jct_against
+    ended, whole = row.figures["completed"], row.figures["submitted"]
+    wait, added = row.figures["job_wait_s"], row.figures["job_wait_added"]
+    return (
+        row.policy,
+        shown("utilization", 3),
+        shown("jct_mean_s", 2, HOUR_S),
+        shown("jct_p95_s", 2, HOUR_S),
+        "-" if against is None else f"{_percent(against)}",
+        shown("makespan_s", 1, HOUR_S),
+        shown("node_h", 0),
+        shown("fairness", 3),
+        shown("rescales", 0),
+        shown("decision_ms", 2),
+        f"{ended.mean:.0f} of {whole.mean:.0f}" if ended and whole else "-",
+        f"{wait.mean:.0f} s, {_percent(added, 2)}" if wait and added else "-",
+    )
+
+
+def _percent(one: Interval, digits: int = 1) -> str:
+    around = "" if one.half is None else f" ±{100 * one.half:.{digits}f}"
+    return f"{100 * one.mean:+.{digits}f}{around}%"
+
+
+def document(
+    plays: Plays, arenas: Sequence[Arena], policies: Sequence[str], seeds: Sequence[int]
+) -> dict[str, Any]:
+    """Return all figures, and the scores that they are of."""
+    return {
+        "schema": SCHEMA,
+        "policies": list(policies),
+        "seeds": list(seeds),
+        "arenas": [
+            {
+                "name": arena.name,
+                "about": arena.about,
+                "rows": [
+                    {
+                        "policy": row.policy,
+                        "jct_against": row.jct_against and asdict(row.jct_against),
+                        "figures": {k: v and asdict(v) for k, v in row.figures.items()},
+                        "scores": [asdict(plays[arena.name, row.policy, s]) for s in seeds],
+                    }
+                    for row in rows_of(plays, arena.name, policies, seeds)
+                ],
+            }
+            for arena in arenas
+        ],
+    }

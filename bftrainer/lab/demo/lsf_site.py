@@ -1,0 +1,107 @@
+"""The demonstration's site on a stand-in of LSF: its commands, its queues, its preemption.
+
+The nodes are process groups on this machine, as on the embedded batch system, but the daemon talks
+to LSF's commands and is told of jobs by lsb.events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from bftrainer.api.client import Client
+from bftrainer.batch.local.workload import JobWorkload, WorkItem
+from bftrainer.lab.demo.reference import ProcessRun
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.cluster import Snapshot
+from lsf_adapters.adapter import LsfBatchSystem, create
+from lsf_adapters.testcluster import LsfConfig, LsfTestCluster, Parameters
+
+_PARAMETERS = Parameters(
+    sequential_signal=True
+)  # preempted pilots are told (docs/howto/lsf-site.md)
+
+
+class LsfSite:
+    """A stand-in of LSF, a daemon, and ordinary jobs."""
+
+    def __init__(self, cluster: LsfTestCluster, sidecar: DaemonProcess) -> None:
+        self.n_nodes = len(cluster.node_names)
+        self.sidecar, self.client = sidecar, sidecar.client
+        self._cluster, self._system = cluster, _system(cluster)
+        self._coming: list[WorkItem] = []
+        self._began_s = 0.0
+        self._submitted_s: dict[str, float] = {}
+        self._plain: list[ProcessRun] = []
+
+    client: Client
+
+    def await_ready(self) -> None:
+        """Do nothing: each agent imports torch for itself, as on a real site."""
+
+    def look(self) -> Snapshot:
+        """Submit the ordinary jobs that are due, and poll."""
+        while self._coming and time.monotonic() - self._began_s >= self._coming[0].at_s:
+            item = self._coming.pop(0)
+            at_s = time.time()
+            job_id = self._cluster.submit(
+                n_nodes=item.n_nodes, duration_s=item.duration_s, limit_s=60.0
+            )
+            self._submitted_s[job_id] = at_s
+        return self._system.snapshot()
+
+    def start_workload(self, workload: JobWorkload) -> None:
+        """Begin to submit ordinary jobs; ``look`` does so."""
+        self._coming, self._began_s = list(workload.items), time.monotonic()
+
+    def run_plain(
+        self, argv: Sequence[str], environment: Mapping[str, str], log: Path, /
+    ) -> ProcessRun:
+        """Start a script without bftrainer."""
+        run = ProcessRun(argv, {**os.environ, **environment}, log)
+        self._plain.append(run)
+        return run
+
+    def delays_s(self) -> tuple[float, ...]:
+        """Return how long each ordinary job waited, LSF's own dispatch included."""
+        started = {i: self._cluster.started_s(i) for i in self._submitted_s}
+        return tuple(
+            max(0.0, at_s - self._submitted_s[i]) for i, at_s in started.items() if at_s is not None
+        )
+
+    def close(self) -> None:
+        """End the scripts that still run."""
+        for run in self._plain:
+            run.end()
+
+
+def _system(cluster: LsfTestCluster) -> LsfBatchSystem:
+    return create(cluster.config.batch_options())
+
+
+@contextlib.contextmanager
+def lsf_site(scratch: Path, *, n_nodes: int, policy: str) -> Iterator[LsfSite]:
+    """Start stand-in and daemon below ``scratch``; at the end the daemon stops first.
+
+    Raises:
+        BftError: one of them does not start.
+    """
+    scratch.chmod(0o755)  # ordinary jobs run as another user if we are root
+    config = LsfConfig(directory=scratch / "lsf", n_nodes=n_nodes, parameters=_PARAMETERS)
+    with LsfTestCluster(config) as cluster:
+        sidecar = DaemonProcess(
+            scratch / "state",
+            batch_system="lsf",
+            batch_options=config.batch_options(),
+            policy=policy,
+        )
+        site = LsfSite(cluster, sidecar)
+        try:
+            sidecar.start()
+            yield site
+        finally:
+            site.close()
+            sidecar.stop()

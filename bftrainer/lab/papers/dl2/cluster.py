@@ -1,0 +1,190 @@
+"""The cluster of section 6.2, slot by slot: tasks are handed out anew, then every job trains."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bftrainer.decide.policies.dl2_network import Array, Mask
+from bftrainer.lab.papers.dl2.setting import MODELS, WITHOUT_GPU, Setting
+from bftrainer.lab.papers.dl2.speeds import EPOCH_MIN, Speeds
+
+TASKS = ((1, 0), (0, 1), (1, 1))  # workers and servers of an action
+CPUS_PER_TASK = 2
+MOST_SLOTS = 3000
+DAY_SLOTS = 72
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """A job; ``epochs`` are known to the scheduler."""
+
+    number: int
+    type: int
+    arrives: int  # slot
+    epochs: float
+    done: float = 0.0
+    workers: int = 0
+    servers: int = 0
+    share: float = 0.0  # dominant share
+    ends: float = -1.0  # slots
+
+
+def draw_trace(setting: Setting, seed: int) -> list[Job]:
+    """Draw jobs: a daily wave from a third of ``arrivals`` to all, log-normal durations."""
+    chance = np.random.default_rng(seed)
+    jobs: list[Job] = []
+    slot, phase = 0, chance.uniform(0, 2 * math.pi)
+    mean = math.log(setting.mean_min) - 0.5  # of the logarithm; sigma is 1
+    while len(jobs) < setting.jobs:
+        wave = 0.66 + 0.33 * math.sin(phase + 2 * math.pi * slot / DAY_SLOTS)
+        for _ in range(int(chance.binomial(setting.arrivals, wave))):
+            minutes = float(np.clip(chance.lognormal(mean, 1.0), 15, 1440))
+            jobs.append(
+                Job(
+                    number=len(jobs),
+                    type=int(chance.integers(setting.types)),
+                    arrives=slot,
+                    epochs=max(5.0, round(minutes / EPOCH_MIN)),
+                )
+            )
+        slot += 1
+    return jobs[: setting.jobs]
+
+
+class Cluster:
+    """One trace while it is played."""
+
+    def __init__(self, setting: Setting, speeds: Speeds, trace: list[Job], seed: int = 0) -> None:
+        """Begin the first slot."""
+        self.setting, self.speeds = setting, speeds
+        self.jobs = [replace(job) for job in trace]
+        self.now = 0
+        self.active: list[Job] = []
+        self._coming = list(self.jobs)
+        self._chance = np.random.default_rng((seed, 17))
+        self.capacity = (setting.nodes * setting.cpus, setting.nodes * setting.gpus)
+        self._begin()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all jobs are complete."""
+        return not self.active and not self._coming
+
+    def _begin(self) -> None:
+        while self._coming and self._coming[0].arrives <= self.now:
+            self.active.append(self._coming.pop(0))
+        setting = self.setting
+        present = setting.nodes
+        if setting.absent:
+            present -= int(self._chance.binomial(setting.nodes, setting.absent))
+        self._free = [[setting.cpus, setting.gpus] for _ in range(present)]
+        self._least = [(0.0, n) for n in range(present)]
+        for job in self.active:
+            job.workers = job.servers = 0
+            job.share = 0.0
+        self.seen = self.active[: setting.window]
+
+    def need(self, job: Job, workers: int, servers: int) -> tuple[int, int]:
+        """Return processors and GPUs of so many tasks."""
+        if not self.setting.has_servers:
+            return 0, workers
+        has_gpu = MODELS[job.type] not in WITHOUT_GPU
+        return CPUS_PER_TASK * (workers + servers), workers * has_gpu
+
+    def give(self, job: Job, workers: int, servers: int) -> bool:
+        """Place tasks together on the node of least load; whether they fit."""
+        if not self._least:
+            return False
+        cpus, gpus = self.need(job, workers, servers)
+        load, n = self._least[0]
+        free = self._free[n]
+        if free[0] < cpus or free[1] < gpus:
+            return False
+        free[0] -= cpus
+        free[1] -= gpus
+        load += cpus / self.setting.cpus + gpus / self.setting.gpus
+        heapq.heapreplace(self._least, (load, n))
+        job.workers += workers
+        job.servers += servers
+        needs = self.need(job, job.workers, job.servers)
+        job.share = max(n / most for n, most in zip(needs, self.capacity, strict=True))
+        return True
+
+    def give_first_tasks(self) -> None:
+        """Give each job a worker and a server."""
+        for job in self.active:
+            self.give(job, 1, int(self.setting.has_servers))
+
+    def rate(self, job: Job, more: tuple[int, int] = (0, 0)) -> float:
+        """Return epochs per slot with what a job has, and so much more."""
+        servers = job.servers + more[1] if self.setting.has_servers else 0
+        return float(self.speeds[job.type, servers, job.workers + more[0]])
+
+    def end_slot(self) -> float:
+        """Let everybody train; return the sum of epochs over their total (eq. 1)."""
+        reward = 0.0
+        for job in list(self.active):
+            did = self.rate(job)
+            left = job.epochs - job.done
+            if did >= left > 0.0:
+                job.ends = self.now + left / did
+                self.active.remove(job)
+            did = min(did, left)
+            job.done += did
+            reward += did / job.epochs
+        self.now += 1
+        self._begin()
+        return reward
+
+    def row(self, job: Job) -> list[float]:
+        """Return a job's features (section 4.1), scaled to about 1."""
+        setting = self.setting
+        kind = [0.0] * setting.types
+        kind[job.type] = 1.0
+        age = min((self.now - job.arrives) / 20, 3.0)
+        left = (job.epochs - job.done) / 100
+        row = [*kind, age, left, job.share * 10, job.workers / setting.most]
+        return [*row, job.servers / setting.most] if setting.has_servers else row
+
+    def rows(self) -> Array:
+        """Return the rows of the jobs in the window."""
+        return np.array([self.row(job) for job in self.seen]).reshape(-1, self.setting.features)
+
+    def mask(self) -> Mask:
+        """Return which actions keep within a job's most; void always does."""
+        found = [fits for job in self.seen for fits in self.allowed(job)]
+        return np.array([*found, True])
+
+    def allowed(self, job: Job) -> list[bool]:
+        """Return which of a job's actions keep within its most."""
+        most = self.setting.most
+        if not self.setting.has_servers:
+            return [job.workers < most]
+        worker, server = job.workers < most, job.servers < most
+        return [worker, server, worker and server]
+
+    def mean_completion(self) -> float:
+        """Return the mean completion time of all jobs, in slots."""
+        return float(np.mean([job.ends - job.arrives for job in self.jobs]))
+
+
+Rule = Callable[[Cluster], None]  # hands out a slot's tasks
+
+
+def play(cluster: Cluster, rule: Rule) -> float:
+    """Play to the end; return the mean completion time in slots.
+
+    Raises:
+        RuntimeError: jobs never end.
+    """
+    while not cluster.has_ended:
+        if cluster.now >= MOST_SLOTS:
+            raise RuntimeError(f"{len(cluster.active)} jobs have not ended by slot {cluster.now}")
+        rule(cluster)
+        cluster.end_slot()
+    return cluster.mean_completion()

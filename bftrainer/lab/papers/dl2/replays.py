@@ -1,0 +1,127 @@
+"""One play or one learner: its setting, and what it leaves. Both are plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from bftrainer.decide.policies.dl2_network import Network
+from bftrainer.lab.papers.dl2 import training
+from bftrainer.lab.papers.dl2.cluster import Cluster, Rule, draw_trace
+from bftrainer.lab.papers.dl2.cluster import play as play_trace
+from bftrainer.lab.papers.dl2.published_learner import PublishedLearner
+from bftrainer.lab.papers.dl2.rules import RULES, best_equal_sizes, drf, fitted, greedy, optimus
+from bftrainer.lab.papers.dl2.scenario import Clusters
+from bftrainer.lab.papers.dl2.setting import ALL_REDUCE, SETTINGS, TESTBED, Setting
+from bftrainer.lab.papers.dl2.speeds import Speeds, read_speeds
+
+FITTED_SIZES = 30
+ABSENT = 0.4  # of the nodes, in the test of shrinking pools
+TEACHERS: dict[str, training.Teacher] = {"drf": drf, "greedy": greedy}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByRule:
+    """A trace under a rule."""
+
+    setting: str
+    rule: str  # of RULES; "capped", "fitted"
+    trace: int
+    absent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imitated:
+    """A network that imitates, tried on traces."""
+
+    teacher: str
+    seed: int
+    traces: range
+    is_papers: bool = False  # the paper's network
+    updates: int = 0  # and then its learner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Improved:
+    """A network that went on learning, tried on traces."""
+
+    setting: str
+    seed: int
+    iterations: int
+    traces: range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """Mean completion time of each trace, in slots."""
+
+    best: tuple[float, ...]
+    last: tuple[float, ...]
+    absent: tuple[float, ...]  # with nodes away
+    curve: tuple[tuple[int, float], ...]  # iteration, of the validation
+
+
+Run = ByRule | Imitated | Improved
+
+
+def play(scenario: Clusters, run: Run) -> float | tuple[float, ...] | Tried:
+    """Play one."""
+    setting = SETTINGS[run.setting] if not isinstance(run, Imitated) else TESTBED
+    speeds, _ = read_speeds(scenario.folder, setting)
+    if isinstance(run, ByRule):
+        setting = replace(setting, absent=run.absent)
+        cluster = Cluster(setting, speeds, draw_trace(setting, run.trace), run.trace)
+        return play_trace(cluster, _rule(run.rule, speeds))
+    if isinstance(run, Imitated):
+        return _imitated(setting, speeds, run)
+    return _improved(setting, speeds, run)
+
+
+def _rule(name: str, speeds: Speeds) -> Rule:
+    if name == "capped":
+        return partial(drf, most=best_equal_sizes(speeds))
+    if name == "fitted":
+        return partial(optimus, believed=fitted(speeds, FITTED_SIZES, seed=0))
+    return RULES[name]
+
+
+def _imitated(setting: Setting, speeds: Speeds, run: Imitated) -> tuple[float, ...]:
+    teacher = TEACHERS[run.teacher]
+    if not run.is_papers:
+        network = training.imitate(setting, speeds, teacher, run.seed)
+        return tuple(training.evaluate(setting, speeds, network.scores, run.traces))
+    learner = PublishedLearner(setting, speeds, run.seed)
+    learner.warm_up(training.labels_of(setting, speeds, teacher))
+    learner.learn(run.updates)
+    return tuple(training.evaluate(setting, speeds, learner.scores, run.traces))
+
+
+def _improved(setting: Setting, speeds: Speeds, run: Improved) -> Tried:
+    # Without servers a smoothed warm-up never stops growing a job: its labels stay as they are.
+    smooth = 0.0 if setting is ALL_REDUCE else 0.2
+    found = training.learn(
+        setting, speeds, drf, seed=run.seed, iterations=run.iterations, smooth=smooth
+    )
+
+    def tried(network: Network, absent: float = 0.0) -> tuple[float, ...]:
+        changed = replace(setting, absent=absent)
+        return tuple(training.evaluate(changed, speeds, network.scores, run.traces))
+
+    return Tried(
+        best=tried(found.best),
+        last=tried(found.last),
+        absent=tried(found.best, ABSENT),
+        curve=found.curve,
+    )
+
+
+def longest_first(run: Run) -> tuple[bool, bool]:
+    """Order runs: learners take longest."""
+    return (not isinstance(run, Improved), not isinstance(run, Imitated))
+
+
+def against(ours: tuple[float, ...], others: tuple[float, ...]) -> float:
+    """Return how much longer ours take, %, mean of the traces."""
+    return float(100.0 * np.mean(np.array(ours) / np.array(others) - 1.0))

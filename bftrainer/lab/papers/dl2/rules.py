@@ -1,0 +1,177 @@
+"""The other schedulers of section 6.2, and two that show how much there is to gain."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from bftrainer.lab.papers.dl2.cluster import TASKS, Cluster, Job, Rule
+from bftrainer.lab.papers.dl2.speeds import REFERENCE, Speeds
+
+OnStep = Callable[[Job, tuple[int, int]], None]  # before tasks are placed
+
+
+def _bundle(cluster: Cluster) -> tuple[int, int]:
+    return (1, int(cluster.setting.has_servers))
+
+
+def drf(cluster: Cluster, most: Sequence[int] | None = None, on_step: OnStep | None = None) -> None:
+    """Give a worker and a server to the smallest dominant share until something lacks.
+
+    Args:
+        cluster: at the begin of a slot.
+        most: workers by type; None: what the setting allows.
+        on_step: told of each step that fits.
+    """
+    heap = [(job.share, job.arrives, job.number, job) for job in cluster.active]
+    heapq.heapify(heap)
+    bundle = _bundle(cluster)
+    while heap:
+        job = heapq.heappop(heap)[-1]
+        if job.workers >= (most[job.type] if most else cluster.setting.most):
+            continue
+        if on_step is not None:
+            on_step(job, bundle)
+        if not cluster.give(job, *bundle):
+            break
+        heapq.heappush(heap, (job.share, job.arrives, job.number, job))
+
+
+def best_equal_sizes(speeds: Speeds) -> tuple[int, ...]:
+    """Return per type the number of workers, equal to that of servers, that is fastest."""
+    most = speeds.shape[2]
+    return tuple(
+        max(range(1, most), key=lambda n, one=one: one[n if len(one) > 1 else 0, n])  # type: ignore[misc]
+        for one in speeds
+    )
+
+
+def _serve(cluster: Cluster, order: Sequence[Job]) -> None:
+    bundle = _bundle(cluster)
+    for job in order:
+        while job.workers < cluster.setting.most:
+            if not cluster.give(job, *bundle):
+                return
+
+
+def _time_left(cluster: Cluster, job: Job) -> float:
+    by_servers = cluster.speeds[job.type]
+    rate = by_servers[REFERENCE, REFERENCE] if len(by_servers) > 1 else by_servers[0, 1]
+    return float((job.epochs - job.done) / rate)
+
+
+def srtf(cluster: Cluster) -> None:
+    """Serve the shortest remaining time first."""
+    _serve(cluster, sorted(cluster.active, key=partial(_time_left, cluster)))
+
+
+def tetris(cluster: Cluster) -> None:
+    """Serve by packing and by remaining time, each relative to its mean (Tetris, SIGCOMM'14)."""
+    if not cluster.active:
+        return
+    setting, bundle = cluster.setting, _bundle(cluster)
+    shortness = np.array([1.0 / _time_left(cluster, job) for job in cluster.active])
+    needs = np.array([cluster.need(job, *bundle) for job in cluster.active], float)
+    packing = (needs / (setting.cpus, setting.gpus)).sum(1)
+    score = packing / packing.mean() + shortness / shortness.mean()
+    _serve(cluster, [cluster.active[i] for i in np.argsort(-score, kind="stable")])
+
+
+def optimus(cluster: Cluster, believed: Speeds | None = None) -> None:
+    """Give the worker or server that saves most time, while one does (Optimus, EuroSys'18)."""
+    speeds = cluster.speeds if believed is None else believed
+
+    def rate(job: Job, more: tuple[int, int]) -> float:
+        servers = job.servers + more[1] if cluster.setting.has_servers else 0
+        return max(1e-9, float(speeds[job.type, servers, job.workers + more[0]]))
+
+    def best(job: Job) -> tuple[float, tuple[int, int]]:
+        if not cluster.setting.has_servers and not job.workers:
+            return math.inf, (1, 0)
+        if cluster.setting.has_servers and not (job.workers and job.servers):
+            return math.inf, (int(not job.workers), int(not job.servers))
+        left, found = job.epochs - job.done, (0.0, (0, 0))
+        for more, fits in zip(TASKS[:2], cluster.allowed(job), strict=False):
+            if fits:
+                found = max(found, (left / rate(job, (0, 0)) - left / rate(job, more), more))
+        return found
+
+    _greedily(cluster, best)
+
+
+def greedy(cluster: Cluster, on_step: OnStep | None = None) -> None:
+    """Give the step that adds most to the slot's reward (eq. 1), by true speeds."""
+
+    def best(job: Job) -> tuple[float, tuple[int, int]]:
+        now, found = cluster.rate(job), (0.0, (0, 0))
+        for more, fits in zip(TASKS, cluster.allowed(job), strict=False):
+            if fits:
+                found = max(found, ((cluster.rate(job, more) - now) / job.epochs, more))
+        return found
+
+    _greedily(cluster, best, on_step)
+
+
+def _greedily(
+    cluster: Cluster,
+    best: Callable[[Job], tuple[float, tuple[int, int]]],
+    on_step: OnStep | None = None,
+) -> None:
+    """Take the best step of all jobs while it gains something and fits."""
+    heap: list[tuple[float, int, tuple[int, int], Job]] = []
+
+    def push(job: Job) -> None:
+        gain, more = best(job)
+        if gain > 0.0:
+            heapq.heappush(heap, (-gain, job.number, more, job))
+
+    for job in cluster.active:
+        push(job)
+    while heap:
+        _, _, more, job = heapq.heappop(heap)
+        if on_step is not None:
+            on_step(job, more)
+        if not cluster.give(job, *more):
+            break
+        push(job)
+
+
+def fitted(speeds: Speeds, samples: int, seed: int) -> Speeds:
+    """Return the speeds that Optimus' model gives when it is fitted to a few sizes of each type.
+
+    Its seconds per sample with w workers and p servers are a/p + (b + c w + d p)/w + e/(p w), all
+    coefficients at least 0 (EuroSys'18, section 3.2).
+    """
+    chance, most = np.random.default_rng(seed), speeds.shape[2]
+    servers, workers = np.meshgrid(np.arange(1, most), np.arange(1, most), indexing="ij")
+    w, p = workers.reshape(-1).astype(float), servers.reshape(-1).astype(float)
+    basis = np.stack([w / p, np.ones_like(w), w, p, 1 / p], -1)
+    found = np.zeros_like(speeds)
+    for k, of_type in enumerate(speeds):
+        rate = of_type[1:, 1:].reshape(-1)
+        known = chance.choice(len(rate), samples, replace=False)
+        parts = _non_negative(basis[known], (w / rate)[known])
+        found[k, 1:, 1:] = (w / np.maximum(1e-6, basis @ parts)).reshape(workers.shape)
+    return found
+
+
+def _non_negative(basis: Speeds, target: Speeds, rounds: int = 4000) -> Speeds:
+    """Least squares with coefficients of at least 0, by multiplicative updates."""
+    found = np.full(basis.shape[1], 0.01)
+    square, mixed = basis.T @ basis, basis.T @ target
+    for _ in range(rounds):
+        found *= np.maximum(mixed, 1e-12) / np.maximum(square @ found, 1e-12)
+    return found
+
+
+RULES: dict[str, Rule] = {
+    "drf": drf,
+    "optimus": optimus,
+    "greedy": greedy,
+    "srtf": srtf,
+    "tetris": tetris,
+}

@@ -1,0 +1,149 @@
+"""How a network learns here: warm-up, then rollouts of one trace with their mean as the baseline.
+
+The paper's learner (``published_learner``) does not improve on its teacher here: some 50 actions
+share one noisy reward. What does: all rollouts of a trace see the same arrivals, so that their mean
+return per slot explains what the arrivals caused; the reward of a slot is minus the number of jobs;
+updates are clipped; labels are smoothed; one small network serves every job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from bftrainer.decide.policies.dl2_network import Array, Network, fresh
+from bftrainer.lab.papers.dl2.action_loop import Acting, Labels, Scores, step_of
+from bftrainer.lab.papers.dl2.cluster import Cluster, draw_trace, play
+from bftrainer.lab.papers.dl2.rules import OnStep
+from bftrainer.lab.papers.dl2.setting import Setting
+from bftrainer.lab.papers.dl2.speeds import Speeds
+from bftrainer.lab.teach.batches import Batch, Step, batch_of
+from bftrainer.lab.teach.learner import Adam, improve, warm_up
+
+WIDTH = 48
+TRAINING = range(100)  # seeds of traces
+IMITATED = TRAINING[:20]
+VALIDATION = range(1000, 1004)
+ROLLOUTS = 4
+MOST_STEPS = 6000  # of an iteration
+LONGEST_SLOTS = 400
+DISCOUNT = 0.97
+EVERY = 10  # iterations between validations
+
+Teacher = Callable[..., None]  # a rule with ``on_step``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Learnt:
+    """What a run of the learner left."""
+
+    warmed_up: Network
+    best: Network  # of all validations
+    last: Network
+    curve: tuple[tuple[int, float], ...]  # iteration, validation's mean completion time
+
+
+def labels_of(setting: Setting, speeds: Speeds, teacher: Teacher) -> Batch:
+    """Return the teacher's steps on the traces for imitation."""
+    steps: list[Step] = []
+    for seed in IMITATED:
+        cluster = Cluster(setting, speeds, draw_trace(setting, seed))
+        while not cluster.has_ended:
+            labels = Labels(cluster)
+            on_step: OnStep = labels.note
+            teacher(cluster, on_step=on_step)
+            labels.end()
+            steps += labels.steps
+            cluster.end_slot()
+    return batch_of(steps)
+
+
+def evaluate(setting: Setting, speeds: Speeds, scores: Scores, seeds: range) -> list[float]:
+    """Return the mean completion time of each trace, in slots."""
+    return [
+        play(
+            Cluster(setting, speeds, draw_trace(setting, seed), seed),
+            Acting(scores=scores, chance=np.random.default_rng(seed)),
+        )
+        for seed in seeds
+    ]
+
+
+def imitate(
+    setting: Setting, speeds: Speeds, teacher: Teacher, seed: int, smooth: float = 0.0
+) -> Network:
+    """Return a network that does what the teacher does."""
+    network = fresh(setting.features, setting.per_job, setting.window, WIDTH, seed)
+    return warm_up(network, labels_of(setting, speeds, teacher), seed=seed, smooth=smooth)
+
+
+def learn(
+    setting: Setting,
+    speeds: Speeds,
+    teacher: Teacher,
+    *,
+    seed: int,
+    iterations: int,
+    smooth: float = 0.2,
+    rate: float = 0.002,
+) -> Learnt:
+    """Warm up and improve; the best validation's network is kept."""
+    network = warmed_up = best = imitate(setting, speeds, teacher, seed, smooth)
+    adam, chance = Adam(rate=rate), np.random.default_rng((seed, 47))
+    validate = partial(evaluate, setting, speeds, seeds=VALIDATION)
+    least = float(np.mean(validate(network.scores)))
+    curve = [(0, least)]
+    for iteration in range(1, iterations + 1):
+        steps, advantages = _experience(setting, speeds, network, chance)
+        network = improve(network, batch_of(steps), advantages, adam, chance)
+        if iteration % EVERY == 0:
+            curve.append((iteration, float(np.mean(validate(network.scores)))))
+            if curve[-1][1] < least:
+                least, best = curve[-1][1], network
+    return Learnt(warmed_up=warmed_up, best=best, last=network, curve=tuple(curve))
+
+
+def _experience(
+    setting: Setting, speeds: Speeds, network: Network, chance: np.random.Generator
+) -> tuple[list[Step], Array]:
+    """Play one trace several times; return steps with how much better than the mean they led."""
+    trace = int(chance.integers(len(TRAINING)))
+    runs = [_rollout(setting, speeds, network, TRAINING[trace], chance) for _ in range(ROLLOUTS)]
+    returns = np.zeros((ROLLOUTS, max(len(run) for run in runs) + 1))
+    for i, run in enumerate(runs):
+        for slot in reversed(range(len(run))):
+            returns[i, slot] = run[slot][1] + DISCOUNT * returns[i, slot + 1]
+    better = returns - returns.mean(0)
+    better /= better[:, :-1].std() + 1e-6
+    found = [
+        (step, better[i, slot])
+        for i, run in enumerate(runs)
+        for slot, (steps, _) in enumerate(run)
+        for step in steps
+    ]
+    if len(found) > MOST_STEPS:
+        found = [found[i] for i in chance.choice(len(found), MOST_STEPS, replace=False)]
+    return [step for step, _ in found], np.array([gain for _, gain in found])
+
+
+def _rollout(
+    setting: Setting, speeds: Speeds, network: Network, trace: int, chance: np.random.Generator
+) -> list[tuple[list[Step], float]]:
+    """Play a trace; return steps and reward of each slot."""
+    cluster = Cluster(setting, speeds, draw_trace(setting, trace), trace)
+    steps: list[Step] = []
+    act = Acting(
+        scores=network.scores,
+        chance=chance,
+        on_action=lambda rows, mask, action: steps.append(step_of(rows, mask, action)),
+    )
+    slots: list[tuple[list[Step], float]] = []
+    while not cluster.has_ended and cluster.now < LONGEST_SLOTS:
+        steps = []
+        act(cluster)
+        cluster.end_slot()
+        slots.append((steps, -float(len(cluster.active))))
+    return slots

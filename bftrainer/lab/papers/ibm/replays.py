@@ -1,0 +1,108 @@
+"""One experiment with one seed: its setting, and what comes of it. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bftrainer.lab.papers.ibm.jobs import ELASTIC, World, read_world, with_caps_of_the_largest_batch
+from bftrainer.lab.papers.ibm.scenario import Cluster
+from bftrainer.lab.papers.ibm.simulator import Rules, Simulation
+from bftrainer.lab.papers.ibm.workload import Arrivals, draw_jobs
+
+ORDERED, FREE = "ordered", "free"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Change:
+    """What a row of the sensitivity table changes."""
+
+    name: str = "as fitted"
+    fit: str = ORDERED
+    largest_batch_fits: bool = False
+    network: float = 1.0  # factor on t_comm
+    k_max: int = 10
+    delta_min: float = 0.0  # 0: decisions at every event
+    arrivals: tuple[float, float] | None = None  # high, low; None: the fit's
+    overtakes: bool = True
+    passes_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Experiment:
+    """The setting of one run."""
+
+    seed: int
+    gpus: int = 40
+    minutes: float = 720.0  # in which jobs arrive
+    batch: str = ELASTIC  # or that of the baseline: random, max, min
+    waits: bool = False
+    change: Change = Change()
+    # Of a benchmark with one category; None: all, with their own lengths and the fit's arrivals.
+    category: int | None = None
+    high: float = 0.0  # jobs per minute
+    low: float = 0.0
+    period_min: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What an experiment leaves."""
+
+    n_jobs: int
+    sjs: float  # %
+    drop_ratio: float  # %
+    jct_min: float  # mean
+    completed: int  # while jobs arrive
+
+
+BENCHMARK_MINUTES = 30.0  # every job of a benchmark of one category, section IV-A
+
+
+def play(_: Cluster, run: Experiment) -> Record:
+    """Play one experiment."""
+    world, change = _world(run.change), run.change
+    categories, arrivals = world.categories, _arrivals(world, run)
+    if run.category is not None:
+        categories = (replace(world.categories[run.category - 1], minutes=BENCHMARK_MINUTES),)
+    jobs = draw_jobs(world, categories, arrivals, run.batch, run.seed)
+    rules = Rules(
+        gpus=run.gpus,
+        waits=run.waits,
+        delta_min=change.delta_min or None,
+        overtakes=change.overtakes,
+        passes_over=change.passes_over,
+    )
+    outcome = Simulation(jobs, rules).run()
+    return Record(
+        n_jobs=outcome.n_jobs,
+        sjs=outcome.sjs,
+        drop_ratio=outcome.drop_ratio,
+        jct_min=float(outcome.completion_min.mean()),
+        completed=int(np.searchsorted(outcome.ends_min, run.minutes, side="right")),
+    )
+
+
+def _world(change: Change) -> World:
+    world = replace(read_world(change.fit), k_max=change.k_max)
+    if change.largest_batch_fits:
+        world = with_caps_of_the_largest_batch(world)
+    categories = [replace(one, comm=change.network * one.comm) for one in world.categories]
+    return replace(world, categories=tuple(categories))
+
+
+def _arrivals(world: World, run: Experiment) -> Arrivals:
+    if run.category is not None:
+        return Arrivals(minutes=run.minutes, high=run.high, low=run.low, period_min=run.period_min)
+    mean_min = sum(one.minutes for one in world.categories) / len(world.categories)
+    high, low = run.change.arrivals or (dict(world.high)[run.gpus], dict(world.low)[run.gpus])
+    per_min = run.gpus / mean_min  # one job per GPU and mean length
+    return Arrivals(
+        minutes=run.minutes, high=high * per_min, low=low * per_min, period_min=run.period_min
+    )
+
+
+def longest_first(run: Experiment) -> tuple[object, ...]:
+    """Return the sort key of an experiment."""
+    return (-run.gpus, not run.waits, -run.minutes, run.change.name, run.seed, run.batch)

@@ -1,0 +1,58 @@
+"""Whether elastic batches stay ahead of the baseline when an assumption is changed."""
+
+from __future__ import annotations
+
+from bftrainer.lab.papers.findings import Line, Reproduced, Table
+from bftrainer.lab.papers.ibm.extent import Seeds
+from bftrainer.lab.papers.ibm.published import EXPECTED
+from bftrainer.lab.papers.ibm.replays import FREE, Change, Experiment
+from bftrainer.lab.papers.ibm.tables import CELLS, experiments, means
+from bftrainer.lab.papers.paper import Records
+
+CHANGES = (
+    Change(name="free fit: category 1 need not scale best", fit=FREE),
+    Change(name="the largest batch fits one GPU", largest_batch_fits=True),
+    Change(name="t_comm halved", network=0.5),
+    Change(name="t_comm doubled", network=2.0),
+    Change(name="k_max 20", k_max=20),
+    Change(name="decisions every 10 min", delta_min=10.0),
+    Change(name="decisions every 15 min", delta_min=15.0),
+    Change(name="arrivals of the text, per GPU", arrivals=(1.0, 0.25)),
+    Change(name="arrivals never overtake", overtakes=False),
+    Change(name="who waits may be overtaken", passes_over=True),
+)
+
+
+def runs(extent: Seeds) -> tuple[Experiment, ...]:
+    """Return the experiments of Table III for each change."""
+    return tuple(run for change in CHANGES for run in _runs(change, extent))
+
+
+def _runs(change: Change, extent: Seeds) -> tuple[Experiment, ...]:
+    return experiments(40, 720.0, extent.sensitivity, change)
+
+
+def find(records: Records, extent: Seeds) -> Reproduced:
+    """Compare elastic batches with the baseline, row by row."""
+    lines: list[Line] = []
+    rows: list[tuple[str, ...]] = []
+    for change in CHANGES:
+        found = means(records, _runs(change, extent))
+        ours, other = found["elastic, drop"], found["baseline, drop"]
+        waiting, others_waiting = found["elastic, queue"], found["baseline, queue"]
+        is_ahead = (
+            ours["sjs"] > other["sjs"]
+            and ours["drop_ratio"] < other["drop_ratio"]
+            and ours["jct_min"] < other["jct_min"]
+            and waiting["sjs"] > others_waiting["sjs"]
+            and waiting["jct_min"] < others_waiting["jct_min"]
+        )
+        fewer = other["drop_ratio"] - ours["drop_ratio"]
+        lines.append(
+            EXPECTED.line("sensitivity", "ahead", fewer, holds=is_ahead, change=change.name)
+        )
+        values = (found[name] for name in CELLS)
+        cells = (f"{v['sjs']:.1f} / {v['drop_ratio']:.1f} / {v['jct_min']:.1f}" for v in values)
+        rows.append((change.name, *cells))
+    table = Table(headers=("SJS %, drop %, JCT min", *CELLS), rows=tuple(rows))
+    return Reproduced(lines=tuple(lines), tables=(table,))

@@ -1,0 +1,122 @@
+"""Table II: scaling factors; Tables III and IV: all categories, bursts of arrivals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bftrainer.lab.papers.findings import Line, Reproduced, Table
+from bftrainer.lab.papers.ibm.extent import Seeds, seeds
+from bftrainer.lab.papers.ibm.jobs import ELASTIC, read_world
+from bftrainer.lab.papers.ibm.published import EXPECTED
+from bftrainer.lab.papers.ibm.replays import ORDERED, Change, Experiment, Record
+from bftrainer.lab.papers.paper import Records
+
+CELLS = {  # row of Tables III and IV -> batch, whether jobs wait
+    "elastic, drop": (ELASTIC, False),
+    "baseline, drop": ("random", False),
+    "elastic, queue": (ELASTIC, True),
+    "baseline, queue": ("random", True),
+}
+MEASURES = ("sjs", "drop_ratio", "jct_min")
+FEWEST_DROPPED, MOST_DROPPED = 0.5, 2.0  # %, at 400 GPUs: rare events, of few seeds
+
+
+def table2(_: Records, __: Seeds) -> Reproduced:
+    """Scaling factors of category 1 on two GPUs."""
+    world = read_world(ORDERED)
+    table = EXPECTED.tables["table2"]
+    return Reproduced(
+        lines=tuple(
+            EXPECTED.line(
+                "table2",
+                "factor",
+                world.factor(world.categories[0], 2 * share, 2),
+                paper=paper,
+                share=share,
+            )
+            for share, paper in zip(table["columns"], table["rows"]["factor"], strict=True)
+        )
+    )
+
+
+def table3_runs(extent: Seeds) -> tuple[Experiment, ...]:
+    """Return 40 GPUs, 720 min."""
+    return experiments(40, 720.0, extent.table3)
+
+
+def table4_runs(extent: Seeds) -> tuple[Experiment, ...]:
+    """Return 400 GPUs, 480 min."""
+    return experiments(400, 480.0, extent.table4)
+
+
+def experiments(
+    gpus: int, minutes: float, number: int, change: Change | None = None
+) -> tuple[Experiment, ...]:
+    """Return the experiments of the four rows."""
+    return tuple(
+        Experiment(
+            seed=seed, gpus=gpus, minutes=minutes, batch=batch, waits=waits,
+            change=change or Change(),
+        )
+        for batch, waits in CELLS.values()
+        for seed in seeds(number)
+    )  # fmt: skip
+
+
+def table3(records: Records, extent: Seeds) -> Reproduced:
+    """40 GPUs."""
+    return _table("table3", records, table3_runs(extent))
+
+
+def table4(records: Records, extent: Seeds) -> Reproduced:
+    """400 GPUs."""
+    return _table("table4", records, table4_runs(extent))
+
+
+def means(records: Records, runs: Sequence[Experiment]) -> dict[str, dict[str, float]]:
+    """Return the means over seeds: row -> measure -> value."""
+    return {
+        name: {
+            measure: float(np.mean([getattr(one, measure) for one in found]))
+            for measure in MEASURES
+        }
+        for name, found in _by_cell(records, runs).items()
+    }
+
+
+def _by_cell(records: Records, runs: Sequence[Experiment]) -> dict[str, list[Record]]:
+    return {
+        name: [records[run] for run in runs if (run.batch, run.waits) == cell]
+        for name, cell in CELLS.items()
+    }
+
+
+def _table(result: str, records: Records, runs: Sequence[Experiment]) -> Reproduced:
+    published, ours = EXPECTED.tables[result], means(records, runs)
+    lines: list[Line] = []
+    for name, values in published["rows"].items():
+        for measure, paper in zip(published["columns"], values, strict=True):
+            if paper is None:
+                continue
+            value = ours[name][measure]
+            if (result, name, measure) == ("table4", "elastic, drop", "drop_ratio"):
+                holds = FEWEST_DROPPED <= value <= MOST_DROPPED
+                lines.append(EXPECTED.line(result, "few dropped", value, paper=paper, holds=holds))
+            else:
+                lines.append(EXPECTED.line(result, measure, value, paper=paper, cell=name))
+    spread = tuple(
+        (name, *(_mean_and_deviation([getattr(r, m) for r in found]) for m in MEASURES))
+        for name, found in _by_cell(records, runs).items()
+    )
+    return Reproduced(
+        lines=tuple(lines),
+        tables=(
+            Table(headers=("", "SJS efficiency, %", "drop ratio, %", "JCT, min"), rows=spread),
+        ),
+    )
+
+
+def _mean_and_deviation(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.2f} ± {np.std(values):.2f}"

@@ -1,0 +1,95 @@
+"""What the reproduction of a paper consists of.
+
+A ``Paper`` chooses a scenario (what is replayed), and names its results. A result says which
+replays it needs and computes its findings from their records. Replays are asked for by value, so
+results that need the same replay share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from bftrainer.lab.papers.findings import Reproduced
+from bftrainer.model.errors import UsageError
+
+Records = Mapping[Any, Any]  # replay -> what it left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How much is replayed; papers add their sweeps and spans."""
+
+    name: str
+    shortened: str = ""  # what is left out; empty: nothing
+
+
+class Scenario(Protocol):
+    """What is replayed: a workload, and a machine where the paper has one. Pickled."""
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether the paper's values can be expected."""
+
+    def remarks(self) -> list[str]:
+        """Return what a reader must know before any value."""
+
+    def summary(self) -> str:
+        """Return one sentence for the report."""
+
+    def document(self) -> dict[str, Any]:
+        """Return what the JSON document says of it, by section."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One result of a paper's evaluation.
+
+    ``missing`` says why the available data cannot give it; then nothing is replayed.
+    """
+
+    result_id: str
+    shows: str  # what the paper shows
+    how: str  # how ours is computed
+    why: str = ""  # lines deviate by more than the tolerance
+    tolerance: float = 2.0  # points, or percent
+    runs: Callable[[Any], tuple[Hashable, ...]] = lambda _: ()  # extent -> replays
+    find: Callable[[Records, Any], Reproduced] | None = None  # records, extent -> finding
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paper:
+    """A paper's evaluation.
+
+    ``choose_scenario`` gets the trace that the user named, the directory of original data (either
+    may be None) and the extent; it raises TraceError for a file that cannot be read. ``play`` is a
+    function of a module: it is sent to other processes. ``cost`` orders replays, the longest
+    first.
+    """
+
+    citation: str
+    section: str  # of the evaluation
+    results: tuple[Result, ...]
+    full: Extent
+    quick: Extent
+    choose_scenario: Callable[[Path | None, Path | None, Any], Scenario]
+    play: Callable[[Any, Any], Any]  # scenario, replay -> record
+    cost: Callable[[Any], tuple[Any, ...]] = lambda _: ()
+    reads_trace: bool = True  # False: it draws what it replays, and has no use for a trace
+
+    def choose(self, only: Iterable[str]) -> tuple[Result, ...]:
+        """Return the named results in the paper's order, all if none is named.
+
+        Raises:
+            UsageError: BFT-4160, there is no such result.
+        """
+        wanted = {name.lower() for name in only}
+        known = [result.result_id for result in self.results]
+        for name in sorted(wanted - set(known)):
+            raise UsageError(
+                "BFT-4160", f"There is no result called {name[:60]!r}.", f"Use {', '.join(known)}."
+            )
+        return tuple(r for r in self.results if not wanted or r.result_id in wanted)

@@ -1,0 +1,63 @@
+"""One plan of a study: its setting, and what a planner finds. Both are plain data."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from bftrainer.lab.papers.rubberband.scenario import Rented
+from bftrainer.study.plan.cloud import Cloud
+from bftrainer.study.plan.exact import exact
+from bftrainer.study.plan.experiment import Experiment
+from bftrainer.study.plan.greedy import Reading, greedy
+from bftrainer.study.plan.naive import naive
+from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.plan.stage_cost import Costs, Planned
+from bftrainer.study.plan.static import static
+
+
+class Planner(enum.StrEnum):
+    """Who plans."""
+
+    STATIC = "static"
+    NAIVE = "naive"
+    LITERAL = "Alg. 2 literal"
+    REPAIRED = "Alg. 2 repaired"
+    EXACT = "exact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planning:
+    """A study that is to be planned."""
+
+    experiment: Experiment
+    scaling: Scaling
+    cloud: Cloud
+    deadline_s: float
+    planner: Planner
+    most: int = 512  # GPUs
+
+    def costs(self) -> Costs:
+        """Return what plans of the study take."""
+        return Costs(experiment=self.experiment, scaling=self.scaling, cloud=self.cloud)
+
+
+def play(_: Rented, run: Planning) -> Planned | None:
+    """Plan one study; None: no plan is in time."""
+    costs, deadline_s, most = run.costs(), run.deadline_s, run.most
+    match run.planner:
+        case Planner.STATIC:
+            return static(costs, deadline_s, most)
+        case Planner.NAIVE:
+            return naive(costs, deadline_s, most)
+        case Planner.LITERAL:
+            return greedy(costs, deadline_s, most, Reading.LITERAL)
+        case Planner.REPAIRED:
+            return greedy(costs, deadline_s, most, Reading.REPAIRED)
+        case Planner.EXACT:
+            return exact(costs, deadline_s, most)
+
+
+def longest_first(run: Planning) -> tuple[int, bool]:
+    """Order runs: the exact plans of many trials take longest."""
+    return -run.experiment[0].trials, run.planner is not Planner.EXACT

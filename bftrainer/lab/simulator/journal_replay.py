@@ -1,0 +1,61 @@
+"""Repeats the decisions in a daemon's journal and compares the plans.
+
+Every journalled decision contains its full input. Equal hashes of all plans show that daemon and
+simulator decide alike. Called by ``bftrainer replay`` and by the end-to-end tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+
+from bftrainer.decide.isolation import decide_surely
+from bftrainer.decide.policies.base import load_policy
+from bftrainer.journal.records import JournalEntry
+from bftrainer.model.canonical import digest
+from bftrainer.model.decision import DecisionRecord, Plan
+
+KIND = "decision"  # of the entries that hold decisions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """A recorded decision and its repetition."""
+
+    seq: int  # of the journal's entry
+    at_s: float
+    recorded_sha256: str  # of the plan
+    sha256: str  # of the plan taken again
+    differing: tuple[str, ...]  # fields of the plan
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether it is the same plan."""
+        return self.sha256 == self.recorded_sha256
+
+
+def take_again(entries: Iterable[JournalEntry]) -> Iterator[Again]:
+    """Repeat every recorded decision in order; other entries are skipped.
+
+    Raises:
+        UsageError: BFT-3050, a recorded policy is not installed.
+        CanonicalError: BFT-2220, this release cannot read the form of an entry.
+    """
+    for entry in entries:
+        if entry.kind != KIND:
+            continue
+        record = entry.payload_as(DecisionRecord)
+        plan = decide_surely(record.input, load_policy(record.input.settings.policy))
+        recorded, now = digest(record.plan), digest(plan)
+        yield Again(
+            seq=entry.seq,
+            at_s=record.input.now_s,
+            recorded_sha256=recorded,
+            sha256=now,
+            differing=() if now == recorded else _differing(record.plan, plan),
+        )
+
+
+def _differing(one: Plan, other: Plan) -> tuple[str, ...]:
+    names = [field.name for field in fields(Plan)]
+    return tuple(n for n in names if digest(replace(one, **{n: getattr(other, n)})) != digest(one))

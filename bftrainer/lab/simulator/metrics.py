@@ -1,0 +1,197 @@
+"""The figures of merit of a replay: the paper's and a few of ours.
+
+Source: BFTrainer paper, section 4.1: resource integral (eq. 17), N_eq (eq. 18), A_e (samples
+processed on the fragments), A_s (samples that N_eq static nodes, shared equally by P_jmax
+trainers, would have processed), U = A_e / A_s. Samples beyond a trainer's end do not count.
+Fairness: R. Jain et al., DEC-TR-301 (1984). Formulas and units of every
+figure are in docs/design/simulator.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+import numpy as np
+
+from bftrainer.lab.simulator.replay import Outcome
+from bftrainer.lab.simulator.trainers import SimTrainer
+from milp.problem import Curve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Figures of merit of one replay; times in seconds, amounts in samples.
+
+    ``None`` for means over nothing. Except for the times of decisions, which are wall-clock
+    times, all values are the same in every replay with the same settings.
+    """
+
+    utilization: float  # U = a_e / a_s
+    n_eq: float
+    a_e: float
+    a_s: float
+    resource_integral_node_h: float
+    node_share_training: float  # of the resource integral
+    node_share_held: float  # with a pilot of ours
+    cost_preemption: float  # share of a_s
+    cost_rescale: float  # share of a_s
+    cost_unused: float  # share of a_s: the rest of what is missing
+    events: int
+    decisions: int
+    rescales: int
+    preemptions: int
+    pilots_per_first_step: float | None  # requested, by those whose node made a first step
+    submitted: int
+    completed: int
+    runtime_mean_s: float | None  # first start to end, of the completed
+    runtime_median_s: float | None
+    queue_time_mean_s: float | None  # submission to first start, of those that started
+    queue_time_max_s: float | None
+    jct_mean_s: float | None  # submission to end, of the completed
+    jct_median_s: float | None
+    jct_p90_s: float | None
+    jain_index: float | None  # of the mean rates of trainers that ran, by their rate on one node
+    slowdown_mean: float | None  # runtime over runtime at the equal static share
+    slowdown_max: float | None
+    decision_ms_mean: float
+    decision_ms_p50: float | None
+    decision_ms_p99: float | None
+    decision_ms_max: float | None
+
+
+def measure(outcome: Outcome, *, decision_s: Sequence[float] = ()) -> Metrics:
+    """Compute the metrics of a replay; ``decision_s``: duration of each decision, if recorded."""
+    tally = outcome.tally
+    begin_s, end_s = outcome.trace.span_s
+    span_s = end_s - begin_s
+    n_eq = tally.node_s_offered / span_s
+    a_e = sum(min(t.done, t.submission.samples) for t in outcome.trainers)
+    a_s = static_outcome(outcome, n_eq, span_s)
+    runtimes = [r for t in outcome.trainers if (r := runtime_s(t)) is not None]
+    queued = [q for t in outcome.trainers if (q := queue_time_s(t)) is not None]
+    jct = completion_times_s(outcome)
+    slowdowns = _slowdowns(outcome.trainers, n_eq / outcome.settings.p_jmax)
+    offered = max(tally.node_s_offered, 1e-9)
+    lost = tally.preemption_cost + tally.rescale_cost
+    return Metrics(
+        utilization=a_e / a_s if a_s else 0.0,
+        n_eq=n_eq,
+        a_e=a_e,
+        a_s=a_s,
+        resource_integral_node_h=tally.node_s_offered / 3600.0,
+        node_share_training=tally.node_s_used / offered,
+        node_share_held=tally.node_s_held / offered,
+        cost_preemption=tally.preemption_cost / a_s if a_s else 0.0,
+        cost_rescale=tally.rescale_cost / a_s if a_s else 0.0,
+        cost_unused=(a_s - a_e - lost) / a_s if a_s else 0.0,
+        events=tally.events,
+        decisions=tally.decisions,
+        rescales=sum(t.rescales for t in outcome.trainers),
+        preemptions=sum(t.preemptions for t in outcome.trainers),
+        pilots_per_first_step=(
+            tally.pilots / tally.pilots_trained if tally.pilots_trained else None
+        ),
+        submitted=len(outcome.trainers),
+        completed=len(jct),
+        runtime_mean_s=_mean(runtimes),
+        runtime_median_s=_quantile(runtimes, 0.5),
+        queue_time_mean_s=_mean(queued),
+        queue_time_max_s=max(queued, default=None),
+        jct_mean_s=_mean(jct),
+        jct_median_s=_quantile(jct, 0.5),
+        jct_p90_s=_quantile(jct, 0.9),
+        jain_index=jain(outcome.trainers, end_s),
+        slowdown_mean=_mean(slowdowns),
+        slowdown_max=max(slowdowns, default=None),
+        decision_ms_mean=1e3 * tally.decide_s / max(1, tally.decisions),
+        decision_ms_p50=_ms(_quantile(decision_s, 0.5)),
+        decision_ms_p99=_ms(_quantile(decision_s, 0.99)),
+        decision_ms_max=_ms(max(decision_s, default=None)),
+    )
+
+
+def static_outcome(outcome: Outcome, n_eq: float, span_s: float) -> float:
+    """Return A_s in samples: N_eq nodes shared equally by P_jmax trainers over the span.
+
+    Trainers of different curves do their own work there, one after the other in P_jmax
+    places, so that slow ones take more of the time: the harmonic mean of the rates, by the
+    samples of each trainer that took part.
+    """
+    return static_samples(outcome.trainers, n_eq, outcome.settings.p_jmax, span_s)
+
+
+def static_samples(
+    trainers: Sequence[SimTrainer], n_eq: float, p_jmax: int, span_s: float
+) -> float:
+    """Return A_s of trainers that have had N_eq nodes on average."""
+    took_part = [t for t in trainers if t.started_s is not None] or trainers
+    share = n_eq / p_jmax
+    works: dict[Curve, float] = {}
+    for t in took_part:
+        works[t.submission.curve] = works.get(t.submission.curve, 0.0) + t.submission.samples
+    rates = {curve: _rate(curve, share) for curve in works}
+    if not works or not all(rates.values()):
+        return 0.0
+    time_s = sum(samples / rates[c] for c, samples in works.items())
+    return sum(works.values()) / time_s * p_jmax * span_s
+
+
+def completion_times_s(outcome: Outcome) -> list[float]:
+    """Submission to end of every trainer that is complete, in FCFS order (JCT)."""
+    return [
+        t.finished_s - t.record.submitted_s for t in outcome.trainers if t.finished_s is not None
+    ]
+
+
+def runtime_s(trainer: SimTrainer) -> float | None:
+    """First start to end; none while it is not complete."""
+    if trainer.finished_s is None or trainer.started_s is None:
+        return None
+    return trainer.finished_s - trainer.started_s
+
+
+def queue_time_s(trainer: SimTrainer) -> float | None:
+    """Submission to first start; none while it has not started."""
+    return None if trainer.started_s is None else trainer.started_s - trainer.record.submitted_s
+
+
+def _slowdowns(trainers: Sequence[SimTrainer], share: float) -> list[float]:
+    """Runtime of the complete ones over that at an equal static share of the nodes."""
+    found = []
+    for trainer in trainers:
+        ran_s, rate = runtime_s(trainer), _rate(trainer.submission.curve, share)
+        if ran_s is not None and rate > 0:
+            found.append(ran_s * rate / trainer.submission.samples)
+    return found
+
+
+def jain(trainers: Sequence[SimTrainer], end_s: float) -> float | None:
+    """Fairness of the mean rates, each relative to its trainer's rate on one node."""
+    shares = []
+    for t in trainers:
+        if t.started_s is None:
+            continue
+        ran_s = (end_s if t.finished_s is None else t.finished_s) - t.started_s
+        if ran_s > 0 and t.rates[1] > 0:
+            shares.append(min(t.done, t.submission.samples) / ran_s / t.rates[1])
+    square = sum(s * s for s in shares)
+    return sum(shares) ** 2 / (len(shares) * square) if square else None
+
+
+def _rate(curve: Curve, size: float) -> float:
+    """Samples per second at a size that need not be whole, linear from (0, 0) on."""
+    return float(np.interp(size, (0, *curve.sizes), (0.0, *curve.samples_per_s)))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return mean(values) if values else None
+
+
+def _quantile(values: Sequence[float], share: float) -> float | None:
+    return float(np.quantile(values, share)) if values else None
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds

@@ -1,0 +1,124 @@
+"""The paper's cost model: a rescale costs samples, everything else is instantaneous.
+
+Source: BFTrainer paper, sections 3.4 and 4.1, and its published replayer: progress is the
+integral of the rate. At each event a trainer that loses nodes loses R_dw times its previous rate
+in samples; one that a decision resizes loses R_up or R_dw times its previous rate (nothing from
+size 0). The completion of a trainer is noticed at the next event.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from bftrainer.lab.simulator.tally import Tally
+from bftrainer.lab.simulator.trainers import SimTrainer
+from bftrainer.lab.workloads.submission import Submission
+from bftrainer.model.decision import PilotView, Plan
+from bftrainer.model.trainer import MeasuredCosts
+
+
+class PaperModel:
+    """Progress and costs of the trainers that may run."""
+
+    next_event_s = math.inf  # nothing happens between events
+    claims_nodes = False
+    sees_arrivals = False  # before the next event
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self._now_s = -math.inf
+        self._running: dict[str, SimTrainer] = {}
+        self._holder: dict[str, SimTrainer] = {}
+
+    def begin(self, now_s: float) -> None:
+        """Start the clock."""
+        self._now_s = now_s
+
+    def known_costs(self, submission: Submission) -> MeasuredCosts:
+        """Return the rescale costs of the workload."""
+        return MeasuredCosts(
+            rescale_up_s=submission.rescale_up_s, rescale_down_s=submission.rescale_down_s
+        )
+
+    def detection_s(self) -> float:
+        """Return 0: a change is seen at once."""
+        return 0.0
+
+    def step(self) -> bool:
+        """Do nothing: no event happens between decisions."""
+        return False
+
+    def admit(self, trainer: SimTrainer) -> None:
+        """Let a trainer take part."""
+        self._running[trainer.trainer_id] = trainer
+
+    def advance(self, now_s: float) -> None:
+        """Train up to ``now_s``."""
+        span_s = now_s - self._now_s
+        self._now_s = now_s
+        for trainer in self._running.values():
+            trainer.done += span_s * trainer.rate
+            trainer.node_s += span_s * len(trainer.nodes)
+            self.tally.node_s_used += span_s * len(trainer.nodes)
+
+    def lose(self, nodes: Iterable[str]) -> None:
+        """Return nodes to the batch system without notice."""
+        losers: dict[str, tuple[SimTrainer, float]] = {}
+        for node in nodes:
+            trainer = self._holder.pop(node, None)
+            if trainer is not None:
+                losers.setdefault(trainer.trainer_id, (trainer, trainer.rate))
+                trainer.nodes.discard(node)
+        for trainer, rate in losers.values():
+            fine = trainer.submission.rescale_down_s * rate
+            trainer.done -= fine
+            trainer.preemptions += 1
+            self.tally.preemption_cost += fine
+
+    def completed(self) -> list[SimTrainer]:
+        """Remove and return the completed trainers."""
+        complete = [t for t in self._running.values() if t.done >= t.submission.samples]
+        self.dismiss(complete)
+        return complete
+
+    def dismiss(self, trainers: Iterable[SimTrainer]) -> None:
+        """Take trainers out, complete or not."""
+        for trainer in trainers:
+            del self._running[trainer.trainer_id]
+            for node in trainer.nodes:
+                del self._holder[node]
+            trainer.nodes = set()
+            trainer.finished_s = self._now_s
+
+    def apply_plan(self, plan: Plan) -> None:
+        """Assign the nodes of a plan."""
+        assignment = plan.assignment
+        planned: dict[str, set[str]] = {trainer_id: set() for trainer_id in self._running}
+        for node, trainer_id in assignment.items():
+            planned[trainer_id].add(node)
+        for trainer_id, nodes in planned.items():
+            trainer = self._running[trainer_id]
+            if nodes == trainer.nodes:
+                continue
+            grows = len(nodes) > len(trainer.nodes)
+            submission = trainer.submission
+            fine = trainer.rate * (submission.rescale_up_s if grows else submission.rescale_down_s)
+            trainer.done -= fine
+            trainer.rescales += 1
+            trainer.started_s = self._now_s if trainer.started_s is None else trainer.started_s
+            self.tally.rescale_cost += fine
+            trainer.nodes = nodes
+        self._holder = {n: self._running[t] for n, t in assignment.items()}
+
+    def pilots(self) -> tuple[PilotView, ...]:
+        """Return none: nodes need not be claimed."""
+        return ()
+
+    def speeds(self) -> Mapping[str, float]:
+        """Return none: all nodes are equally fast."""
+        return {}
+
+    def training(self) -> Mapping[str, str]:
+        """Return the trainer of each node; every node trains at once."""
+        return {node: trainer.trainer_id for node, trainer in self._holder.items()}

@@ -1,0 +1,254 @@
+"""Discrete-event replay of a trace with the daemon's own decisions.
+
+Only the two ends are simulated: the pool (by a trace) and the trainers (by a cost model, such as
+``paper`` or ``physical``). Everything between is the daemon's code: ``events``, ``decide``,
+``milp``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from bftrainer.batch.traces.fragments import Fragments
+from bftrainer.decide.decision import decide
+from bftrainer.decide.policies.base import AllocationPolicy
+from bftrainer.lab.simulator.tally import Tally
+from bftrainer.lab.simulator.trainers import SimTrainer, make_trainer
+from bftrainer.lab.simulator.world import World
+from bftrainer.lab.workloads.submission import Submission
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
+from bftrainer.model.fairness import Blackout
+from bftrainer.model.trainer import MeasuredCosts
+
+POLL_S = 1.0
+SWAP_POLLS = 4  # the worker leaves, its pilot leaves, the node is idle, and again
+
+
+class TrainerModel(Protocol):
+    """How trainers progress and what changes cost them."""
+
+    tally: Tally
+
+    @property
+    def claims_nodes(self) -> bool:
+        """Whether a node has to be claimed before it can train."""
+
+    @property
+    def sees_arrivals(self) -> bool:
+        """Whether a trainer that arrives or completes is an event of its own."""
+
+    @property
+    def next_event_s(self) -> float:
+        """When something happens of itself next."""
+
+    def known_costs(self, submission: Submission) -> MeasuredCosts:
+        """What decisions are told that a trainer's rescales cost."""
+
+    def detection_s(self) -> float:
+        """How long it takes until a change of the pool is seen."""
+
+    def begin(self, now_s: float) -> None:
+        """Start the clock."""
+
+    def admit(self, trainer: SimTrainer) -> None:
+        """Let a trainer take part."""
+
+    def advance(self, now_s: float) -> None:
+        """Train up to a time."""
+
+    def step(self) -> bool:
+        """Do what is due now; whether that calls for a decision."""
+
+    def lose(self, nodes: Iterable[str]) -> None:
+        """Nodes go back to the batch system without notice."""
+
+    def completed(self) -> list[SimTrainer]:
+        """Take out the trainers that are complete."""
+
+    def dismiss(self, trainers: Iterable[SimTrainer]) -> None:
+        """Take trainers out, complete or not."""
+
+    def apply_plan(self, plan: Plan) -> None:
+        """Do what the plan says."""
+
+    def pilots(self) -> tuple[PilotView, ...]:
+        """Pilots as the decision sees them."""
+
+    def training(self) -> Mapping[str, str]:
+        """Nodes whose workers train, as the decision sees them."""
+
+    def speeds(self) -> Mapping[str, float]:
+        """Slow nodes that were found, with the fraction that they reach."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a replay leaves."""
+
+    trace: Fragments
+    settings: Settings
+    trainers: tuple[SimTrainer, ...]  # all submitted, in FCFS order
+    tally: Tally
+
+
+class Replay:
+    """One replay; ``run`` plays the trace to its end."""
+
+    def __init__(
+        self,
+        trace: Fragments,
+        submissions: Iterable[Submission],
+        *,
+        settings: Settings,
+        policy: AllocationPolicy,
+        books: TrainerModel,
+        seed: int = 0,
+        blackout_at: Callable[[float], Blackout | None] = lambda _now_s: None,
+        poll_s: float | None = None,
+        on_plan: Callable[[DecisionInput, Plan], None] | None = None,
+    ) -> None:
+        """``poll_s``: the daemon looks, and decides, so often; None: whenever the pool changes."""
+        self._poll_s = poll_s
+        self._trace, self._settings, self._policy, self._seed = trace, settings, policy, seed
+        self._books, self._on_plan, self._blackout_at = books, on_plan, blackout_at
+        self._world = World(trace.names, trace.node_types)
+        self._begin_s, self._end_s = trace.span_s
+        self._everybody = tuple(
+            make_trainer(s, i, self._begin_s, books.known_costs(s))
+            for i, s in enumerate(submissions, start=1)
+        )
+        self._coming = deque(self._everybody)
+        self._running: list[SimTrainer] = []  # those that decisions see
+        is_chosen = settings.fair_share_half_life_s is not None or settings.limits.is_of_groups
+        is_chosen = is_chosen or policy.traits.admits  # else the first ones take part
+        self._most = math.inf if is_chosen else settings.p_jmax  # of them
+        self._memory = Memory()
+        self._wake_at_s = math.inf  # when the policy wants to be asked again
+        self._polls_left = 0
+        self._now_s = self._begin_s
+
+    def run(self) -> Outcome:
+        """Play it."""
+        books, tally, names = self._books, self._books.tally, self._trace.names
+        changes = iter(self._trace.pool_changes())
+        change = next(changes, None)
+        books.begin(self._begin_s)
+        seen_at_s = math.inf  # when the daemon sees what has changed
+        if self._poll_s is not None:
+            seen_at_s = self._begin_s
+        while True:
+            now_s = min(
+                change[0] if change else math.inf,
+                seen_at_s,
+                self._next_arrival_s(),
+                books.next_event_s,
+                self._patience_ends_s(),
+                self._wake_at_s,
+            )
+            if now_s > self._end_s or now_s == math.inf:
+                break
+            self._advance(now_s)
+            is_due = books.step()
+            while change and change[0] <= now_s:
+                joined, left = ([names[i] for i in nodes.tolist()] for nodes in change[1:])
+                books.lose(left)
+                self._world.leave(left)
+                self._world.join(joined)
+                tally.events += 1
+                is_due = is_due or bool(left)
+                if self._poll_s is None:
+                    seen_at_s = min(seen_at_s, now_s + books.detection_s())
+                change = next(changes, None)
+            if seen_at_s <= now_s:
+                is_due = True
+                seen_at_s = math.inf if self._poll_s is None else now_s + self._poll_s
+                self._world.look()
+            is_due = self._turn_over() or is_due
+            is_due = is_due or min(self._patience_ends_s(), self._wake_at_s) <= now_s
+            if is_due:
+                self._decide()
+        self._advance(self._end_s)
+        return Outcome(
+            trace=self._trace, settings=self._settings, trainers=self._everybody, tally=tally
+        )
+
+    def _advance(self, now_s: float) -> None:
+        tally = self._books.tally
+        tally.node_s_offered += (now_s - self._now_s) * self._world.n_idle
+        self._books.advance(now_s)
+        self._now_s = now_s
+
+    def _next_arrival_s(self) -> float:
+        """When a trainer arrives that may run at once."""
+        is_room = len(self._running) < self._most
+        if not (is_room and self._coming and self._books.sees_arrivals):
+            return math.inf
+        return max(self._now_s, self._coming[0].record.submitted_s)
+
+    def _patience_ends_s(self) -> float:
+        """When a pilot that no trainer wants is to be released."""
+        unused = self._memory.unused_since
+        if not unused:
+            return math.inf
+        # Slightly later, because of rounding errors.
+        return max(self._now_s, min(unused.values()) + self._settings.hold_idle_s + 1e-6)
+
+    def _turn_over(self) -> bool:
+        """Complete trainers leave, waiting ones enter; whether there were any."""
+        complete = self._books.completed()
+        for trainer in complete:
+            self._running.remove(trainer)
+        is_new = bool(complete)
+        while len(self._running) < self._most and self._coming:
+            if self._coming[0].record.submitted_s > self._now_s:
+                break
+            trainer = self._coming.popleft()
+            self._running.append(trainer)
+            self._books.admit(trainer)
+            is_new = True
+        return is_new
+
+    def _decide(self) -> None:
+        books, tally = self._books, self._books.tally
+        pilots = books.pilots()
+        given = DecisionInput(
+            now_s=self._now_s,
+            snapshot=self._world.snapshot(self._now_s, {p.node for p in pilots}),
+            is_new_snapshot=True,
+            pilots=pilots,
+            trainers=tuple([t.as_decided() for t in self._running]),
+            settings=self._settings,
+            memory=self._memory,
+            training=books.training(),
+            speeds=books.speeds(),
+            may_claim=books.claims_nodes,
+            seed=self._seed,
+            blackout=self._blackout_at(self._now_s),
+        )
+        began = time.perf_counter()
+        plan = decide(given, self._policy)
+        tally.decide_s += time.perf_counter() - began
+        tally.decisions += 1
+        self._memory = plan.memory
+        self._wake_at_s = math.inf if plan.wake_at_s is None else plan.wake_at_s
+        if plan.swaps:
+            self._polls_left = SWAP_POLLS
+        if self._polls_left:  # the daemon polls, and sees when the node is free
+            self._polls_left -= 1
+            self._wake_at_s = min(self._wake_at_s, self._now_s + POLL_S)
+        books.apply_plan(plan)
+        if plan.dropped:
+            self._drop(plan.dropped)
+        if self._on_plan is not None:
+            self._on_plan(given, plan)
+
+    def _drop(self, dropped: Mapping[str, str]) -> None:
+        """Trainers that the policy does not let enter are never seen again."""
+        for trainer in self._running:
+            trainer.dropped = dropped.get(trainer.trainer_id, "")
+        self._running = [t for t in self._running if not t.dropped]

@@ -1,0 +1,107 @@
+"""The simulated trainers: their rates and their progress."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from bftrainer.lab.workloads.submission import Submission
+from bftrainer.model.trainer import (
+    MeasuredCosts,
+    TrainerProgress,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerState,
+)
+from milp.problem import Curve
+
+
+@dataclass(slots=True, kw_only=True)
+class SimTrainer:
+    """One trainer during a replay."""
+
+    submission: Submission
+    record: TrainerRecord
+    rates: list[float]  # samples per second by size, 0..n_max
+    nodes: set[str] = field(default_factory=set)
+    pace: float = 1.0  # of its slowest node; 1 unless one is slow
+    reports_at: float = math.inf  # samples; a trial of a study reports there next
+    done: float = 0.0  # samples, less what rescales and preemptions cost
+    node_s: float = 0.0  # node-seconds attained
+    started_s: float | None = None
+    finished_s: float | None = None
+    dropped: str = ""  # why the policy did not let it enter; "": it did
+    rescales: int = 0
+    preemptions: int = 0
+
+    @property
+    def trainer_id(self) -> str:
+        """Its name in decisions."""
+        return self.record.trainer_id
+
+    @property
+    def rate(self) -> float:
+        """Samples per second at its present size."""
+        return self.rates[len(self.nodes)] * self.pace
+
+    @property
+    def goal(self) -> float:
+        """Samples at which it is complete or reports."""
+        return min(self.submission.samples, self.reports_at)
+
+    def as_decided(self) -> TrainerRecord:
+        """Return the record as decisions see it, with how far it has come."""
+        size, samples = len(self.nodes), max(0, math.floor(self.done))
+        known = self.record.progress
+        # The same object while it waits: most trainers do, and what is made of it is remembered.
+        if (known.size, known.samples, known.node_s) != (size, samples, self.node_s):
+            progress = TrainerProgress(size=size, samples=samples, node_s=self.node_s)
+            self.record = replace(self.record, progress=progress)
+        return self.record
+
+
+def make_trainer(
+    submission: Submission, number: int, begin_s: float, costs: MeasuredCosts
+) -> SimTrainer:
+    """Return a trainer that has not run yet; its curve and its costs are known.
+
+    Args:
+        submission: what was submitted.
+        number: its place in the FCFS order.
+        begin_s: of the replay, on the trace's clock.
+        costs: what decisions take its rescales to cost.
+    """
+    spec = TrainerSpec(
+        name=submission.name,
+        user=submission.user,
+        account=submission.account,
+        script="",
+        n_min=submission.n_min,
+        n_max=submission.n_max,
+        curve=submission.curve,
+        gres=submission.gres,
+        samples=math.ceil(submission.samples),
+        weight=submission.weight,
+        utility=submission.utility,
+    )
+    record = TrainerRecord(
+        trainer_id=f"t{number}",
+        spec=spec,
+        state=TrainerState.QUEUED,
+        submitted_s=begin_s + submission.submit_s,
+        costs=costs,
+    )
+    return SimTrainer(
+        submission=submission,
+        record=record,
+        rates=rates_of(submission.curve, submission.n_max),
+    )
+
+
+def rates_of(curve: Curve, n_max: int) -> list[float]:
+    """Samples per second at sizes 0..n_max, linear between the curve's points."""
+    xs, ys = (0, *curve.sizes), (0.0, *curve.samples_per_s)
+    rates: list[float] = np.interp(np.arange(n_max + 1), xs, ys).tolist()
+    return rates

@@ -1,0 +1,1 @@
+"""A simulated Slurm with ordinary jobs, and the sidecar beside it."""

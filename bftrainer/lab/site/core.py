@@ -1,0 +1,392 @@
+"""The only module here that knows bftrainer: looks for its decision, and orders out of it.
+
+A ``Machine`` goes in as the snapshot the Slurm adapter would have made of it, what the hook
+announces goes through the daemon's own ``UnseenAnnouncements``, the times of polls through its
+own ``PollRateLimiter``. Imported by processes that have put the checkout to judge first on
+their path; a field that this checkout does not know is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from types import SimpleNamespace
+from typing import Any
+
+from bftrainer.batch import announcer
+from bftrainer.batch.announcer import STAND_IN, UNSEEN_S, Announcement
+from bftrainer.daemon.poller import rules_of
+from bftrainer.decide.decision import decide
+from bftrainer.decide.policies.base import load_policy
+from bftrainer.lab.site.jobs import Job
+from bftrainer.lab.site.machine import Machine
+from bftrainer.lab.site.nodesets import NodeSet, positions
+from bftrainer.site.policy import model as policy_model
+
+EPOCH_S = 1_700_000_040.0  # of the begin of a run: a whole minute
+PARTITIONS = ("batch", "bf")
+CPUS = 64
+TRAINER = "t1"
+POLL_INTERVALS = ("poll_interval_s", "poll_interval_with_hook_s")
+CYCLE_SEEN_S, VERY_LAST_CALL_S = 1.5, 0.7  # as the daemon's poller
+UNSHOWN_S = UNSEEN_S  # after an announcement that a look did not show
+
+
+def _first_of(*names: str) -> Any:
+    """Return the first of these modules that the checkout to judge has; None: it has none."""
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+    return None
+
+
+def _either(module: Any, name: str, older_name: str) -> Any:
+    """Return what a checkout calls so; an older one calls it otherwise."""
+    return getattr(module, name, None) or getattr(module, older_name)
+
+
+seen = _first_of("bftrainer.model.cluster", "bftrainer.poll.snapshot")
+_decision = _first_of("bftrainer.model.decision", "bftrainer.decide.types")
+DecisionInput, Memory, PilotView = _decision.DecisionInput, _decision.Memory, _decision.PilotView
+_trainer = _first_of("bftrainer.model.trainer", "bftrainer.trainer")
+TrainerRecord, TrainerSpec = _trainer.TrainerRecord, _trainer.TrainerSpec
+TrainerState = _trainer.TrainerState
+UnseenAnnouncements = _either(announcer, "UnseenAnnouncements", "Announced")
+_HOOK = "has_hook" if "has_hook" in inspect.signature(rules_of).parameters else "is_told"
+_rate_limit = _first_of("bftrainer.batch.rate_limit", "bftrainer.poll.pace")
+PollRateLimiter = _either(_rate_limit, "PollRateLimiter", "Pace")
+SitePolicy = _either(policy_model, "SitePolicy", "Policy")
+settings_of = _first_of("bftrainer.site.policy.settings", "bftrainer.decide.settings").settings_of
+OLDER = _first_of("bftrainer.decide.waiting")  # what foretold the next cycle
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Pilot:
+    """A pilot as the daemon sees it."""
+
+    name: str
+    node: int
+    limits_s: tuple[float, ...]
+    requested_s: float
+    submitted_s: float | None = None
+    is_held: bool = False
+    is_leaving: bool = False
+    end_s: float | None = None  # once a look has shown it running
+    has_trained: bool = False
+    view: Any = None  # what the decision is told, until something of it changes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What a decision wants done."""
+
+    releases: tuple[str, ...]  # pilots
+    claims: tuple[tuple[int, tuple[float, ...]], ...]  # node, limits
+    look_wanted_s: float | None
+
+
+def _of(kind: Any, **values: Any) -> Any:
+    """Make one of bftrainer's records of those fields that it has."""
+    known = {field.name for field in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in values.items() if name in known})
+
+
+def _in(partition: str, job_id: str) -> Mapping[str, Any]:
+    """Say where a job is, and of which array; older checkouts read both from texts."""
+    array, is_task, _ = job_id.partition("_")
+    family = array if is_task else ""
+    return {"partition": partition, "partitions": (partition,), "family": family}
+
+
+class Core:
+    """The decision and what it remembers, beside one machine."""
+
+    def __init__(
+        self, machine: Machine, *, start_s: float = 0.0, poll_s: float | None = None
+    ) -> None:
+        """``start_s``: of a worker, until its first step; ``poll_s``: None: the default."""
+        self._machine, self._start_s = machine, start_s
+        self._began_s: dict[tuple[str, str], float] = {}  # node and trainer -> worker started
+        self.on_started: Callable[[], None] = lambda: None
+        every = {} if poll_s is None else dict.fromkeys(POLL_INTERVALS, poll_s)
+        policy = SitePolicy(**every)
+        cycle_s = machine.settings.bf_interval_s
+        system: Any = SimpleNamespace(cycle_s=cycle_s, idle_confirmations=1)
+        self.settings: Any = settings_of(policy, system)
+        self.pace = PollRateLimiter(rules_of(policy, **{_HOOK: True}))
+        self._announced = UnseenAnnouncements(lambda: machine.now_s)
+        self._policy = load_policy(policy.policy)
+        self._memory = Memory()
+        self.snapshot: Any = None
+        self.cpu_s, self.n_decisions = 0.0, 0
+        self.cycle: tuple[float, float] | None = None  # the last whole one, as sdiag tells
+        self._looks = _Looks(machine)
+        spec = TrainerSpec(
+            name="a", user="b", script="/dev/null", n_min=1, n_max=machine.settings.n_nodes
+        )
+        state = TrainerState.RUNNING
+        self._trainers: tuple[Any, ...] = (
+            TrainerRecord(trainer_id=TRAINER, spec=spec, state=state, submitted_s=EPOCH_S),
+        )
+
+    # ---- what is seen --------------------------------------------------------------------
+
+    def look(self) -> Any:
+        """Return what a look at the machine shows now."""
+        return self._looks.look(self.cycle)
+
+    def take(self, snapshot: Any, began_s: float) -> bool:
+        """Take a look over; whether it left out a job that was announced."""
+        self.snapshot = self._announced.add_to(snapshot, began_s)
+        return bool(self._announced.is_unshown)
+
+    def hear(self, job: Job, *, is_end: bool) -> None:
+        """Take over what the hook says of a job."""
+        at_s = float(math.floor(EPOCH_S + self._machine.now_s))
+        if is_end:
+            said = Announcement(at_s=at_s, partition="batch", nodes=self._looks.names(job.nodes))
+        else:
+            announced = self._looks.pending(job, f"{STAND_IN}{job.spec.number}")
+            announced = dataclasses.replace(announced, reason="", priority=0.0)
+            said = Announcement(at_s=at_s, partition="batch", job=announced)
+        if self._announced.hear((said,)) and self.snapshot is not None:
+            self.snapshot = self._announced.add_to(self.snapshot)
+
+    def running_pilots(self, snapshot: Any) -> Mapping[str, float | None]:
+        """Return the pilots in a look: when their limit strikes, None: they wait."""
+        return {
+            job.pilot_id: None
+            if job.state is seen.JobState.PENDING
+            else job.start_s + job.time_limit_s - EPOCH_S
+            for job in snapshot.jobs
+            if job.pilot_id is not None
+        }
+
+    # ---- what is decided -----------------------------------------------------------------
+
+    def decide(self, pilots: Iterable[Pilot], *, is_new: bool) -> Orders:
+        """Decide now."""
+        pilots = tuple(pilots)
+        views = tuple([self._view(pilot) for pilot in pilots])
+        training = self._training({v.node for v in views if v.is_held and not v.is_leaving})
+        for pilot, view in zip(pilots, views, strict=True):
+            pilot.has_trained = pilot.has_trained or view.node in training
+        given = _of(
+            DecisionInput,
+            now_s=EPOCH_S + self._machine.now_s,
+            snapshot=self.snapshot,
+            is_new_snapshot=is_new,
+            pilots=views,
+            trainers=self._trainers,
+            settings=self.settings,
+            memory=self._memory,
+            training=training,
+        )
+        began_s = time.process_time()
+        plan = decide(given, self._policy)
+        self.cpu_s += time.process_time() - began_s
+        self.n_decisions += 1
+        self._memory = plan.memory
+        self._follow(plan)
+        wanted_s = getattr(plan, "look_wanted_s", None)
+        return Orders(
+            releases=tuple([r.pilot_id for r in plan.releases]),
+            claims=tuple([(int(c.node[1:]), _limits_s(c)) for c in plan.claims]),
+            look_wanted_s=None if wanted_s is None else wanted_s - EPOCH_S,
+        )
+
+    def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
+        """Return who trains where; one trainer takes all."""
+        return self._started(dict.fromkeys(held, TRAINER))
+
+    def _started(self, running: Mapping[str, str]) -> Mapping[str, str]:
+        """Return on which nodes workers have started, of those on which they run."""
+        now_s, known = self._machine.now_s, self._began_s
+        self._began_s = {pair: known.get(pair, now_s) for pair in running.items()}
+        if self._start_s and self._began_s.keys() - known.keys():
+            self._machine.at(now_s + self._start_s, self.on_started)
+        return {n: t for (n, t), at_s in self._began_s.items() if at_s + self._start_s <= now_s}
+
+    def _follow(self, plan: Any) -> None:
+        """Let trainers do what is planned; this one needs no telling."""
+
+    def awaited(self, pilots: Iterable[Pilot]) -> tuple[tuple[float, ...], float] | None:
+        """Return when a decision and when a look is due for the next cycle's sake; None: never."""
+        awaited_cycle_s = getattr(OLDER, "awaited_cycle_s", None)
+        if awaited_cycle_s is None or self.snapshot is None:
+            return None
+        views = [self._view(pilot) for pilot in pilots]
+        now_s = self._machine.now_s
+        rest_s = awaited_cycle_s(
+            self._memory, views, self.snapshot, self.settings.cycle_s, EPOCH_S + now_s
+        )
+        if rest_s is None or math.isinf(rest_s):
+            return None
+        leads_s = (self.settings.backfill_lead_s or 0.0, OLDER.LAST_CALL_S, VERY_LAST_CALL_S)
+        return tuple(now_s + rest_s - lead_s for lead_s in leads_s), now_s + rest_s + CYCLE_SEEN_S
+
+    def _view(self, pilot: Pilot) -> Any:
+        if pilot.view is None:
+            pilot.view = _of(
+                PilotView,
+                pilot_id=pilot.name,
+                node=f"n{pilot.node:05d}",
+                requested_s=EPOCH_S + pilot.requested_s,
+                is_held=pilot.is_held,
+                is_leaving=pilot.is_leaving,
+                end_s=None if pilot.end_s is None else EPOCH_S + pilot.end_s,
+                shortest_limit_s=None if pilot.end_s is not None else min(pilot.limits_s),
+            )
+        return pilot.view
+
+
+def _limits_s(claim: Any) -> tuple[float, ...]:
+    """Return a pilot's limits in whole minutes, as the adapter submits it."""
+    limits = (claim.time_limit_s, getattr(claim, "or_time_limit_s", None))
+    whole = [math.floor(limit_s / 60.0) * 60.0 for limit_s in limits if limit_s is not None]
+    return tuple(dict.fromkeys(limit_s for limit_s in whole if limit_s >= 60.0))
+
+
+class _Looks:
+    """A machine as snapshots; what has not changed is made once."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._names = [f"n{k:05d}" for k in range(machine.settings.n_nodes)]
+        self._nodes = {
+            state: [
+                seen.Node(name=name, state=state, partitions=PARTITIONS, cpus=CPUS)
+                for name in self._names
+            ]
+            for state in (
+                seen.NodeState.IDLE,
+                seen.NodeState.PLANNED,
+                seen.NodeState.ALLOCATED,
+                seen.NodeState.RESERVED,
+            )
+        }
+        self._partitions = (seen.Partition(name="batch", tier=10), seen.Partition(name="bf"))
+        self._known: dict[int, tuple[Any, Any]] = {}
+        self._reservations = tuple(
+            seen.Reservation(
+                name=f"maint{k}",
+                start_s=EPOCH_S + one.start_s,
+                end_s=EPOCH_S + one.end_s,
+                nodes=self.names(one.nodes),
+                is_maintenance=True,
+            )
+            for k, one in enumerate(machine.maintenance)
+        )
+
+    def look(self, cycle: tuple[float, float] | None) -> Any:
+        """Return what a look shows now."""
+        machine, settings = self._machine, self._machine.settings
+        shown = seen.SchedulerCycle(ended_s=None)
+        if cycle is not None:
+            began_s, ended_s = (math.floor(EPOCH_S + at_s) for at_s in cycle)
+            shown = seen.SchedulerCycle(ended_s=float(ended_s), began_s=float(began_s))
+        known, self._known = self._known, {}
+        jobs = [self._job(job, known) for job in machine.pending]
+        jobs += [self._job(job, known) for job in machine.running.values()]
+        jobs += [self._pilot(mine) for mine in machine.preemptable.values()]
+        return _of(
+            seen.Snapshot,
+            taken_at_s=EPOCH_S + machine.now_s,
+            nodes=self._node_states(),
+            jobs=tuple(jobs),
+            reservations=self._reservations,
+            cycle=shown,
+            plan_window_s=settings.bf_window_s,
+            plan_resolution_s=settings.bf_resolution_s,
+            pilots_come_last=True,
+            partitions=self._partitions,
+        )
+
+    def _node_states(self) -> tuple[Any, ...]:
+        machine = self._machine
+        planned = 0
+        for job in machine.pending:
+            planned |= job.planned
+        used = machine.busy | machine.held
+        found = list(self._nodes[seen.NodeState.ALLOCATED])
+        for state, some in (
+            (seen.NodeState.IDLE, machine.every & ~used),
+            (seen.NodeState.PLANNED, planned & ~used),
+            (seen.NodeState.RESERVED, machine.closed & ~used),
+        ):
+            alike = self._nodes[state]
+            for k in positions(some):
+                found[k] = alike[k]
+        return tuple(found)
+
+    def names(self, some: NodeSet) -> tuple[str, ...]:
+        """Return the names of nodes."""
+        return tuple([self._names[k] for k in positions(some)])
+
+    def _job(self, job: Job, known: Mapping[int, tuple[Any, Any]]) -> Any:
+        key = (job.start_s, job.planned_s, job.planned, job.reason)
+        number = job.spec.number
+        entry = known.get(number)
+        if entry is None or entry[0] != key:
+            array = job.spec.array
+            job_id = f"{array}_{number - array}" if array else str(number)
+            entry = (key, self._started(job, job_id) if job.nodes else self.pending(job, job_id))
+        self._known[number] = entry
+        return entry[1]
+
+    def pending(self, job: Job, job_id: str) -> Any:
+        """Return a job that waits."""
+        spec = job.spec
+        return _of(
+            seen.Job,
+            job_id=job_id,
+            user=spec.user,
+            **_in("batch", job_id),
+            state=seen.JobState.PENDING,
+            n_nodes=spec.n_nodes,
+            time_limit_s=spec.limit_s,
+            reason=spec.held_by or job.reason,
+            priority=spec.priority,
+            submit_s=float(math.floor(EPOCH_S + spec.submit_s)),
+            start_s=None if job.planned_s is None else EPOCH_S + job.planned_s,
+            planned_nodes=self.names(job.planned),
+        )
+
+    def _started(self, job: Job, job_id: str) -> Any:
+        spec = job.spec
+        return _of(
+            seen.Job,
+            job_id=job_id,
+            user=spec.user,
+            **_in("batch", job_id),
+            state=seen.JobState.RUNNING,
+            n_nodes=spec.n_nodes,
+            time_limit_s=spec.limit_s,
+            priority=spec.priority,
+            submit_s=float(math.floor(EPOCH_S + spec.submit_s)),
+            start_s=EPOCH_S + (job.start_s or 0.0),
+            nodes=self.names(job.nodes),
+        )
+
+    def _pilot(self, mine: Any) -> Any:
+        is_waiting = mine.start_s is None
+        return _of(
+            seen.Job,
+            job_id=f"9{mine.name[1:]}",
+            user="bft",
+            **_in("bf", ""),
+            state=seen.JobState.PENDING if is_waiting else seen.JobState.RUNNING,
+            n_nodes=1,
+            time_limit_s=mine.limits_s[0] if is_waiting else mine.limit_s,
+            start_s=None if is_waiting else EPOCH_S + mine.start_s,
+            nodes=self.names(mine.at),
+            pilot_id=mine.name,
+            required_nodes=self.names(mine.node),
+        )

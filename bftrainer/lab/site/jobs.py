@@ -1,0 +1,75 @@
+"""Ordinary jobs: what a user asks for, and what becomes of it on a machine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bftrainer.lab.site.nodesets import NodeSet
+
+Kind = Literal["sbatch", "srun", "immediate"]  # srun: tried at once; immediate: then or never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One job, or one task of an array, as its user submits it."""
+
+    number: int
+    submit_s: float
+    n_nodes: int
+    limit_s: float
+    run_s: float  # it ends by itself after this, or at its limit
+    priority: float = 0.0
+    user: str = "u"
+    kind: Kind = "sbatch"
+    array: int = 0  # tasks of the same array have the same number; 0: none
+    held_by: str = ""  # a limit for which Slurm never starts it: its reason in squeue
+
+    def __deepcopy__(self, _memo: object) -> JobSpec:
+        return self
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Job:
+    """A job in the queue or on nodes."""
+
+    spec: JobSpec
+    start_s: float | None = None
+    end_s: float | None = None
+    nodes: NodeSet = 0
+    by_backfill: bool = False
+    is_refused: bool = False  # immediate, and there was no room
+    reason: str = "None"
+    planned_s: float | None = None  # backfill's plan, as squeue shows it
+    planned: NodeSet = 0
+    preempted_in: int = -1  # the last backfill cycle that preempted for it
+    key: tuple[float, float, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = (-self.spec.priority, self.spec.submit_s, self.spec.number)
+
+    @property
+    def is_eligible(self) -> bool:
+        """Whether Slurm would start it if there was room."""
+        return not self.spec.held_by
+
+    @property
+    def ends_by_s(self) -> float:
+        """When its limit strikes, of one that runs."""
+        return math.inf if self.start_s is None else self.start_s + self.spec.limit_s
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Preemptable:
+    """A one-node job of the lowest partition: a pilot, or what a user submits there."""
+
+    name: str
+    limits_s: tuple[float, ...]  # tried in this order; a pilot may be two jobs
+    node: NodeSet = 0  # the one it asks for; 0: any
+    run_s: float = math.inf
+    submit_s: float = 0.0
+    start_s: float | None = None
+    limit_s: float = 0.0  # with which it started
+    at: NodeSet = 0  # where it runs
+    is_cancelled: bool = False

@@ -1,0 +1,108 @@
+"""Jobs of a site, drawn from a seed. Pure; the same demand gives the same jobs.
+
+Groups arrive at random: single jobs of many sizes, and arrays of small tasks of which most take
+equally long. Run times are lognormal, limits a multiple of them, some jobs fail at once;
+priorities are those of the users' shares. There are as many as make the load that was asked
+for, and at the begin some more, which fill the machine.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bftrainer.lab.site.jobs import JobSpec, Kind
+
+ARRAY_SHARE = 0.3  # of groups
+FAILING_SHARE = 0.04  # of jobs, within seconds
+LARGEST_SHARE = 0.5  # of the machine
+USERS = 60
+KINDS: tuple[tuple[Kind, float], ...] = (("sbatch", 0.90), ("srun", 0.09), ("immediate", 0.01))
+LONGEST_S = 12 * 3600.0
+FIRST_LOAD = 1.0  # of the nodes, at the begin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What to draw."""
+
+    n_nodes: int
+    span_s: float  # of submissions
+    load: float  # node-seconds asked for, of all there are
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    n_nodes: int
+    run_s: float
+    limit_s: float
+    n_tasks: int
+
+
+def generate(demand: Demand) -> tuple[JobSpec, ...]:
+    """Draw the jobs, in order of submission."""
+    chance = random.Random(demand.seed)  # noqa: S311 - a workload, not a secret
+    shares = [chance.random() for _ in range(USERS)]
+    shapes: list[_Shape] = []
+    wanted_s = demand.load * demand.n_nodes * demand.span_s
+    while wanted_s > 0.0:
+        shapes.append(_shape(chance, demand.n_nodes))
+        wanted_s -= shapes[-1].n_nodes * shapes[-1].run_s * shapes[-1].n_tasks
+    arrivals_s = sorted(chance.uniform(0.0, demand.span_s) for _ in shapes)
+    specs: list[JobSpec] = []
+    for shape in _first(chance, demand.n_nodes):
+        user = chance.randrange(USERS)
+        specs += _group(chance, shape, 0.0, user, shares[user], len(specs))
+    for shape, at_s in zip(shapes, arrivals_s, strict=True):
+        user = chance.randrange(USERS)
+        specs += _group(chance, shape, at_s, user, shares[user], len(specs))
+    return tuple(specs)
+
+
+def _first(chance: random.Random, n_nodes: int) -> Iterator[_Shape]:
+    """Draw what fills the machine."""
+    asked = 0
+    while asked < FIRST_LOAD * n_nodes:
+        shape = _shape(chance, n_nodes)
+        asked += shape.n_nodes * shape.n_tasks
+        yield shape
+
+
+def _shape(chance: random.Random, n_nodes: int) -> _Shape:
+    n_tasks = chance.randint(4, 40) if chance.random() < ARRAY_SHARE else 1
+    if n_tasks > 1:
+        size, run_s = chance.choice((1, 1, 1, 2)), math.exp(chance.gauss(6.3, 0.8))
+    else:
+        largest = max(1.0, LARGEST_SHARE * n_nodes)
+        size = int(2 ** chance.uniform(0.0, math.log2(largest) * chance.uniform(0.6, 1.0)))
+        run_s = math.exp(chance.gauss(7.3, 1.0))
+    run_s = min(run_s, LONGEST_S / 2)
+    limit_s = math.ceil(run_s * chance.uniform(1.3, 6.0) / 300.0) * 300.0
+    return _Shape(n_nodes=size, run_s=run_s, limit_s=min(limit_s, LONGEST_S), n_tasks=n_tasks)
+
+
+def _group(
+    chance: random.Random, shape: _Shape, at_s: float, user: int, share: float, known: int
+) -> Iterator[JobSpec]:
+    number = known + 1
+    kind: Kind = "sbatch"
+    if shape.n_tasks == 1 and shape.n_nodes <= 4:
+        kind = chance.choices([k for k, _ in KINDS], [w for _, w in KINDS])[0]
+    for task in range(shape.n_tasks):
+        run_s = shape.run_s * (chance.uniform(0.8, 1.2) if shape.n_tasks > 1 else 1.0)
+        if chance.random() < FAILING_SHARE:
+            run_s = chance.uniform(2.0, 30.0)
+        yield JobSpec(
+            number=number + task,
+            submit_s=at_s,
+            n_nodes=shape.n_nodes,
+            limit_s=shape.limit_s,
+            run_s=min(run_s, shape.limit_s),
+            priority=round(1000.0 * share),
+            user=f"u{user}",
+            kind=kind,
+            array=number if shape.n_tasks > 1 else 0,
+        )

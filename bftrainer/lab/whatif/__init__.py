@@ -1,0 +1,14 @@
+"""Predicts what a site would gain: its idle time, recommended settings, expected harvest.
+
+``study`` takes a trace and ``Assumptions`` and returns a ``Study``; ``as_document`` and
+``page`` turn that into JSON and HTML. ``bftrainer whatif`` calls them; see
+docs/howto/choose-settings.md.
+"""
+
+from __future__ import annotations
+
+from bftrainer.lab.whatif.assumptions import Assumptions
+from bftrainer.lab.whatif.document import as_document
+from bftrainer.lab.whatif.study import Study, study
+
+__all__ = ["Assumptions", "Study", "as_document", "study"]

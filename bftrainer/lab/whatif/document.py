@@ -1,0 +1,175 @@
+"""The business case as one JSON document, and as lines of text.
+
+A ``Study`` comes in; ``bftrainer whatif`` prints what goes out, ``page`` shows the same
+lines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from bftrainer.lab.whatif.advice import Sweep, idle_confirmations
+from bftrainer.lab.whatif.estimate import Estimate
+from bftrainer.lab.whatif.study import Study
+
+SCHEMA = "bftrainer/whatif/1"
+Row = tuple[str, str]
+
+
+def as_document(found: Study, source: str) -> dict[str, Any]:
+    """Return the document; times in seconds, amounts in node-hours."""
+    given = found.assumptions
+    return {
+        "schema": SCHEMA,
+        "trace": source,
+        "idle": dataclasses.asdict(found.idle),
+        "recommended": {
+            "t_fwd_s": found.t_fwd_s,
+            "p_jmax": found.p_jmax,
+            "hold_down_s": found.hold_down_s,
+            "idle_confirmations": idle_confirmations(found.hold_down_s, given.poll_interval_s),
+            "poll_interval_s": given.poll_interval_s,
+        },
+        "sweeps": [dataclasses.asdict(sweep) for sweep in found.sweeps],
+        "expected": [dataclasses.asdict(one) for one in found.expected],
+        "one_second_more": [dataclasses.asdict(one) for one in found.seconds],
+        "replayed": dataclasses.asdict(found.replayed),
+        "costs_s": given.costs.by_name(),
+        "seed": given.seed,
+        "assumptions": list(given.sentences()),
+        "notes": list(found.notes),
+    }
+
+
+def idle_rows(found: Study) -> list[Row]:
+    """Return the figures of the idle time."""
+    idle = found.idle
+    unfillable = idle.unfillable_share
+    lengths = ", ".join(
+        f"{name} {_length(idle.length_s[name])}" for name in ("p10", "p50", "p90", "longest")
+    )
+    shares = ", ".join(
+        f"{one.of_fragments:.0%} under {_length(one.under_s)}" for one in idle.shorter
+    )
+    of_time = ", ".join(
+        f"{one.of_node_time:.1%} under {_length(one.under_s)}" for one in idle.shorter
+    )
+    return [
+        ("nodes", f"{idle.n_nodes:,} ({idle.n_named:,} in the trace)"),
+        ("observed", f"{idle.hours:,.1f} h"),
+        ("idle share of node-time", f"{idle.idle_share:.2%}"),
+        ("of it unfillable", "not known" if unfillable is None else f"{unfillable:.1%}"),
+        ("idle nodes on average (N_eq)", f"{idle.eq_nodes:,.1f}"),
+        ("idle node-hours per day", f"{idle.node_hours_per_day:,.0f}"),
+        ("fragments per day", f"{idle.fragments_per_day:,.0f}"),
+        ("their length", lengths),
+        ("how many are short", shares),
+        ("idle time in those", of_time),
+    ]
+
+
+def advice_rows(found: Study) -> list[tuple[str, str, str]]:
+    """Return the recommended settings: name in the policy, value, reason."""
+    trainers, forward, hold = found.sweeps
+    poll_s = found.assumptions.poll_interval_s
+    confirmations = idle_confirmations(found.hold_down_s, poll_s)
+    return [
+        ("t_fwd_s", f"{found.t_fwd_s:g}", _why(forward.why, len(forward.points))),
+        ("p_jmax", f"{found.p_jmax}", _why(trainers.why, len(trainers.points))),
+        (
+            "idle_confirmations",
+            f"{confirmations}",
+            (
+                f"{_why(hold.why, len(hold.points))} Hold-down {found.hold_down_s:g} s, with "
+                f"poll_interval_s {poll_s:g}."
+            ),
+        ),
+    ]
+
+
+def _why(why: str, n_points: int) -> str:
+    return why if n_points > 1 else "As given."
+
+
+def expected_rows(found: Study) -> list[tuple[str, str, str, str]]:
+    """Return policy, U, node-hours per day and share of the idle time."""
+    return [
+        (
+            one.policy,
+            shown(one.utilization, ".3f"),
+            shown(one.node_hours_per_day, ",.0f"),
+            shown(one.harvested_share, ".1%"),
+        )
+        for one in found.expected
+    ]
+
+
+def second_rows(found: Study) -> list[tuple[str, str, str]]:
+    """Return the cost of one more second of each kind."""
+    return [
+        (
+            f"1 s more {one.name}",
+            f"{shown(one.node_hours_per_day, ',.2f')} node-hours per day",
+            f"{shown(one.share_of_work, '.3%')} of what is trained",
+        )
+        for one in found.seconds
+    ]
+
+
+def replayed_sentence(found: Study) -> str:
+    """Return how much of the trace was replayed."""
+    one = found.replayed
+    nodes = "all nodes"
+    if one.part_of_idle < 1.0:
+        nodes = (
+            f"{one.nodes:,} neighbouring nodes with {one.part_of_idle:.0%} of the idle time; "
+            "P_jmax is scaled up"
+        )
+    interval = (
+        "Intervals are 95% bootstrap over these stretches."
+        if found.expected[0].utilization.low is not None
+        else "The trace is too short for intervals."
+    )
+    return (
+        f"Replayed: {nodes}; {one.coarse_hours:,.1f} h in {one.coarse_stretches} stretches for "
+        f"each value tried, {one.fine_hours:,.1f} h in {one.fine_stretches} for the harvest. "
+        f"{interval}"
+    )
+
+
+def swept_sentence(sweep: Sweep) -> str:
+    """Return U at each value tried, with its interval."""
+    tried = [
+        f"{p.value:g}: {shown(Estimate(value=p.utilization, low=p.low, high=p.high), '.3f')}"
+        for p in sweep.points
+    ]
+    return f"U over {sweep.name}: {', '.join(tried)}"
+
+
+def above_one(found: Study) -> tuple[str, ...]:
+    """Explain a U above 1, if there is one."""
+    used = [one.utilization for one in found.expected]
+    highest = [p.high or p.utilization for sweep in found.sweeps for p in sweep.points]
+    if max(*highest, *[one.high or one.value for one in used]) <= 1.0:
+        return ()
+    why = (
+        "U can be above 1: what it is held against (A_s, eqs. 17 to 19 of the BFTrainer paper)"
+        " gives each of P_jmax trainers an equal share of N_eq, and some sizes of"
+        f" {found.assumptions.network.name} are worth more than their neighbours."
+    )
+    return (why,)
+
+
+def shown(figure: Estimate, form: str) -> str:
+    """Return a figure with its interval."""
+    if figure.low is None or figure.high is None:
+        return format(figure.value, form)
+    low, high = format(figure.low, form), format(figure.high, form)
+    return f"{figure.value:{form}} [{low}, {high}]"
+
+
+def _length(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

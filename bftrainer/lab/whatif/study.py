@@ -1,0 +1,307 @@
+"""Makes the business case of a trace: figures, settings, harvest, cost of a second.
+
+``bftrainer whatif`` calls ``study``. A coarse sample of the trace is replayed for every
+value tried, a finer one for the expected harvest and for the price of a second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from bftrainer.batch.traces.fragments import Fragments
+from bftrainer.batch.traces.idle import IdleTime, describe, uninterrupted
+from bftrainer.batch.traces.statistics import statistics
+from bftrainer.decide.policies.base import load_policy
+from bftrainer.lab.simulator.costs import PhysicalCosts, Quantity
+from bftrainer.lab.whatif import estimate as figures
+from bftrainer.lab.whatif.advice import (
+    Sweep,
+    p_jmax_values,
+    sweep_hold_down,
+    sweep_p_jmax,
+    sweep_t_fwd,
+)
+from bftrainer.lab.whatif.assumptions import Assumptions
+from bftrainer.lab.whatif.estimate import Estimate, estimate, times
+from bftrainer.lab.whatif.replays import Replays, ReplaySetting
+from bftrainer.lab.whatif.samples import some_nodes, stretches
+from bftrainer.model.errors import ExitCode, UsageError
+
+# Events to replay per value and for the expected harvest: half a minute of processor time.
+COARSE_EVENTS, COARSE_EACH = 400.0, 80.0
+FINE_EVENTS, FINE_EACH = 1500.0, 190.0
+LARGE_POOL = "p99"  # of the pool's size over time
+CLAIM_STEP_S, PAUSE_STEP_S = 5.0, 2.0  # of the finite differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """The harvest of one policy with the recommended settings."""
+
+    policy: str
+    utilization: Estimate  # U, against the full N_eq
+    harvested_share: Estimate  # of the idle node-time
+    node_hours_per_day: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondMore:
+    """The cost of one more second."""
+
+    name: str
+    share_of_work: Estimate  # of the samples
+    node_hours_per_day: Estimate  # that share of the harvest
+    step_s: float  # of the finite difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """The part of the trace that the replays cover."""
+
+    nodes: int
+    part_of_idle: float  # of the idle node-time of all nodes, while replayed
+    coarse_stretches: int
+    coarse_hours: float
+    fine_stretches: int
+    fine_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """The whole business case."""
+
+    idle: IdleTime
+    sweeps: tuple[Sweep, ...]  # P_jmax, T_fwd, hold-down time
+    t_fwd_s: float  # recommended
+    p_jmax: int  # recommended, for the whole machine
+    hold_down_s: float  # recommended
+    expected: tuple[Expected, ...]  # one per policy
+    seconds: tuple[SecondMore, ...]
+    replayed: Replayed
+    assumptions: Assumptions
+    notes: tuple[str, ...]  # of the trace's source
+
+
+def study(
+    trace: Fragments,
+    given: Assumptions,
+    progress: Callable[[float], None] = lambda _: None,
+    *,
+    processes: int = 1,
+) -> Study:
+    """Return the business case.
+
+    Args:
+        trace: of a machine's idle time.
+        given: what is assumed and tried.
+        progress: told which share is done, 0 to 1.
+        processes: replay so many stretches side by side.
+
+    Raises:
+        UsageError: BFT-4140 when no node is ever idle, BFT-4141 when the machine is said to
+            have fewer nodes than the trace names, BFT-3050 for an unknown policy.
+    """
+    _check(trace, given)
+    idle = describe(trace, given.n_nodes)
+    part, share = some_nodes(uninterrupted(trace), given.seed)
+    coarse = stretches(part, events_each=COARSE_EACH, events=COARSE_EVENTS, seed=given.seed)
+    fine = stretches(part, events_each=FINE_EACH, events=FINE_EVENTS, seed=given.seed)
+    tried = p_jmax_values(given, idle.eq_nodes, statistics(trace).pool_nodes[LARGE_POOL])
+    n_coarse = len(tried) + len(given.t_fwd_s) + len(given.hold_down_s)
+    count = _Count(len(coarse) * n_coarse + len(fine) * (len(given.policies) + 2), progress)
+    quick = Replays(part, coarse, given, count.one_more, processes=processes)
+    sweeps, best = _settings(quick, given, tried, share)
+    count.skip_to(len(coarse) * n_coarse)
+    careful = Replays(part, fine, given, count.one_more, processes=processes)
+    of_policies = [dataclasses.replace(best, policy=policy) for policy in given.policies]
+    dearer = _dearer(best)
+    careful.play([*of_policies, *[setting for _, setting, _ in dearer]])
+    expected = tuple(_expected(careful, setting, given, idle) for setting in of_policies)
+    return Study(
+        idle=idle,
+        sweeps=sweeps,
+        t_fwd_s=best.t_fwd_s,
+        p_jmax=int(sweeps[0].chosen),
+        hold_down_s=best.hold_down_s,
+        expected=expected,
+        seconds=_seconds(careful, best, dearer, given, expected[0].node_hours_per_day),
+        replayed=Replayed(
+            nodes=len(part.names),
+            part_of_idle=share,
+            coarse_stretches=len(quick),
+            coarse_hours=quick.hours,
+            fine_stretches=len(careful),
+            fine_hours=careful.hours,
+        ),
+        assumptions=given,
+        notes=trace.notes,
+    )
+
+
+def _check(trace: Fragments, given: Assumptions) -> None:
+    for policy in given.policies:
+        load_policy(policy)
+    if not trace.node_seconds() > 0:
+        raise UsageError(
+            "BFT-4140",
+            "No node is ever idle in this trace: there is nothing to harvest.",
+            "Choose another part of it, or leave --unfillable out.",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        )
+    if given.n_nodes is not None and given.n_nodes < len(trace.names):
+        raise UsageError(
+            "BFT-4141",
+            f"The trace names {len(trace.names)} nodes, more than the {given.n_nodes} given.",
+            "Give the number of nodes of the whole machine, or leave --nodes out.",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        )
+
+
+class _Count:
+    """Counts the stretches played."""
+
+    def __init__(self, total: int, progress: Callable[[float], None]) -> None:
+        self._total, self._done, self._progress = total, 0, progress
+
+    def one_more(self) -> None:
+        """Count one stretch."""
+        self.skip_to(self._done + 1)
+
+    def skip_to(self, done: int) -> None:
+        """Count stretches that were played or are not needed."""
+        self._done = done
+        self._progress(min(1.0, done / self._total))
+
+
+def _settings(
+    replays: Replays, given: Assumptions, p_jmax: tuple[int, ...], share: float
+) -> tuple[tuple[Sweep, ...], ReplaySetting]:
+    """Sweep the settings in turn, each with the best values of the earlier ones.
+
+    P_jmax is the whole machine's; the part that is replayed has its share of the trainers.
+    """
+
+    def of_part(n_trainers: float) -> int:
+        return max(1, round(n_trainers * share))
+
+    best = ReplaySetting(
+        policy=given.policies[0],
+        t_fwd_s=given.t_fwd_s[len(given.t_fwd_s) // 2],
+        p_jmax=of_part(p_jmax[0]),
+        hold_down_s=given.hold_down_s[0],
+        costs=given.costs,
+    )
+
+    def sweep(values: Sequence[float], over: Callable[[float], ReplaySetting]) -> _Compared:
+        replays.play(map(over, values))
+        return _Compared(replays, given, over)
+
+    trainers = sweep_p_jmax(
+        p_jmax, sweep(p_jmax, lambda n: dataclasses.replace(best, p_jmax=of_part(n)))
+    )
+    best = dataclasses.replace(best, p_jmax=of_part(trainers.chosen))
+    forward = sweep_t_fwd(
+        given.t_fwd_s, sweep(given.t_fwd_s, lambda s: dataclasses.replace(best, t_fwd_s=s))
+    )
+    best = dataclasses.replace(best, t_fwd_s=forward.chosen)
+    hold = sweep_hold_down(
+        given.hold_down_s,
+        sweep(given.hold_down_s, lambda s: dataclasses.replace(best, hold_down_s=s)),
+    )
+    return (trainers, forward, hold), dataclasses.replace(best, hold_down_s=hold.chosen)
+
+
+class _Compared:
+    """Settings that differ in one value, on the same stretches."""
+
+    def __init__(
+        self, replays: Replays, given: Assumptions, setting: Callable[[float], ReplaySetting]
+    ) -> None:
+        self._replays, self._given, self._setting = replays, given, setting
+
+    def used(self, value: float, /) -> Estimate:
+        """Return U with a value."""
+        setting = self._setting(value)
+        return estimate(self._figure(setting), self._replays.of(setting), seed=self._given.seed)
+
+    def gain(self, value: float, over: float, /) -> Estimate:
+        """Return how much greater U is with a value than with another."""
+        new, old = self._setting(value), self._setting(over)
+        plays = self._replays.of(new), self._replays.of(old)
+        with_new, with_old = self._figure(new), self._figure(old)
+        return estimate(lambda a, b: with_new(a) - with_old(b), *plays, seed=self._given.seed)
+
+    def _figure(self, setting: ReplaySetting) -> Callable[[figures.Sums], figures.Values]:
+        return partial(figures.utilization, curve=self._given.network.curve, p_jmax=setting.p_jmax)
+
+
+def _expected(
+    replays: Replays, setting: ReplaySetting, given: Assumptions, idle: IdleTime
+) -> Expected:
+    played = replays.of(setting)
+    use = partial(figures.utilization, curve=given.network.curve, p_jmax=setting.p_jmax)
+    share = estimate(figures.harvested_share, played, seed=given.seed)
+    return Expected(
+        policy=setting.policy,
+        utilization=estimate(use, played, seed=given.seed),
+        harvested_share=share,
+        node_hours_per_day=times(share, idle.node_hours_per_day),
+    )
+
+
+def _dearer(best: ReplaySetting) -> list[tuple[str, ReplaySetting, float]]:
+    """Return what a second more is measured by: its name, the setting with it, how many seconds."""
+    costs = best.costs
+    claim = dataclasses.replace(costs, claim=_plus(costs.claim, CLAIM_STEP_S))
+    pause = _longer_pauses(costs, PAUSE_STEP_S)
+    return [
+        ("claim latency", dataclasses.replace(best, costs=claim), CLAIM_STEP_S),
+        ("pause", dataclasses.replace(best, costs=pause), PAUSE_STEP_S),
+    ]
+
+
+def _seconds(
+    replays: Replays,
+    best: ReplaySetting,
+    dearer: Sequence[tuple[str, ReplaySetting, float]],
+    given: Assumptions,
+    harvest: Estimate,
+) -> tuple[SecondMore, ...]:
+    """Return the cost of one more second of each kind, by finite differences on equal stretches.
+
+    The decision knows what a pause costs, as the daemon does, and moves fewer nodes when it
+    costs more.
+    """
+    found = []
+    for name, setting, step_s in dearer:
+        lost = estimate(
+            partial(figures.lost_share_per_second, step_s=step_s),
+            replays.of(best),
+            replays.of(setting),
+            seed=given.seed,
+        )
+        found.append(
+            SecondMore(
+                name=name,
+                node_hours_per_day=times(lost, harvest.value),
+                share_of_work=lost,
+                step_s=step_s,
+            )
+        )
+    return tuple(found)
+
+
+def _longer_pauses(costs: PhysicalCosts, step_s: float) -> PhysicalCosts:
+    return dataclasses.replace(
+        costs,
+        pause_up=_plus(costs.pause_up, step_s),
+        pause_down=_plus(costs.pause_down, step_s),
+        pause_loss=_plus(costs.pause_loss, step_s),
+    )
+
+
+def _plus(quantity: Quantity, step_s: float) -> Quantity:
+    return Quantity(tuple(value_s + step_s for value_s in quantity.values_s))

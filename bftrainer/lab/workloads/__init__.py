@@ -1,0 +1,24 @@
+"""Workloads of trainers: the paper's experiments, and files in two formats.
+
+``by_name`` and ``read_workload`` return a ``TrainerWorkload``, which the simulator replays.
+"""
+
+from __future__ import annotations
+
+from bftrainer.lab.workloads.builders import by_name, diverse, hpo, workload_names
+from bftrainer.lab.workloads.documents import read_workload, write_workload
+from bftrainer.lab.workloads.networks import NETWORKS, Network
+from bftrainer.lab.workloads.submission import Submission, TrainerWorkload
+
+__all__ = [
+    "NETWORKS",
+    "Network",
+    "Submission",
+    "TrainerWorkload",
+    "by_name",
+    "diverse",
+    "hpo",
+    "read_workload",
+    "workload_names",
+    "write_workload",
+]

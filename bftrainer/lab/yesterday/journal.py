@@ -1,0 +1,151 @@
+"""A daemon's journal as a trace of idle nodes and a workload.
+
+Every decision holds the snapshot it was taken on, so the journal tells which nodes were free or
+ours, and until when. Who would have used the nodes otherwise, it does not tell.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from bftrainer.batch.queue.occupancy import (
+    FREE_STATES,
+    LOST_STATES,
+    names_in,
+    nodes_by_name,
+    taken_nodes,
+)
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments, make_fragments
+from bftrainer.decide.throughput.curves import fitted
+from bftrainer.journal.journal import Journal
+from bftrainer.journal.records import JournalEntry
+from bftrainer.lab.simulator.journal_replay import KIND
+from bftrainer.lab.workloads.submission import Submission, TrainerWorkload
+from bftrainer.model.decision import DecisionInput, DecisionRecord
+from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.model.trainer import TrainerRecord
+
+ENDLESS = 1e15  # samples of a trainer that had not ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What a daemon saw and was asked for."""
+
+    trace: Fragments
+    workload: TrainerWorkload
+    decisions: int
+    unread: int  # decisions of another release
+
+
+def past_of(journal: Journal, hours: float) -> Past:
+    """Read the last hours of a journal.
+
+    Raises:
+        UsageError: BFT-1549, there are too few decisions in it.
+    """
+    last = journal.latest(KIND)
+    begin_s = last.at_s - hours * HOUR_S if last else 0.0
+    seen = _Seen()
+    for entry in journal.entries(KIND):
+        if entry.at_s >= begin_s:
+            seen.add(entry)
+    if not seen.begin_s < seen.end_s:
+        raise UsageError(
+            "BFT-1549",
+            "The journal has no two decisions in these hours.",
+            "Name the journal.db of a daemon that has run, or more --hours.",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        )
+    span_s = seen.begin_s, seen.end_s
+    records = [r for r in journal.trainers() if _was_there(r, span_s)]
+    workload = TrainerWorkload(
+        name="of the journal", submissions=tuple(_submission(r, span_s[0]) for r in records)
+    )
+    return Past(trace=seen.trace(), workload=workload, decisions=seen.decisions, unread=seen.unread)
+
+
+def _available(given: DecisionInput) -> set[str]:
+    """Return the nodes that were free or ours."""
+    snapshot = given.snapshot
+    ours = {pilot.node for pilot in given.pilots if not pilot.is_leaving}
+    out = names_in(snapshot, *LOST_STATES) | taken_nodes(snapshot)
+    return (names_in(snapshot, *FREE_STATES) | ours) - out
+
+
+@dataclass(slots=True, kw_only=True)
+class _Seen:
+    """What the decisions so far tell; decisions themselves are not kept."""
+
+    begin_s: float = math.inf
+    end_s: float = -math.inf
+    decisions: int = 0
+    unread: int = 0
+    _types: dict[str, str] = field(default_factory=dict)  # of all nodes
+    _since_s: dict[str, float] = field(default_factory=dict)  # of those available now
+    _fragments: list[tuple[str, float, float]] = field(default_factory=list)
+
+    def add(self, entry: JournalEntry) -> None:
+        """Read the next decision."""
+        record = entry.payload_if(DecisionRecord)
+        if record is None:
+            self.unread += 1
+            return
+        given = record.input
+        if given.snapshot.nodes is None:
+            return
+        self.decisions += 1
+        self.begin_s = min(self.begin_s, given.now_s)
+        self.end_s = max(self.end_s, given.now_s)
+        self._types |= {node.name: node.node_type for node in given.snapshot.nodes}
+        now = _available(given) & nodes_by_name(given.snapshot.nodes).keys()
+        for name in self._since_s.keys() - now:
+            self._close(name, given.now_s)
+        for name in now - self._since_s.keys():
+            self._since_s[name] = given.now_s
+
+    def trace(self) -> Fragments:
+        """Return what was available when; all of it ends with the last decision."""
+        for name in list(self._since_s):
+            self._close(name, self.end_s)
+        names = sorted(self._types)
+        index = {name: i for i, name in enumerate(names)}
+        return make_fragments(
+            names=names,
+            node=[index[name] for name, _, _ in self._fragments],
+            start_s=[start_s for _, start_s, _ in self._fragments],
+            end_s=[end_s for _, _, end_s in self._fragments],
+            span_s=(self.begin_s, self.end_s),
+            node_types=[self._types[name] for name in names],
+            source="the journal",
+        )
+
+    def _close(self, name: str, end_s: float) -> None:
+        start_s = self._since_s.pop(name)
+        if end_s > start_s:
+            self._fragments.append((name, start_s, end_s))
+
+
+def _was_there(record: TrainerRecord, span_s: tuple[float, float]) -> bool:
+    ended_s = record.ended_s if record.ended_s is not None else span_s[1]
+    return record.submitted_s < span_s[1] and ended_s > span_s[0]
+
+
+def _submission(record: TrainerRecord, begin_s: float) -> Submission:
+    spec, progress = record.spec, record.progress
+    return Submission(
+        submit_s=max(0.0, record.submitted_s - begin_s),
+        name=record.trainer_id,
+        n_min=spec.n_min,
+        n_max=spec.n_max,
+        samples=max(1.0, float(progress.samples)) if record.state.is_final else ENDLESS,
+        curve=spec.curve or fitted(record, explores=False).curve,
+        rescale_up_s=0.0,
+        rescale_down_s=0.0,
+        utility=spec.utility,
+        weight=spec.weight,
+        gres=spec.gres,
+        user=spec.user,
+        account=spec.account,
+    )

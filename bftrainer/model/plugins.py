@@ -1,0 +1,47 @@
+"""Loads plug-ins from the entry points of installed packages.
+
+Batch systems, policies and runtimes are one file and one entry-point line each, imported on
+first use.
+"""
+
+from __future__ import annotations
+
+import base64
+from importlib.metadata import entry_points
+from typing import Any
+
+from bftrainer.model.errors import ExitCode, UsageError
+
+CONTENT = "base64:"  # begins an option that holds the content of a file
+
+
+def plugin_names(group: str) -> list[str]:
+    """Names of all installed plug-ins of a group, sorted."""
+    return sorted({entry.name for entry in entry_points(group=group)})
+
+
+def load_plugin(group: str, name: str, *, what: str, code: str) -> Any:
+    """Return the object declared under ``name``.
+
+    Args:
+        group: entry-point group, such as ``bftrainer.policies``.
+        name: of the plug-in.
+        what: its kind for the message, such as "policy".
+        code: of the error if there is no such plug-in.
+
+    Raises:
+        UsageError: ``code``, no installed package declares that name.
+    """
+    for entry in entry_points(group=group, name=name):
+        return entry.load()
+    raise UsageError(
+        code,
+        f"There is no {what} called {name!r}.",
+        f"Use one of: {', '.join(plugin_names(group)) or 'none installed'}.",
+        exit_code=ExitCode.VALIDATION_FAILED,
+    )
+
+
+def content_of(data: bytes) -> str:
+    """Return the content of a file as an option holds it."""
+    return CONTENT + base64.b64encode(data).decode()

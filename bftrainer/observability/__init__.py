@@ -1,1 +1,0 @@
-"""Logs, metrics and readiness notifications of the daemon."""

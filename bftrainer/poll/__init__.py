@@ -1,1 +1,0 @@
-"""Batch system -> ``Snapshot``: the state of the cluster in our own terms."""

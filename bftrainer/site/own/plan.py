@@ -1,0 +1,121 @@
+"""What a user's own daemon is started with, and why: site and wish -> policy. Pure.
+
+The policy is an ordinary one (docs/reference/policy.md). It promises nothing to other users:
+there the batch system's preemption is the rule.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bftrainer.model.errors import UsageError
+from bftrainer.model.own_site import NodeLimit, OwnSite, Wish
+
+DEFAULT_NODES = 8
+DEFAULT_TIME_LIMIT_S = 4 * 3600.0
+SHORTEST_TIME_LIMIT_S = 120.0
+POLL_INTERVAL_S = 15.0
+REQUESTS_PER_MINUTE = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A setting, its value and the reason, as shown to the user."""
+
+    name: str
+    value: object
+    why: str
+
+
+def settings_for(site: OwnSite, wish: Wish) -> tuple[Chosen, ...]:
+    """Choose the settings.
+
+    Raises:
+        UsageError: BFT-1284, the site's limits leave this user nothing.
+    """
+    nodes, limit = _nodes(site, wish), _time_limit(site, wish)
+    mode = f"{site.partition} has PreemptMode={site.preemption}"
+    return (
+        Chosen(
+            name="max_nodes",
+            value=nodes.n_nodes + site.n_floor,
+            why=nodes.words + (f", and {site.n_floor} of your allocation" if site.n_floor else ""),
+        ),
+        limit,
+        Chosen(
+            name="give_back",
+            value=False,
+            why=f"{mode}: the batch system takes nodes for other users",
+        ),
+        Chosen(name="reserve_nodes_per_type", value=0, why="for the same reason"),
+        Chosen(
+            name="poll_interval_s",
+            value=POLL_INTERVAL_S,
+            why="the controller serves everybody",
+        ),
+        Chosen(name="requests_per_minute", value=REQUESTS_PER_MINUTE, why="for the same reason"),
+        Chosen(
+            name="batch_options",
+            value={
+                **site.batch_options,
+                **_grace(site),
+                **({"preamble": wish.preamble} if wish.preamble else {}),
+            },
+            why=f"{site.n_nodes} {'parts of ' if wish.share else ''}nodes are in {site.partition}"
+            + (f"; {site.grace_s:g} s of GraceTime are used to leave" if _grace(site) else ""),
+        ),
+        *_networks(wish),
+    )
+
+
+def policy_text(chosen: tuple[Chosen, ...]) -> str:
+    """Return the policy file."""
+    settings = [f"# {one.why}\n{one.name}: {json.dumps(one.value)}\n" for one in chosen]
+    return "".join(["# Written by 'bftrainer up', which writes it again.\n", *settings])
+
+
+def _networks(wish: Wish) -> tuple[Chosen, ...]:
+    given = {
+        "control_network": (wish.network, "--network"),
+        "training_network": (wish.network, "--network"),
+        "ports": (wish.ports, "--ports"),
+    }
+    return tuple(
+        Chosen(name=name, value=value, why=why) for name, (value, why) in given.items() if value
+    )
+
+
+def _nodes(site: OwnSite, wish: Wish) -> NodeLimit:
+    wanted = NodeLimit(n_nodes=DEFAULT_NODES, words="the default; change it with --max-nodes")
+    if wish.max_nodes is not None:
+        wanted = NodeLimit(n_nodes=wish.max_nodes, words="--max-nodes")
+    there = NodeLimit(n_nodes=site.n_nodes, words=f"{site.partition} has no more")
+    least = min((wanted, there, *site.limits), key=lambda limit: limit.n_nodes)
+    if least.n_nodes < 1:
+        raise UsageError(
+            "BFT-1284",
+            f"No pilot is allowed: {least.words}.",
+            "Use another --account, --qos or --partition, or ask the site to raise the limit.",
+        )
+    return least
+
+
+def _time_limit(site: OwnSite, wish: Wish) -> Chosen:
+    limit_s = wish.time_limit_s or DEFAULT_TIME_LIMIT_S
+    why = "--time" if wish.time_limit_s else "the default; change it with --time"
+    if site.time_limit_s is not None and site.time_limit_s < limit_s:
+        limit_s, why = site.time_limit_s, site.time_limit_words
+    if limit_s < SHORTEST_TIME_LIMIT_S:
+        raise UsageError(
+            "BFT-1284",
+            f"A pilot could stay {limit_s:g} s only ({why}); a worker needs about a minute "
+            "to start.",
+            f"Allow at least {SHORTEST_TIME_LIMIT_S:g} s, or use another --partition or --qos.",
+        )
+    return Chosen(name="pilot_time_limit_s", value=limit_s, why=why)
+
+
+def _grace(site: OwnSite) -> Mapping[str, float]:
+    return {"grace_s": site.grace_s} if site.grace_s else {}

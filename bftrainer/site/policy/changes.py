@@ -1,0 +1,33 @@
+"""What differs between two policies, and what a reload makes of it.
+
+``bftrainer policy diff`` prints it, ``bftrainer.daemon.reload`` goes by it. Which settings need a
+restart is declared with each of them (``groups``).
+"""
+
+from __future__ import annotations
+
+from bftrainer.model.views import SettingChange
+from bftrainer.site.policy.model import SitePolicy
+from bftrainer.site.policy.schema import restart, yaml_value
+
+MOST_CHARS = 200  # of a value: an option may be the content of a file
+
+
+def changes(old: SitePolicy, new: SitePolicy) -> tuple[SettingChange, ...]:
+    """Return the settings with other effective values, in the order of the reference."""
+    return tuple(
+        SettingChange(
+            setting=name,
+            before=yaml_value(before)[:MOST_CHARS],
+            after=yaml_value(getattr(new, name))[:MOST_CHARS],
+            restart=restart(name),
+        )
+        for name, before in old
+        if before != getattr(new, name)
+    )
+
+
+def reloaded(old: SitePolicy, new: SitePolicy) -> SitePolicy:
+    """Return the new policy, but for settings that need a restart: they stay as they were."""
+    kept = {name: value for name, value in old if restart(name)}
+    return new.model_copy(update=kept)

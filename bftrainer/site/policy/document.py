@@ -1,0 +1,249 @@
+"""Reads the YAML of a policy into nodes that remember line and column.
+
+Text comes in from ``load``, a list of keys with values goes out, and every problem
+found on the way. Only what a policy needs is accepted: one mapping of scalars and
+lists; no anchors, no tags. Works on parser events, so that nothing is ever expanded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+from bftrainer.site.policy.problems import MAX_PROBLEMS, PolicyProblem
+from bftrainer.site.policy.yaml_bounds import MAX_DEPTH, ExcessError, events_of, too_deep
+
+_TAB_BEFORE_CONTENT = re.compile(r"[^#'\"]*?\t")
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_CONSTANTS: dict[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class YamlNode:
+    """A value and where it stands; ``value`` of a list holds plain values."""
+
+    value: Any
+    line: int
+    column: int
+    items: list[YamlNode] = field(default_factory=list)
+    keys: list[YamlNode] = field(default_factory=list)
+    is_mapping: bool = False
+
+    def at(self, path: Sequence[str | int]) -> YamlNode:
+        """Return what is there, or the last on the way there that is."""
+        node = self
+        for step in path:
+            if node.is_mapping:
+                inside = {str(k.value): item for k, item in zip(node.keys, node.items, strict=True)}
+                node = inside.get(str(step), node)
+            elif isinstance(step, int) and step < len(node.items):
+                node = node.items[step]
+        return node
+
+
+@dataclass(slots=True, kw_only=True)
+class Document:
+    """The keys of a policy file in order, and what is wrong with its form."""
+
+    entries: list[tuple[YamlNode, YamlNode]] = field(default_factory=list)
+    what: str = "A policy"  # in what is said of it
+    problems: list[PolicyProblem] = field(default_factory=list)
+    indents: dict[int, int] = field(default_factory=dict)  # line -> characters taken off it
+
+    @property
+    def is_told(self) -> bool:
+        """Whether more is wrong than anybody is told: nothing else need be looked for."""
+        return len(self.problems) > MAX_PROBLEMS
+
+    def complain(self, code: str, line: int, column: int, cause: str, next_step: str) -> None:
+        """Add a problem at a place, counted from 1, of the text as it was parsed."""
+        if self.is_told:
+            return
+        self.problems.append(
+            PolicyProblem(
+                code=code,
+                line=line,
+                column=column + self.indents.get(line, 0),
+                cause=cause,
+                next_step=next_step,
+            )
+        )
+
+
+def read_document(text: str, what: str = "A policy") -> Document:
+    """Return the keys and values of a policy and every problem of its form."""
+    document = Document(what=what)
+    text = _without_tabs(text, document)
+    try:
+        root = _build(events_of(text), document)
+    except ExcessError as excess:
+        mark = excess.problem_mark
+        document.complain(
+            excess.code, mark.line + 1, mark.column + 1, str(excess.problem), excess.next_step
+        )
+        return document
+    except MarkedYAMLError as problem:
+        if document.problems:
+            return document  # a consequence of the tabs, perhaps: those first
+        mark = problem.problem_mark or problem.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        what = " ".join(str(problem.problem or problem.context).split())
+        document.complain(
+            "BFT-2106",
+            line,
+            column,
+            f"This is not YAML: {what}.",
+            "Write one 'name: value' per line.",
+        )
+        return document
+    except YAMLError as problem:
+        what = " ".join(str(problem).split())
+        document.complain("BFT-2106", 1, 1, f"This is not YAML: {what}.", "Correct it.")
+        return document
+    if root is not None:
+        _take_entries(root, document)
+    return document
+
+
+def _without_tabs(text: str, document: Document) -> str:
+    """Report tabs and take them out of the way, so that the rest is checked too."""
+    lines = text.split("\n")
+    for index, line in enumerate(lines):
+        if (found := _TAB_BEFORE_CONTENT.match(line)) is None:
+            continue
+        document.complain(
+            "BFT-2107", index + 1, found.end(), "YAML does not allow a tab here.", "Use spaces."
+        )
+        stripped = line.lstrip()
+        if "\t" in line[: len(line) - len(stripped)]:  # settings are not indented
+            document.indents[index + 1] = len(line) - len(stripped)
+            line = stripped  # noqa: PLW2901 - the rest of it is treated alike
+        lines[index] = line.replace("\t", " ")
+    return "\n".join(lines)
+
+
+def _build(events: Iterator[Event], document: Document) -> YamlNode | None:
+    """Return the root of the only document, None when there is nothing in the file."""
+    root: YamlNode | None = None
+    open_nodes: list[YamlNode] = []
+    for event in events:
+        if isinstance(event, DocumentStartEvent) and root is not None:
+            begins = "A second document begins here."
+            raise ExcessError("BFT-2115", begins, "Keep one only.", event.start_mark)
+        if isinstance(event, (SequenceEndEvent, MappingEndEvent)):
+            closed = open_nodes.pop()
+            _close(closed)
+            if open_nodes and closed.is_mapping:
+                _entries(closed, document)
+            continue
+        if (node := _node(event, document)) is None:
+            continue
+        if open_nodes:
+            open_nodes[-1].items.append(node)
+        else:
+            root = node
+        if isinstance(event, (SequenceStartEvent, MappingStartEvent)):
+            open_nodes.append(node)
+            if len(open_nodes) > MAX_DEPTH:
+                raise too_deep(event.start_mark)
+    return root
+
+
+def _node(event: Event, document: Document) -> YamlNode | None:
+    line, column = _place(event)
+    if isinstance(event, AliasEvent):
+        document.complain(
+            "BFT-2108", line, column, "Aliases (*name) are not accepted.", "Write the value."
+        )
+        return YamlNode(value=None, line=line, column=column)
+    if not isinstance(event, (ScalarEvent, SequenceStartEvent, MappingStartEvent)):
+        return None
+    for mark, name in ((event.anchor, "Anchors (&name)"), (event.tag, "Tags (!name)")):
+        if mark:
+            document.complain(
+                "BFT-2108", line, column, f"{name} are not accepted.", "Write the value alone."
+            )
+    if isinstance(event, ScalarEvent):
+        value = _scalar(event.value) if event.style is None else event.value
+        return YamlNode(value=value, line=line, column=column)
+    return YamlNode(
+        value=None, line=line, column=column, is_mapping=isinstance(event, MappingStartEvent)
+    )
+
+
+def _close(node: YamlNode) -> None:
+    if node.is_mapping:  # keys and values arrive in turn
+        node.keys, node.items = node.items[0::2], node.items[1::2]
+        for key, item in zip(node.keys, node.items, strict=True):
+            if item.value is None and not item.is_mapping:
+                item.line, item.column = key.line, key.column  # nothing has no place
+        node.value = {str(k.value): v.value for k, v in zip(node.keys, node.items, strict=True)}
+    else:
+        node.value = [item.value for item in node.items]
+
+
+def _scalar(text: str) -> Any:
+    """Return the value of an unquoted scalar by the core schema of YAML 1.2."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INT.fullmatch(text) and len(text) < 400:
+        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text
+
+
+def _take_entries(root: YamlNode, document: Document) -> None:
+    if not root.is_mapping:
+        if root.value is not None:
+            document.complain(
+                "BFT-2115",
+                root.line,
+                root.column,
+                f"{document.what} is a mapping of settings.",
+                "Write one 'name: value' per line.",
+            )
+        return
+    document.entries += _entries(root, document)
+
+
+def _entries(node: YamlNode, document: Document) -> list[tuple[YamlNode, YamlNode]]:
+    """Return the keys of a mapping with their values; complain of those that come again."""
+    first: dict[str, tuple[YamlNode, YamlNode]] = {}
+    for key, value in zip(node.keys, node.items, strict=True):
+        known, _ = first.setdefault(str(key.value), (key, value))
+        if known is not key:
+            document.complain(
+                "BFT-2109",
+                key.line,
+                key.column,
+                f"{key.value} is set twice, first in line {known.line}.",
+                "Keep one of them.",
+            )
+    return list(first.values())
+
+
+def _place(event: Event) -> tuple[int, int]:
+    return event.start_mark.line + 1, event.start_mark.column + 1

@@ -1,0 +1,139 @@
+"""Reads the files of a policy: which they are, who may have written them, and their text."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from bftrainer.site.policy.problems import MAX_PROBLEMS, PolicyErrors, PolicyProblem
+from bftrainer.site.policy.yaml_bounds import MAX_BYTES
+
+SUFFIXES = (".yaml", ".yml")
+
+
+def policy_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the files in the order in which they count: those of a directory by name.
+
+    Raises:
+        PolicyErrors: BFT-2101, -2103, a directory cannot be read or everyone may change it;
+            BFT-2102, there is no file in it.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir() or path.is_symlink():
+            found.append(path)
+            continue
+        try:
+            inside = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES)
+            mode = path.stat().st_mode
+        except OSError as problem:
+            raise _unreadable(path, problem) from problem
+        if mode & stat.S_IWOTH:
+            raise _refuse(
+                path, "BFT-2103", "Everyone may change this directory.", f"Run: chmod o-w {path}"
+            )
+        found += inside
+    if paths and not found:
+        raise _refuse(
+            paths[0],
+            "BFT-2102",
+            "This directory has no .yaml file.",
+            "Name a file, or another one.",
+        )
+    return found
+
+
+def _unreadable(path: Path, problem: OSError) -> PolicyErrors:
+    cause = f"The policy cannot be read: {problem.strerror}."
+    return _refuse(path, "BFT-2101", cause, "Give the path of a readable file.")
+
+
+def _refuse(path: Path, code: str, cause: str, next_step: str) -> PolicyErrors:
+    problem = PolicyProblem(code=code, line=0, column=0, cause=cause, next_step=next_step)
+    return PolicyErrors(path, [problem])
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file that only its owner and group can have written."""
+    try:
+        # Non-blocking: a pipe must not hold us. No links: they can be turned elsewhere.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        handle = os.open(path, flags)
+    except OSError as problem:
+        if path.is_symlink():
+            raise _refuse(
+                path, "BFT-2102", "This is a symbolic link.", "Name the file itself."
+            ) from problem
+        raise _unreadable(path, problem) from problem
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise _refuse(path, "BFT-2102", "This is not a regular file.", "Name a regular file.")
+        if status.st_mode & stat.S_IWOTH:
+            raise _refuse(
+                path, "BFT-2103", "Everyone may change this file.", f"Run: chmod o-w {path}"
+            )
+        data = _bytes(handle)
+    except OSError as problem:
+        raise _refuse(
+            path,
+            "BFT-2101",
+            f"The policy cannot be read: {problem.strerror}.",
+            "Look into the kernel log (dmesg).",
+        ) from problem
+    finally:
+        os.close(handle)
+    if len(data) > MAX_BYTES:
+        raise _refuse(
+            path,
+            "BFT-2104",
+            f"The file is larger than {MAX_BYTES // 1024} KiB.",
+            "A policy needs a few kilobytes; name the right file.",
+        )
+    return _text(path, data)
+
+
+def _bytes(handle: int) -> bytes:
+    """Return the content, or the first byte too many with all before it."""
+    data = b""
+    while len(data) <= MAX_BYTES and (chunk := os.read(handle, MAX_BYTES + 1 - len(data))):
+        data += chunk
+    return data
+
+
+def _text(path: Path, data: bytes) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        before = problem.object[: problem.start]
+        raise PolicyErrors(
+            path,
+            [
+                PolicyProblem(
+                    code="BFT-2105",
+                    line=before.count(b"\n") + 1,
+                    column=len(before) - before.rfind(b"\n"),
+                    cause=f"Byte 0x{problem.object[problem.start]:02x} is not UTF-8.",
+                    next_step="Save the file as UTF-8.",
+                )
+            ],
+        ) from problem
+    text = text.replace("\r\n", "\n")
+    problems = (
+        PolicyProblem(
+            code="BFT-2105",
+            line=number,
+            column=column,
+            cause=f"Character U+{ord(char):04X} is not allowed.",
+            next_step="Delete it.",
+        )
+        for number, line in enumerate(text.split("\n"), 1)
+        for column, char in enumerate(line, 1)
+        if not (char.isprintable() or char in "\t\u00a0\u3000")
+    )
+    if told := list(itertools.islice(problems, MAX_PROBLEMS + 1)):
+        raise PolicyErrors(path, told)
+    return text

@@ -1,0 +1,248 @@
+"""Turns policy files into a ``SitePolicy``, or into a list of everything wrong with them.
+
+Of several files the later one counts, setting by setting. What comes out also says where each
+value comes from, for ``policy show``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from bftrainer.batch.batch_system import OptionError, load_batch_system
+from bftrainer.model.errors import UsageError
+from bftrainer.site.policy.document import Document, YamlNode, read_document
+from bftrainer.site.policy.files import policy_files, read_text
+from bftrainer.site.policy.model import REMOVED, SitePolicy, conflicts, policy_hash
+from bftrainer.site.policy.option_files import with_files
+from bftrainer.site.policy.problems import PolicyErrors, nearest
+from bftrainer.site.policy.schema import expectation, yaml_value
+
+ENTRY_POINT_GROUP = "bftrainer.policies"
+DEFAULT_ORIGIN = "default"
+_BOUND_ERRORS = frozenset(
+    {
+        "greater_than_equal",
+        "less_than_equal",
+        "finite_number",
+        "enum",
+        "string_pattern_mismatch",
+        "string_too_short",
+        "string_too_long",
+        "too_short",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPolicy:
+    """A policy, where it was read and where each value comes from."""
+
+    policy: SitePolicy
+    path: Path | None  # of the only file
+    sha256: str
+    origins: Mapping[str, str]  # setting -> "default" or "file:line"
+    overridden: Mapping[str, tuple[str, ...]]  # setting -> where files before set it, last first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Set:
+    """A setting that a file sets."""
+
+    key: YamlNode
+    node: YamlNode
+    path: Path
+    document: Document
+
+    @property
+    def place(self) -> str:
+        return f"{self.path}:{self.key.line}"
+
+    def complain(self, code: str, cause: str, next_step: str, at: YamlNode | None = None) -> None:
+        place = at or self.node
+        self.document.complain(code, place.line, place.column, cause, next_step)
+
+
+def load_policy(path: Path) -> SitePolicy:
+    """Return the policy in a file; what the file does not set has its default.
+
+    Raises:
+        PolicyErrors: all problems of the file at once (exit code 8).
+    """
+    return load_policy_file(path).policy
+
+
+def load_policy_file(
+    path: Path | None, *, batch_system: str = "", batch_options: Mapping[str, Any] | None = None
+) -> LoadedPolicy:
+    """Return the policy in a file, the defaults without one, as ``load_policy_files`` does."""
+    paths = () if path is None else (path,)
+    return load_policy_files(paths, batch_system=batch_system, batch_options=batch_options)
+
+
+def load_policy_files(
+    paths: Sequence[Path],
+    *,
+    batch_system: str = "",
+    batch_options: Mapping[str, Any] | None = None,
+) -> LoadedPolicy:
+    """Return the policy of several files with its origins.
+
+    Args:
+        paths: of files, and of directories whose files count; the last one that sets it decides
+            over a setting.
+        batch_system: whose options they are, to have them checked; "": nobody's.
+        batch_options: that come before those of the files.
+
+    Raises:
+        PolicyErrors: all problems of the files at once (exit code 8).
+        UsageError: BFT-1201, there is no such batch system.
+    """
+    read = [(path, read_document(read_text(path))) for path in policy_files(paths)]
+    found: dict[str, _Set] = {}
+    overridden: dict[str, tuple[str, ...]] = {}
+    for path, document in read:
+        new = _known(path, document)
+        for name in new.keys() & found.keys():
+            overridden[name] = (found[name].place, *overridden.get(name, ()))
+        found |= new
+    values = _validated(found, batch_system, batch_options or {})
+    problems = [replace(each, path=path) for path, one in read for each in one.problems]
+    if problems:
+        raise PolicyErrors(problems[0].path or paths[0], problems)
+    policy = SitePolicy.model_validate(values)
+    origins = dict.fromkeys(SitePolicy.model_fields, DEFAULT_ORIGIN)
+    origins |= {name: each.place for name, each in found.items()}
+    only = read[0][0] if len(read) == 1 else None
+    return LoadedPolicy(
+        policy=policy,
+        path=only,
+        sha256=policy_hash(policy),
+        origins=origins,
+        overridden=overridden,
+    )
+
+
+# ---- the settings -------------------------------------------------------------------
+
+
+def _known(path: Path, document: Document) -> dict[str, _Set]:
+    """Return the settings that a file sets; complain of keys that are none."""
+    found: dict[str, _Set] = {}
+    for key, node in document.entries:
+        if document.is_told:
+            break
+        name, one = str(key.value), _Set(key=key, node=node, path=path, document=document)
+        if name in SitePolicy.model_fields:
+            found[name] = one
+        elif name in REMOVED:
+            cause = f"{name} is no setting any more. {REMOVED[name]}"
+            one.complain("BFT-2110", cause, "Delete the line.", key)
+        else:
+            known = list(SitePolicy.model_fields)
+            near = nearest(name, known, "bftrainer policy show lists them all.")
+            one.complain("BFT-2110", f"There is no setting {name[:80]!r}.", near, key)
+    return found
+
+
+def _validated(
+    found: Mapping[str, _Set], batch_system: str, batch_options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values of settings; add what is wrong with them to their documents' problems."""
+    values = {name: _value(name, one.node) for name, one in found.items()}
+    wrong: set[str] = set()
+    try:
+        SitePolicy.model_validate(values)
+    except ValidationError as errors:
+        for detail in errors.errors(include_url=False, include_context=False):
+            if detail["loc"] and str(detail["loc"][0]) not in wrong:
+                wrong.add(str(detail["loc"][0]))
+                _explain(detail, found)
+    defaults = {name: field.default for name, field in SitePolicy.model_fields.items()}
+    sound = {k: v for k, v in (defaults | values).items() if k not in wrong}
+    for conflict in conflicts(sound):
+        # One of the two is in a file: the defaults agree with each other.
+        one = found.get(conflict.setting) or found[conflict.other]
+        one.complain("BFT-2113", conflict.cause, conflict.next_step)
+    if "policy" in found and "policy" not in wrong:
+        _require_plug_in(found["policy"])
+    is_sound = not any(one.document.problems for one in found.values())
+    if is_sound and found.keys() & {"policy", "policy_options"}:
+        options = _checked_options(defaults | values, found)
+        values |= {"policy_options": options} if "policy_options" in values else {}
+    if batch_system and "batch_options" in found.keys() - wrong:
+        _check_options(found["batch_options"], batch_system, batch_options)
+    return values
+
+
+def _value(name: str, node: YamlNode) -> Any:
+    """Return what a file sets; nothing below the name of a section is an empty section."""
+    default = SitePolicy.model_fields[name].get_default(call_default_factory=True)
+    return {} if node.value is None and isinstance(default, dict) else node.value
+
+
+def _explain(detail: ErrorDetails, found: Mapping[str, _Set]) -> None:
+    name = str(detail["loc"][0])
+    node = found[name].node.at(detail["loc"][1:])
+    if node.is_mapping:
+        given = "a mapping"
+    else:
+        given = "empty" if node.value is None else yaml_value(node.value)[:80]
+    default = SitePolicy.model_fields[name].get_default()
+    found[name].complain(
+        "BFT-2112" if detail["type"] in _BOUND_ERRORS else "BFT-2111",
+        f"{name} is {given}, but must be {expectation(name)}.",
+        f"The default is {yaml_value(default)}.",
+        node,
+    )
+
+
+def _check_options(one: _Set, batch_system: str, first: Mapping[str, Any]) -> None:
+    try:
+        load_batch_system(batch_system, {**(one.node.value or {}), **first}).close()
+    except OptionError as errors:
+        _complain_of(errors, one, first)
+
+
+def _checked_options(values: Mapping[str, Any], found: Mapping[str, _Set]) -> dict[str, Any]:
+    """Load the allocation policy and have it look at its options; return them, files read."""
+    from bftrainer.decide.policies.base import (  # noqa: PLC0415 - numpy takes 0.1 s
+        load_policy as load_allocation_policy,
+    )
+    from bftrainer.decide.policies.base import options_of  # noqa: PLC0415
+
+    one = found.get("policy_options") or found["policy"]
+    options: dict[str, Any] = values["policy_options"]
+    try:
+        policy = load_allocation_policy(values["policy"])
+        options = with_files(policy.traits.file_options, options, one.path.parent)
+        options_of(policy, options)
+    except OptionError as errors:
+        _complain_of(errors, one)
+    except UsageError as error:
+        one.complain(error.code, error.cause, error.next_step)
+    return options
+
+
+def _complain_of(errors: OptionError, one: _Set, first: Container[object] = ()) -> None:
+    """Say what is wrong with options of a plug-in, but for those named on the command line."""
+    for problem in errors.problems:
+        if not problem.path or problem.path[0] not in first:
+            place = one.node.at(problem.path)
+            one.complain(errors.code, problem.cause, problem.next_step, place)
+
+
+def _require_plug_in(one: _Set) -> None:
+    name = one.node.value
+    installed = sorted(
+        {point.name for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
+    )
+    if name not in installed:
+        near = nearest(name, installed, f"Installed: {', '.join(installed) or 'none'}.")
+        one.complain("BFT-2114", f"There is no policy called {name!r}.", near)

@@ -1,0 +1,196 @@
+"""Watches the directory into which users' scripts write, one file each.
+
+The second way of being told, for sites where lsb.events cannot be read. Trust: a file counts for
+its owner alone, whatever it says, and only if it is new. The directory is shared by submission
+hosts, so it is looked at by a thread: its time tells whether a file was moved into it. What a user
+can do is to fill it; then others are announced late or not at all, and polls show their jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from bftrainer.batch.announcer import Announcement
+from bftrainer.batch.directory_watch import LOOK_S, Looking
+from bftrainer.batch.trust import UntrustedError, name_of
+from bftrainer.model.errors import BatchSystemError
+from lsf_adapters.notifications import NOT_POLLED
+from lsf_adapters.notifications.submissions import LONGEST_FILE, submission
+
+MOST_FILES = 4096  # users' files looked at
+MOST_ENTRIES = 4 * MOST_FILES  # of the directory
+MOST_WAITING = 256  # announcements that were not read yet
+FRESH_S = 30.0  # older files are from before; clocks may differ by that
+_AGAIN_S = 2.0  # after a change: the directory's time may be coarser than changes
+_FILE = re.compile(r"u([0-9]{1,10})")
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class SubmissionFiles:
+    """An ``Announcer`` that reads what the scripts of users write.
+
+    It announces each file once: a job that is announced twice looks refused, and its user would
+    not be believed for a while.
+    """
+
+    hears_all = True
+
+    def __init__(
+        self,
+        place: Path,
+        pilot_queue: str,
+        *,
+        owner_uid: int | None = None,
+        slots_of: Callable[[], Mapping[str, int]] = dict,
+        every_s: float = LOOK_S,
+    ) -> None:
+        """Watch the directory; files that are there already are not read.
+
+        Args:
+            place: the directory of the script.
+            pilot_queue: submissions to it are our own doing and ignored.
+            owner_uid: the directory's owner, unless root is; None: the daemon's user.
+            slots_of: the nodes and their slots, as last known.
+            every_s: between two looks.
+
+        Raises:
+            BatchSystemError: BFT-1213, it is missing or cannot be listed; BFT-1214, others could
+                replace users' files.
+        """
+        self._place, self._pilot_queue, self._slots_of = place, pilot_queue, slots_of
+        self._owner_uid = os.geteuid() if owner_uid is None else owner_uid
+        self._known: dict[str, tuple[int, int]] = {}
+        self._time_ns, self._changed_s = 0, 0.0
+        self._number = 0
+        self._waiting: deque[Announcement] = deque(maxlen=MOST_WAITING)
+        self._look()
+        self._waiting.clear()
+        self._looking = Looking(self._look, every_s=every_s)
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when a file was written."""
+        return self._looking.fileno()
+
+    def read(self) -> tuple[Announcement, ...]:
+        """Return the announcements since the last call.
+
+        Raises:
+            BatchSystemError: it can no longer be used; codes as for opening it.
+        """
+        self._looking.clear()
+        said: list[Announcement] = []
+        with suppress(IndexError):
+            while len(said) < MOST_WAITING:
+                said.append(self._waiting.popleft())
+        return tuple(said)
+
+    def close(self) -> None:
+        """Stop watching; users' scripts keep replacing their files."""
+        self._looking.close()
+
+    def _look(self) -> bool:
+        """Scan, in the thread; what it raises is the reader's."""
+        try:
+            return self._scan()
+        except OSError as problem:
+            raise self._unreadable(problem) from problem
+        except UntrustedError as problem:
+            raise self._unsafe(problem) from problem
+
+    def _scan(self) -> bool:
+        """Look for new files; return whether there is something to read."""
+        directory = os.open(self._place, _OPEN | os.O_DIRECTORY)
+        try:
+            if not self._has_changed(os.fstat(directory)):
+                return False
+            before = self._number
+            self._waiting.extend(self._news(directory))
+            return self._number > before
+        finally:
+            os.close(directory)
+
+    def _has_changed(self, status: os.stat_result) -> bool:
+        """Check who owns the directory; return whether a file may have been moved into it."""
+        if status.st_uid not in (0, self._owner_uid):
+            raise UntrustedError(self._place, f"belongs to {name_of(status.st_uid)}")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+            raise UntrustedError(self._place, "may be written by others and is not sticky")
+        now_s = time.monotonic()
+        if status.st_mtime_ns != self._time_ns:
+            self._time_ns, self._changed_s = status.st_mtime_ns, now_s
+        return now_s - self._changed_s <= _AGAIN_S
+
+    def _news(self, directory: int) -> Iterator[Announcement]:
+        """Read the files that are new or were replaced."""
+        found, slots_of = dict(_files(directory)), self._slots_of() or NOT_POLLED
+        new = [name for name, status in found.items() if self._known.get(name) != status]
+        self._known = found
+        for name in new[:MOST_WAITING]:
+            self._number += 1
+            news = self._told(directory, name, slots_of)
+            if news is not None and news.partition != self._pilot_queue:
+                yield news
+
+    def _told(self, directory: int, name: str, slots_of: Mapping[str, int]) -> Announcement | None:
+        try:
+            fd = os.open(name, _OPEN, dir_fd=directory)
+        except OSError:  # replaced meanwhile, a link, or not readable: this user is not announced
+            return None
+        try:
+            status = os.fstat(fd)
+            self._known[name] = _state(status)  # replaced meanwhile: it is not read again
+            is_his = stat.S_ISREG(status.st_mode) and name == f"u{status.st_uid}"
+            # Users can set a file's time, but not its change time.
+            if not is_his or abs(time.time() - status.st_ctime) > FRESH_S:
+                return None
+            text = os.read(fd, LONGEST_FILE).decode(errors="replace")
+        finally:
+            os.close(fd)
+        return submission(
+            text,
+            user=name_of(status.st_uid),
+            at_s=float(int(status.st_ctime)),
+            number=self._number,
+            slots_of=slots_of,
+        )
+
+    def _unreadable(self, problem: OSError) -> BatchSystemError:
+        return BatchSystemError(
+            "BFT-1213",
+            f"The directory of esub's files {self._place} cannot be read: {problem.strerror}.",
+            "Create it with mode 1733 for the daemon's user, on a file system that all submission "
+            "hosts share, or leave the option out: the daemon then only polls.",
+        )
+
+    def _unsafe(self, problem: UntrustedError) -> BatchSystemError:
+        return BatchSystemError(
+            "BFT-1214",
+            f"The directory of esub's files is not trusted: {problem}.",
+            f"Make {name_of(self._owner_uid)} its owner and its mode 1733.",
+        )
+
+
+def _files(directory: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield users' files with what changes when one is replaced."""
+    n_files = 0
+    with os.scandir(directory) as entries:
+        for number, entry in enumerate(entries):
+            if number >= MOST_ENTRIES or n_files >= MOST_FILES:
+                return
+            if _FILE.fullmatch(entry.name) is None:
+                continue
+            n_files += 1
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                yield entry.name, _state(status)
+
+
+def _state(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_ctime_ns

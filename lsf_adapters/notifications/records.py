@@ -1,0 +1,238 @@
+"""Parses records of lsb.events into announcements. Pure but for what earlier records said.
+
+Called by ``watch`` with whole records. The order of fields is that of lsb.events(5), IBM Spectrum
+LSF 10.1, and of volclava 2.2's records; where the two differ, and where optional fields stand,
+texts are told from numbers by their quotes. A known record that does not fit makes the daemon poll.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from bftrainer.batch.announcer import STAND_IN, Announcement
+from bftrainer.model.hostlist import ParseError
+from lsf_adapters.notifications.whole import DROPPED
+from lsf_adapters.notifications.words import Words
+from lsf_adapters.requests import Asked, JobRow, asked_hosts, job_of
+
+MOST_JOBS = 1 << 15  # remembered, of each kind
+MOST_NAMES = 1 << 18  # of hosts of jobs that run
+MOST_SLOTS = 1 << 17  # of a job: texts in one record
+_HISTORY_S = 60.0  # older than the newest JOB_NEW by this: repeated, not new
+_N_LIMITS, _RUN_LIMIT = 11, 9  # of rLimits
+_N_PATHS = 8  # fromHost, cwd, chkpntDir, inFile, outFile, errFile, subHomeDir, jobFile
+_N_RUSAGE = 19  # of lsfRusage
+_EXCLUSIVE = 0x40  # in options; lsbatch.h, as are the following
+_HELD = 0x1  # in options2
+_PENDING = 0x1 | 0x2  # states: PEND, PSUSP
+_ENDED = 0x20 | 0x40  # EXIT, DONE
+_AFTERWARDS = 0x80 | 0x100  # post-processing ended: said of a job that has ended before
+# What a poll may show: a job was changed, moved or requeued, a host or queue opened or closed.
+_CHANGES = frozenset(
+    {"JOB_MODIFY", "JOB_MODIFY2", "JOB_SWITCH", "JOB_SWITCH2", "JOB_MOVE", "JOB_REQUEUE"}
+    | {"JOB_FORCE", "MIG", "HOST_CTRL", "QUEUE_CTRL"}
+)
+_KIND = re.compile(r'"([A-Z_0-9]{1,40})" "[0-9.]{1,20}" ([0-9]{1,10}) ')
+_ON_HOST = re.compile(r"[0-9]{1,6}\*")  # SHORT_EVENTFILE of LSF_HPC_EXTENSIONS, lsf.conf(5)
+_WAITS = "dependency condition not satisfied"
+_LATER = "its begin time is to come"
+
+
+@dataclass(slots=True, kw_only=True)
+class EarlierRecords:
+    """What records said of jobs that have not ended; bounded, the oldest are forgotten."""
+
+    pilot_queue: str
+    new: OrderedDict[int, float] = field(default_factory=OrderedDict)  # announced: time
+    pilots: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    started: OrderedDict[tuple[int, int], tuple[str, ...]] = field(default_factory=OrderedDict)
+    newest_s: float = 0.0  # of JOB_NEW
+    n_names: int = 0  # in ``started``
+
+    def note_new(self, job_id: int, queue: str, at_s: float) -> bool:
+        """Remember a submission; return whether it is to be announced."""
+        is_known = self.new.get(job_id, self.pilots.get(job_id)) == at_s
+        is_history = at_s < self.newest_s - _HISTORY_S
+        self.newest_s = max(self.newest_s, at_s)
+        if is_known or is_history:
+            return False
+        self.pilots.pop(job_id, None)
+        jobs = self.pilots if queue == self.pilot_queue else self.new
+        jobs[job_id] = at_s
+        if len(jobs) > MOST_JOBS:
+            jobs.popitem(last=False)
+        return jobs is self.new
+
+    def note_started(self, job: tuple[int, int], nodes: tuple[str, ...]) -> None:
+        """Remember where a job runs; () if it does not any more."""
+        self.ended(job)
+        if nodes:
+            self.started[job] = nodes
+            self.n_names += len(nodes)
+        while len(self.started) > MOST_JOBS or self.n_names > MOST_NAMES:
+            self.n_names -= len(self.started.popitem(last=False)[1])
+
+    def ended(self, job: tuple[int, int]) -> tuple[str, ...]:
+        """Forget where a job ran, and return it; () if unknown."""
+        nodes = self.started.pop(job, ())
+        self.n_names -= len(nodes)
+        return nodes
+
+
+def announcements(
+    records: Iterable[str], earlier: EarlierRecords, slots_of: Mapping[str, int]
+) -> tuple[Announcement, ...]:
+    """Parse the records that were read at once.
+
+    volclava 2.2 does not double the quotes in names of files to copy (``bsub -f``), so a user may
+    end his record early and add others. The torn one does not fit: then none of these is believed.
+
+    Args:
+        records: without their ends.
+        earlier: is updated.
+        slots_of: the nodes and their slots.
+
+    Returns:
+        The announcements, of those that call for a poll only one.
+    """
+    said: list[Announcement] = []
+    look: Announcement | None = None
+    for record in records:
+        try:
+            news = announcement(record, earlier, slots_of)
+        except ParseError:
+            return (_look(0.0),)
+        if news is not None and (news.job or news.nodes):
+            said.append(news)
+        else:
+            look = look or news
+    return (*said, look) if look else tuple(said)
+
+
+def announcement(
+    record: str, earlier: EarlierRecords, slots_of: Mapping[str, int]
+) -> Announcement | None:
+    """Parse one record; None: there is nothing to announce.
+
+    Raises:
+        ParseError: it is known, but has other fields.
+    """
+    if record == DROPPED:
+        return _look(0.0)
+    head = _KIND.match(record)
+    if head is None:
+        return None
+    kind, at_s = head[1], float(head[2])
+    parse = {"JOB_NEW": _submitted, "JOB_START": _started, "JOB_STATUS": _changed}.get(kind)
+    if parse is None:
+        return _look(at_s) if kind in _CHANGES else None
+    return parse(Words(record[head.end() :]), at_s, earlier, slots_of)
+
+
+def _look(at_s: float) -> Announcement:
+    return Announcement(at_s=at_s, partition="")
+
+
+def _submitted(
+    words: Words, at_s: float, earlier: EarlierRecords, slots_of: Mapping[str, int]
+) -> Announcement | None:
+    job_id = words.count()
+    row = _row(words, job_id, at_s)
+    if not earlier.note_new(job_id, row.queue, at_s):
+        return None
+    # Its id is known: what it counts as, it counts as in polls, too.
+    job = replace(job_of(row, slots_of), family=str(job_id))
+    return Announcement(at_s=at_s, partition=row.queue, job=job)
+
+
+def _row(words: Words, job_id: int, at_s: float) -> JobRow:
+    """Parse a JOB_NEW record from its userId on."""
+    words.whole()
+    options, slots = words.whole(), words.count(MOST_SLOTS)
+    submit_s, begin_s = float(words.count(1 << 40)), float(words.count(1 << 40))
+    words.skip(4)  # termTime, sigValue, chkpntPeriod, restartPid
+    user = words.text()
+    limit = [words.whole() for _ in range(_N_LIMITS)][_RUN_LIMIT]
+    words.text()  # hostSpec
+    factor = words.real()
+    words.whole()  # umask
+    queue, resources = words.texts(2)
+    words.texts(_N_PATHS)
+    hosts = words.texts(words.count(MOST_SLOTS))
+    dependency = words.text()
+    words.skip_texts()  # preExecCmd, postExecCmd if any, jobName, command
+    words.skip(3 * words.count(MOST_SLOTS))  # xf
+    words.skip_texts()  # mailUser, projectName
+    slots_max = words.last_whole()  # after niosPort, if any
+    words.skip_texts()  # schedHostType, loginShell; IBM: timeEvent, userGroup, exceptList
+    is_held = bool(words.whole() & _HELD)
+    words.whole()  # idx
+    is_later = begin_s > at_s
+    asked = Asked(
+        slots=max(1, slots),
+        slots_max=slots_max if slots < slots_max <= MOST_SLOTS else 0,
+        resources=resources,
+        limit_s=_limit_s(limit, factor),
+        begin_s=begin_s if is_later else None,
+        hosts=asked_hosts(hosts),
+        is_exclusive=bool(options & _EXCLUSIVE),
+        dependency=dependency,
+        is_held=is_held,
+        reasons=(*((_WAITS,) if dependency else ()), *((_LATER,) if is_later else ())),
+    )
+    return JobRow(
+        job_id=f"{STAND_IN}{job_id}",
+        user=user,
+        state="PSUSP" if is_held else "PEND",
+        queue=queue,
+        name="",
+        submit_s=submit_s,
+        asked=asked,
+    )
+
+
+def _limit_s(limit: int, factor: float) -> float | None:
+    """Return the run limit; it is written as if for a host of CPU factor 1 (volclava 2.2)."""
+    if limit < 0:
+        return None
+    return float(round(limit / factor)) if factor > 0.0 else float(limit)
+
+
+def _started(
+    words: Words, _at_s: float, earlier: EarlierRecords, _slots_of: Mapping[str, int]
+) -> None:
+    """Remember where a job starts. Its poll shows it, so there is nothing to announce."""
+    job_id = words.count()
+    words.skip(3)  # jStatus, jobPid, jobPGid
+    words.real()  # hostFactor
+    hosts = words.texts(words.count(MOST_SLOTS))
+    words.skip_texts()  # queuePreCmd, queuePostCmd
+    words.whole()  # jFlags
+    words.skip_texts()  # IBM: userGroup
+    index = words.count()
+    nodes = tuple(dict.fromkeys(_ON_HOST.sub("", host, count=1) for host in hosts))
+    if job_id not in earlier.pilots:
+        earlier.note_started((job_id, index), nodes)
+
+
+def _changed(
+    words: Words, at_s: float, earlier: EarlierRecords, _slots_of: Mapping[str, int]
+) -> Announcement | None:
+    """Parse JOB_STATUS."""
+    job_id, status = words.count(), words.count()
+    if not status & (_PENDING | _ENDED):
+        return None
+    words.skip(4)  # reason, subreasons, cpuTime, endTime
+    if words.whole():
+        words.skip(_N_RUSAGE)
+    words.whole()  # exitStatus
+    index = words.count()
+    nodes = earlier.ended((job_id, index))
+    if job_id in earlier.pilots:
+        return None
+    if status & _ENDED and nodes:
+        return Announcement(at_s=at_s, partition="", nodes=nodes)
+    return None if status & _AFTERWARDS else _look(at_s)

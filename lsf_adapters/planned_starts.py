@@ -1,0 +1,114 @@
+"""When and where LSF will start the jobs for which it reserves slots. Pure.
+
+LSF plans only jobs of queues with SLOT_RESERVE: it reserves free slots for a blocked job and
+estimates its start from the run limits of running jobs. Here reserved hosts are completed by those
+that come free first, and an estimate that LSF does not print is the last of their ends. Sources:
+bjobs(1), bslots(1), "Reserve resources" and "Planned scheduling" of LSF 10.1; the plan file has one
+public source and was not tried.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bftrainer.model.cluster import Job, JobState
+from bftrainer.model.hostlist import ParseError
+from lsf_adapters.bslots import Window
+
+PLAN_FILE = "lsb.allocation.plan.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A start that LSF has planned."""
+
+    start_s: float | None
+    nodes: tuple[str, ...]
+
+
+def with_plans(
+    jobs: Sequence[Job], known: Mapping[str, Planned], reserved: Sequence[str], due_s: float
+) -> tuple[Job, ...]:
+    """Return the jobs with starts and nodes as far as LSF has planned them.
+
+    Args:
+        jobs: pending ones carry what ``bjobs`` said of their plan.
+        known: of the plan file, by job id; it is more exact.
+        reserved: hosts on which slots are reserved for some job.
+        due_s: earliest start: the end of the next dispatch pass. A job of which nothing says when
+            it starts is planned then, so its hosts are no gap.
+    """
+    release_s = _releases(jobs)
+    rest = set(reserved) - {name for job in jobs for name in job.planned_nodes}
+    made = []
+    for job in jobs:
+        is_waiting = job.state is JobState.PENDING and job.is_ordinary
+        plan = _plan_of(job, known, rest) if is_waiting else None
+        made.append(job if plan is None else _completed(job, plan, release_s, due_s))
+    return tuple(made)
+
+
+def _plan_of(job: Job, known: Mapping[str, Planned], rest: set[str]) -> Planned | None:
+    """Return what is known of a job's plan; None: it has none."""
+    plan = known.get(job.job_id, Planned(start_s=None, nodes=()))
+    start_s = job.start_s if plan.start_s is None else plan.start_s
+    # If the hosts of an estimate are not said, they are among those reserved for somebody.
+    nodes = plan.nodes or job.planned_nodes or (tuple(sorted(rest)) if start_s is not None else ())
+    return Planned(start_s=start_s, nodes=tuple(dict.fromkeys(nodes))) if nodes else None
+
+
+def _releases(jobs: Sequence[Job]) -> dict[str, float]:
+    """Return when the last ordinary job on each node ends by its limit; inf: unknown."""
+    found: dict[str, float] = {}
+    for job in jobs:
+        if job.state is not JobState.PENDING and job.is_ordinary:
+            is_known = job.start_s is not None and job.time_limit_s is not None
+            end_s = (job.start_s or 0.0) + (job.time_limit_s or 0.0) if is_known else math.inf
+            for name in job.nodes:
+                found[name] = max(end_s, found.get(name, 0.0))
+    return found
+
+
+def _completed(job: Job, plan: Planned, release_s: Mapping[str, float], due_s: float) -> Job:
+    """Add the hosts that the job still lacks: those that come free first."""
+    n_lacking = job.n_nodes - len(plan.nodes)
+    coming = sorted((at_s, name) for name, at_s in release_s.items())
+    added = [one for one in coming if one[1] not in plan.nodes][: max(0, n_lacking)]
+    last_s = max([at_s for at_s, _ in added], default=due_s)
+    start_s = plan.start_s
+    if start_s is None:
+        start_s = last_s if len(added) >= n_lacking and last_s < math.inf else due_s
+    nodes = (*plan.nodes, *(name for _, name in added))
+    return replace(job, start_s=max(start_s, due_s), planned_nodes=nodes)
+
+
+def plans(text: str) -> dict[str, Planned]:
+    """Parse the planner's file.
+
+    Raises:
+        ParseError: it is not that.
+    """
+    try:
+        said: Any = json.loads(text)
+        return {
+            str(one["JOB_ID"]).rpartition("@")[2]: Planned(
+                start_s=float(one["START_TIME"]),
+                nodes=tuple(dict.fromkeys(str(alloc["HOST"]) for alloc in one["ALLOC"])),
+            )
+            for one in said["PLANS"]
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        raise ParseError(f"not a plan: {text[:60]!r}") from problem
+
+
+def unfillable_until_s(windows: Sequence[Window], now_s: float) -> dict[str, float]:
+    """Return until when each host that bslots names can be backfilled; inf: no limit."""
+    found: dict[str, float] = {}
+    for window in windows:
+        for host in window.hosts:
+            found[host] = max(now_s + window.for_s, found.get(host, 0.0))
+    return found

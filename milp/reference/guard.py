@@ -1,0 +1,213 @@
+"""A solver that cannot be trusted, used without harm: judged, bounded, replaced.
+
+A Problem and a runner come in; a legal Allocation goes out in any case, worth at least
+as much as the current map, with what went wrong beside it. The runner is handed in: it
+starts the solver as a child process with limits of time and memory, which may crash,
+hang, overrun or lie. Called by ``bftrainer.lab.solvers``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from milp.check import find_violations
+from milp.errors import CheckFailed, ProblemError
+from milp.problem import Allocation, Problem
+from milp.reference.backends import ModelStatus
+from milp.reference.duals import gap_below, marginals, price_of_best_step
+from milp.reference.keep import keep_map
+from milp.reference.request import SolverAnswer, read_answer, write_request
+from milp.solve import solve
+from milp.validate import validate
+from milp.worth import allocation_value
+
+CLAIM_TOLERANCE = 1e-6  # relative: what solvers' own tolerances make of an objective
+MEMORY_LIMIT_BYTES = 4 * 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerReport:
+    """What became of a solver's process."""
+
+    stdout: str  # its answer, when ``failure`` is empty
+    failure: str = ""  # how it ended if not well: a phrase that follows "the solver"
+
+
+class Runner(Protocol):
+    """Runs one solver in a process of its own."""
+
+    def run(
+        self, request_json: str, *, time_limit_s: float | None, memory_limit_bytes: int
+    ) -> RunnerReport:
+        """Hand over the request, wait at most the limit, return what was printed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitedAnswer:
+    """The allocation to use and how it came about."""
+
+    allocation: Allocation
+    status: str  # of the solver: a ModelStatus, "failed" also when it was caught lying
+    failure: str = ""  # one sentence; empty when the solver did its work
+
+
+def solve_limited(
+    problem: Problem,
+    *,
+    solver: str,
+    time_limit_s: float | None,
+    runner: Runner,
+    memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
+    fallback: Callable[[Problem], Allocation] = solve,
+) -> LimitedAnswer:
+    """Return the better of the current map and what the solver found.
+
+    A solver that found nothing in time leaves the current map as it is. One that
+    failed is replaced by ``fallback``, whose answer is judged as well; then the better
+    of that and the current map is returned. ``Allocation.solver`` says which it was.
+
+    Raises:
+        ProblemError: the problem is malformed.
+    """
+    validate(problem)
+    kept = _allocation(problem, keep_map(problem), "current map")
+    report = runner.run(
+        write_request(problem, solver=solver, start=kept.assignment),
+        time_limit_s=time_limit_s,
+        memory_limit_bytes=memory_limit_bytes,
+    )
+    try:
+        status, found = _judge(problem, report, solver, kept)
+    except _Unusable as reason:
+        return LimitedAnswer(
+            allocation=_better(kept, _replacement(problem, fallback), solver),
+            status=reason.status.value,
+            failure=f"The solver {solver} {reason}.",
+        )
+    return LimitedAnswer(allocation=_better(kept, found, solver), status=status.value)
+
+
+class _Unusable(Exception):  # noqa: N818 - never leaves this module
+    """Why an answer is not used: a phrase that follows "the solver"."""
+
+    def __init__(self, reason: str, status: ModelStatus = ModelStatus.FAILED) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def _judge(
+    problem: Problem, report: RunnerReport, solver: str, kept: Allocation
+) -> tuple[ModelStatus, Allocation | None]:
+    """Return the status and what was found, if anything; raise ``_Unusable`` otherwise."""
+    if report.failure:
+        raise _Unusable(report.failure)
+    try:
+        answer = read_answer(report.stdout)
+    except (ValueError, RecursionError) as error:
+        raise _Unusable(f"answered what cannot be read ({_short(str(error))})") from error
+    if answer.status in {ModelStatus.REFUSED, ModelStatus.FAILED}:
+        raise _Unusable(f"{answer.status}: {_short(answer.message)}", answer.status)
+    if answer.status in {ModelStatus.INFEASIBLE, ModelStatus.UNBOUNDED}:
+        raise _Unusable(
+            f"calls the model {answer.status}, but it is bounded and nobody needs to run"
+        )
+    if answer.status is ModelStatus.NOTHING:
+        return answer.status, None
+    lie = _find_lie(problem, answer, kept)
+    if lie:
+        raise _Unusable(lie)
+    found = _allocation(problem, answer.assignment, solver)
+    if answer.status is ModelStatus.OPTIMAL:
+        return answer.status, replace(found, gap=0.0)
+    return answer.status, replace(
+        found, gap=min(found.gap, max(answer.bound - found.objective, 0.0))
+    )
+
+
+def _find_lie(problem: Problem, answer: SolverAnswer, kept: Allocation) -> str:
+    """What an answer states that is not so; empty when nothing is found."""
+    value = _value(problem, answer.assignment)
+    claim = Allocation(
+        assignment=answer.assignment,
+        objective=value,
+        node_price=0.0,
+    )
+    violations = find_violations(problem, claim)
+    if violations:
+        return f"returned a map that is not legal: {_short('; '.join(violations))}"
+    allowed = CLAIM_TOLERANCE * _magnitude(problem, answer.assignment)
+    if not abs(answer.objective - value) <= allowed:
+        return f"states an objective of {answer.objective:.9g} for a map worth {value:.9g}"
+    at_least = kept.objective - CLAIM_TOLERANCE * _magnitude(problem, kept.assignment)
+    if answer.status is ModelStatus.OPTIMAL and value < at_least - allowed:
+        return f"calls {value:.9g} optimal, less than the current map's {kept.objective:.9g}"
+    if answer.bound < max(value - allowed, at_least):
+        return f"states a bound of {answer.bound:.9g} below a map that is known"
+    return ""
+
+
+def _value(problem: Problem, assignment: Mapping[str, str]) -> float:
+    known = {node.name for node in problem.nodes}
+    return allocation_value(problem, {n: t for n, t in assignment.items() if n in known})
+
+
+def _magnitude(problem: Problem, assignment: Mapping[str, str]) -> float:
+    """Sum of the absolute terms of the objective: what its rounding is relative to."""
+    free = tuple(
+        replace(trainer, rescale_up_s=0.0, rescale_down_s=0.0) for trainer in problem.trainers
+    )
+    earned = _value(replace(problem, trainers=free), assignment)
+    return 2 * earned - _value(problem, assignment)
+
+
+def _allocation(problem: Problem, assignment: Mapping[str, str], solver: str) -> Allocation:
+    """A map with all the numbers that belong to an answer."""
+    sizes = _sizes(assignment)
+    steps = marginals(problem, sizes)
+    value = _value(problem, assignment)
+    return Allocation(
+        assignment=dict(assignment),
+        objective=value,
+        node_price=price_of_best_step(steps),
+        marginals=steps,
+        solver=solver,
+        gap=gap_below(problem, value),
+    )
+
+
+def _sizes(assignment: Mapping[str, str]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for trainer_id in assignment.values():
+        sizes[trainer_id] = sizes.get(trainer_id, 0) + 1
+    return sizes
+
+
+def _replacement(problem: Problem, fallback: Callable[[Problem], Allocation]) -> Allocation | None:
+    """The fallback's answer, or none when it cannot take the problem or breaks a rule."""
+    try:
+        found = fallback(problem)
+    except (ProblemError, CheckFailed):
+        return None  # the current map is legal and stays
+    return None if find_violations(problem, found) else found
+
+
+def _better(kept: Allocation, found: Allocation | None, solver: str) -> Allocation:
+    """The one worth more; the current map when they are equal: it costs no rescale."""
+    if found is None:
+        return replace(kept, solver=f"current map kept, nothing found by {solver}")
+    if found.assignment == kept.assignment or found.objective > kept.objective:
+        return found
+    bound = found.objective + found.gap
+    return replace(
+        kept,
+        gap=min(kept.gap, max(bound - kept.objective, 0.0)),
+        solver=f"current map kept, none better found by {found.solver}",
+    )
+
+
+def _short(text: str) -> str:
+    return json.dumps(text)[1:-1][:300]

@@ -1,0 +1,101 @@
+"""Splits an order for a node into its workers: names, logs, devices. Pure.
+
+Makes a ``WorkerConfig`` for each worker from the node's and from the devices of the
+allocation. Called by ``trainers.agent.workers``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.model.errors import UsageError
+
+# Variables in which batch systems list a job's devices: Slurm 22.05, gres.html, "GPU Management".
+DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+
+
+def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> list[WorkerConfig]:
+    """Return the configuration of each of the node's ``local_size`` workers.
+
+    Each gets as many devices as its trainer requested. Without a request each of several
+    workers gets one, and a single worker all. A single worker gets no other variables.
+
+    Args:
+        config: of the node; its ``worker_id`` is the id of its workers together in rosters.
+        gpus: devices that the pilot requested.
+        environ: the agent's, as set by the batch system.
+
+    Raises:
+        UsageError: BFT-1417 when there are devices, but not one for each worker.
+    """
+    count = config.local_size
+    if count == 1 and not config.gpus:
+        return [config]
+    devices = _devices(config, gpus, environ)
+    if count == 1:
+        own = _share(config, devices, 0)
+        return [dataclasses.replace(config, environment=(*config.environment, *own))]
+    return [
+        dataclasses.replace(
+            config,
+            worker_id=name_of(config.worker_id, rank),
+            member=config.worker_id,
+            local_rank=rank,
+            log_path=_log_of(config.log_path, rank),
+            environment=(
+                *config.environment,
+                ("LOCAL_RANK", str(rank)),
+                ("LOCAL_WORLD_SIZE", str(count)),
+                *_share(config, devices, rank),
+            ),
+        )
+        for rank in range(count)
+    ]
+
+
+def _share(
+    config: WorkerConfig, devices: Mapping[str, tuple[str, ...]], rank: int
+) -> list[tuple[str, str]]:
+    """Return the variables that list the devices of one worker."""
+    each = config.gpus or 1
+    return [(name, ",".join(listed[rank * each :][:each])) for name, listed in devices.items()]
+
+
+def name_of(worker_id: str, local_rank: int) -> str:
+    """Return the id of a worker; the first has that of the node."""
+    return f"{worker_id}-{local_rank}" if local_rank else worker_id
+
+
+def _log_of(log_path: str, local_rank: int) -> str:
+    path = Path(log_path)
+    return str(path.with_stem(name_of(path.stem, local_rank))) if log_path else ""
+
+
+def _devices(
+    config: WorkerConfig, gpus: int, environ: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the devices of this node by variable; empty if it has none."""
+    found = {name: _listed(environ[name]) for name in DEVICE_VARIABLES if name in environ}
+    found = {name: devices for name, devices in found.items() if devices}
+    if not found and gpus:
+        # The batch system counts devices without listing them: all of them are ours.
+        found = {DEVICE_VARIABLES[0]: tuple(map(str, range(gpus)))}
+    each = config.gpus or 1
+    for devices in found.values():
+        if len(devices) < config.local_size * each:
+            of = f" with {each} each" if config.gpus else ""
+            raise UsageError(
+                "BFT-1417",
+                f"{config.node} has {len(devices)} GPU(s) for {config.local_size} workers{of}"
+                " (--workers-per-node).",
+                "Request at most as many workers as the smallest node has GPUs.",
+            )
+    return found
+
+
+def _listed(value: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in value.split(","))
+    return tuple(n for n in names if n and n not in ("-1", "NoDevFiles"))
