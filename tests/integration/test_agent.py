@@ -364,7 +364,7 @@ def test_a_returning_daemon_learns_everything(tmp_path: Path) -> None:
         assert answer[0].commit is not None
         assert (answer[0].commit.generation, answer[0].ready) == (3, (4, 0))
 
-        # The daemon dies right after an order whose consequences it never hears of.
+        # The daemon dies right after an order. The worker's last words may still have reached it.
         first.send(TellWorker(worker_id="w2", body=commit(3, member)))
         w2 = first.started("w2")
         assert w2 is not None
@@ -381,7 +381,7 @@ def test_a_returning_daemon_learns_everything(tmp_path: Path) -> None:
         assert report.commit["generation"] == 3
         assert [b["type"] for b in report.latest] == ["Warm", "Ready"]
         assert (await until(lambda: second.exited("w2"), "its end")).returncode == 0
-        assert second.said("w2", "Finished")
+        assert first.said("w2", "Finished") or second.said("w2", "Finished")
         assert is_running(worker)
         assert lab.agent is not None
         await until(lambda: second.of(Heartbeat), "heartbeats go on")
