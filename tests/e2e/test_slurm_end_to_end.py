@@ -37,7 +37,7 @@ def test_there_was_enough_to_and_fro(outcome: Outcome) -> None:
     # A rescale is a change of size; parked is size 0. First starts do not count.
     changes = [r for r in outcome.rescales if r["what"]["size"] != r["what"]["size_before"]]
     assert len(changes) - len(NETWORKS) + len(outcome.parked) >= 7 * outcome.rounds
-    assert len(outcome.gave_back_for_jobs) > outcome.rounds
+    assert len(outcome.gave_back_for_jobs) >= outcome.rounds
     assert outcome.killed_worker in outcome.killed_workers
     assert outcome.incarnations == 2
 

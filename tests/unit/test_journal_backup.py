@@ -17,6 +17,7 @@ from bftrainer.journal.backup import JOURNAL_NAME, back_up, restore
 from bftrainer.journal.mark import MARK_NAME
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerSpec
+from tests.support.waiting import wait_for
 
 SPEC = TrainerSpec(name="net", user="ada", script="/home/ada/train.py")
 
@@ -46,9 +47,11 @@ def test_a_copy_is_a_moment_of_a_journal_that_is_being_written(state: Path, tmp_
         journal.begin_incarnation()
         journal.write_beside()
 
+        written: list[int] = []
+
         def write() -> None:
             while not over.is_set():
-                journal.append("word", {"text": "x" * 2000})
+                written.append(journal.append("word", {"text": "x" * 2000}))
                 journal.note("word", {"text": "y" * 2000})
 
         writer = threading.Thread(target=write)
@@ -56,10 +59,12 @@ def test_a_copy_is_a_moment_of_a_journal_that_is_being_written(state: Path, tmp_
         try:
             for number in range(5):
                 back_up(state / JOURNAL_NAME, tmp_path / f"copy{number}")
+                enough = len(written) + 2  # begun and ended after the copy
+                wait_for(lambda enough=enough: len(written) >= enough, timeout_s=60)  # type: ignore[misc]
         finally:
             over.set()
             writer.join()
-        written = journal.head().seq
+        last = journal.head().seq
     seqs = []
     for number in range(5):
         copy = tmp_path / f"copy{number}"
@@ -67,8 +72,8 @@ def test_a_copy_is_a_moment_of_a_journal_that_is_being_written(state: Path, tmp_
         with Journal.open(copy, clock=lambda: 1.0, mark_file=Path(f"{copy}.mark")) as found:
             assert found.verify() == found.head().seq
             seqs.append(found.head().seq)
-    assert seqs == sorted(set(seqs)), "writers went on"
-    assert seqs[-1] <= written
+    assert seqs == sorted(set(seqs))
+    assert seqs[-1] <= last
     assert not list(tmp_path.glob("*-wal"))
 
 
