@@ -23,9 +23,8 @@ from bftrainer.batch.site_inspector import own_program
 from bftrainer.fleet.wire.listener import look_around
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.errors import BatchSystemError
-from bftrainer.model.findings import NOTHING, Finding, Measured
 from bftrainer.model.hostlist import ParseError
-from bftrainer.model.site_file import SiteFile
+from bftrainer.model.site import NOTHING, Finding, Measured, SiteFile
 from lsf_adapters import doctor
 from lsf_adapters.commands import DEFAULT_TIMEOUT_S, LSHOSTS, LsfCommands
 from lsf_adapters.jobs import JobReader

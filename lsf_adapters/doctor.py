@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bftrainer.model.findings import NOTHING, Finding, Measured, Weight
+from bftrainer.model.site import NOTHING, Finding, Measured, Weight
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.preemption import preemption
 from lsf_adapters.queues import Queue

@@ -13,7 +13,7 @@ from dataclasses import replace
 from bftrainer.batch import process
 from bftrainer.batch.commands import why_failed
 from bftrainer.model.hostlist import ParseError
-from lsf_adapters import commands, dates, queue_list
+from lsf_adapters import commands, queue_list, table
 from lsf_adapters.commands import LsfCommands, is_away, printed
 from lsf_adapters.dialect import Dialect, cluster_of
 from lsf_adapters.long_form import LongForm
@@ -202,10 +202,10 @@ class JobReader:
         submit_s, start_s = row.submit_s, row.start_s
         if submitted_s is not None:
             submit_s = submitted_s
-        elif submit_s is not None and self._last_s is not None and submit_s % dates.MINUTE_S == 0.0:
+        elif submit_s is not None and self._last_s is not None and submit_s % table.MINUTE_S == 0.0:
             # It was not there when all jobs were last read.
-            is_since = submit_s <= self._last_s < submit_s + dates.MINUTE_S
-            submit_s = min(now_s, submit_s + dates.MINUTE_S - 1.0) if is_since else submit_s
+            is_since = submit_s <= self._last_s < submit_s + table.MINUTE_S
+            submit_s = min(now_s, submit_s + table.MINUTE_S - 1.0) if is_since else submit_s
         if started_s is not None and start_s is not None:
             start_s = started_s if abs(started_s - start_s) <= SAME_START_S else start_s
         return replace(row, submit_s=submit_s, start_s=start_s)

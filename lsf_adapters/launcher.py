@@ -1,5 +1,10 @@
 """Pilots on LSF: submitted with bsub, released with bkill, observed with bjobs.
 
+One ``bsub`` may make several jobs: while mbatchd does not answer, bsub repeats its request every
+10 s, and mbatchd carries out all of them later (measured on volclava 2.2; LSF 10.1 is assumed to do
+the same). So every job of a pilot takes a folder beside its log before it becomes the agent. Only
+one can make it; all others end at once.
+
 Called by the adapter. A pilot takes a host by all of its slots (``-n MXJ``), not by ``-x``: an
 exclusive job leaves its host locked until the next exchange of lim, which cost the next job up to
 29 s, by slots 2.3 s (measured on volclava 2.2, MBD_SLEEP_TIME=2).
@@ -9,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,17 +23,47 @@ from pathlib import Path
 from bftrainer.batch import process
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
 from bftrainer.batch.commands import why_failed
-from bftrainer.batch.pilot_names import job_name, token_of, token_of_place
-from bftrainer.model.cluster import Presence
+from bftrainer.batch.pilot_job import fault_of, job_name, token_of, token_of_place
+from bftrainer.model.cluster import EndedBy, Presence
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.hostlist import ParseError
-from bftrainer.model.pilot_end import EndedBy
 from bftrainer.model.preamble import under
 from lsf_adapters.commands import LsfCommands, has_waited, said
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.jobs import JobReader, UnreadError
 from lsf_adapters.requests import ENDED, LOST, JobRow
-from lsf_adapters.script import batch_script, problem_of, taken_by
+
+_OWN_VARIABLES = ("LSB_", "LSF_", "BSUB_")  # of LSF; they would change what its commands do
+
+
+def taken_by(log_path: Path) -> Path:
+    """Return the folder that the one job of a pilot makes."""
+    return log_path.with_name(f"{log_path.name}.started")
+
+
+def batch_script(request: PilotRequest, agent_argv: Sequence[str]) -> str:
+    """Return the script; LSF writes a job's output only at its end, so it does so itself."""
+    log, taken = shlex.quote(str(request.log_path)), shlex.quote(str(taken_by(request.log_path)))
+    return f"""\
+#!/bin/sh
+exec </dev/null >>{log} 2>&1
+if ! mkdir {taken} 2>/dev/null; then
+  [ -d {taken} ] || {{ echo "bftrainer: {taken} cannot be made."; exit 1; }}
+  exit 0
+fi
+cd /
+exec {shlex.join(agent_argv)}
+"""
+
+
+def problem_of(request: PilotRequest) -> str:
+    """Say which part of a request bsub could not take verbatim; "": all is well.
+
+    A line that begins with #BSUB would be an option, even inside of quotes.
+    """
+    owned = [key for key in request.environment if key.startswith(_OWN_VARIABLES)]
+    return fault_of(request, has_lines=False) or (f"{owned[0]} is LSF's own" if owned else "")
+
 
 FORCE_AFTER_S = 2.0
 """If a pilot asked to leave this long ago is cancelled again, it is killed."""

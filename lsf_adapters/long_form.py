@@ -12,25 +12,25 @@ import re
 from collections import Counter
 
 from bftrainer.model.hostlist import ParseError
-from lsf_adapters import dates
+from lsf_adapters import table
 from lsf_adapters.requests import Asked, asked_hosts
 
 LONGEST_BLOCK = 1 << 16  # characters; one is longer than that by its user's texts alone
 _HEAD = re.compile(r"^Job <(\d{1,10}(?:\[\d{1,10}\])?)>, ", re.MULTILINE)
-_SUBMITTED = re.compile(rf"^({dates.DATE}): Submitted from host <[^>]*>(.*)$", re.MULTILINE)
-_STARTED = re.compile(rf"^({dates.DATE}): (?:Started|\[\d+\] started) ", re.MULTILINE)
+_SUBMITTED = re.compile(rf"^({table.DATE}): Submitted from host <[^>]*>(.*)$", re.MULTILINE)
+_STARTED = re.compile(rf"^({table.DATE}): (?:Started|\[\d+\] started) ", re.MULTILINE)
 _RESERVED = re.compile(
-    rf"^{dates.DATE}: Reserved <\d+> (?:job )?slots? on host\(s\) ((?:<[^<>\n]+> ?)+)",
+    rf"^{table.DATE}: Reserved <\d+> (?:job )?slots? on host\(s\) ((?:<[^<>\n]+> ?)+)",
     re.MULTILINE,
 )
-_WILL_START = re.compile(rf"^({dates.DATE}): (?:Will be started|Estimated)", re.MULTILINE)
+_WILL_START = re.compile(rf"^({table.DATE}): (?:Will be started|Estimated)", re.MULTILINE)
 _RUN_LIMIT = re.compile(r"^ RUNLIMIT *\n (\d{1,9}(?:\.\d+)?) min", re.MULTILINE)
 _REASONS = re.compile(r"^ PENDING REASONS:\n((?: [^\n]*;?\n)+)", re.MULTILINE)
 _SLOTS = re.compile(r", (\d{1,7})(?:-(\d{1,7}))? (?:Task\(s\)|Processors Requested)")
 _RESOURCES = re.compile(r", Requested Resources <([^<>]*)>")
 _HOSTS = re.compile(r", Specified Hosts ((?:<[^<>]+>(?:, )?)+)")
 _DEPENDENCY = re.compile(r", Dependency Condition <([^\n]*?)>(?:,|;)")
-_BEGIN = re.compile(rf", Specified Start Time <({dates.DATE})>")
+_BEGIN = re.compile(rf", Specified Start Time <({table.DATE})>")
 _IN_ANGLES = re.compile(r"<([^<>]+)>")
 _HOST_COUNT = re.compile(r": \d+ hosts?;?$|;$")
 
@@ -95,7 +95,7 @@ class LongForm:
     def how_ended(self, job_id: str) -> str:
         """Return the sentence about its end; "": there is none."""
         found = re.findall(
-            rf"^{dates.DATE}: ((?:Exited|Done|Termination)[^\n]*)",
+            rf"^{table.DATE}: ((?:Exited|Done|Termination)[^\n]*)",
             self._blocks.get(job_id, ""),
             re.MULTILINE,
         )
@@ -103,7 +103,7 @@ class LongForm:
 
     def _time_s(self, text: str) -> float | None:
         try:
-            return dates.epoch_s(text, self._now_s)
+            return table.epoch_s(text, self._now_s)
         except ParseError:
             return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bftrainer.model.findings import Finding, Weight
+from bftrainer.model.site import Finding, Weight
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.queues import Queue
 from lsf_adapters.settings import Facts, number_of

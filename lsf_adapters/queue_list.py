@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from bftrainer.batch import process
 from bftrainer.model.hostlist import ParseError
-from lsf_adapters import dates
+from lsf_adapters import table
 from lsf_adapters.commands import printed, said
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.long_form import LongForm
@@ -149,7 +149,7 @@ def _wide_row(line: str, now_s: float) -> JobRow:
         queue=queue,
         name=name,
         hosts=hosts_of(hosts),
-        submit_s=dates.epoch_s(submitted, now_s),
+        submit_s=table.epoch_s(submitted, now_s),
     )
 
 
@@ -201,7 +201,7 @@ def _json_row(one: Record, now_s: float) -> JobRow:
         queue=one["QUEUE"],
         name=one["JOB_NAME"],
         hosts=hosts_of(one["EXEC_HOST"]),
-        submit_s=dates.epoch_s(one["SUBMIT_TIME"], now_s),
+        submit_s=table.epoch_s(one["SUBMIT_TIME"], now_s),
         start_s=_began_s(one, now_s),
         ended=_how_ended(one),
         asked=_asked(one, now_s),
@@ -216,11 +216,11 @@ def _how_ended(one: Record) -> str:
 
 def _began_s(one: Record, now_s: float) -> float | None:
     """Return the start: START_TIME has whole minutes, RUN_TIME whole seconds since it."""
-    start_s = dates.epoch_s(one["START_TIME"], now_s)
-    if start_s is None or dates.has_seconds(one["START_TIME"]):
+    start_s = table.epoch_s(one["START_TIME"], now_s)
+    if start_s is None or table.has_seconds(one["START_TIME"]):
         return start_s
     runs_s = _number(one.get("RUN_TIME", ""))
-    is_of_it = runs_s is not None and start_s <= now_s - runs_s < start_s + dates.MINUTE_S
+    is_of_it = runs_s is not None and start_s <= now_s - runs_s < start_s + table.MINUTE_S
     return now_s - runs_s if runs_s is not None and is_of_it else start_s
 
 
@@ -239,7 +239,7 @@ def _asked(one: Record, now_s: float) -> Asked:
         slots_max=int(_number(one.get("MAX_REQ_PROC", "")) or 0),
         resources=one.get("COMBINED_RESREQ", ""),
         limit_s=None if limit_minutes is None else 60.0 * limit_minutes,
-        begin_s=read("specified_start_time", lambda said: dates.epoch_s(said, now_s)),
+        begin_s=read("specified_start_time", lambda said: table.epoch_s(said, now_s)),
         hosts=asked_hosts([] if hosts in _NOTHING else re.split(r"[\s:]+", hosts.strip())),
         is_exclusive=one.get("EXCLUSIVE", "").upper() in {"Y", "YES"},
         gpus=int(gpus or 0),
@@ -247,7 +247,7 @@ def _asked(one: Record, now_s: float) -> Asked:
         reservations=() if rsvid in _NOTHING else (rsvid,),
         priority=priority or 0.0,
         reasons=_reasons(one.get("PEND_REASON", "")),
-        start_s=read("estimated_start_time", lambda said: dates.epoch_s(said, now_s)),
+        start_s=read("estimated_start_time", lambda said: table.epoch_s(said, now_s)),
     )
 
 

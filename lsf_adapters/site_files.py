@@ -19,7 +19,7 @@ from bftrainer.batch.site_inspector import (
     pilots_steps,
 )
 from bftrainer.model.hostlist import ParseError
-from bftrainer.model.site_file import SiteFile
+from bftrainer.model.site import SiteFile
 from lsf_adapters import doctor
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.notifications import script

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bftrainer.batch.batch_system import observed_only
-from bftrainer.batch.pilot_names import pilot_of
+from bftrainer.batch.pilot_job import pilot_of
 from bftrainer.model.cluster import (
     Job,
     JobState,
@@ -25,7 +25,7 @@ from bftrainer.model.cluster import (
     not_idle_where_jobs_run,
 )
 from bftrainer.model.hostlist import ParseError
-from lsf_adapters import bslots, commands, hosts, planned_starts, queues
+from lsf_adapters import commands, hosts, planned_starts, queues
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.jobs import JobReader, UnreadError
 from lsf_adapters.launcher import rank
@@ -271,7 +271,9 @@ class SnapshotReader:
         self, known: dict[str, planned_starts.Planned], now_s: float
     ) -> dict[str, planned_starts.Planned]:
         """Add LSF's own answer to how long reserved slots stay unfillable."""
-        found = self._part("slots", lambda: bslots.windows(self._jobs.answer(commands.BSLOTS)))
+        found = self._part(
+            "slots", lambda: planned_starts.windows(self._jobs.answer(commands.BSLOTS))
+        )
         until_s = planned_starts.unfillable_until_s(found or (), now_s)
         made = {}
         for job_id, plan in known.items():

@@ -1,7 +1,7 @@
 """Records as plain JSON values and back, strictly by type hint: the one codec of all formats.
 
 A record is a frozen dataclass. A ``Form`` is how one format differs from the others: the journal's
-(``bftrainer.model.canonical``), the API's (``bftrainer.api.codec``), that of problem files
+(``bftrainer.model.canonical``), the API's (``bftrainer.api.documents``), that of problem files
 (``milp.codec``). Equal records have equal plain values: an int in a float field becomes a float,
 -0.0 becomes 0.0, sets are sorted.
 """

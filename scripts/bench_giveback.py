@@ -16,14 +16,14 @@ from dataclasses import replace
 
 from _bench.benchmark import Benchmark, Measured
 
-from bftrainer.batch.queue.snapshot_model import PrintedQueue
+from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.decide import giveback
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.victims import CheapestForTrainers
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Settings
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from slurm_plugins.constraint import ways_of
+from slurm_plugins.fields import ways_of
 
 NOW_S = 1_700_000_000.0
 NAMES = tuple(f"n{k:04d}" for k in range(800))

@@ -27,8 +27,7 @@ from _bench.studies.longer import repeated
 from _bench.studies.session import NEAR, Figures
 
 from bftrainer.batch.traces.fragments import Fragments
-from bftrainer.lab.papers.bftrainer.extent import FULL
-from bftrainer.lab.papers.bftrainer.scenario import choose_scenario
+from bftrainer.lab.papers.bftrainer.scenario import FULL, choose_scenario
 
 HEADINGS = (
     *("best, h", f"{NEAR:g} off, h", "regret", "over, h", "node-h", "of all", "full", "waiting"),

@@ -22,13 +22,11 @@ from bftrainer.batch.site_inspector import own_program
 from bftrainer.fleet.wire.listener import look_around
 from bftrainer.model.cluster import JobState, NodeLeft, Snapshot
 from bftrainer.model.errors import BatchSystemError
-from bftrainer.model.findings import NOTHING, Finding, Measured
 from bftrainer.model.hostlist import ParseError
-from bftrainer.model.site_file import SiteFile
+from bftrainer.model.site import NOTHING, Finding, Measured, SiteFile
 from bftrainer.site.submit.client import SubmitHelper
 from slurm_plugins import commands, doctor, releases
-from slurm_plugins.command_errors import why_failed
-from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands
+from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands, why_failed
 from slurm_plugins.floor import STEP_ID, Floor
 from slurm_plugins.hook.relay_words import key_of
 from slurm_plugins.hook.source import HookSource, RelaySettings, address_of

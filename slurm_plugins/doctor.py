@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from bftrainer.model.cluster import Node, NodeState
-from bftrainer.model.findings import NOTHING, Finding, Measured, Weight
+from bftrainer.model.site import NOTHING, Finding, Measured, Weight
 from slurm_plugins.parse import settings_in, values_in
 
 PARTITION_ARGV = ("scontrol", "-o", "show", "partition")

@@ -20,8 +20,7 @@ from bftrainer.model.cluster import Job, JobState, Node, NodeState, Presence, Re
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.hostlist import expand
 from slurm_plugins import parse
-from slurm_plugins.command_errors import why_failed
-from slurm_plugins.commands import SlurmCommands
+from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.launcher import agent_under
 
 STEP_ID = re.compile(r"[0-9]{1,10}\.[0-9]{1,10}")

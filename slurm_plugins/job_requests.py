@@ -13,19 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from bftrainer.model.cluster import Job, JobState
-from bftrainer.model.features import Way
+from bftrainer.model.cluster import Job, JobState, Way
 from bftrainer.model.hostlist import ParseError
-from slurm_plugins.constraint import ways_of
-from slurm_plugins.counts import gpus_of, whole
-from slurm_plugins.parse import (
-    ControllerConfig,
-    duration_s,
-    long_records,
-    memory_mb_of,
-)
-from slurm_plugins.row_cache import Made
-from slurm_plugins.user_text import LONGEST, NOTHING, UNREAD, Doubts
+from slurm_plugins.fields import LONGEST, NOTHING, UNREAD, Doubts, gpus_of, ways_of, whole
+from slurm_plugins.parse import ControllerConfig, Made, duration_s, long_records, memory_mb_of
 
 FIELDS = (
     *("JobArrayID", "NumCPUs", "MinCpus", "NumTasks", "MinMemory", "MaxNodes", "MinTime"),

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from bftrainer.batch import process
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
-from bftrainer.batch.pilot_names import job_name, token_of, token_of_place
-from bftrainer.batch.pilot_script import fault_of
+from bftrainer.batch.pilot_job import fault_of, job_name, token_of, token_of_place
 from bftrainer.model.cluster import Job, NodeLeft, Presence
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.hostlist import ParseError
@@ -24,8 +23,7 @@ from bftrainer.model.preamble import under
 from bftrainer.site.submit.client import SubmitHelper, no_helper
 from bftrainer.site.submit.helper import GRACE, HERALD
 from slurm_plugins import commands, parse, slots, states
-from slurm_plugins.command_errors import is_unknown, why_failed
-from slurm_plugins.commands import SlurmCommands
+from slurm_plugins.commands import SlurmCommands, is_unknown, why_failed
 
 FORCE_AFTER_S = 2.0
 """If a pilot asked to leave this long ago is cancelled again, Slurm kills it."""

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bftrainer.model.errors import UsageError
-from bftrainer.model.own_site import DaemonJob
-from slurm_plugins.command_errors import why_failed
-from slurm_plugins.commands import SlurmCommands
+from bftrainer.model.site import DaemonJob
+from slurm_plugins.commands import SlurmCommands, why_failed
 
 JOB_NAME = "bftrainer-daemon"
 MEMORY = "2G"  # a daemon needs 150 MB, a decision on a large cluster more

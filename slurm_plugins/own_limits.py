@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bftrainer.model.cluster import Node, NodeLeft
-from bftrainer.model.own_site import NodeLimit
+from bftrainer.model.site import NodeLimit
 from slurm_plugins.parse import duration_s
 
 ASSOCIATION = (

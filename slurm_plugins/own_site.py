@@ -16,12 +16,11 @@ from pathlib import Path
 from bftrainer.model.cluster import Node, NodeLeft
 from bftrainer.model.errors import BatchSystemError, UsageError
 from bftrainer.model.hostlist import ParseError
-from bftrainer.model.own_site import DaemonJob, NodeLimit, OwnSite, Wish
+from bftrainer.model.site import DaemonJob, NodeLimit, OwnSite, Wish
 from slurm_plugins import commands, own_job, own_limits, parse, slots
-from slurm_plugins.command_errors import why_failed
-from slurm_plugins.commands import SlurmCommands
-from slurm_plugins.counts import whole
+from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.doctor import PARTITION_ARGV
+from slurm_plugins.fields import whole
 from slurm_plugins.floor import Floor
 from slurm_plugins.launcher import size_options
 from slurm_plugins.own_limits import Row, Taken
@@ -33,7 +32,7 @@ _NONE = frozenset({"", "N/A", "(null)", "UNLIMITED", "NONE"})
 
 
 class SlurmSites:
-    """Implements ``bftrainer.site.own.site.OwnSites``."""
+    """Implements ``bftrainer.site.own.plan.OwnSites``."""
 
     def __init__(self) -> None:
         self._commands = SlurmCommands()

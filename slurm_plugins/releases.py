@@ -11,8 +11,8 @@ import re
 
 from bftrainer.batch.batch_system import observed_only
 from bftrainer.model.errors import BatchSystemError
-from bftrainer.model.findings import Finding, Weight
 from bftrainer.model.hostlist import ParseError
+from bftrainer.model.site import Finding, Weight
 
 KNOWN = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05")
 PATTERN = r"[0-9]{2}\.[0-9]{2}"

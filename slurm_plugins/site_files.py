@@ -18,7 +18,7 @@ from bftrainer.batch.site_inspector import (
     pilots_setting,
     pilots_steps,
 )
-from bftrainer.model.site_file import SiteFile
+from bftrainer.model.site import SiteFile
 from bftrainer.site.submit.service_files import helper_files
 from slurm_plugins import doctor
 from slurm_plugins.doctor import SlurmSettings

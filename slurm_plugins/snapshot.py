@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from bftrainer.batch.pilot_names import pilot_of
+from bftrainer.batch.pilot_job import pilot_of
 from bftrainer.model.cluster import (
     Job,
     JobState,
@@ -32,14 +32,12 @@ from bftrainer.model.hostlist import ParseError
 from slurm_plugins import commands, job_requests, parse, releases, slots
 from slurm_plugins.arrays import Room, written_out
 from slurm_plugins.clock import ControllerClock
-from slurm_plugins.command_errors import is_controller_away, why_failed
-from slurm_plugins.commands import SlurmCommands
-from slurm_plugins.completion import Completing
+from slurm_plugins.commands import SlurmCommands, is_controller_away, why_failed
+from slurm_plugins.fields import Unread
 from slurm_plugins.floor import Floor
-from slurm_plugins.row_cache import Made, Rows
+from slurm_plugins.parse import Made, Rows, switches
 from slurm_plugins.startable import judged
-from slurm_plugins.topology import switches
-from slurm_plugins.user_text import Unread
+from slurm_plugins.states import Completing
 
 T = TypeVar("T")
 # As the journal names them, and the daemon's token; earlier releases gave none.

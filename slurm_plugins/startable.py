@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 
 from bftrainer.model.cluster import Job, JobState
-from slurm_plugins.row_cache import Made
+from slurm_plugins.parse import Made
 
 # Only nodes are missing, or the job was not evaluated yet.
 _LACKS_NODES = frozenset({"", "Priority", "Resources"})

@@ -22,8 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bftrainer.api import paths
-from bftrainer.api.codec import CodecError, encode, encode_request, parse
-from bftrainer.api.documents import error_of, schema, trials_document, view_of, views_of
+from bftrainer.api.documents import (
+    CodecError,
+    encode,
+    encode_request,
+    error_of,
+    parse,
+    schema,
+    trials_document,
+    view_of,
+    views_of,
+)
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec

@@ -1,5 +1,8 @@
 """Accepts connections to the API, with a limit per user.
 
+Nothing that the other side sends can change its ``Credentials``. Called where connections are
+accepted; the account's name is looked up later, because that may take long.
+
 Connections go to ``receive`` with the user that the kernel reports. A connection above its user's
 share gets one prepared answer and is closed, which is cheap enough that a flood does not delay
 other users.
@@ -11,14 +14,47 @@ import asyncio
 import contextlib
 import json
 import logging
+import pwd
 import socket
+import struct
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from bftrainer.api.documents import error_document
-from bftrainer.api.peer import Credentials, credentials_of
 from bftrainer.model.errors import BftError, ExitCode
+
+_UCRED = struct.Struct("3i")  # pid, uid, gid
+
+
+class HasPeer(Protocol):
+    """A socket, or asyncio's wrapper of one."""
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        """Read a socket option."""
+
+
+class Credentials(NamedTuple):
+    """The user and process that opened a connection."""
+
+    uid: int
+    pid: int
+
+
+def credentials_of(connection: HasPeer) -> Credentials:
+    """Return the credentials of the other end."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, _ = _UCRED.unpack(raw)
+    return Credentials(uid=uid, pid=pid)
+
+
+def user_name(uid: int) -> str:
+    """Return the account's name, or its number if it has none; may take long."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
 
 LOG = logging.getLogger("bftrainer.api")
 PLACES: Final = 256  # of all users together, except the owners

@@ -20,8 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from bftrainer.api.doorman import Doorman, Places
-from bftrainer.api.peer import Credentials
+from bftrainer.api.doorman import Credentials, Doorman, Places
 
 PEER_KEY = "bftrainer.peer"
 HEAD_LIMIT_S = 5.0  # from the connection until the last line of the header

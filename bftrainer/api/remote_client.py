@@ -13,7 +13,7 @@ import zmq
 
 from bftrainer.api.address import KEY_NAME, Address
 from bftrainer.api.client import DEFAULT_TIMEOUT_S, MAX_ANSWER_BYTES, Client
-from bftrainer.fleet.wire.endpoint_choice import first_answering
+from bftrainer.fleet.wire.endpoint import first_answering
 from bftrainer.fleet.wire.keys import load_pair
 from bftrainer.model.errors import BftError, ExitCode
 

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Message
 
 from bftrainer.api.documents import error_document
+from bftrainer.api.doorman import Credentials
 from bftrainer.api.http_protocol import PEER_KEY
-from bftrainer.api.peer import Credentials
 from bftrainer.api.requests import MAX_BODY_BYTES
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.router import CurveRouter, Origin

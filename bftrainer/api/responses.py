@@ -13,8 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from bftrainer.api.codec import CodecError
-from bftrainer.api.documents import error_document
+from bftrainer.api.documents import CodecError, error_document
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 _STATUS_OF_EXIT_CODE = {

@@ -28,9 +28,8 @@ from bftrainer.api.checkpoint_place import (
     check_reals,
     resolve_directory,
 )
-from bftrainer.api.codec import CodecError, parse
-from bftrainer.api.documents import check_schema, document, listing
-from bftrainer.api.peer import user_name
+from bftrainer.api.documents import CodecError, check_schema, document, listing, parse
+from bftrainer.api.doorman import user_name
 from bftrainer.api.privacy import Sight, check_own, check_submitter, for_peer, is_trusted
 from bftrainer.api.requests import (
     asked_of,
@@ -38,17 +37,19 @@ from bftrainer.api.requests import (
     credentials_of,
     read_change,
     read_limit,
+    read_seen,
     read_submission,
+    read_trials,
+    read_wait,
     since_s_of,
     trainer_id_of,
 )
 from bftrainer.api.responses import HANDLERS, as_json
 from bftrainer.api.service import Peer, Service
-from bftrainer.api.trials import read_seen, read_trials, read_wait
-from bftrainer.fleet.threads import ready_threads
+from bftrainer.fleet.background import ready_threads
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import TrainerView
-from bftrainer.site.policy.groups.users import Visibility
+from bftrainer.site.policy.keys import Visibility
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ from bftrainer.api import paths
 from bftrainer.api.http_protocol import EmbeddedServer
 from bftrainer.api.routes import Routes
 from bftrainer.api.service import Service
-from bftrainer.elastic.unique_name import own_name
+from bftrainer.elastic.scratch import own_name
 from bftrainer.model.errors import BftError, ExitCode
-from bftrainer.site.policy.groups.users import Visibility
+from bftrainer.site.policy.keys import Visibility
 
 BACKLOG = 1024  # a burst of connections waits here for ``doorman``
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bftrainer.batch.announcer import Announcer
-from bftrainer.model.cluster import Presence, Snapshot
+from bftrainer.model.cluster import EndedBy, Presence, Snapshot
 from bftrainer.model.errors import ExitCode, UsageError
-from bftrainer.model.findings import NOTHING, Finding, Measured
-from bftrainer.model.pilot_end import EndedBy
 from bftrainer.model.plugins import load_plugin
+from bftrainer.model.site import NOTHING, Finding, Measured
 
 ENTRY_POINT_GROUP = "bftrainer.batch_systems"
 ORDER_KINDS = frozenset({"submit", "cancel"})  # kinds of requests that are never delayed

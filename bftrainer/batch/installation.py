@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from bftrainer.batch.service_files import SERVICE_NAME
-from bftrainer.model.findings import Finding, Weight
-from bftrainer.model.site_file import SiteFile
+from bftrainer.model.site import Finding, SiteFile, Weight
 
 MAX_BYTES: Final = 1 << 20
 _ENABLED: Final = f"/etc/systemd/system/multi-user.target.wants/{SERVICE_NAME}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bftrainer.model.findings import Finding, Measured, Weight
+from bftrainer.model.site import Finding, Measured, Weight
 
 
 def findings(directory: Path, measured: Measured, *, root: Path = Path("/")) -> tuple[Finding, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from bftrainer.model.site_file import SiteFile
+from bftrainer.model.site import SiteFile
 
 ACCOUNT: Final = "bftrainer"
 PROGRAM: Final = "/opt/bftrainer/bin/bftrainer"  # of the packages

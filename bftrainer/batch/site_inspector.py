@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.batch.service_files import POLICY_FILE, PROGRAM
 from bftrainer.model.errors import UsageError
-from bftrainer.model.site_file import SiteFile
+from bftrainer.model.site import SiteFile
 
 POLICY_NAME = "policy.yaml"
 CHECKLIST_NAME = "CHECKLIST.md"

@@ -17,7 +17,7 @@ import click
 from bftrainer.api.documents import document
 from bftrainer.cli.common import clock, connect, json_option, print_json, print_table, socket_option
 from bftrainer.cli.report import span_s
-from bftrainer.daemon.accounting.sums import day_of
+from bftrainer.daemon.accounting.records import day_of
 from bftrainer.model.account import COLUMNS, AccountLine, AccountReport, Asked
 
 _HEADERS = (">HARVESTED", ">LOST", ">REDONE", ">WARM-UP", ">IDLE", ">GIVEN BACK", ">PILOTS")

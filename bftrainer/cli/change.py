@@ -1,14 +1,54 @@
-"""``bftrainer hold``, ``release``, ``update`` and ``requeue``: change submitted trainers."""
+"""``bftrainer cancel``, ``hold``, ``release``, ``update``, ``requeue``: change trainers.
+
+The exit code is that of the first failure. Used by cancel, hold, release, update and requeue.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import click
 
-from bftrainer.cli.common import connect, json_option, socket_option, trainer_id_argument
-from bftrainer.cli.each_trainer import for_each
+from bftrainer.api.documents import listing
+from bftrainer.cli.common import (
+    connect,
+    json_option,
+    print_json,
+    socket_option,
+    trainer_id_argument,
+)
+from bftrainer.cli.main import print_error
 from bftrainer.cli.submit_options import parse_sizes
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerChange
 from bftrainer.model.views import TrainerView
+
+
+def for_each(
+    trainer_ids: Sequence[str],
+    ask: Callable[[str], TrainerView],
+    say: Callable[[str, TrainerView], str],
+    *,
+    as_json: bool,
+) -> int:
+    """Ask for each trainer and print what ``say`` makes of the answers, or all as JSON."""
+    first, views = ExitCode.OK, []
+    for trainer_id in dict.fromkeys(trainer_ids):
+        try:
+            view = ask(trainer_id)
+        except BftError as error:
+            print_error(error)
+            first = first or error.exit_code
+            if error.exit_code == ExitCode.DAEMON_UNREACHABLE:
+                break  # the others would fail, too
+        else:
+            views.append(view)
+            if not as_json:
+                click.echo(shown(say(trainer_id, view)))
+    if as_json:
+        print_json(listing("trainers", views))
+    return int(first)
 
 
 @click.command()
@@ -92,3 +132,21 @@ def _requeued(trainer_id: str, view: TrainerView) -> str:
     if new != trainer_id:
         return f"{trainer_id} is submitted again as trainer {new}"
     return f"{trainer_id} {view.waits or f'is {view.record.state} and has no workers to stop.'}"
+
+
+@click.command()
+@trainer_id_argument(nargs=-1)
+@click.option("--now", is_flag=True, help="Kill their workers; write no checkpoint first.")
+@json_option
+@socket_option
+def cancel(
+    trainer_ids: tuple[str, ...], socket_name: str | None, *, now: bool, as_json: bool
+) -> int:
+    """End the trainers ID... after a last checkpoint; their checkpoints stay."""
+    client = connect(socket_name)
+    return for_each(trainer_ids, lambda i: client.cancel(i, now=now), _said, as_json=as_json)
+
+
+def _said(trainer_id: str, view: TrainerView) -> str:
+    record = view.record
+    return f"{trainer_id} {record.state if record.state.is_final else record.reason}"

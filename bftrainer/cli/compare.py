@@ -15,7 +15,7 @@ from bftrainer.cli.trace import LateProgress, load, reading_options
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.lab.compare.arena import Arena
+    from bftrainer.lab.compare.arenas import Arena
     from bftrainer.lab.workloads import TrainerWorkload
 
 ALL = "all"
@@ -125,8 +125,11 @@ def _arenas(
     **reading: Any,
 ) -> list[Arena]:
     from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
-    from bftrainer.lab.compare.dedicated_cluster import Dedicated  # noqa: PLC0415
-    from bftrainer.lab.compare.idle_nodes import POOL, IdleNodes  # noqa: PLC0415
+    from bftrainer.lab.compare.arenas import (  # noqa: PLC0415
+        POOL,
+        Dedicated,
+        IdleNodes,
+    )
     from bftrainer.lab.simulator.costs import PhysicalCosts  # noqa: PLC0415
     from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415
     from bftrainer.lab.workloads import by_name, read_workload  # noqa: PLC0415
@@ -172,7 +175,7 @@ def _arenas(
 
 
 def _site(workload: TrainerWorkload, n_trainers: int, p_jmax: int, hours: float) -> Arena:
-    from bftrainer.lab.compare.site import LOAD, WORK, Site  # noqa: PLC0415
+    from bftrainer.lab.compare.arenas import LOAD, WORK, Site  # noqa: PLC0415
 
     hours = min(hours, SITE_HOURS)
     return Site(

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from bftrainer.fleet.threads import ready_threads
+from bftrainer.fleet.background import ready_threads
 from bftrainer.model.errors import UsageError
 
 OTHER_THREADS = 4  # for reloads and what users changed; each batch command has a pool of its own
@@ -108,7 +108,7 @@ def daemon(
     from bftrainer.fleet.logs import configure_logging  # noqa: PLC0415
     from bftrainer.fleet.wire.networks import choose_place  # noqa: PLC0415
     from bftrainer.site.policy.load import load_policy_files  # noqa: PLC0415
-    from bftrainer.site.submit.check import check_run_as  # noqa: PLC0415
+    from bftrainer.site.submit.client import check_run_as  # noqa: PLC0415
 
     first = parse_options(pairs)
     paths = [path.absolute() for path in policy_paths]

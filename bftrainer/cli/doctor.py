@@ -17,7 +17,7 @@ from bftrainer.model.errors import BftError, ExitCode
 
 if TYPE_CHECKING:
     from bftrainer.batch.batch_system import BatchSystem
-    from bftrainer.model.findings import Finding, Measured
+    from bftrainer.model.site import Finding, Measured
     from bftrainer.model.views import StatusView
     from bftrainer.site.policy.model import SitePolicy
 
@@ -56,7 +56,7 @@ def doctor(
     Exits with 8 if ordinary jobs would be affected or the settings could not be read.
     """
     from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
-    from bftrainer.model.findings import NOTHING, Weight  # noqa: PLC0415
+    from bftrainer.model.site import NOTHING, Weight  # noqa: PLC0415
     from bftrainer.site.policy.load import load_policy_file  # noqa: PLC0415
 
     first = parse_options(pairs)
@@ -135,7 +135,7 @@ def _networks(
 
 def _agents(status: StatusView | None) -> tuple[Finding, ...]:
     """Return what the daemon says of agents that it does not hear."""
-    from bftrainer.model.findings import Finding, Weight  # noqa: PLC0415
+    from bftrainer.model.site import Finding, Weight  # noqa: PLC0415
 
     said = [why.partition(": ") for why in (status.failures if status else ())]
     return tuple(

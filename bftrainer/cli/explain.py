@@ -14,7 +14,7 @@ from bftrainer.cli.common import (
     trainer_id_argument,
 )
 from bftrainer.model.columns import columns, shown
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
 from bftrainer.model.trainer import TrainerState
 from bftrainer.model.views import Explanation, SizeSpeed
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bftrainer.cli.common import json_option, print_json
-from bftrainer.lab.one_thread import one_thread
+from bftrainer.lab.parallel import one_thread
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def train(
     from bftrainer.cli.trace import LateProgress  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.decide.policies.dl2 import POLICY  # noqa: PLC0415
     from bftrainer.decide.policies.dl2_model import to_bytes  # noqa: PLC0415
-    from bftrainer.lab.teach.course import policy_of, teach  # noqa: PLC0415
-    from bftrainer.lab.teach.sources import drawn, of_journal  # noqa: PLC0415
+    from bftrainer.lab.teach.course import drawn, of_journal, policy_of, teach  # noqa: PLC0415  # noqa: PLC0415
 
     source = of_journal(journal, seed) if journal else drawn(teacher, seed)
     before = POLICY if predecessor is None else policy_of(_network(predecessor))

@@ -16,7 +16,7 @@ import click
 
 from bftrainer.cli.common import print_table
 from bftrainer.cli.trace import LateProgress
-from bftrainer.lab.papers import registry
+from bftrainer.lab.papers import paper as registry
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import ExitCode, UsageError
 
@@ -94,11 +94,11 @@ def _command(name: str) -> click.Command:
 
 def _show(made: Reproduction, out: Path | None, json_file: str | None) -> None:
     """Write report and document, and print the table unless the document goes to stdout."""
-    from bftrainer.lab.papers import draw, markdown, report  # noqa: PLC0415 - as above
+    from bftrainer.lab.papers import report  # noqa: PLC0415 - as above
 
     if out is not None:
         charts = [chart for finding in made.findings.values() for chart in finding.charts]
-        _write(out / "report.md", markdown.markdown(made, draw.draw_all(charts, out)) + "\n")
+        _write(out / "report.md", report.markdown(made, report.draw_all(charts, out)) + "\n")
     text = json.dumps(report.document(made), indent=2, allow_nan=False) + "\n"
     if json_file == "-":
         click.echo(text, nl=False)

@@ -93,8 +93,8 @@ def simulate(
 ) -> None:
     """Replay a trace of idle nodes and report what trainers would have made of it."""
     from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
-    from bftrainer.lab.report.setup import Setup  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.lab.report.tables import (  # noqa: PLC0415
+        Setup,
         check_place,
         comparison,
         document,

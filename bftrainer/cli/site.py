@@ -16,7 +16,7 @@ from bftrainer.cli.daemon import parse_options
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.model.site_file import SiteFile
+    from bftrainer.model.site import SiteFile
 
 DEFAULT_DIRECTORY = Path("bftrainer-site")
 

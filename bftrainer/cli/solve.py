@@ -144,7 +144,7 @@ def _decider(
 
     if solver in IN_PROCESS:
         return in_process
-    from bftrainer.lab.solvers.replay import solve_in_child  # noqa: PLC0415
+    from bftrainer.lab.solvers.runner import solve_in_child  # noqa: PLC0415
 
     require_installed(solver)
     return partial(solve_in_child, solver=solver, time_limit_s=time_limit_s, dump_dir=dump_dir)

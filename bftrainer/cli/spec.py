@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.api.admission import check_curve, check_string, read_request
-from bftrainer.api.codec import CodecError, decode, parse
+from bftrainer.api.documents import CodecError, decode, parse
+from bftrainer.api.doorman import user_name
 from bftrainer.api.notification import MAIL, MAILERS
-from bftrainer.api.peer import user_name
-from bftrainer.cli.batch_options import batch_range
 from bftrainer.cli.export import exported
 from bftrainer.cli.preamble import python_under, read_preamble
+from bftrainer.cli.submit_options import batch_range
 from bftrainer.daemon.notifier import mailer
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import CheckpointContract, Launch, TrainerSpec

@@ -35,8 +35,7 @@ from bftrainer.cli.trainer_columns import (
     row_of,
     state_of,
 )
-from bftrainer.daemon.explain.lives import kept
-from bftrainer.daemon.explain.restarts import restart_sentences
+from bftrainer.daemon.explain.lives import kept, restart_sentences
 from bftrainer.model.columns import shown
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import StatusView, TrainerView

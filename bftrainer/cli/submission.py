@@ -7,19 +7,94 @@ trainer may use the directory, and this one does not start before it is ready.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from bftrainer.api.client import Client
-from bftrainer.cli.start_state import StartState
+from bftrainer.cli.submit_options import ArrayOption
+from bftrainer.elastic import files
+from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import TrainerView
-from bftrainer.study.checkpoint_files import make_checkpoint_dir, remove_if_empty
+from bftrainer.study.checkpoint_files import (
+    bring,
+    make_checkpoint_dir,
+    newest_whole,
+    remove_if_empty,
+    set_aside,
+    unstartable,
+)
+
+_ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartState:
+    """What is done with a trainer's checkpoint directory before it may start."""
+
+    source: Path | None = None  # directory whose newest checkpoint it starts from
+    is_fresh: bool = False  # its own checkpoints are set aside
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anything is to be done."""
+        return self.is_fresh or self.source is not None
+
+    def check(self, spec: TrainerSpec) -> None:
+        """Refuse what cannot be done (BFT-1047)."""
+        if not self.is_needed:
+            return
+        own = Path(spec.checkpoint_dir)
+        if spec.runtime == "command":
+            raise unstartable(
+                "Programs of runtime command keep their state in files of their own.",
+                "Copy them, or name a new --checkpoint-dir to start afresh.",
+            )
+        if self.source is None:
+            return
+        if os.path.realpath(self.source) == os.path.realpath(own):
+            raise unstartable(
+                f"{shown(str(own))} is the trainer's own checkpoint directory.",
+                "Leave out --resume-from: it goes on from there anyway."
+                " Name another -J or --checkpoint-dir to leave it as it is.",
+            )
+        if not self.is_fresh and files.newest_first(own):
+            raise unstartable(
+                f"{shown(str(own))} has checkpoints already.",
+                "Add --fresh to set them aside, or name another -J or --checkpoint-dir.",
+            )
+        newest_whole(self.source)
+
+    def prepare(self, directory: Path) -> None:
+        """Set checkpoints aside and bring the one to start from."""
+        try:
+            if self.is_fresh:
+                set_aside(directory)
+            if self.source is not None:
+                bring(self.source, directory)
+        except OSError as problem:
+            raise unstartable(
+                f"The checkpoints in {shown(str(directory))} cannot be changed: {problem}.",
+                "Check the directory and its file system, then submit again.",
+            ) from problem
+
+
+def source_of(client: Client, text: str | None) -> Path | None:
+    """Return the checkpoint directory that ``--resume-from ID|DIR`` names."""
+    if text is None:
+        return None
+    if _ID.match(text) and not os.path.lexists(text):
+        return Path(client.trainer(text).record.spec.checkpoint_dir)
+    return Path(text).absolute()
+
 
 TOO_MANY_NOW = "BFT-1031"  # the limit of submissions per minute
 RETRY_S = 2.0
@@ -78,3 +153,37 @@ def _send(client: Client, spec: TrainerSpec, state: StartState) -> TrainerView:
         with contextlib.suppress(BftError):
             client.cancel(trainer_id, now=True)
         raise
+
+
+INDEX = "BFT_ARRAY_INDEX"  # in the environment of the workers
+
+
+def specs_of(
+    spec: TrainerSpec, array: ArrayOption | None, *, has_own_dir: bool
+) -> tuple[TrainerSpec, ...]:
+    """Return the trainers to submit: one, or one for each index.
+
+    Args:
+        spec: as one trainer.
+        array: None: it is one.
+        has_own_dir: ``--checkpoint-dir`` was given: each has a directory in it. By default the
+            directory is named after the trainer.
+    """
+    if array is None:
+        return (spec,)
+    array_id = secrets.token_hex(8)
+    between = "/" if has_own_dir else "_"
+    return tuple(
+        replace(
+            spec,
+            name=f"{spec.name}_{index}",
+            checkpoint_dir=f"{spec.checkpoint_dir}{between}{index}",
+            environment=(
+                *(pair for pair in spec.environment if pair[0] != INDEX),
+                (INDEX, str(index)),
+            ),
+            array_id=array_id,
+            array_limit=array.limit,
+        )
+        for index in array.indices
+    )

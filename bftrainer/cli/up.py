@@ -1,7 +1,9 @@
-"""``bftrainer up``: start a daemon of one's own on a partition whose jobs can be preempted.
+"""``bftrainer up`` and ``down``: a daemon of one's own on a partition.
 
 Reads what the site allows this user, chooses the settings, writes them as a policy file and starts
 the ordinary daemon with it. ``--dry-run`` prints the same settings.
+
+Trainers stay in its journal: the next ``bftrainer up`` goes on with them.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -16,16 +19,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftrainer.api import paths
-from bftrainer.cli.common import connect, json_option, print_json
+from bftrainer.cli.common import connect, json_option, print_json, socket_option
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bftrainer.model.own_site import OwnSite, Wish
+    from bftrainer.model.site import OwnSite, Wish
     from bftrainer.model.views import StatusView
-    from bftrainer.site.own.plan import Chosen
-    from bftrainer.site.own.site import OwnSites
+    from bftrainer.site.own.plan import Chosen, OwnSites
 
 
 _LIMIT = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
@@ -94,7 +96,7 @@ def up(
     (scavenge, killable, preempt). It survives your logout; 'bftrainer down' ends it.
     """
     from bftrainer.site.own import plan, start  # noqa: PLC0415 - -h needs none of these
-    from bftrainer.site.own.site import load  # noqa: PLC0415
+    from bftrainer.site.own.plan import load  # noqa: PLC0415
 
     wish, sites = _wish(wished, as_job=as_job), load(batch_system)
     site = sites.examine(wish)
@@ -150,7 +152,7 @@ def _checked_preamble(path: str | None) -> str:
 
 def _wish(given: Mapping[str, Any], *, as_job: bool) -> Wish:
     from bftrainer.model.cluster import NodeLeft  # noqa: PLC0415
-    from bftrainer.model.own_site import Wish  # noqa: PLC0415
+    from bftrainer.model.site import Wish  # noqa: PLC0415
 
     cpus, memory_mb, gpus = (
         given[name] or 0 for name in ("cpus_per_pilot", "memory_mb", "gpus_per_pilot")
@@ -199,3 +201,48 @@ def _shown(value: object) -> str:
     if isinstance(value, dict):
         return " ".join(f"{key}={_shown(part)}" for key, part in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value).lower()
+
+
+TURN_S = 0.1
+LIMIT_S = 90.0  # a minute for the last checkpoints
+
+
+@click.command()
+@click.option("--now", is_flag=True, help="Kill the workers; write no checkpoints first.")
+@json_option
+@click.option("--batch-system", default="slurm", hidden=True)
+@socket_option
+def down(socket_name: str | None, batch_system: str, *, now: bool, as_json: bool) -> int:
+    """End your daemon: trainers write a checkpoint, then all nodes are released.
+
+    Trainers that have not finished go on with the next 'bftrainer up'.
+    """
+    from bftrainer.site.own.plan import load  # noqa: PLC0415 - -h needs none of it
+
+    client, sites = connect(socket_name), load(batch_system)
+    if (job := sites.find_daemon()) and job.state == "pending":
+        sites.cancel_daemon(job.job_id)
+        click.echo(f"The job of your daemon ({job.job_id}) was pending and is cancelled.")
+        return ExitCode.OK
+    left = [v.record.trainer_id for v in client.trainers() if not v.record.state.is_final]
+    client.shutdown("now" if now else "saved")
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        try:
+            client.status()
+        except BftError as error:
+            if error.exit_code == ExitCode.DAEMON_UNREACHABLE:
+                break
+        time.sleep(TURN_S)
+    else:
+        raise BftError(
+            "BFT-1105",
+            f"The daemon still runs after {LIMIT_S:g} s.",
+            "Try: bftrainer down --now",
+            exit_code=ExitCode.TIMEOUT,
+        )
+    if as_json:
+        print_json({"ended": True, "unfinished": left})
+        return ExitCode.OK
+    click.echo("Your daemon has ended." + (f" To be continued: {', '.join(left)}" if left else ""))
+    return ExitCode.OK

@@ -21,13 +21,11 @@ from bftrainer.api.service import Service
 from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
 from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.daemon.accounting.accountant import Accountant
-from bftrainer.daemon.decider import Decider, input_of
-from bftrainer.daemon.decision_failures import DecisionFailures
+from bftrainer.daemon.decider import Decider, DecisionFailures, Observed, input_of
 from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.daemon.kill_switch import Draining
 from bftrainer.daemon.metrics import MetricsRegistry
 from bftrainer.daemon.notifier import Notifier, own_user
-from bftrainer.daemon.observations import Observed
 from bftrainer.daemon.poller import Poller
 from bftrainer.daemon.reload import Reloading
 from bftrainer.daemon.remote import FarDaemon, refuse_second
@@ -35,17 +33,16 @@ from bftrainer.daemon.systemd import ServiceManager
 from bftrainer.decide import cycles, end_cost
 from bftrainer.decide.change import event_between, situation_of
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
-from bftrainer.fleet.background import Background
+from bftrainer.fleet.background import Background, ready_threads
 from bftrainer.fleet.control_plane import ControlPlane, Listener
 from bftrainer.fleet.generations.members import NodeOffer
-from bftrainer.fleet.pilots.late_agents import LateAgents
+from bftrainer.fleet.logs import SaidOnce
 from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.pilots.requests import Claiming
 from bftrainer.fleet.pilots.strays import StrayPilots
+from bftrainer.fleet.pilots.vain import LateAgents
 from bftrainer.fleet.release import PilotEnds
-from bftrainer.fleet.said_once import SaidOnce
-from bftrainer.fleet.threads import ready_threads
 from bftrainer.fleet.trainers.memory import remembered
 from bftrainer.fleet.wire.endpoint import remember, remembered_port
 from bftrainer.fleet.wire.keys import load_or_create_pair

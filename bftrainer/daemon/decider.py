@@ -1,17 +1,21 @@
-"""States, takes and journals decisions, even if the input contains invalid numbers.
+"""States, takes and journals decisions, even if the input contains invalid records.
+
+``decide_surely`` leaves out what a decision fails on and continues, so a bug shows only here and in
+``status``. One ``DecisionFailures`` per daemon.
 
 Called by the daemon for each of its decisions.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from traceback import extract_tb
 from typing import Final
 
-from bftrainer.daemon.decision_failures import DecisionFailures
-from bftrainer.decide.exclusion import without_the_gone, writable
+from bftrainer.decide.exclusion import sentences, without_the_gone, writable
 from bftrainer.decide.isolation import decide_surely
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.fleet.pilots.refusals import PilotRefusals
@@ -23,13 +27,44 @@ from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import (
     DecisionInput,
     DecisionRecord,
+    Known,
     Memory,
     PilotView,
     Plan,
     Settings,
 )
-from bftrainer.model.event import Event
+from bftrainer.model.event import Event, Situation
 from bftrainer.model.fairness import Blackout
+
+LOG = logging.getLogger("bftrainer.decide")
+MOST_PLACES = 1000  # logged; the journal has all
+
+
+class DecisionFailures:
+    """The failures of one daemon's decisions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._logged: set[str] = set()
+        self._left_out: Known = {}
+
+    def add(self, failure: Exception) -> None:
+        """Count a failure; log the first one of each place, with its traceback."""
+        self.count += 1
+        frames = extract_tb(failure.__traceback__)
+        place = f"{type(failure).__name__} {frames[-1].filename}:{frames[-1].lineno}"
+        if place not in self._logged and len(self._logged) < MOST_PLACES:
+            self._logged.add(place)
+            LOG.error("a decision failed; it is repeated without the cause", exc_info=failure)
+
+    def left_out(self, known: Known) -> None:
+        """Log what is newly left out."""
+        if known or self._left_out:
+            fresh = {key: one for key, one in known.items() if key not in self._left_out}
+            for sentence in sentences(fresh):
+                LOG.error("%s", sentence)
+            self._left_out = known
+
 
 DECISION: Final = "decision"  # kind of the journal's entries
 
@@ -136,3 +171,22 @@ class Decider:
             event=event, input=given, policy_hash=self._policy_hash, plan=plan, took_ms=took_ms
         )
         journal.note_large(DECISION, record)
+
+
+@dataclass(slots=True, kw_only=True)
+class Observed:
+    """As of the last poll and the last decision."""
+
+    snapshot: Snapshot | None = None
+    situation: Situation | None = None
+    plan: Plan | None = None
+    given: DecisionInput | None = None  # that the plan follows from
+    memory: Memory = field(default_factory=Memory)
+    decisions: int = 0
+    decision_ms: float = 0.0
+    decided_s: float | None = None
+
+    def is_to_wake(self, now_s: float) -> bool:
+        """Whether the policy asked for a decision by now."""
+        wake_at_s = self.plan.wake_at_s if self.plan is not None else None
+        return wake_at_s is not None and wake_at_s <= now_s

@@ -6,8 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from bftrainer.api.admission import check_spec
-from bftrainer.api.allowance import Allowance
+from bftrainer.api.admission import Allowance, check_spec
 from bftrainer.api.checkpoint_place import check_place
 from bftrainer.api.privacy import check_submitter
 from bftrainer.api.service import Peer
@@ -18,7 +17,7 @@ from bftrainer.daemon.views import DaemonViews
 from bftrainer.decide.caps import limits_on
 from bftrainer.decide.isolation import unfit
 from bftrainer.fleet.runtimes.base import load_runtime
-from bftrainer.fleet.trainers.trials import check_growth
+from bftrainer.fleet.trainers.record_updates import check_growth
 from bftrainer.model.decision import Settings
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState

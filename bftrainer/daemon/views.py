@@ -10,31 +10,34 @@ from dataclasses import replace
 from bftrainer.api.privacy import no_trainer
 from bftrainer.daemon.daemon import Daemon
 from bftrainer.daemon.decider import DECISION
-from bftrainer.daemon.explain.backends import backend_sentences
-from bftrainer.daemon.explain.batches import batch_sentences
-from bftrainer.daemon.explain.failures import trouble, trouble_sentences
-from bftrainer.daemon.explain.lives import is_vain, vain_sentence
-from bftrainer.daemon.explain.reach import cut_off_sentence, unheard_sentence
-from bftrainer.daemon.explain.reserve import true_cause
-from bftrainer.daemon.explain.restarts import loss_sentences, restart_sentences
-from bftrainer.daemon.explain.sizes import explain_trainer
-from bftrainer.daemon.explain.slow_nodes import slow_sentences, straggler_sentences
-from bftrainer.daemon.explain.speeds import near_speeds
-from bftrainer.daemon.explain.startable import impossible
-from bftrainer.daemon.explain.terms import told
+from bftrainer.daemon.explain.lives import is_vain, loss_sentences, restart_sentences, vain_sentence
+from bftrainer.daemon.explain.nodes import (
+    cut_off_sentence,
+    slow_sentences,
+    straggler_sentences,
+    true_cause,
+    unheard_sentence,
+)
+from bftrainer.daemon.explain.sizes import explain_trainer, impossible, told
+from bftrainer.daemon.explain.trainers import (
+    backend_sentences,
+    batch_sentences,
+    near_speeds,
+    trouble,
+    trouble_sentences,
+)
 from bftrainer.daemon.harm.backoff import sentence
 from bftrainer.daemon.metric_values import Extras, daemon_figures
 from bftrainer.daemon.metrics import MetricSample
-from bftrainer.decide import end_cost, reachability
-from bftrainer.decide.exclusion_words import sentences as left_out_sentences
+from bftrainer.decide import eligible, end_cost
+from bftrainer.decide.exclusion import sentences as left_out_sentences
 from bftrainer.decide.isolation import unfit
 from bftrainer.fleet.pilots.reasons import waiting, waiting_sentences
-from bftrainer.fleet.trainers import network_cuts
+from bftrainer.fleet.trainers import unreachable
 from bftrainer.model.account import AccountReport, Asked
 from bftrainer.model.cluster import JobState, Node, NodeState
-from bftrainer.model.decision import Plan
+from bftrainer.model.decision import Plan, Terms
 from bftrainer.model.harm import HarmReport
-from bftrainer.model.terms import Terms
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import (
     Explanation,
@@ -269,7 +272,7 @@ class DaemonViews:
     def _cuts(self, of: str = "") -> dict[str, str]:
         """Say of trainers which of their nodes cannot reach each other."""
         trainers, now_s = self._daemon.trainers.trainers, time.monotonic()
-        found = {i: network_cuts.sentence(t, now_s) for i, t in trainers.items() if of in ("", i)}
+        found = {i: unreachable.sentence(t, now_s) for i, t in trainers.items() if of in ("", i)}
         return {trainer_id: why for trainer_id, why in found.items() if why}
 
     def _unheard(self, record: TrainerRecord) -> dict[str, str]:
@@ -389,7 +392,7 @@ class DaemonViews:
         if not reason and node.name in (cooling := self._cooling_nodes()):
             reason = cooling[node.name]
         if not reason and daemon.seen.given is not None:
-            reason = reachability.why_unused(daemon.seen.given, node.name)
+            reason = eligible.why_unused(daemon.seen.given, node.name)
         if not reason and node.name in daemon.seen.memory.slow_nodes:
             reason = self._slow_nodes()[node.name]
         return NodeView(

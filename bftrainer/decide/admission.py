@@ -1,23 +1,32 @@
-"""Who takes part in a decision, where caps or fair share leave some out.
+"""Admits trainers to a decision where caps, fair share or turns leave some out. Pure.
 
 Those that take part come first in the problem and are its P_jmax. Under caps alone: in order of
 submission, whoever has room for n_min under its caps. With fair share: in its order, whoever fits
 into the pool with n_min beside those before. The first of each user gets that much (``must_run``);
 on the rest the objective decides. Called by ``asking`` for each problem that it puts to a policy,
 since nodes may be missing in some. Pure.
+
+Policies that maximise or order by remaining time may leave a trainer without nodes for ever. With
+a bound, one that has waited so long has a turn: it keeps the nodes it has, or gets its n_min, for
+as long as the bound. Turns come before the policy, the longest wait first, at most for half of
+``p_jmax`` at once. ``observe`` is an estimator (``observing``), ``allocating`` calls ``given_to``.
+Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from bftrainer.decide.fair_share import Line
 from bftrainer.decide.policies.distribution import Handing
-from bftrainer.model.decision import Settings
-from bftrainer.model.fairness import Usage
+from bftrainer.model.decision import DecisionInput, Memory, Settings
+from bftrainer.model.fairness import Usage, Wait
 from bftrainer.model.trainer import TrainerRecord
+from milp.errors import ProblemError
 from milp.problem import Problem, ProblemTrainer
+from milp.solve import solve
 
 LOOKS = 0.02  # of a half-life, between two looks at whose turn it is
 
@@ -113,3 +122,60 @@ def _with(problem: Problem, admitted: list[str], must_run: frozenset[str] = froz
     ]
     rest = [t for t in problem.trainers if t.trainer_id not in chosen]
     return replace(problem, trainers=(*first, *rest), p_jmax=len(first))
+
+
+def observe(memory: Memory, given: DecisionInput) -> Memory:
+    """Note since when trainers wait, and whose turn lasts."""
+    most_s, now_s = given.settings.max_wait_s, given.now_s
+    waits = dict[str, Wait]()
+    for record in given.trainers if most_s is not None else ():
+        new = Wait(since_s=record.submitted_s if record.started_s is None else now_s)
+        wait = memory.waits.get(record.trainer_id, new)
+        if wait.turn_ends_s is not None and now_s >= wait.turn_ends_s:
+            wait = Wait(since_s=now_s)  # its turn is over
+        if wait.turn_ends_s is None and record.trainer_id in given.training.values():
+            continue
+        if wait.turn_ends_s is None and now_s - wait.since_s >= (most_s or 0.0):
+            wait = replace(wait, turn_ends_s=now_s + (most_s or 0.0))
+        waits[record.trainer_id] = wait
+    return memory if waits == memory.waits else replace(memory, waits=waits)
+
+
+def in_turn(memory: Memory, given: DecisionInput) -> list[str]:
+    """Return the trainers whose turn it is, the longest wait first."""
+    ours = {record.trainer_id for record in given.trainers}
+    turns = [i for i, wait in memory.waits.items() if wait.turn_ends_s is not None and i in ours]
+    turns.sort(key=lambda one: (memory.waits[one].since_s, one))
+    return turns[: (given.settings.p_jmax + 1) // 2]
+
+
+def given_to(trainer_id: str, problem: Problem, taken: Iterable[str]) -> Mapping[str, str]:
+    """Return the nodes that a trainer gets for its turn: n_min of them, or none if it cannot start.
+
+    Free ones first, then those of the trainer that has most.
+
+    Args:
+        trainer_id: whose turn it is.
+        problem: of all trainers.
+        taken: nodes that are given away.
+    """
+    one = next((t for t in problem.trainers if t.trainer_id == trainer_id), None)
+    if one is None:
+        return {}
+    alone = replace(one, n_max=one.n_min, must_run=True)
+    out = set(taken)
+    owner = {n: t.trainer_id for t in problem.trainers for n in t.current if t is not one}
+    sizes = Counter(owner.values())
+    nodes = [node for node in problem.nodes if node.name not in out | owner.keys()]
+    for loser in ("", *sorted(sizes, key=lambda other: (-sizes[other], other))):
+        nodes += [n for n in problem.nodes if owner.get(n.name) == loser and n.name not in out]
+        if len(nodes) < one.n_min:
+            continue
+        try:
+            found = solve(
+                replace(problem, nodes=tuple(nodes), trainers=(alone,), p_jmax=1, caps=())
+            )
+        except ProblemError:
+            continue
+        return found.assignment
+    return {}

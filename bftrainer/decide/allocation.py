@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from bftrainer.decide import caps, policy_answer, slow_nodes, swaps, turns, warm_up
+from bftrainer.decide import admission as turns
+from bftrainer.decide import caps, claims, observation, policy_answer, slow_nodes
 from bftrainer.decide.admission import Admission
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.eligible import suited
@@ -47,7 +48,7 @@ def stage(draft: Draft) -> Draft:
     assignment |= kept
     if memory.slow_nodes or memory.replacing:
         memory = replace(memory, replacing=slow_nodes.replaced(memory, assignment, given))
-    assignment, swapped = swaps.split(assignment, swaps.owners_of(pool, given))
+    assignment, swapped = claims.split(assignment, claims.owners_of(pool, given))
     return replace(draft, memory=memory, decided=decided, assignment=assignment, swaps=swapped)
 
 
@@ -138,14 +139,14 @@ def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem 
         objective=settings.objective,
         caps=caps.of_groups(given.trainers, settings.limits, Counter(kept.values())),
     )
-    return suited(problem, given, warm_up.warm_up_s(draft.memory.joining, t_fwd_s))
+    return suited(problem, given, observation.warm_up_s(draft.memory.joining, t_fwd_s))
 
 
 def _decided(
     problem: Problem, policy: AllocationPolicy, draft: Draft, kept: Mapping[str, str]
 ) -> Decided:
     given = draft.given
-    owners = swaps.owners_of(draft.pool, given)
+    owners = claims.owners_of(draft.pool, given)
     admission = Admission(
         settings=given.settings,
         now_s=given.now_s,
@@ -156,7 +157,7 @@ def _decided(
     answer = partial(_answer, policy=policy, draft=draft, admission=admission)
     if not owners.pilots:
         return answer(problem)
-    return swaps.cheapest(problem, answer, owners, swaps.swap_s(draft.memory.ends))
+    return claims.cheapest(problem, answer, owners, claims.swap_s(draft.memory.ends))
 
 
 def _answer(

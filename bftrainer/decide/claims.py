@@ -1,19 +1,53 @@
-"""Which pilots are requested, and which are released because they are unwanted or due.
+"""Pilots to request, to give up, and to exchange between users. Pure.
 
 The last stage of ``decision``. Pure.
+
+A pilot waits behind every ordinary job; it is overdue when two scheduler cycles that began after
+its request passed over it. A slow prolog or file system may delay an agent, so the time limit
+for agents is learnt. ``observe`` is an estimator (``observing``), ``stage`` a stage of
+``decision``. Pure.
+
+Where pilots run as the submitting user (policy ``run_as``), an agent serves trainers of its own
+user only. A node that goes to a trainer of another user is a *swap*: its pilot is released once
+nobody trains there, and one of the other user is requested. Its price is the work that the
+joining trainer misses until the new agent connects, as for a warm-up (``milp.problem``):
+
+    O_j(s) / s * min(swap_s, T_fwd - warm_up_s)
+
+Two answers are compared by their worth less the price of their swaps: the optimum without the
+price, and the optimum if every joining node were a swap. The first is also a bound on every
+answer, so ``Allocation.gap`` says what a better one could gain. At the same work done the price
+saves 12 to 22% of swaps of 41 s, and 1 to 6% of swaps of 6 s (docs/adr/0030-many-users.md).
+Called by ``allocating``. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
 
-from bftrainer.decide import reachability
+from bftrainer.decide import eligible
+from bftrainer.decide.cycles import are_told, have_passed
 from bftrainer.decide.draft import Draft
-from bftrainer.model.decision import Claim, PoolNode, Release
+from bftrainer.decide.policies.base import Decided
+from bftrainer.decide.pool import Pool
+from bftrainer.model.decision import (
+    AgentPatience,
+    Claim,
+    DecisionInput,
+    Ends,
+    Memory,
+    PilotView,
+    PoolNode,
+    Release,
+)
+from milp.problem import Allocation, Problem
+from milp.worth import allocation_value, rate
 
 
-def stage(draft: Draft) -> Draft:
+def claim_nodes(draft: Draft) -> Draft:
     """Claim the nodes assigned to trainers, and release those without a trainer."""
     given = draft.given
     unused = {
@@ -62,10 +96,10 @@ def _unwanted(draft: Draft) -> Iterator[Release]:
         if node.name not in since_s.keys() - busy:
             continue
         is_over = given.now_s - since_s[node.name] >= given.settings.hold_idle_s
-        is_over = is_over and not (node.is_held and reachability.is_awaited(given, node.name))
+        is_over = is_over and not (node.is_held and eligible.is_awaited(given, node.name))
         if is_over or not node.is_held:
             cools = given.cooling.get(node.name)
-            why = reachability.why_unused(given, node.name) or "No trainer wants it."
+            why = eligible.why_unused(given, node.name) or "No trainer wants it."
             why = why if cools is None else cools.sentence(given.now_s)
             yield _release(node, why)
 
@@ -80,3 +114,139 @@ def _due(draft: Draft) -> Iterator[Release]:
 
 def _release(node: PoolNode, reason: str) -> Release:
     return Release(pilot_id=node.pilot_id, node=node.name, reason=reason)
+
+
+LEAST_S, MOST_S = 60.0, 900.0  # bounds of the agents' time limit; imports are slow
+TIMES = 3.0  # the time of the agent that connected last
+DID_NOT_CONNECT = "Its agent did not connect in time"
+A_BIT_S = 5.0  # from the request until polls show the pilot
+
+
+def observe(memory: Memory, given: DecisionInput) -> Memory:
+    """Note which pilots have started, and learn from the agents that connected."""
+    known = memory.agents
+    came = [p.pilot_id for p in given.pilots if p.is_held and p.pilot_id in known.started_s]
+    took_s = [given.now_s - (known.started_s[pilot_id] or given.now_s) for pilot_id in came]
+    started_s: dict[str, float | None] = {}
+    for pilot in given.pilots:
+        if not (pilot.is_held or pilot.is_leaving or pilot.is_silent):
+            since_s = known.started_s.get(pilot.pilot_id)
+            has_begun = since_s is None and pilot.end_s is not None
+            started_s[pilot.pilot_id] = given.now_s if has_begun else since_s
+    limit_s = known.limit_s
+    if took_s:
+        limit_s = min(max(LEAST_S, TIMES * max(took_s)), MOST_S)
+    agents = AgentPatience(limit_s=limit_s, started_s=started_s)
+    return memory if agents == known else replace(memory, agents=agents)
+
+
+def release_overdue(draft: Draft) -> Draft:
+    """Release overdue pilots; if an agent was overdue, double the time limit for agents."""
+    late = list(_late(draft.given, draft.memory))
+    draft = draft.releasing(late, is_held_off=True)
+    agents = draft.memory.agents
+    if all(agents.started_s[release.pilot_id] is None for release in late):
+        return draft
+    longer = replace(agents, limit_s=min(2.0 * agents.limit_s, MOST_S))
+    return replace(draft, memory=replace(draft.memory, agents=longer))
+
+
+def _late(given: DecisionInput, memory: Memory) -> Iterator[Release]:
+    limit_s = memory.agents.limit_s
+    for pilot in given.pilots:
+        if pilot.is_held or pilot.is_leaving or pilot.is_silent:
+            continue
+        since_s, reason = memory.agents.started_s[pilot.pilot_id], ""
+        if since_s is not None and given.now_s - since_s > limit_s:
+            reason = f"{DID_NOT_CONNECT} ({limit_s:.0f} s)."
+        elif since_s is None and _is_passed_over(pilot, given, memory):
+            reason = "Its pilot did not start in time: the scheduler has passed over it."
+        if reason:
+            yield Release(pilot_id=pilot.pilot_id, node=pilot.node, reason=reason)
+
+
+def _is_passed_over(pilot: PilotView, given: DecisionInput, memory: Memory) -> bool:
+    """Whether two cycles did not start it, as far as a recent enough snapshot shows."""
+    snapshot, settings = given.snapshot, given.settings
+    if snapshot.taken_at_s - pilot.requested_s <= A_BIT_S:
+        return False
+    if not are_told(snapshot):  # ``have_passed(1)`` waits for two intervals then
+        since_s = pilot.requested_s + A_BIT_S
+        return have_passed(1, since_s, memory, snapshot, settings)
+    return have_passed(2, pilot.requested_s, memory, snapshot, settings)
+
+
+SUBMIT_S = 1.0  # a poll shows the free node, sbatch, and the main scheduler's pass
+START_GUESS_S = 3.0  # of an agent, until one was measured
+
+
+def swap_s(ends: Ends) -> float:
+    """Return the time in seconds from a pilot's release until another's agent connects."""
+    end_s, start_s = median(ends.took_s or (0.0,)), median(ends.joined_s or (START_GUESS_S,))
+    return end_s + SUBMIT_S + start_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owners:
+    """Whose pilots and whose trainers there are."""
+
+    pilots: Mapping[str, str]  # node -> user of its pilot; nodes that any user may get are missing
+    trainers: Mapping[str, str]  # trainer -> user
+
+    def swaps(self, assignment: Mapping[str, str]) -> list[str]:
+        """Return the nodes of pilots of another user than their trainer's, sorted."""
+        known = assignment.keys() & self.pilots.keys()
+        return sorted([node for node in known if self.is_swap(node, assignment[node])])
+
+    def is_swap(self, node: str, trainer_id: str) -> bool:
+        """Whether the node's pilot would have to be another user's."""
+        return self.pilots.get(node, self.trainers[trainer_id]) != self.trainers[trainer_id]
+
+
+def owners_of(pool: Pool, given: DecisionInput) -> Owners:
+    """Return the owners; no pilots: one user runs all of them."""
+    pilots = {node.name: node.user for node in pool.nodes if node.user}
+    trainers = {r.trainer_id: r.spec.user for r in given.trainers} if pilots else {}
+    return Owners(pilots=pilots, trainers=trainers)
+
+
+def cheapest(
+    problem: Problem, answer: Callable[[Problem], Decided], owners: Owners, cost_s: float
+) -> Decided:
+    """Return the better of the two answers.
+
+    Args:
+        problem: of this decision.
+        answer: of the policy to a problem.
+        owners: of its nodes and trainers.
+        cost_s: of a swap.
+    """
+    best = answer(problem)
+    if not owners.swaps(best.allocation.assignment):
+        return best
+    dearer = tuple([replace(t, warm_up_s=t.warm_up_s + cost_s) for t in problem.trainers])
+    careful = answer(replace(problem, trainers=dearer))
+    worth = allocation_value(problem, careful.allocation.assignment)
+    careful = replace(careful, allocation=replace(careful.allocation, objective=worth))
+    worths = [_worth(one.allocation, problem, owners, cost_s) for one in (best, careful)]
+    gap = max(0.0, best.allocation.objective + best.allocation.gap - max(worths))
+    chosen = best if worths[0] >= worths[1] else careful
+    return replace(chosen, allocation=replace(chosen.allocation, gap=gap))
+
+
+def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: float) -> float:
+    """Return the worth of an allocation less the price of its swaps."""
+    trainers, sizes = {t.trainer_id: t for t in problem.trainers}, allocation.sizes()
+    prices = []
+    for node in owners.swaps(allocation.assignment):
+        trainer = trainers[allocation.assignment[node]]
+        size = sizes[trainer.trainer_id]
+        missed_s = min(cost_s, max(0.0, problem.t_fwd_s - trainer.warm_up_s))
+        prices.append(rate(trainer, size, problem.objective) / size * missed_s)
+    return allocation.objective - math.fsum(prices)
+
+
+def split(assignment: Mapping[str, str], owners: Owners) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the assignment without its swaps, and the swaps."""
+    swapped = {node: assignment[node] for node in owners.swaps(assignment)} if owners.pilots else {}
+    return {n: t for n, t in assignment.items() if n not in swapped}, swapped

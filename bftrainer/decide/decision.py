@@ -10,32 +10,21 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bftrainer.batch.queue.models import queue_of
-from bftrainer.decide import (
-    allocation,
-    blackout,
-    claims,
-    end_cost,
-    giveback,
-    limit,
-    reachability,
-    reserve,
-    timeouts,
-)
+from bftrainer.decide import allocation, claims, eligible, end_cost, giveback, limits, pool
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.observation import observe
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.victims import CheapestForTrainers, first_by_name
-from bftrainer.model.decision import DecisionInput, Plan
-from bftrainer.model.terms import Terms
+from bftrainer.model.decision import DecisionInput, Plan, Terms
 
 NO_ANSWER = "The batch system did not answer; nothing is taken or released until it does."
 STAGES: tuple[Callable[[Draft], Draft], ...] = (
     giveback.stage,  # what ordinary jobs could use
-    timeouts.stage,  # overdue pilots and agents
-    reserve.stage,  # the reserve
-    limit.stage,  # the node limit while the daemon backs off
+    claims.release_overdue,  # overdue pilots and agents
+    limits.keep_reserve,  # the reserve
+    limits.limit_nodes,  # the node limit while the daemon backs off
     allocation.stage,  # assigns the rest to trainers
-    claims.stage,  # requests pilots, releases unwanted ones
+    claims.claim_nodes,  # requests pilots, releases unwanted ones
 )
 
 
@@ -74,7 +63,7 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
         allocation=decided.allocation if decided else None,
         memory=end_cost.asked(draft.memory, draft.releases, given),
         wake_at_s=min(
-            [at_s for at_s in (asked_s, blackout.wake_at_s(given)) if at_s is not None],
+            [at_s for at_s in (asked_s, pool.wake_at_s(given)) if at_s is not None],
             default=None,
         ),
         order=decided.order if decided else (),
@@ -93,7 +82,7 @@ def terms_of(given: DecisionInput, policy: AllocationPolicy) -> Terms:
 
 def _begun(given: DecisionInput, policy: AllocationPolicy | None) -> Draft:
     """Return the draft before the first stage."""
-    given = reachability.parted(given)
+    given = eligible.parted(given)
     memory = observe(given)
     given = replace(given, settings=end_cost.applied(given.settings, memory))
     pick = first_by_name if policy is None else CheapestForTrainers(given, memory)

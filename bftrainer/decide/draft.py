@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from bftrainer.batch.queue.model import NextPlan, QueueModel
-from bftrainer.decide import blackout
+from bftrainer.decide import pool as blackout
 from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
 from bftrainer.decide.pool import Pool, build_pool

@@ -18,7 +18,7 @@ from bftrainer.batch.queue.model import QueueModel
 from bftrainer.decide.pool import Pool
 from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Ending, Ends, Memory, Release, Settings
-from bftrainer.model.findings import Measured
+from bftrainer.model.site import Measured
 
 REMEMBERED = 15  # ends, and starts
 LEAST_S = 5.0  # a busy node's agent takes as long: no Epilog

@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import partial
 
 from bftrainer.batch.announcer import is_stand_in
-from bftrainer.batch.queue.demand import waits_for_nodes
 from bftrainer.batch.queue.nodesets import NodeSet, NodeSets, first
 from bftrainer.batch.queue.occupancy import (
     FREE_STATES,
@@ -26,6 +25,7 @@ from bftrainer.batch.queue.occupancy import (
     nodes_by_name,
     pilots_by_node,
     taken_nodes,
+    waits_for_nodes,
 )
 from bftrainer.decide import skipped_jobs
 from bftrainer.decide.cycles import have_passed

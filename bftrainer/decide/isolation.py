@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bftrainer.decide.decision import decide, unchanged
-from bftrainer.decide.exclusion import names_of, without
-from bftrainer.decide.exclusion_words import sentence
+from bftrainer.decide.exclusion import names_of, sentence, without
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.problem_input import problem_trainer
 from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut, Plan, Settings

@@ -1,4 +1,11 @@
-"""Updates the decision's memory from what was observed: the first stage.
+"""Updates the decision's memory from observations: the first stage. Pure.
+
+Source: BFTrainer paper, section 2.1: nodes that are idle only between two jobs appear in one
+record and are dropped. On Slurm one snapshot suffices, because a pilot waits behind every ordinary
+job anyway.
+
+``observe`` is an estimator (``observing``). A decision that knows the warm-up moves fewer nodes
+for small gains (ADR 7). Pure.
 
 Each estimator is a fold over its own part of ``Memory``. The order matters: later ones use the
 results of earlier ones. Pure.
@@ -6,22 +13,65 @@ results of earlier ones. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from bftrainer.decide import (
+    admission,
+    claims,
     cycles,
     end_cost,
     fair_share,
     giveback,
     skipped_jobs,
     slow_nodes,
-    timeouts,
-    turns,
-    warm_up,
 )
-from bftrainer.decide.idle_counts import observe_idle
-from bftrainer.model.decision import DecisionInput, Memory
+from bftrainer.model.cluster import NodeState, Snapshot
+from bftrainer.model.decision import DecisionInput, Joining, Memory
+
+_IDLE = (NodeState.IDLE, NodeState.PLANNED)
+
+
+def observe_idle(seen: Mapping[str, int], snapshot: Snapshot, enough: int) -> dict[str, int]:
+    """Return the new counts, capped at ``enough``; an unknown node table changes nothing.
+
+    Without the cap every idle node would change in every journalled decision.
+    """
+    if snapshot.nodes is None:
+        return dict(seen)
+    idle = (n.name for n in snapshot.nodes if n.state in _IDLE)
+    return {name: min(seen.get(name, 0) + 1, enough) for name in idle}
+
+
+ENOUGH = 5  # nodes that joined before the average is used
+NEWEST = 0.2  # weight of the newest in the average
+
+
+def observe_warm_up(memory: Memory, given: DecisionInput) -> Memory:
+    """Note which assigned nodes do not train yet, and learn from those that now do."""
+    known = memory.joining
+    waits = {p.node for p in given.pilots if p.is_held and not p.is_leaving}
+    waits &= memory.assignment.keys() - given.training.keys()
+    average_s, count = known.warm_up_s, known.count
+    for node, joined_s in sorted(known.since_s.items()):
+        if node in given.training:
+            took_s, count = given.now_s - joined_s, count + 1
+            average_s += max(NEWEST, 1.0 / count) * (took_s - average_s)
+    since_s = {node: known.since_s.get(node, given.now_s) for node in sorted(waits)}
+    joins = Joining(since_s=since_s, warm_up_s=average_s, count=count)
+    return memory if joins == known else replace(memory, joining=joins)
+
+
+def warm_up_s(joining: Joining, t_fwd_s: float) -> float:
+    """Return the assumed warm-up of a joining node; 0 while it is unknown.
+
+    At most half of t_fwd: otherwise a node would never pay back and never be taken.
+    """
+    if joining.count < ENOUGH:
+        return 0.0
+    # Whole seconds, so that small updates do not change decisions.
+    return float(round(min(joining.warm_up_s, t_fwd_s / 2.0)))
 
 
 class Estimator(Protocol):
@@ -45,12 +95,12 @@ ESTIMATORS: tuple[Estimator, ...] = (
     cycles.observe,  # begins of the latest scheduler cycles
     giveback.observe,  # nodes held off for jobs
     skipped_jobs.observe,  # jobs that did not start despite free nodes
-    timeouts.observe,  # time agents need to connect
-    warm_up.observe,  # warm-up of nodes
+    claims.observe,  # time agents need to connect
+    observe_warm_up,  # warm-up of nodes
     end_cost.observe,  # duration of pilot ends and starts
     slow_nodes.observe,  # slow nodes
     fair_share.observe,  # what users used
-    turns.observe,  # trainers that wait
+    admission.observe,  # trainers that wait
 )
 
 

@@ -1,4 +1,8 @@
-"""Snapshot and pilots -> the pool: which nodes may be used, until when, and why the others not.
+"""Snapshot and pilots -> the pool: nodes that may be used, and until when. Pure.
+
+A blackout ends the idle gap of every node, so that pilots are gone by its begin, as before a
+planned job (``pool``). ``DecisionInput.blackout`` is the present or the next one
+(``bftrainer.site.policy.calendar`` finds it). Pure.
 
 A node is *usable* when one of our pilots holds it or was requested for it, or when it is a
 candidate: idle in enough snapshots, not held off for a job, with a gap long enough. Some
@@ -10,11 +14,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from bftrainer.batch.queue.demand import waits_for_nodes
 from bftrainer.batch.queue.model import GapEnd, QueueModel, Then
 from bftrainer.batch.queue.occupancy import (
     FREE_STATES,
@@ -22,10 +25,43 @@ from bftrainer.batch.queue.occupancy import (
     names_in,
     once_per_look,
     taken_nodes,
+    waits_for_nodes,
 )
-from bftrainer.decide.blackout import earlier
 from bftrainer.model.cluster import JobState, Node, NodeState, Snapshot
-from bftrainer.model.decision import Memory, PilotView, PoolNode, Settings
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, PoolNode, Settings
+
+
+def gap_end(given: DecisionInput) -> GapEnd | None:
+    """Return the end of all gaps; None: no pilot requested now would reach it."""
+    blackout, settings = given.blackout, given.settings
+    longest_s = settings.pilot_time_limit_s + settings.gap_margin_s + settings.cycle_s
+    if blackout is None or blackout.end_s <= given.now_s:
+        return None
+    left_s = blackout.begin_s - given.now_s
+    if left_s > longest_s and not any(pilot.end_s is None for pilot in given.pilots):
+        return None
+    begin_s = blackout.begin_s
+    return GapEnd(at_s=begin_s, last_end_s=begin_s, then=Then.BLACKOUT, by=blackout.name)
+
+
+def earlier(
+    ends: Mapping[str, GapEnd], end: GapEnd | None, names: Iterable[str]
+) -> Mapping[str, GapEnd]:
+    """Return the ends of the nodes' gaps, none of them after ``end``."""
+    if end is None:
+        return ends
+    return {**ends, **{name: end for name in names if end.is_before(ends.get(name))}}
+
+
+def wake_at_s(given: DecisionInput) -> float | None:
+    """Return when the next decision is due for it: the pilots leave, or nodes are lent again."""
+    blackout = given.blackout
+    if blackout is None:
+        return None
+    leaves_s = blackout.begin_s - given.settings.gap_margin_s
+    later = [at_s for at_s in (leaves_s, blackout.end_s) if at_s > given.now_s]
+    return min(later, default=None)
+
 
 # Usually two passes of the main scheduler: a job for which a node was released has started by
 # then, or waits for the next backfill cycle.

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from bftrainer.batch.queue.demand import pending_jobs
-from bftrainer.batch.queue.occupancy import taken_nodes
+from bftrainer.batch.queue.occupancy import pending_jobs, taken_nodes
 from bftrainer.decide.cycles import have_passed
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, VainReleases

@@ -1,15 +1,18 @@
-"""How long a training may go on without a checkpoint. Pure. Used by ``writer``.
+"""The age of checkpoints, and how long a training may go on without one. Pure.
 
 A checkpoint costs time, and so does what is lost without one. The sum is least when they are
 sqrt(2 * cost * expected life) apart (J. W. Young, "A first order approximation to the optimum
 checkpoint interval", Communications of the ACM 17(9), 1974, pp. 530-531; J. T. Daly, "A higher
 order estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer
 Systems 22(3), 2006, pp. 303-312).
+
+Keeps a subset of the committed steps. Used by ``writer`` when it takes over from another worker.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -99,3 +102,26 @@ class Slowdown:
         for sums in (self._steps, self._took_s):
             sums.update({key: value / 2.0 for key, value in sums.items()})
         return lost_s
+
+
+PER_INTERVAL = 32  # resolution
+INTERVALS = 2  # an older checkpoint is overdue anyway
+
+
+class Ages:
+    """Times of committed steps, a few dozen of them at most."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._apart_s = interval_s / PER_INTERVAL
+        self._known: deque[tuple[int, float]] = deque(maxlen=PER_INTERVAL * INTERVALS)
+
+    def note(self, step: int, now_s: float) -> None:
+        """Record a step committed now, unless one was recorded just before."""
+        if not self._known or now_s - self._known[-1][1] >= self._apart_s:
+            self._known.append((step, now_s))
+
+    def committed_s(self, step: int) -> float | None:
+        """Return the earliest time at which this step was committed, None if unknown."""
+        # A step may be repeated after a failure: its earlier commit counts.
+        known = [(at, -at_s) for at, at_s in list(self._known) if at <= step]
+        return -max(known)[1] if known else None

@@ -1,14 +1,20 @@
-"""One generation's process groups, built and used so that they can be abandoned at any moment.
+"""One generation's process groups: connected while the script trains, and aborted.
 
 The torch back end blocks in ways nothing can interrupt (connecting to a dead member, a
 collective with a hung one). So whatever may hang runs in a side thread or is waited for in
 slices, and is abandoned when a newer ``Commit`` arrives; the next group has fresh sockets, a
 fresh key in a fresh store, and fresh buffers. Used by ``membership``, ``buckets`` and
 ``transfer``.
+
+Starts when the control thread receives a ``Commit``; ``membership`` takes the group at the
+switch, when it is usually connected. A group that is no longer wanted is dropped when it is
+complete, because nothing can interrupt it.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -27,10 +33,39 @@ from bftrainer.elastic.abandonable import (
 from bftrainer.elastic.agreement import Attempt, Meeting, attempt_all, choice_of
 from bftrainer.elastic.backend_choice import NCCL, BackendChoice, BackendOffer
 from bftrainer.elastic.collective import Collective, Gloo, settle
+from bftrainer.elastic.control import Control, Key, key_of
 from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.protocol import Commit
+from bftrainer.elastic.rank import place_in
 from bftrainer.elastic.store import StoreClient
-from bftrainer.elastic.torch_store import TorchStore
+
+
+class TorchStore(Store):
+    """Implements what a process group uses: ``set``, ``get`` and ``wait``."""
+
+    def __init__(self, client: StoreClient) -> None:
+        super().__init__()
+        self._client = client
+
+    def set(self, key: str, value: bytes | str) -> None:
+        """Set a value."""
+        self._client.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        """Return a value; blocks until a member has set it."""
+        return self._client.get(key)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until all keys are set."""
+        if timeout is not None:
+            self._client.limit(timeout.total_seconds())
+        for key in keys:
+            self._client.get(key)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
 
 __all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "in_side_thread", "settle"]
 
@@ -152,3 +187,61 @@ def rehearse(address: str) -> None:
     """Form a group of one, to warm up the code that a first group needs."""
     pg = new_process_group(HashStore(), 0, 1, address)
     pg.allreduce([torch.zeros(1)]).wait()
+
+
+class FormingGroups:
+    """Forming groups by commit; shared by the control thread and the training loop."""
+
+    def __init__(self, control: Control, offer: BackendOffer = BackendOffer()) -> None:  # noqa: B008 - frozen
+        self._control = control
+        self._offer = offer
+        self._lock = threading.Lock()
+        self._tasks: dict[Key, AbandonableCall[Group]] = {}
+        self._begun: set[Key] = set()  # including those taken: a second group confuses peers
+        control.on_commit = self.hear
+
+    def hear(self, commit: Commit) -> None:
+        """Begin to connect to the other members of a commit, once.
+
+        The training loop may see a commit and take its group before the control thread,
+        which received it, calls this.
+        """
+        config = self._control.config
+        me = place_in(commit, config)
+        if me is None or me.size == 1 or self._control.is_over:
+            return
+        rank, address, per_node = me.rank, me.address, config.local_size
+        with self._lock:
+            if key_of(commit) not in self._begun:
+                self._begun.add(key_of(commit))
+                self._tasks[key_of(commit)] = AbandonableCall(
+                    self._control,
+                    lambda: build(commit, rank, address, self._offer, per_node),
+                )
+
+    def is_slow(self, commit: Commit) -> bool:
+        """Whether the group of ``commit`` is still forming, and may take seconds.
+
+        Members may wait while sockets connect, but not for a communicator of GPUs.
+        """
+        with self._lock:
+            task = self._tasks.get(key_of(commit))
+        return bool(self._offer.device) and task is not None and not task.is_done
+
+    def take(self, commit: Commit, abandoned: Callable[[], bool]) -> Group | Broken:
+        """Wait for the group of ``commit``, which has several members."""
+        self.hear(commit)
+        with self._lock:
+            task = self._tasks.pop(key_of(commit))
+        outcome = task.wait(abandoned)
+        if isinstance(outcome, Broken):
+            task.forgo(Group.drop)
+        return outcome
+
+    def forget(self, before: Key) -> None:
+        """Drop the groups of earlier commits, which will not be entered."""
+        with self._lock:
+            stale = [self._tasks.pop(key) for key in sorted(self._tasks) if key < before]
+            self._begun = {key for key in self._begun if key >= before}
+        for task in stale:
+            task.forgo(Group.drop)

@@ -19,9 +19,8 @@ from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.batch import Terms, in_words
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.control import Control, key_of
-from bftrainer.elastic.formation import FormingGroups
 from bftrainer.elastic.generations import WorkerGenerations
-from bftrainer.elastic.group import Broken, Group
+from bftrainer.elastic.group import Broken, FormingGroups, Group
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.elastic.rank import RankInfo, place_in
 from bftrainer.elastic.sampler import NO_PLAN, EpochPlan

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from bftrainer.elastic import backend_offer, loss_rule, registered_models, sample_order
+from bftrainer.elastic import backend_offer, group, loss_rule, registered_models, sample_order
 from bftrainer.elastic import control as control_module
-from bftrainer.elastic import group as groups
 from bftrainer.elastic.batch import (
     BatchPiece,
     GlobalBatch,
@@ -28,7 +27,6 @@ from bftrainer.elastic.batch import (
 )
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.generation_batch import Scaling, decided_by
 from bftrainer.elastic.group import Broken
 from bftrainer.elastic.loader import Loader, View, least_share
 from bftrainer.elastic.loss_rule import LossRule, end_looking
@@ -36,13 +34,12 @@ from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.ordered_reduction import OrderedReducer
 from bftrainer.elastic.per_sample import PerSampleStates
 from bftrainer.elastic.protocol import Finished, Warm
-from bftrainer.elastic.rates import KEY, Updater
+from bftrainer.elastic.rates import KEY, Scaling, Updater, decided_by
 from bftrainer.elastic.run_info import RunInfo
-from bftrainer.elastic.run_length import Length
+from bftrainer.elastic.run_progress import Length, StepDurations
 from bftrainer.elastic.sample_order import Indices
 from bftrainer.elastic.sample_record import record_of
 from bftrainer.elastic.state import Counters, State, seed_everything
-from bftrainer.elastic.step_durations import StepDurations
 from bftrainer.elastic.stray_updates import StrayUpdates, end_watch, quiet_schedulers
 from bftrainer.elastic.unwrap import unwrap
 
@@ -278,7 +275,7 @@ class Run(RunInfo):
             if p.grad is not None:
                 membership.handover.spare.append(p.grad)
                 p.grad = None
-        groups.rehearse(self._control.config.address)
+        group.rehearse(self._control.config.address)
         self._say_warm()
 
     def _rehearse_with(self, reducer: GradientReducer, samples: int) -> Iterator[Any]:

@@ -4,6 +4,9 @@ Workers end by ``os._exit`` or a signal, together with the children that load th
 ``multiprocessing`` does not clean up and every worker would leave a directory in the node's
 temporary directory. So each worker gets one that others know and remove: its keeper, or the agent
 where that was killed, too. Called by ``template`` and the agent. Standard library only.
+
+A process id is unique on its host only, and hosts that boot alike have the same ones. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -63,3 +66,8 @@ def remove_shared(pids: Collection[int]) -> None:
             with suppress(OSError):
                 if named and int(named[1]) in pids and file.lstat().st_uid == os.getuid():
                     file.unlink()
+
+
+def own_name() -> str:
+    """Return the host's name and the process id, "n1-4711"; unique among running processes."""
+    return f"{os.uname().nodename.replace('/', '_')}-{os.getpid()}"

@@ -1,8 +1,10 @@
-"""The state of a training run that all members share.
+"""The state of a training run that all members share, and its copy at a step boundary.
 
 It consists of the registered model, optimizer, scheduler and extra objects, exported as the
 tensors and structures that a joiner or a checkpoint needs, and restored from them. Used by
 ``transfer`` (between members), ``checkpoint`` (disk) and ``run``.
+
+A thread writes the copy while the training goes on. Used by ``writer``.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any
 
 import torch
 
-from bftrainer.elastic import codec, reports
+from bftrainer.elastic import codec, parentage, reports
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.sampler import mix
 
@@ -225,3 +228,65 @@ def _check(
                 f"{name!r} is a {type(thing).__name__} without state_dict/load_state_dict.",
                 "Register objects with state_dict() and load_state_dict().",
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSnapshot:
+    """Header and tensors of a checkpoint."""
+
+    header: dict[str, Any]
+    tensors: list[torch.Tensor]
+
+
+class Snapshots:
+    """Takes snapshots; each overwrites the tensors of the previous one."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._memory: list[torch.Tensor] = []
+        self._is_prepared = False  # whether memory for the next one was prepared
+
+    def collect(self, counters: Counters) -> StateSnapshot:
+        """Return the state itself, not copied: valid until the next step."""
+        structure, rest = self._state.encode_rest(counters)
+        header = {
+            "layout": self._state.layout(),
+            "counters": counters.as_dict(),
+            "structure": structure,
+            **parentage.mark(),
+        }
+        return StateSnapshot(header=header, tensors=[*self._state.model_tensors(), *rest])
+
+    def preparation(self, counters: Counters) -> Callable[[], None] | None:
+        """Return a function that allocates the snapshot's memory, to be run in a thread.
+
+        None if memory of the right shape exists, or was prepared once and the state changed
+        its shape since. Getting memory from the kernel takes longer than copying.
+        """
+        now = self.collect(counters)
+        if self._is_prepared or _kinds(self._memory) == _kinds(now.tensors):
+            return None
+        self._is_prepared = True
+        return partial(self._make_memory, now)
+
+    def _make_memory(self, snapshot: StateSnapshot) -> None:
+        """Allocate; reads only shapes, as the training may be changing the contents."""
+        fresh = [torch.empty(t.shape, dtype=t.dtype) for t in snapshot.tensors]
+        for tensor in fresh:
+            tensor.zero_()
+        self._memory = fresh
+
+    def take(self, counters: Counters) -> StateSnapshot:
+        """Return a copy of the state as it is now."""
+        now = self.collect(counters)
+        self._is_prepared = False
+        if _kinds(self._memory) == _kinds(now.tensors):
+            for copy, tensor in zip(self._memory, now.tensors, strict=True):
+                copy.copy_(tensor)
+        else:
+            self._memory = [t.detach().cpu().clone() for t in now.tensors]
+        return StateSnapshot(header=now.header, tensors=self._memory)
+
+
+def _kinds(tensors: list[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(t.shape, t.dtype) for t in tensors]

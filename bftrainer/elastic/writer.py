@@ -1,4 +1,7 @@
-"""Writes the checkpoints of a run while it trains.
+"""Writes the checkpoints of a run while it trains, and tells when it cannot.
+
+Training goes on, and the next checkpoint is tried in its turn; until one is complete the daemon
+repeats what was told last. Used by the writers of all runtimes.
 
 Ordinarily a snapshot is taken at a step boundary and written by a thread; when the run parks or
 ends, the state itself is written before the call returns. Each file is reported as ``Saved``.
@@ -10,23 +13,49 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import checkpoint, checkpoint_gap, fence
-from bftrainer.elastic.checkpoint_age import Ages
-from bftrainer.elastic.checkpoint_gap import Cost, Slowdown
+from bftrainer.elastic.checkpoint_gap import Ages, Cost, Slowdown
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence
-from bftrainer.elastic.protocol import Saved
-from bftrainer.elastic.save_failures import telling
-from bftrainer.elastic.state import Counters, State
-from bftrainer.elastic.state_snapshot import Snapshots, StateSnapshot
+from bftrainer.elastic.protocol import Saved, Unsaved
+from bftrainer.elastic.state import Counters, Snapshots, State, StateSnapshot
 
 log = logging.getLogger("bftrainer.elastic")
+
+SLOW_S = 30.0  # for one checkpoint, ...
+TIMES = 3.0  # ... or so many times as long as the last one took
+
+
+@contextmanager
+def telling(control: Control, directory: Path, usual_s: float = 0.0) -> Iterator[None]:
+    """Tell an ``OSError`` of the block instead of raising it, and a block that does not end."""
+    limit_s = max(SLOW_S, TIMES * usual_s)
+    cause = f"a write to {directory} has not ended after {limit_s:.0f} s"
+    timer = threading.Timer(limit_s, _tell, (control, cause))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except OSError as problem:
+        _tell(control, f"{problem.strerror or problem} in {directory}")
+    finally:
+        timer.cancel()
+
+
+def _tell(control: Control, cause: str) -> None:
+    text = (
+        f"BFT-1342: No checkpoint is being completed: {cause}. Training goes on; what it does since"
+        " the last checkpoint is lost if all its nodes go."
+    )
+    log.warning("%s", text)
+    control.send(Unsaved(cause=text))
+
 
 LEAST_SHARE = 0.5  # of the interval lies between two slow writes at least
 MARGIN = 1.25  # factor by which the next write may take longer than the last

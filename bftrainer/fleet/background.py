@@ -1,10 +1,16 @@
-"""Work of the daemon beside its loops; what fails in it is logged."""
+"""Work of the daemon beside its loops, and threads that run from the start.
+
+Python starts the threads of a pool when there is work. On a host that has no more processes to give
+that fails with ``RuntimeError``, in the middle of what the daemon does, and would end it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 LOG = logging.getLogger("bftrainer.daemon")
 
@@ -25,3 +31,11 @@ class Background:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             LOG.error("background work failed", exc_info=task.exception())
+
+
+def ready_threads(count: int, name: str) -> ThreadPoolExecutor:
+    """Return a pool of so many threads, all started."""
+    pool, all_there = ThreadPoolExecutor(count, name), Barrier(count)
+    for thread in [pool.submit(all_there.wait) for _ in range(count)]:
+        thread.result()
+    return pool

@@ -1,4 +1,4 @@
-"""Logging set-up: one line per record, UTC, to a file or to stderr.
+"""The log: one line per record, and each sentence about a trouble once.
 
 Quoted text stays within its line, so that what agents, workers and the batch system wrote cannot
 look like a record of ours.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from textwrap import indent
@@ -67,3 +68,25 @@ def configure_logging(level: str, log_file: Path | None) -> None:
     root.setLevel(level.upper())
     root.addHandler(handler)
     root.propagate = False
+
+
+MOST = 100  # sentences of one trouble; later ones are not logged
+
+
+class SaidOnce:
+    """The sentences said since all was well."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def new(self, sentences: Iterable[str]) -> tuple[str, ...]:
+        """Return the sentences that were not said yet."""
+        fresh = tuple(one for one in dict.fromkeys(sentences) if one not in self._said)
+        fresh = fresh[: max(0, MOST - len(self._said))]
+        self._said.update(fresh)
+        return fresh
+
+    def is_over(self) -> bool:
+        """Forget the trouble; return whether there was one."""
+        was, self._said = bool(self._said), set()
+        return was

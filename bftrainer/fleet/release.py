@@ -12,10 +12,9 @@ from concurrent.futures import Executor
 from typing import Final
 
 from bftrainer.batch.batch_system import PilotObservation
-from bftrainer.fleet.background import Background
+from bftrainer.fleet.background import Background, ready_threads
 from bftrainer.fleet.control_plane import ControlPlane
 from bftrainer.fleet.pilots.pilots import FORCE_AFTER_S, PilotBook
-from bftrainer.fleet.threads import ready_threads
 from bftrainer.fleet.wire.messages import Leave
 from bftrainer.model.decision import Release
 

@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from bftrainer.journal.backlog import Backlog
-from bftrainer.journal.entry_drafts import EntryDraft, Large
+from bftrainer.journal.backlog import Backlog, EntryDraft, Large
 
 QUEUED: Final = 1000  # entries that wait for the disk
 LARGE_QUEUED: Final = 8  # large ones among them: each holds a whole snapshot

@@ -1,4 +1,4 @@
-"""Entries that wait because the journal cannot be written at present.
+"""Entries that are not written yet, and those that cannot be at present.
 
 ``Journal.note`` adds entries; the next successful transaction writes them. Only the latest record
 of each trainer and pilot is kept, and a limited number of short payloads, so an outage of any
@@ -10,14 +10,74 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
-from bftrainer.journal.entry_drafts import EntryDraft, Large
+from bftrainer.journal.differences import Shortened
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.projection import CAUGHT_UP
 from bftrainer.journal.records import PilotRecord
-from bftrainer.model.trainer import TrainerRecord
+from bftrainer.model.canonical import encode, text_of, to_plain
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryDraft:
+    """An entry without its number."""
+
+    kind: str
+    payload: str | Shortened  # canonical JSON
+    trainers: tuple[TrainerRecord, ...] = ()
+    pilots: tuple[PilotRecord, ...] = ()
+    trainers_text: str = "[]"
+    pilots_text: str = "[]"
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        payload: object,
+        trainers: Sequence[TrainerRecord] = (),
+        pilots: Sequence[PilotRecord] = (),
+    ) -> Self:
+        """Encode the parts of an entry.
+
+        Raises:
+            CanonicalError: BFT-2220, a part has no canonical form.
+        """
+        return cls(
+            kind=kind,
+            payload=text_of(to_plain(payload)),
+            trainers=tuple(trainers),
+            pilots=tuple(pilots),
+            trainers_text=encode(tuple(trainers)).decode("ascii"),
+            pilots_text=encode(tuple(pilots)).decode("ascii"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Large:
+    """A draft whose payload is encoded only when it is written."""
+
+    kind: str
+    value: object  # must not change any more
+
+
+def queued(
+    trainer_id: str, spec: TrainerSpec, at_s: float, waits_for: tuple[str, ...]
+) -> TrainerRecord:
+    """Return the record of a trainer that has just been submitted."""
+    return TrainerRecord(
+        trainer_id=trainer_id,
+        spec=spec,
+        state=TrainerState.QUEUED,
+        submitted_s=at_s,
+        reason="Waits for its first nodes.",
+        held_s=at_s if spec.hold else None,
+        waits_for=waits_for,
+    )
+
 
 LOG = logging.getLogger("bftrainer.journal")
 # Disk full, not writable, failing, locked; server away. Other errors do not pass by waiting.

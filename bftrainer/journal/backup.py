@@ -20,7 +20,7 @@ from bftrainer.elastic.fence import write_whole
 from bftrainer.journal.errors import translated
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.mark import MARK_NAME, Mark, MarkFile, encode, lost
-from bftrainer.journal.schema import HEAD_REVISION
+from bftrainer.journal.projection import HEAD_REVISION
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 JOURNAL_NAME = "journal.db"

@@ -22,7 +22,7 @@ from sqlalchemy.pool import StaticPool
 from bftrainer.journal import errors
 from bftrainer.journal.errors import translated
 from bftrainer.journal.lock import is_shared
-from bftrainer.journal.schema import HEAD_REVISION, metadata
+from bftrainer.journal.projection import HEAD_REVISION, metadata
 
 BUSY_TIMEOUT_S = 5.0
 _SMALLEST_BYTES = 4096  # one page; a whole journal has more than ten

@@ -20,11 +20,10 @@ from typing import Self
 
 from sqlalchemy import Connection, select
 
-from bftrainer.journal import differences, mark, retention, schema, tables
+from bftrainer.journal import differences, mark, projection, retention, tables
 from bftrainer.journal.background_writer import Beside
-from bftrainer.journal.backlog import PASSING, Backlog
+from bftrainer.journal.backlog import PASSING, Backlog, EntryDraft, Large, queued
 from bftrainer.journal.database import Database, close_unchanged, open_database
-from bftrainer.journal.entry_drafts import EntryDraft, Large, queued
 from bftrainer.journal.errors import JournalError, fenced, translated
 from bftrainer.journal.mark import Mark, MarkFile
 from bftrainer.journal.projection import OWN_KINDS, START, SUBMIT
@@ -65,7 +64,7 @@ class Journal(Reading):
             meta = tables.meta_of(connection, self.where)
             self._incarnation = meta.incarnation
             # Greatest number used; ``_mark`` has those that this object has written.
-            self._last_pilot = max(meta.last_pilot, tables.greatest(connection, schema.pilots))
+            self._last_pilot = max(meta.last_pilot, tables.greatest(connection, projection.pilots))
 
     @classmethod
     def open(
@@ -260,7 +259,7 @@ class Journal(Reading):
     ) -> tuple[TrainerRecord, ...]:
         """Do so with several, all or none; each with the trainers that it waits for."""
         with self._writing() as connection:
-            last = max(tables.greatest(connection, schema.trainers), self._mark.last_trainer)
+            last = max(tables.greatest(connection, projection.trainers), self._mark.last_trainer)
             records = tuple(
                 queued(f"t{ordinal}", spec, at_s, waits_for)
                 for ordinal, (spec, waits_for) in enumerate(asked, start=last + 1)
@@ -458,7 +457,9 @@ class Journal(Reading):
         if known.seq == 0:
             return
         with self._transaction(is_reading=True) as connection:
-            at_mark = select(schema.entries.c.sha256).where(schema.entries.c.seq == known.seq)
+            at_mark = select(projection.entries.c.sha256).where(
+                projection.entries.c.seq == known.seq
+            )
             sha256 = connection.execute(at_mark).scalar()
             found = tables.head_of(connection, self.where)
             first = retention.first_entry(connection)

@@ -1,19 +1,103 @@
-"""The rows of the state tables that follow from the entries.
+"""The tables of the journal: entries, and the rows that follow from them.
+
+Another release may have written fields or values that this one refuses. The journal is intact
+all the same (``verify`` compares the text), and the daemon must start for all other records.
+Such a trainer becomes failed, with the reason. Of such a pilot, whose job may be on a node, all
+readable fields are used. Nothing is written back, so a release that can read the record finds it
+unchanged. Called by ``projection``. For payloads of entries see ``JournalEntry.payload_if``.
 
 ``journal`` writes these rows in the transaction of their entry; ``verify`` recomputes them from
 the first entry on and compares.
+
+``migrations`` creates them (a test compares the two); ``journal`` reads and writes.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
 from bftrainer.journal.records import PilotRecord, PilotState, pilot_ordinal, trainer_ordinal
-from bftrainer.journal.unreadable import pilot_of, trainer_of
-from bftrainer.model.canonical import parse, text_of, to_plain
-from bftrainer.model.trainer import TrainerRecord, TrainerState
+from bftrainer.model.canonical import CanonicalError, from_plain, parse, text_of, to_plain
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+
+
+def trainer_of(plain: Any) -> TrainerRecord:
+    """Return the trainer; if unreadable, a failed one with its id, owner and the reason.
+
+    Raises:
+        CanonicalError: even its id is missing.
+    """
+    try:
+        return from_plain(plain, TrainerRecord)
+    except CanonicalError as problem:
+        trainer_id = _word(plain, "trainer_id", "")
+        if not trainer_id:
+            raise
+        spec = plain.get("spec")
+        state = _word(plain, "state", "")
+        is_over = state in {one.value for one in TrainerState if one.is_final}
+        submitted_s = plain.get("submitted_s")
+        return TrainerRecord(
+            trainer_id=trainer_id,
+            spec=TrainerSpec(
+                name=_word(spec, "name", "?"), user=_word(spec, "user", "?"), script="?"
+            ),
+            state=TrainerState(state) if is_over else TrainerState.FAILED,
+            submitted_s=submitted_s if isinstance(submitted_s, float) else 0.0,
+            reason=f"BFT-1028: this release cannot read it ({str(problem.cause)[:200]})"
+            " Submit it again, or start the release that wrote it.",
+        )
+
+
+def pilot_of(plain: Any) -> PilotRecord:
+    """Return the pilot; if unreadable, one with its id and all readable fields.
+
+    Raises:
+        CanonicalError: even its id is missing.
+        ValueError: its id is not one of a pilot.
+    """
+    try:
+        return from_plain(plain, PilotRecord)
+    except CanonicalError:
+        pilot_id = _word(plain, "pilot_id", "")
+        if not pilot_id:
+            raise
+    found = PilotRecord(
+        pilot_id=pilot_id,
+        node="?",
+        job_id=None,
+        public_key="",
+        requested_s=0.0,
+        time_limit_s=0.0,
+        owner="?",
+        state=PilotState.ENDED,
+    )
+    for name in plain.keys() & to_plain(found).keys():
+        with contextlib.suppress(CanonicalError):
+            found = from_plain({**to_plain(found), name: plain[name]}, PilotRecord)
+    return found
+
+
+def _word(plain: Any, name: str, otherwise: str) -> str:
+    value = plain.get(name) if isinstance(plain, dict) else None
+    return value if isinstance(value, str) else otherwise
+
 
 START: Final = "start"  # a daemon began an incarnation
 SUBMIT: Final = "submit"
@@ -154,3 +238,63 @@ def _items(text: str) -> Iterable[Any]:
 def _printable(text: str) -> str:
     """Replace characters that databases refuse; the record keeps the original."""
     return text.replace("\0", "?").encode("utf-8", "replace").decode()
+
+
+HEAD_REVISION: Final = "0002"  # newest migration; a test compares it with the folder
+
+metadata = MetaData()
+# INTEGER makes it SQLite's row id; on other databases it would have 32 bits only.
+_Seq = BigInteger().with_variant(Integer, "sqlite")
+
+# The source of truth. Rows are appended, and removed from the beginning up to a checkpoint; each
+# hash covers its row and the previous hash.
+entries = Table(
+    "entries",
+    metadata,
+    Column("seq", _Seq, primary_key=True, autoincrement=False),
+    Column("at_s", Double, nullable=False),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("trainers", Text, nullable=False),  # records this entry changed, canonical JSON
+    Column("pilots", Text, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Index("entries_by_kind", "kind", "seq"),
+)
+
+# Projections: the latest state of each record, written in the transaction of its entry.
+trainers = Table(
+    "trainers",
+    metadata,
+    Column("trainer_id", String(16), primary_key=True),
+    Column("ordinal", BigInteger, nullable=False, unique=True),  # FCFS order
+    Column("state", String(16), nullable=False),
+    Column("submitted_s", Double, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("record", Text, nullable=False),  # canonical JSON; the columns are for queries
+    Column("seq", _Seq, ForeignKey("entries.seq"), nullable=False, index=True),
+)
+
+pilots = Table(
+    "pilots",
+    metadata,
+    Column("pilot_id", String(16), primary_key=True),
+    Column("ordinal", BigInteger, nullable=False, unique=True),
+    Column("node", Text, nullable=False),
+    Column("job_id", Text, nullable=True),
+    Column("state", String(16), nullable=False, index=True),
+    Column("owner", Text, nullable=False),
+    Column("requested_s", Double, nullable=False),
+    Column("ended_s", Double, nullable=True),
+    Column("record", Text, nullable=False),
+    Column("seq", _Seq, ForeignKey("entries.seq"), nullable=False, index=True),
+)
+
+# incarnation, last_pilot (greatest number given), head_seq, head_sha256
+meta = Table(
+    "meta",
+    metadata,
+    Column("key", String(32), primary_key=True),
+    Column("value", Text, nullable=False),
+)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection, select
 
-from bftrainer.journal import differences, schema
+from bftrainer.journal import differences, projection
 from bftrainer.journal.projection import Row, pilot_from, pilots_from, trainer_from, trainers_from
 from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
 from bftrainer.journal.verify import first_to_follow
@@ -31,14 +31,14 @@ class Reading(ABC):
 
     def trainers(self) -> tuple[TrainerRecord, ...]:
         """Return all trainers in order of submission."""
-        table = schema.trainers
+        table = projection.trainers
         with self._transaction(is_reading=True) as connection:
             query = select(table.c.record).order_by(table.c.ordinal)
             return tuple(trainer_from(text) for text in connection.execute(query).scalars())
 
     def pilots(self, *, active_only: bool = False) -> tuple[PilotRecord, ...]:
         """Return all pilots, or those that may still have a job, oldest first."""
-        table = schema.pilots
+        table = projection.pilots
         query = select(table.c.record).order_by(table.c.ordinal)
         if active_only:
             active = [str(state) for state in PilotState if state.is_active]
@@ -48,7 +48,7 @@ class Reading(ABC):
 
     def ended_pilots(self, most: int) -> tuple[PilotRecord, ...]:
         """Return the newest that have ended since the last checkpoint, oldest first."""
-        table = schema.pilots
+        table = projection.pilots
         query = select(table.c.record).where(table.c.state == str(PilotState.ENDED))
         query = query.order_by(table.c.ordinal.desc()).limit(most)
         with self._transaction(is_reading=True) as connection:
@@ -58,7 +58,7 @@ class Reading(ABC):
         self, kind: str | None = None, after_seq: int = 0, limit: int | None = None
     ) -> Iterator[JournalEntry]:
         """Yield entries in order, loading a few hundred at a time."""
-        table = schema.entries
+        table = projection.entries
         left = limit
         with self._transaction(is_reading=True) as connection:
             after_seq = max(after_seq, first_to_follow(connection) - 1)
@@ -78,7 +78,7 @@ class Reading(ABC):
 
     def newest(self, kind: str, count: int) -> list[JournalEntry]:
         """Return the last entries of a kind, oldest first."""
-        table = schema.entries
+        table = projection.entries
         query = select(table).where(table.c.kind == kind).order_by(table.c.seq.desc()).limit(count)
         with self._transaction(is_reading=True) as connection:
             rows = [dict(row) for row in connection.execute(query).mappings()]
@@ -89,7 +89,7 @@ class Reading(ABC):
         return next(iter(self.newest(kind, 1)), None)
 
     def _payload_of(self, seq: int) -> str | None:
-        query = select(schema.entries.c.payload).where(schema.entries.c.seq == seq)
+        query = select(projection.entries.c.payload).where(projection.entries.c.seq == seq)
         with self._transaction(is_reading=True) as connection:
             return connection.execute(query).scalar()
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, select, update
 
-from bftrainer.journal import schema, tables
-from bftrainer.journal.entry_drafts import EntryDraft
+from bftrainer.journal import projection, tables
+from bftrainer.journal.backlog import EntryDraft
 from bftrainer.journal.projection import CHECKPOINT, OVER
 from bftrainer.journal.records import PilotState
 from bftrainer.model.canonical import parse, text_of
@@ -29,7 +29,7 @@ def last_checkpoint(connection: Connection, until_s: float | None = None) -> int
     ``until_s``: of the last one up to this time before which entries may be removed. The last
     sums of the accounting stay.
     """
-    table = schema.entries
+    table = projection.entries
     query = select(func.max(table.c.seq)).where(table.c.kind == CHECKPOINT)
     if until_s is not None:
         sums = select(func.max(table.c.seq)).where(table.c.kind == ACCOUNT_SUMS)
@@ -41,7 +41,7 @@ def last_checkpoint(connection: Connection, until_s: float | None = None) -> int
 
 def first_entry(connection: Connection) -> int:
     """Return the number of the first entry that is left; 0: none."""
-    return int(connection.execute(select(func.min(schema.entries.c.seq))).scalar() or 0)
+    return int(connection.execute(select(func.min(projection.entries.c.seq))).scalar() or 0)
 
 
 def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) -> EntryDraft:
@@ -53,15 +53,15 @@ def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) 
         ended_before_s: trainers that ended before are dropped, except the newest, from which
             the numbering follows.
     """
-    meta, trainers = tables.meta_of(connection, where), schema.trainers
+    meta, trainers = tables.meta_of(connection, where), projection.trainers
     final = select(trainers).where(trainers.c.state.in_(OVER))
     newest = tables.greatest(connection, trainers)
     for row in connection.execute(final).all():
         ended_s = parse(row.record).get("ended_s") or 0.0
         if row.ordinal != newest and ended_s < ended_before_s:
             connection.execute(delete(trainers).where(trainers.c.trainer_id == row.trainer_id))
-    ended = schema.pilots.c.state == str(PilotState.ENDED)
-    connection.execute(delete(schema.pilots).where(ended))
+    ended = projection.pilots.c.state == str(PilotState.ENDED)
+    connection.execute(delete(projection.pilots).where(ended))
     said = {
         "follows": meta.head_sha256,
         "incarnation": meta.incarnation,
@@ -71,22 +71,22 @@ def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) 
         kind=CHECKPOINT,
         payload=text_of(said),
         trainers_text=_records(connection, trainers),
-        pilots_text=_records(connection, schema.pilots),
+        pilots_text=_records(connection, projection.pilots),
     )
 
 
 def end_checkpoint(connection: Connection, seq: int) -> None:
     """Make all remaining rows refer to the checkpoint, which is entry ``seq``."""
-    for table in (schema.trainers, schema.pilots):
+    for table in (projection.trainers, projection.pilots):
         connection.execute(update(table).values(seq=seq))
 
 
 def remove_before(connection: Connection, checkpoint: int) -> int:
     """Remove some entries before a checkpoint, oldest first; return how many."""
-    seq = schema.entries.c.seq
+    seq = projection.entries.c.seq
     first = first_entry(connection)
     below = min(checkpoint, first + REMOVED_AT_ONCE)
-    connection.execute(delete(schema.entries).where(seq < below))
+    connection.execute(delete(projection.entries).where(seq < below))
     return max(0, below - first)
 
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
 
-from bftrainer.journal import schema
-from bftrainer.journal.entry_drafts import EntryDraft
+from bftrainer.journal import projection
+from bftrainer.journal.backlog import EntryDraft
 from bftrainer.journal.errors import damaged
 from bftrainer.journal.mark import Mark
 from bftrainer.journal.projection import Row, pilot_row, trainer_row
@@ -30,7 +30,7 @@ def meta_of(connection: Connection, where: str) -> Meta:
     Raises:
         JournalError: BFT-2202, one is missing or unreadable.
     """
-    query = select(schema.meta)
+    query = select(projection.meta)
     if not connection.get_execution_options().get("is_reading", False):
         # It serialises writers on a server, as BEGIN IMMEDIATE does in a file.
         query = query.with_for_update()
@@ -57,14 +57,14 @@ def head_of(connection: Connection, where: str) -> Mark:
         meta.head_seq,
         meta.head_sha256,
         incarnation=meta.incarnation,
-        last_pilot=max(meta.last_pilot, greatest(connection, schema.pilots)),
-        last_trainer=greatest(connection, schema.trainers),
+        last_pilot=max(meta.last_pilot, greatest(connection, projection.pilots)),
+        last_trainer=greatest(connection, projection.trainers),
     )
 
 
 def set_meta(connection: Connection, key: str, value: object) -> None:
     """Change a counter."""
-    table = schema.meta
+    table = projection.meta
     connection.execute(update(table).where(table.c.key == key).values(value=str(value)))
 
 
@@ -86,16 +86,16 @@ def write(connection: Connection, draft: EntryDraft, meta: Meta, at_s: float) ->
         "pilots": draft.pilots_text,
     }
     row["sha256"] = entry_hash(meta.head_sha256, row)
-    connection.execute(insert(schema.entries), row)
+    connection.execute(insert(projection.entries), row)
     set_meta(connection, "head_seq", seq)
     set_meta(connection, "head_sha256", row["sha256"])
     last_pilot = max((pilot_ordinal(p.pilot_id) for p in draft.pilots), default=0)
     if last_pilot > meta.last_pilot:
         set_meta(connection, "last_pilot", last_pilot)
     _replace(
-        connection, schema.trainers, "trainer_id", [trainer_row(t, seq) for t in draft.trainers]
+        connection, projection.trainers, "trainer_id", [trainer_row(t, seq) for t in draft.trainers]
     )
-    _replace(connection, schema.pilots, "pilot_id", [pilot_row(p, seq) for p in draft.pilots])
+    _replace(connection, projection.pilots, "pilot_id", [pilot_row(p, seq) for p in draft.pilots])
     return seq, row["sha256"]
 
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
-from bftrainer.journal import errors, schema
+from bftrainer.journal import errors
+from bftrainer.journal import projection as schema
 from bftrainer.journal.database import check_pages
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.projection import CHECKPOINT, Projection, Row

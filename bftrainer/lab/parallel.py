@@ -1,15 +1,35 @@
-"""Plays independent tasks in several processes; the results do not depend on how many."""
+"""Plays independent tasks in several processes, each with one thread.
+
+OpenBLAS takes a thread per processor and lets them spin. With matrices of a hundred rows, or with
+several processes, that takes several times as long as one thread does.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
-from bftrainer.lab.one_thread import one_thread
+NAME = "OPENBLAS_NUM_THREADS"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Give one thread to a numpy that is first imported, and to processes that start, in here."""
+    before = os.environ.get(NAME)
+    os.environ[NAME] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[NAME]
+        else:
+            os.environ[NAME] = before
+
 
 Task = TypeVar("Task", bound=Hashable)
 Result = TypeVar("Result")

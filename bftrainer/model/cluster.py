@@ -1,5 +1,9 @@
 """The result of one poll of the batch system: plain data, made by the adapters.
 
+Adapters, and readers of user input, convert text to ``Rule`` and ``Way``; ``meets`` checks a node
+against them. Rules stay in written order and are evaluated from left to right, so the cost grows
+with their length only, however they are nested.
+
 Times are seconds since the epoch on the daemon's clock: adapters convert the batch system's times
 if its clock differs. A part that could not be read is ``None``, or as last known (``unread``):
 *unknown* never launches or kills anything, and never keeps a node from a known job.
@@ -8,11 +12,72 @@ if its clock differs. A part that could not be read is ``None``, or as last know
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from bftrainer.model.features import Way
+# Tokens: names, AND (&), OR (|) and balanced parentheses; () is met by every node.
+Rule = tuple[str, ...]
+
+LONGEST = 1024  # characters
+MOST_NAMES = 64
+DEEPEST = 32  # nested parentheses
+_WORD = re.compile(r"[\w.:+=-]+|[&|()]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One alternative of a job's feature request."""
+
+    everywhere: Rule = ()
+    counted: tuple[tuple[Rule, int], ...] = ()  # in addition, that many nodes with these
+
+
+def meets(features: Collection[str], wanted: Rule) -> bool:
+    """Whether a node with these features meets the rule.
+
+    Slurm evaluates mixed AND and OR from left to right, people expect AND first. Here AND comes
+    first: all nodes that meet the rule from left to right meet it too, so none is missed.
+    """
+    if not wanted:
+        return True
+    has = frozenset(features)
+    # Per open parenthesis: whether a product before the last OR is met; the last product so far.
+    open_ = [(False, True)]
+    for word in wanted:
+        if word == "(":
+            open_.append((False, True))
+        elif word == "|":
+            open_[-1] = (any(open_[-1]), True)
+        elif word != "&":
+            is_met = any(open_.pop()) if word == ")" else word in has
+            earlier, last = open_[-1]
+            open_[-1] = (earlier, last and is_met)
+    return any(open_[0])
+
+
+def rule_of(text: str) -> Rule | None:
+    """Parse names joined by & and |, with parentheses; ``None``: malformed or too long."""
+    text = "".join(text.split())
+    if len(text) > LONGEST or len(re.split("[&|]", text)) > MOST_NAMES:
+        return None
+    words = _WORD.findall(text)
+    if "".join(words) != text:
+        return None
+    depth, wants_name = 0, True
+    for word in words:
+        if word == "(" and wants_name and depth < DEEPEST:
+            depth += 1
+        elif word == ")" and depth and not wants_name:
+            depth -= 1
+        elif word in ("&", "|") and not wants_name:
+            wants_name = True
+        elif word not in ("&", "|", "(", ")") and wants_name:
+            wants_name = False
+        else:
+            return None
+    return None if depth or wants_name else tuple(words)
 
 
 class NodeState(enum.StrEnum):
@@ -233,3 +298,14 @@ def not_idle_where_jobs_run(nodes: Iterable[Node], jobs: Iterable[Job]) -> tuple
         else node
         for node in nodes
     )
+
+
+class EndedBy(enum.StrEnum):
+    """Who or what ended a pilot, by what the batch system says."""
+
+    PREEMPTED = "preempted"  # the batch system, for another job
+    CANCELLED = "cancelled"  # its user or an administrator; or we, by a signal
+    TIME_LIMIT = "time-limit"
+    NODE = "node"  # its node failed
+    ITSELF = "itself"  # its agent exited
+    UNKNOWN = "unknown"

@@ -315,3 +315,15 @@ class DecisionRecord:
     policy_hash: str
     plan: Plan
     took_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One number that a trainer's size follows from."""
+
+    name: str  # as users read it: "place in the queue"
+    value: float  # one that is not finite is not shown
+    unit: str = ""  # "": a plain number
+
+
+Terms = Mapping[str, tuple[Term, ...]]  # by trainer, most important first

@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from bftrainer.model.cluster import Node
-from bftrainer.model.features import Rule, meets, rule_of
+from bftrainer.model.cluster import Node, Rule, meets, rule_of
 from bftrainer.model.trainer import TrainerSpec
 
 _GPU = re.compile(r"gpu(?::(?P<type>[A-Za-z0-9_][\w.+-]*?))?(?::(?P<count>[0-9]{1,9}))?")

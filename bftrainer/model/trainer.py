@@ -1,4 +1,4 @@
-"""The data of a trainer: what its user submitted, its state and its measurements.
+"""The data of a trainer: its spec, its state and its measurements.
 
 Created by ``cli submit``, stored by the journal, used by ``decide``, ``actuate`` and the agents.
 """
@@ -9,9 +9,22 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from bftrainer.model.batch import BatchRange
 from bftrainer.model.study import Report, TrialTag
 from milp.problem import Curve
+
+ADASCALE = "adascale"
+LR_RULES = (ADASCALE, "linear", "sqrt", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRange:
+    """The global batches that a trainer admits."""
+
+    least: int  # samples per update, of all workers together
+    most: int
+    per_worker: int  # samples that one worker can process at once
+    lr_rule: str = ADASCALE  # one of LR_RULES; of torch trainers
+
 
 _FULL = ("No space left on device", "Disk quota exceeded")  # ENOSPC and EDQUOT, as libc says
 # What a script does wrong wherever it runs (bftrainer.elastic.errors).

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bftrainer.model.findings import NOTHING, Measured
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
+from bftrainer.model.site import NOTHING, Measured
 from bftrainer.model.trainer import TrainerRecord
 
 

@@ -22,16 +22,15 @@ from bftrainer.model.trainer import (
 )
 from bftrainer.study.arguments import spec_of
 from bftrainer.study.checkpoint_files import bring, make_checkpoint_dir
-from bftrainer.study.cleanup import drop_checkpoints
 from bftrainer.study.directory import StudyDirectory, unwritable
+from bftrainer.study.disk import drop_checkpoints
 from bftrainer.study.events import Events
 from bftrainer.study.outcome import parameters_line
 from bftrainer.study.perturbation import perturbed
 from bftrainer.study.program_files import ChangingError, copy_newest, drop_copies
 from bftrainer.study.storage import StudyStorage
-from bftrainer.study.trial_record import NewTrial, Scalar
 from bftrainer.study.trial_table import KnownTrial
-from bftrainer.study.trials import Stage, Start, Verdicts
+from bftrainer.study.trials import NewTrial, Scalar, Stage, Start, Verdicts
 
 AT_ONCE = 250  # trials of one request
 _STARTS, _GROWTH = "to start", "to go on"

@@ -15,7 +15,7 @@ from bftrainer.model.errors import UsageError
 from bftrainer.model.study import TrialTag
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.directory import StudyDirectory
-from bftrainer.study.trial_record import Scalar, StoredTrial
+from bftrainer.study.trials import Scalar, StoredTrial
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 

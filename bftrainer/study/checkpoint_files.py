@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from bftrainer.elastic import files
-from bftrainer.elastic.unique_name import own_name
+from bftrainer.elastic.scratch import own_name
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
 

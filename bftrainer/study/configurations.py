@@ -18,7 +18,7 @@ from bftrainer.study.parameters import (
     Parameter,
     is_plain,
 )
-from bftrainer.study.trial_record import Scalar
+from bftrainer.study.trials import Scalar
 
 MOST = 10_000
 _ON_STEP = 1e-8  # of a step, as Optuna has it

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bftrainer.api.codec import CodecError, decode, encode, parse
+from bftrainer.api.documents import CodecError, decode, encode, parse
 from bftrainer.elastic.fence import write_whole
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerSpec

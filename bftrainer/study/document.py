@@ -26,8 +26,7 @@ from bftrainer.study.parameters import (
     Strict,
 )
 from bftrainer.study.rungs.registry import rule_of
-from bftrainer.study.trial_record import Scalar
-from bftrainer.study.trials import Rule
+from bftrainer.study.trials import Rule, Scalar
 
 MOST_TRIALS = 1_000_000  # a daemon takes no greater number
 CODE, RULE_CODE = "BFT-1621", "BFT-1622"

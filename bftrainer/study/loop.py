@@ -18,17 +18,15 @@ from bftrainer.elastic.fence import write_whole
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.study import StudyView, TrialView
 from bftrainer.study.actions import Actor
-from bftrainer.study.cleanup import Cleaner, writes
 from bftrainer.study.directory import StudyDirectory
+from bftrainer.study.disk import Cleaner, FullDisk, writes
 from bftrainer.study.events import Events
-from bftrainer.study.full_disk import FullDisk
 from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, StudySummary, with_trials
 from bftrainer.study.plan.execution import Carried
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.storage import StudyStorage
-from bftrainer.study.trial_record import ENDS
 from bftrainer.study.trial_table import KnownTrial, know
-from bftrainer.study.trials import Rule, Stage, Verdicts
+from bftrainer.study.trials import ENDS, Rule, Stage, Verdicts
 from bftrainer.study.wishes import Wishes, read_wishes
 
 NEWS_S = 1  # how long the daemon may wait for news: so late wishes are seen

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.model.study import StudyView
-from bftrainer.study.trial_record import ENDS, StoredTrial
 from bftrainer.study.trial_table import KnownTrial, know
-from bftrainer.study.trials import Stage
+from bftrainer.study.trials import ENDS, Stage, StoredTrial
 
 # left: no loop runs it, and it is not over; failed: all its trials do, see BFT-1629
 RUNNING, LEFT, FAILED, OVER, STOPPED = "running", "left", "failed", "over", "stopped"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from bftrainer.study.trial_record import Scalar
+from bftrainer.study.trials import Scalar
 
 MOST_INTEGER = 1 << 53  # beyond it floats, which Optuna keeps, are not exact
 Integer = Annotated[int, Field(ge=-MOST_INTEGER, le=MOST_INTEGER)]

@@ -15,7 +15,7 @@ from bftrainer.study.parameters import (
     IntParameter,
     Parameter,
 )
-from bftrainer.study.trial_record import Scalar
+from bftrainer.study.trials import Scalar
 
 FACTORS = (0.8, 1.2)
 DRAWN_ANEW = 0.25

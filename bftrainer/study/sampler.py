@@ -14,13 +14,19 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.samplers import QMCSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from bftrainer.model.errors import BftError, ExitCode
-from bftrainer.study.trial_record import Scalar
+from bftrainer.study.parameters import FloatParameter, IntParameter, Parameter
+from bftrainer.study.trials import Scalar
 
 _Seen = list[tuple[TrialState, tuple[float, ...]]]
 
@@ -105,3 +111,16 @@ def _told(trial: FrozenTrial) -> FrozenTrial:
         distributions=trial.distributions,
         intermediate_values=trial.intermediate_values,
     )
+
+
+def distributions_of(parameters: Mapping[str, Parameter]) -> dict[str, BaseDistribution]:
+    """Return Optuna's distribution of each parameter."""
+    return {name: _distribution(one) for name, one in parameters.items()}
+
+
+def _distribution(one: Parameter) -> BaseDistribution:
+    if isinstance(one, FloatParameter):
+        return FloatDistribution(one.low, one.high, log=one.log, step=one.step)
+    if isinstance(one, IntParameter):
+        return IntDistribution(one.low, one.high, log=one.log, step=one.step)
+    return CategoricalDistribution(one.choices)

@@ -21,9 +21,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from bftrainer.model.errors import BftError
 from bftrainer.study.directory import unwritable
 from bftrainer.study.document import StudyDocument
-from bftrainer.study.sampler import Drawer
-from bftrainer.study.space import distributions_of
-from bftrainer.study.trial_record import End, NewTrial, Scalar, StoredTrial
+from bftrainer.study.sampler import Drawer, distributions_of
+from bftrainer.study.trials import End, NewTrial, Scalar, StoredTrial
 
 LOCK_PATIENCE_S = 3
 _ENDS = {TrialState[end]: end for end in End}

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from bftrainer.model.errors import BftError
 from bftrainer.model.study import Report, TrialView
 from bftrainer.model.trainer import TrainerState, happens_anywhere, is_of_full_disk
-from bftrainer.study.trial_record import STAGES, StoredTrial
-from bftrainer.study.trials import Stage, Trial, Value
+from bftrainer.study.trials import STAGES, Stage, StoredTrial, Trial, Value
 
 MAX_EXCUSED = 2  # failures of a trial for want of room; one that always needs more is to end
 SILENT = "Its script reported no value: it is to call run.report(value)."

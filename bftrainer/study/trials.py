@@ -1,4 +1,4 @@
-"""What a rule sees of a study, and what it answers. Pure data.
+"""The trials of a study: stored, as a rule sees them, and what it answers. Pure data.
 
 The study's loop (``study.loop``) and the simulator build ``Trial``s, ask a ``Rule``, and carry its
 ``Verdicts`` out. A rule keeps nothing between two calls: after a crash the same trials give the
@@ -100,3 +100,50 @@ class CountedRule(Rule, Protocol):
     @property
     def wanted(self) -> int:
         """Trials that it starts without another one's state."""
+
+
+Scalar = bool | int | float | str  # the value of a parameter
+
+
+class End(enum.StrEnum):
+    """How a trial has ended, in Optuna's words."""
+
+    COMPLETE = "COMPLETE"
+    PRUNED = "PRUNED"
+    FAIL = "FAIL"
+
+
+ENDS = {Stage.COMPLETE: End.COMPLETE, Stage.STOPPED: End.PRUNED, Stage.FAILED: End.FAIL}
+STAGES = {end: stage for stage, end in ENDS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTrial:
+    """A trial to be created."""
+
+    parameters: Mapping[str, Scalar]
+    budget: int  # with which it starts
+    bracket: int = 0
+    parent: int | None = None
+    nodes: int | None = None  # that it starts with, if a plan says so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTrial:
+    """A trial in the storage."""
+
+    number: int
+    end: End | None  # None: it has not ended
+    parameters: Mapping[str, Scalar]
+    budget: int  # with which it started
+    bracket: int = 0
+    parent: int | None = None
+    nodes: int | None = None
+    granted: int = 0  # units, when it last went on from a rung; 0: it never did
+    stood: Mapping[int, int] = field(default_factory=dict)  # rung it left -> units of its value
+    values: Mapping[int, float] = field(default_factory=dict)  # units -> as reported
+    orders: Mapping[int, float] = field(default_factory=dict)  # units -> when; once it has ended
+    reason: str = ""  # why it has ended
+    node_s: float = 0.0  # node-seconds it used, once it has ended
+    began_s: float | None = None
+    ended_s: float | None = None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bftrainer.api.codec import CodecError, decode, encode, parse
+from bftrainer.api.documents import CodecError, decode, encode, parse
 from bftrainer.elastic.fence import write_whole
 from bftrainer.model.errors import BftError
 from bftrainer.study.directory import unwritable

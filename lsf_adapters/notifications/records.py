@@ -1,4 +1,13 @@
-"""Parses records of lsb.events into announcements. Pure but for what earlier records said.
+"""Parses records of lsb.events into announcements. Pure but for earlier records.
+
+Words are separated by blanks; texts are quoted, with quotes in them doubled. Texts are users':
+everything takes linear time, and nothing is kept that was not asked for.
+
+A record ends at a line break outside quotes. mbatchd doubles a quote inside a text but writes line
+breaks as they are (volclava 2.2), and a user may submit from a directory whose name contains one:
+what follows it looks like a record of anybody. So records with line breaks in them are dropped.
+In names of files to copy (``bsub -f``) quotes are not doubled: one leaves its record open, and what
+follows is dropped, too. ``DROPPED`` says so, and the daemon polls instead.
 
 Called by ``watch`` with whole records. The order of fields is that of lsb.events(5), IBM Spectrum
 LSF 10.1, and of volclava 2.2's records; where the two differ, and where optional fields stand,
@@ -7,16 +16,162 @@ texts are told from numbers by their quotes. A known record that does not fit ma
 
 from __future__ import annotations
 
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from bftrainer.batch.announcer import STAND_IN, Announcement
 from bftrainer.model.hostlist import ParseError
-from lsf_adapters.notifications.whole import DROPPED
-from lsf_adapters.notifications.words import Words
 from lsf_adapters.requests import Asked, JobRow, asked_hosts, job_of
+
+LONGEST_RECORD = 1 << 15  # characters
+# Possessive, so that an unpaired quote is looked for once.
+_WORD = re.compile(r'[ \t]*+(?:"((?:[^"]++|"")*+)"|([^\s"]++))(?=[ \t]|$)')
+_WHOLE = re.compile(r"-?[0-9]{1,19}")  # 64 bits
+_REAL = re.compile(r"-?[0-9]{1,19}(?:\.[0-9]{1,19})?(?:e[+-][0-9]{1,3})?")
+
+
+class Words:
+    """The words of a record, read one after the other.
+
+    All methods raise ``ParseError`` if the next word is missing or of another kind.
+    """
+
+    def __init__(self, record: str) -> None:
+        if len(record) > LONGEST_RECORD:
+            raise ParseError(f"a record of {len(record)} characters")
+        self._record, self._at = record, 0
+        self._next = self._read()
+
+    def text(self) -> str:
+        """Return the next word, a text."""
+        quoted = self._take()[1]
+        if quoted is None:
+            raise ParseError("not a text")
+        return quoted.replace('""', '"')
+
+    def texts(self, count: int) -> tuple[str, ...]:
+        """Return so many texts."""
+        return tuple(self.text() for _ in range(count))
+
+    def whole(self) -> int:
+        """Return the next word, an integer."""
+        bare = self._bare()
+        if _WHOLE.fullmatch(bare) is None:
+            raise ParseError("not an integer")
+        return int(bare)
+
+    def count(self, most: int = 1 << 62) -> int:
+        """Return the next word, an integer from 0 to ``most``."""
+        found = self.whole()
+        if not 0 <= found <= most:
+            raise ParseError("out of range")
+        return found
+
+    def real(self) -> float:
+        """Return the next word, a finite number."""
+        bare = self._bare()
+        found = float(bare) if _REAL.fullmatch(bare) else math.inf
+        if not math.isfinite(found):
+            raise ParseError("not a number")
+        return found
+
+    def skip(self, count: int) -> None:
+        """Skip so many words of any kind."""
+        for _ in range(count):
+            self._take()
+
+    def skip_texts(self) -> None:
+        """Skip texts up to the next number."""
+        while self._next is not None and self._next[1] is not None:
+            self._take()
+
+    def last_whole(self) -> int:
+        """Skip integers up to the next text; return the last."""
+        found = self.whole()
+        while self._next is not None and self._next[1] is None:
+            found = self.whole()
+        return found
+
+    def _bare(self) -> str:
+        word = self._take()
+        if word[1] is not None:
+            raise ParseError("not a number")
+        return word[2]
+
+    def _take(self) -> re.Match[str]:
+        word = self._next
+        if word is None:
+            raise ParseError("too few words")
+        self._next = self._read()
+        return word
+
+    def _read(self) -> re.Match[str] | None:
+        found = _WORD.match(self._record, self._at)
+        if found is not None:
+            self._at = found.end()
+        return found
+
+
+DROPPED: Final = "?"  # in place of records that were dropped
+MOST_RECORD_BYTES = 1 << 15  # longer ones are dropped
+# A quote that never ends must not hide all later records. No user can write that much into one.
+MOST_HIDDEN_BYTES = 1 << 18
+
+
+class WholeRecords:
+    """Assembles records; instead of torn, overlong and broken ones it returns ``DROPPED``."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []  # of the current record
+        self._length = 0  # of the current record, kept or not
+        self._is_quoted = False
+        self._is_bad = False  # drop the current record when it ends
+        self._ends_anyhow = False  # at the next line break: its begin was skipped
+
+    def add(self, piece: bytes) -> list[str]:
+        """Return the records completed by this piece."""
+        found: list[str] = []
+        first, *others = piece.split(b"\n")
+        self._extend(first)
+        for line in others:
+            self._line_ends(found)
+            self._extend(line)
+        return found
+
+    def skip(self) -> None:
+        """Drop the current record: part of the file was skipped."""
+        self._parts.clear()
+        self._is_bad = self._ends_anyhow = True
+
+    def _extend(self, part: bytes) -> None:
+        self._is_quoted ^= part.count(b'"') % 2 == 1
+        self._length += len(part)
+        if self._length > MOST_RECORD_BYTES:
+            self._is_bad = True
+        if self._is_bad:
+            self._parts.clear()
+        elif part:
+            self._parts.append(part)
+
+    def _line_ends(self, found: list[str]) -> None:
+        self._length += 1
+        if self._is_quoted and not self._ends_anyhow and self._length <= MOST_HIDDEN_BYTES:
+            self._is_bad = True
+            self._parts.clear()
+            found.append(DROPPED)
+            return
+        if self._is_bad:
+            found.append(DROPPED)
+        elif self._parts:
+            found.append(b"".join(self._parts).decode(errors="replace"))
+        self._parts.clear()
+        self._length = 0
+        self._is_quoted = self._is_bad = self._ends_anyhow = False
+
 
 MOST_JOBS = 1 << 15  # remembered, of each kind
 MOST_NAMES = 1 << 18  # of hosts of jobs that run

@@ -18,8 +18,7 @@ from bftrainer.batch.tail import Tail
 from bftrainer.batch.trust import UntrustedError, name_of
 from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.notifications import NOT_POLLED
-from lsf_adapters.notifications.records import EarlierRecords, announcements
-from lsf_adapters.notifications.whole import WholeRecords
+from lsf_adapters.notifications.records import EarlierRecords, WholeRecords, announcements
 
 _HEADER = re.compile(rb"#[ \t]*([0-9]{1,15})[ \t]*\n")
 

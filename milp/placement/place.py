@@ -3,7 +3,7 @@
 Takes a Problem and each trainer's size and class, returns the map node -> trainer;
 called by the solver and by simple policies. No migration: a trainer that grows keeps
 all its nodes, one that shrinks takes none. Otherwise the map costs as little as we
-find by ``milp.placement.cost``: settled nodes stay, nodes that leave together or soon
+find by ``milp.placement.refine``: settled nodes stay, nodes that leave together or soon
 touch few trainers, then few switches, then nodes with pilots, then the name. The parts are
 settled one after the other (``leaving``, ``topology``, pilots), small pools refined.
 """
@@ -17,10 +17,8 @@ from functools import partial
 
 import numpy as np
 
-from milp.placement.cost import leave_weight
 from milp.placement.end_times import ENDLESS, Leavers, Shares, Want, share_leavers
-from milp.placement.refine import refine
-from milp.placement.symmetry import are_alike, place_alike
+from milp.placement.refine import are_alike, leave_weight, place_alike, refine
 from milp.placement.topology import Cell, Taker, take_from_switches
 from milp.pool import PoolView
 from milp.problem import Problem, ProblemNode, ProblemTrainer

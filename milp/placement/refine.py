@@ -1,21 +1,81 @@
-"""Makes a placement cheaper by exchanging single nodes between trainers.
+"""Makes a placement cheaper by exchanging single nodes between trainers. Pure.
+
+Takes a Problem and a map node -> trainer, returns a PlacementCost; smaller is better.
+Placement minimises it, tests and benchmarks measure the distance to its optimum.
 
 Takes movable nodes as columns of numbers and who has each now, changes that in place;
 called by placement for small pools, after the greedy steps. Each round makes the
 exchange that saves most of the whole rule, until none saves anything.
+
+Takes sizes, returns the map at once. Called by ``place`` when all nodes of the pool share
+one end and one switch, as on a machine about which no more is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from milp.placement.cost import leave_weight
 from milp.pool import PoolView
-from milp.problem import Problem
+from milp.problem import Problem, ProblemNode
 from milp.tables import BoolArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class PlacementCost:
+    """Compared in the order of the fields: the first that differs decides."""
+
+    settled_given_up: int  # nodes that train and that a trainer loses
+    disturbances: float  # expected leaves that trainers will feel: see ``leave_weight``
+    leaving: float  # the same by node: expected nodes that trainers will lose
+    switches: int  # distinct switches, summed over the trainers
+    claims: int  # nodes that have no pilot yet
+
+
+def placement_cost(problem: Problem, assignment: Mapping[str, str]) -> PlacementCost:
+    """The cost of a map; sizes and legality are not its subject."""
+    groups: dict[str, list[ProblemNode]] = {t.trainer_id: [] for t in problem.trainers}
+    for node in problem.nodes:
+        trainer_id = assignment.get(node.name)
+        if trainer_id is not None:
+            groups[trainer_id].append(node)
+    pool = {node.name for node in problem.nodes}
+    settled_given_up, switches, claims = 0, 0, 0
+    disturbances: list[float] = []
+    leaving: list[float] = []
+    for trainer in problem.trainers:
+        group = groups[trainer.trainer_id]
+        settled_given_up += len(pool.intersection(trainer.settled) - {node.name for node in group})
+        ends = [node.expected_remaining_s for node in group]
+        disturbances += [leave_weight(end, problem.t_fwd_s) for end in set(ends)]
+        leaving += [leave_weight(end, problem.t_fwd_s) for end in ends]
+        switches += len({node.switch for node in group})
+        claims += sum(not node.has_pilot for node in group)
+    return PlacementCost(
+        settled_given_up=settled_given_up,
+        disturbances=math.fsum(disturbances),
+        leaving=math.fsum(leaving),
+        switches=switches,
+        claims=claims,
+    )
+
+
+def leave_weight(expected_remaining_s: float | None, t_fwd_s: float) -> float:
+    """Chance that a node leaves before the next decision, 0 when no end is in sight.
+
+    Nodes with the same ``expected_remaining_s`` leave in one event, which disturbs each
+    trainer that has any of them once. Decisions come on average t_fwd_s apart, and how
+    often is known no better than that (an exponential rate with an exponential prior):
+    none comes within r seconds with probability t_fwd / (t_fwd + r).
+    """
+    if expected_remaining_s is None or expected_remaining_s == math.inf:
+        return 0.0
+    between_s = max(t_fwd_s, 1.0)
+    return between_s / (between_s + max(expected_remaining_s, 0.0))
+
 
 # One unit of an earlier part of the rule outweighs what one exchange can do to later ones.
 DISTURBANCE, LEAVING, SWITCH, CLAIM, CROWD = 1e9, 1e5, 16.0, 1.0, 1e-4
@@ -148,3 +208,59 @@ def _changes(nodes: Movable) -> FloatArray:
     allowed = may & may.T & (holder[:, None] != holder) & (nodes.group[:, None] == nodes.group)
     change[~allowed] = np.inf
     return change
+
+
+def are_alike(problem: Problem) -> bool:
+    """Whether no node is better than another, but that it has a pilot."""
+    return len({(node.switch, node.expected_remaining_s) for node in problem.nodes}) <= 1
+
+
+def place_alike(
+    problem: Problem,
+    pool: PoolView,
+    sizes: Sequence[int],
+    classes: Sequence[int],
+    split: Sequence[Sequence[int]] | None,
+) -> dict[str, str]:
+    """Who shrinks gives up what does not train yet first; then pilots, name and order count."""
+    claims = {node.name for node in problem.nodes if not node.has_pilot}
+    assignment: dict[str, str] = {}
+    wants: list[list[tuple[str, int]]] = [[] for _ in pool.names]  # [k]: trainer, nodes
+    for j, (trainer, size, present) in enumerate(
+        zip(pool.trainers, sizes, pool.present, strict=True)
+    ):
+        if not size:
+            continue
+        trainer_id = trainer.trainer_id
+        if size < len(present):
+            settled = set(trainer.settled)
+            ordered = sorted(present, key=lambda name: (name not in settled, name in claims, name))
+            for k, count in _counts(j, size, classes, split):
+                own = [name for name in ordered if pool.class_of.get(name) == k]
+                assignment.update(dict.fromkeys(own[:count], trainer_id))
+            continue
+        assignment.update(dict.fromkeys(present, trainer_id))
+        if size > len(present):
+            for k, count in _counts(j, size, classes, split):
+                if count > pool.held[j][k]:
+                    wants[k].append((trainer_id, count - pool.held[j][k]))
+    for names, takers in zip(pool.names, wants, strict=True):
+        if takers:
+            free = sorted(
+                [name for name in names if name not in assignment],
+                key=lambda name: (name in claims, name),
+            )
+            at = 0
+            for trainer_id, count in takers:
+                assignment.update(dict.fromkeys(free[at : at + count], trainer_id))
+                at += count
+    return assignment
+
+
+def _counts(
+    j: int, size: int, classes: Sequence[int], split: Sequence[Sequence[int]] | None
+) -> list[tuple[int, int]]:
+    """Nodes by class."""
+    if split is None:
+        return [(classes[j], size)]
+    return [(k, count) for k, count in enumerate(split[j]) if count]

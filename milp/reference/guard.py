@@ -17,9 +17,8 @@ from milp.check import find_violations
 from milp.errors import CheckFailed, ProblemError
 from milp.problem import Allocation, Problem
 from milp.reference.backends import ModelStatus
-from milp.reference.duals import gap_below, marginals, price_of_best_step
-from milp.reference.keep import keep_map
 from milp.reference.request import SolverAnswer, read_answer, write_request
+from milp.reference.solve import gap_below, keep_map, marginals, price_of_best_step
 from milp.solve import solve
 from milp.validate import validate
 from milp.worth import allocation_value

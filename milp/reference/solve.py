@@ -1,19 +1,28 @@
-"""The paper's node-level MILP solved to proven optimality: slow, faithful, for comparison.
+"""The paper's node-level MILP solved to proven optimality: slow, faithful.
 
 A Problem comes in, the optimum and one optimal map go out. Called by tests and
 benchmarks; ties are broken as the solver likes.
+
+A Problem and sizes come in, numbers go out. For maps whose solver gives no such numbers;
+the exact solver gives its own.
+
+A Problem comes in, a map node -> trainer_id goes out that breaks no rule whatever has
+left the pool or changed in the policy (section 3.6 of the paper: "let x be c").
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from milp.check import objective_value
 from milp.errors import ProblemError
-from milp.problem import Problem
+from milp.problem import Marginal, Problem, ProblemTrainer
 from milp.reference.backends import ModelStatus, SolveOptions, load_backend
 from milp.reference.node_model import build_node_model, read_map
 from milp.validate import validate
+from milp.worth import trainer_terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +56,94 @@ def solve_reference(problem: Problem, solver: str = "highs") -> ReferenceAnswer:
     return ReferenceAnswer(
         objective=objective_value(problem, sizes), claimed=answer.objective, assignment=assignment
     )
+
+
+def marginals(problem: Problem, sizes: Mapping[str, int]) -> dict[str, Marginal]:
+    """What one node more and one fewer would change for each trainer, others unchanged.
+
+    Nodes are taken to earn for t_fwd, as in eq. 16.
+    """
+    present = {node.name for node in problem.nodes}
+    steps: dict[str, Marginal] = {}
+    for rank, trainer in enumerate(problem.trainers):
+        size = sizes.get(trainer.trainer_id, 0)
+        before = sum(name in present for name in trainer.current)
+        now = _value(problem, trainer, before, size)
+        gain: float | None = None
+        largest = min(trainer.n_max, _eligible_nodes(problem, trainer) + 1)
+        if rank < problem.p_jmax and trainer.n_min <= size + 1 <= largest:
+            gain = _value(problem, trainer, before, size + 1) - now
+        loss: float | None = None
+        if size:
+            fewer = size - 1 if size > trainer.n_min else 0
+            loss = now - _value(problem, trainer, before, fewer)
+        steps[trainer.trainer_id] = Marginal(gain_of_one_more=gain, loss_of_one_fewer=loss)
+    return steps
+
+
+def price_of_best_step(steps: Mapping[str, Marginal]) -> float:
+    """What one node more is worth when no other trainer changes.
+
+    The value of one node more (lambda) is at least this, and more only when several
+    trainers would have to change together.
+    """
+    gains = [step.gain_of_one_more for step in steps.values()]
+    return max([0.0, *(gain for gain in gains if gain is not None)])
+
+
+def gap_below(problem: Problem, value: float) -> float:
+    """The optimum is worth at most this much more: every trainer at its very best."""
+    present = {node.name for node in problem.nodes}
+    best = 0.0
+    for rank, trainer in enumerate(problem.trainers):
+        before = sum(name in present for name in trainer.current)
+        sizes = [0]
+        if rank < problem.p_jmax:
+            largest = min(trainer.n_max, _eligible_nodes(problem, trainer))
+            sizes += range(trainer.n_min, largest + 1)
+        best += max(_value(problem, trainer, before, size) for size in sizes)
+    return max(best - value, 0.0)
+
+
+def _eligible_nodes(problem: Problem, trainer: ProblemTrainer) -> int:
+    if not trainer.eligible:
+        return len(problem.nodes)
+    return sum(node.eligibility in trainer.eligible for node in problem.nodes)
+
+
+def _value(problem: Problem, trainer: ProblemTrainer, before: int, size: int) -> float:
+    return math.fsum(trainer_terms(problem, trainer, before=before, size=size))
+
+
+def keep_map(problem: Problem) -> dict[str, str]:
+    """Current nodes that are still there, within the bounds of trainers that may run.
+
+    A trainer above n_max gives up the nodes it settled on last, as does one above what earlier
+    ones leave it of a cap; one below n_min, or beyond p_jmax, gives up all.
+    """
+    eligibility = {node.name: node.eligibility for node in problem.nodes}
+    left = [cap.most for cap in problem.caps]
+    kept: dict[str, str] = {}
+    for trainer in problem.trainers[: problem.p_jmax]:
+        own = [c for c, cap in enumerate(problem.caps) if trainer.trainer_id in cap.trainers]
+        names = _kept(trainer, eligibility, min([left[c] for c in own], default=trainer.n_max))
+        kept |= dict.fromkeys(names, trainer.trainer_id)
+        for c in own:
+            left[c] -= len(names)
+    return kept
+
+
+def _kept(trainer: ProblemTrainer, eligibility: dict[str, str], most: int) -> list[str]:
+    names = [
+        name
+        for name in trainer.current
+        if name in eligibility and (not trainer.eligible or eligibility[name] in trainer.eligible)
+    ]
+    if not trainer.mixes_classes:
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(eligibility[name], []).append(name)
+        names = max(groups.values(), key=len, default=[])
+    settled = set(trainer.settled)
+    names = sorted(names, key=lambda name: name not in settled)[: min(trainer.n_max, most)]
+    return names if len(names) >= trainer.n_min else []

@@ -13,8 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 from _bench.site_stream import SiteStream
-from bftrainer.daemon.decider import Decider
-from bftrainer.daemon.decision_failures import DecisionFailures
+from bftrainer.daemon.decider import Decider, DecisionFailures
 from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy

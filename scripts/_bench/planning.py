@@ -11,16 +11,20 @@ from typing import Final
 import numpy as np
 
 from _bench.waiting import BenchError
-from bftrainer.study.plan.cloud import Billing, Cloud
 from bftrainer.study.plan.dag import simulate
 from bftrainer.study.plan.exact import exact, fastest
-from bftrainer.study.plan.experiment import Experiment, Stage, sha_stages
-from bftrainer.study.plan.greedy import Reading, greedy
-from bftrainer.study.plan.naive import naive
-from bftrainer.study.plan.scaling_profile import Draw, Scaling
+from bftrainer.study.plan.problem import (
+    Billing,
+    Cloud,
+    Draw,
+    Experiment,
+    Scaling,
+    Stage,
+    sha_stages,
+)
+from bftrainer.study.plan.published import Reading, greedy, naive, static
 from bftrainer.study.plan.stage_cost import Costs, Planned
 from bftrainer.study.plan.stages import experiment_of, rung_stages
-from bftrainer.study.plan.static import static
 from bftrainer.study.rungs.hyperband import Hyperband
 
 SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)

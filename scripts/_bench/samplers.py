@@ -16,8 +16,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from _bench.rule_replay import Curve, Parent, play
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.sampler import Drawer
-from bftrainer.study.trial_record import Scalar
-from bftrainer.study.trials import Rule, Stage, Trial, Verdicts
+from bftrainer.study.trials import Rule, Scalar, Stage, Trial, Verdicts
 
 SEEDS: Final = range(12)
 WORKERS: Final = 8

@@ -21,16 +21,9 @@ from bftrainer.model.cluster import (
     SchedulerCycle,
     Snapshot,
 )
-from bftrainer.model.decision import (
-    Claim,
-    DecisionInput,
-    Memory,
-    PilotView,
-    Plan,
-    Settings,
-)
+from bftrainer.model.decision import Claim, DecisionInput, Memory, PilotView, Plan, Settings
 from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
-from slurm_plugins.constraint import ways_of
+from slurm_plugins.fields import ways_of
 
 BEGIN_S: Final = 1_700_000_000.0
 CYCLE_S: Final = 30.0

@@ -42,6 +42,7 @@ from bftrainer.model.cluster import (
     Reservation,
     SchedulerCycle,
     Snapshot,
+    Way,
 )
 from bftrainer.model.decision import (
     Cooling,
@@ -56,7 +57,6 @@ from bftrainer.model.decision import (
     Settings,
     SlowNode,
 )
-from bftrainer.model.features import Way
 from bftrainer.model.trainer import (
     MeasuredCosts,
     SizeThroughput,
@@ -66,7 +66,7 @@ from bftrainer.model.trainer import (
     TrainerState,
 )
 from milp.problem import Curve, Objective
-from slurm_plugins.constraint import ways_of
+from slurm_plugins.fields import ways_of
 from slurm_plugins.startable import judged
 
 T = TypeVar("T")

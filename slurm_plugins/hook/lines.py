@@ -1,7 +1,7 @@
 """Parses lines of the hook's file into announcements.
 
 Called by ``watch`` with whole lines. Foreign or truncated lines give None. User-written fields that
-cannot be read are left out and noted (``slurm_plugins.user_text``): Slurm may refuse such a job,
+cannot be read are left out and noted (``slurm_plugins.fields``): Slurm may refuse such a job,
 but only after the notification.
 """
 
@@ -14,9 +14,7 @@ import re
 from bftrainer.batch.announcer import STAND_IN, Announcement
 from bftrainer.model.cluster import Job, JobState
 from bftrainer.model.hostlist import ParseError, expand
-from slurm_plugins.constraint import ways_of
-from slurm_plugins.counts import gpus_of
-from slurm_plugins.user_text import Doubts, NodeLists
+from slurm_plugins.fields import Doubts, NodeLists, gpus_of, ways_of
 
 LONGEST_LINE = 1 << 18  # characters; 165,000 for GPUs alone were seen (22.05)
 N_SUBMIT, N_CHANGE = 16, 5  # fields

@@ -1,4 +1,7 @@
-"""Hears the relays of the controllers' hosts, and makes announcements of what they carry.
+"""Receives from the relays of the controllers' hosts, and makes announcements of it.
+
+Two relays may follow one file, and each line of it comes twice; two equal lines of one relay are
+two jobs. A line that comes late announces a job that a poll has shown: it would look like another.
 
 ``Relays`` listens in a thread of its own, as long as the daemon runs; ``RelayedHook`` is the
 announcer while at least one relay is there. Only registered keys are let in
@@ -11,19 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Final
 
 from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.tail import MOST_BYTES
 from bftrainer.fleet.wire.keys import KeyPair
-from bftrainer.fleet.wire.refused_messages import RefusedMessages
-from bftrainer.fleet.wire.router import CurveRouter, Origin
+from bftrainer.fleet.wire.router import CurveRouter, Origin, RefusedMessages
 from bftrainer.model.errors import BatchSystemError, BftError
 from slurm_plugins.hook.relay_words import (
     BEAT_S,
@@ -34,8 +38,49 @@ from slurm_plugins.hook.relay_words import (
     decode,
     shown,
 )
-from slurm_plugins.hook.repeats import Lateness, Repeats
 from slurm_plugins.hook.watch import Heard
+
+KEPT_S: Final = 5.0  # at least; a line has its second, so equal ones are close together
+MOST_KEPT: Final = 5000  # different lines
+WINDOW_S: Final = 60.0
+LATE_S: Final = 1.0  # longer on its way than the fastest word; a poll has shown the job
+
+
+class Repeats:
+    """Lines of the last seconds, by who told them."""
+
+    def __init__(self) -> None:
+        self._now: defaultdict[str, Counter[bytes]] = defaultdict(Counter)
+        self._before: defaultdict[str, Counter[bytes]] = defaultdict(Counter)
+        self._since_s = -math.inf
+
+    def is_repeated(self, line: str, teller: bytes, now_s: float) -> bool:
+        """Record a line; return whether others have told it as often before."""
+        if now_s - self._since_s > KEPT_S or len(self._now) >= MOST_KEPT:
+            is_recent = now_s - self._since_s <= 2 * KEPT_S
+            self._before = self._now if is_recent else defaultdict(Counter)
+            self._now, self._since_s = defaultdict(Counter), now_s
+        told = self._now[line]
+        told[teller] += 1
+        told = told + self._before.get(line, Counter())
+        others = max((count for one, count in told.items() if one != teller), default=0)
+        return told[teller] <= others
+
+
+class Lateness:
+    """How late the words of one relay are, whatever its clock and ours show."""
+
+    def __init__(self) -> None:
+        self._now_s = self._before_s = math.inf  # smallest difference of the clocks, in two windows
+        self._since_s = -math.inf
+
+    def is_late(self, sent_s: float, heard_s: float) -> bool:
+        """Record a word; return whether it was much longer on its way than the fastest."""
+        if heard_s - self._since_s > WINDOW_S:
+            self._before_s, self._now_s, self._since_s = self._now_s, math.inf, heard_s
+        self._now_s = min(self._now_s, heard_s - sent_s)
+        return heard_s - sent_s - min(self._now_s, self._before_s) > LATE_S
+
 
 LOG = logging.getLogger("bftrainer.relay")
 TURN_S = 0.1

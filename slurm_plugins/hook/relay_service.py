@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bftrainer.batch.service_files import CONFINED, UNPRIVILEGED
-from bftrainer.model.site_file import SiteFile
+from bftrainer.model.site import SiteFile
 
 RELAY_SERVICE_NAME: Final = "bftrainer-hook-relay.service"
 RELAY_PROGRAM: Final = "/opt/bftrainer/bin/bftrainer-slurm-hook"  # of the packages

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch.batch_system import BatchSystem
-from bftrainer.model.cluster import JobState, NodeState, Presence, Snapshot
+from bftrainer.model.cluster import EndedBy, JobState, NodeState, Presence, Snapshot
 from bftrainer.model.errors import BatchSystemError
-from bftrainer.model.pilot_end import EndedBy
 from tests.conformance.words import (
     ClusterDriver,
     assert_good_error,

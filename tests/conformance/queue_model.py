@@ -21,8 +21,8 @@ from bftrainer.model.cluster import (
     Partition,
     Reservation,
     Snapshot,
+    Way,
 )
-from bftrainer.model.features import Way
 from tests.support.examples import examples
 from tests.support.snapshots import T0, pending, running, snapshot
 

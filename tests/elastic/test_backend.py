@@ -16,8 +16,7 @@ from bftrainer.elastic.collective import settle
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.formation import FormingGroups
-from bftrainer.elastic.group import Group
+from bftrainer.elastic.group import FormingGroups, Group
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.store import StoreServer
 from tests.conformance.collective import never

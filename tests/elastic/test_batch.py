@@ -21,8 +21,7 @@ from bftrainer.elastic import (
     Terms,
 )
 from bftrainer.elastic.batch import Cutting, DecidedBatch, cutting_of, in_words
-from bftrainer.elastic.generation_batch import Scaling
-from bftrainer.elastic.rates import Rates, Updater
+from bftrainer.elastic.rates import Rates, Scaling, Updater
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

@@ -9,8 +9,14 @@ import pytest
 import torch
 
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.formation import FormingGroups
-from bftrainer.elastic.group import LEFT_BEHIND, AbandonableCall, Broken, Group, settle
+from bftrainer.elastic.group import (
+    LEFT_BEHIND,
+    AbandonableCall,
+    Broken,
+    FormingGroups,
+    Group,
+    settle,
+)
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.store import StoreServer
 from tests.support.pairs import commit_of

@@ -19,10 +19,8 @@ from bftrainer.batch import process
 from bftrainer.elastic import files
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi import BlockRows, library
-from bftrainer.elastic.mpi.memory import choose
-from bftrainer.elastic.mpi.plan import RowSpan, pieces, share_of
 from bftrainer.elastic.mpi.pmi import OneProcess
-from bftrainer.elastic.mpi.state import MpiState
+from bftrainer.elastic.mpi.state import MpiState, RowSpan, choose, pieces, share_of
 from tests.support.waiting import wait_for
 
 SGD = Path(trainers.examples.__file__).parent / "mpi_sgd.py"

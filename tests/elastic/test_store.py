@@ -14,8 +14,8 @@ from datetime import timedelta
 import pytest
 
 from bftrainer.elastic import store
+from bftrainer.elastic.group import TorchStore
 from bftrainer.elastic.store import NONCE_BYTES, PAUSE_S, PROOF_BYTES, StoreClient, StoreServer
-from bftrainer.elastic.torch_store import TorchStore
 from tests.fuzz.door import memory_bytes
 from tests.support.waiting import wait_for
 

@@ -11,8 +11,7 @@ import pytest
 from bftrainer.elastic.sample_record import VARIABLE
 from bftrainer.fleet.generations.members import Rescaled
 from bftrainer.lab.tryout.records import Records, epochs
-from bftrainer.model.batch import BatchRange
-from bftrainer.model.trainer import TrainerState
+from bftrainer.model.trainer import BatchRange, TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.site import Site
 from tests.support.waiting import wait_for

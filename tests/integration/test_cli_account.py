@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
+from bftrainer.api.doorman import Credentials
 from bftrainer.api.http_protocol import PEER_KEY
-from bftrainer.api.peer import Credentials
 from bftrainer.api.routes import Routes
 from bftrainer.cli.main import main
-from bftrainer.daemon.accounting.records import ADDED, Added
-from bftrainer.daemon.accounting.sums import Sums, day_of
+from bftrainer.daemon.accounting.records import ADDED, Added, Sums, day_of
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.retention import ACCOUNT_SUMS
 from bftrainer.model.account import NodeTime, Whose
 from bftrainer.model.errors import ExitCode
-from bftrainer.site.policy.groups.users import Visibility
+from bftrainer.site.policy.keys import Visibility
 from tests.integration.cli_fixtures import Output, home, service
 from tests.support.memory_service import MemoryService, error_code
 from tests.support.snapshots import T0

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.api.client import Client
-from bftrainer.api.codec import decode
+from bftrainer.api.documents import decode
 from bftrainer.batch import process
 from bftrainer.cli import submit as submit_module
 from bftrainer.cli.logs import TAIL_LINES
@@ -47,7 +47,7 @@ def submitted(service: MemoryService, count: int = 1, *, user: str = ME) -> None
 
 
 def _with_user(record: object, user: str) -> object:
-    from bftrainer.api.codec import encode
+    from bftrainer.api.documents import encode
 
     value = encode(record)
     value["spec"]["user"] = user

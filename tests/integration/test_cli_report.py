@@ -13,8 +13,8 @@ from bftrainer.daemon.harm import backoff, records
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.records import HandOver, HarmRecords, How, Taken
 from bftrainer.journal.journal import Journal
+from bftrainer.model.cluster import EndedBy
 from bftrainer.model.errors import ExitCode
-from bftrainer.model.pilot_end import EndedBy
 from tests.integration.cli_fixtures import Output, home, service
 from tests.support.memory_service import MemoryService, error_code, socket_of
 from tests.support.snapshots import T0

@@ -19,8 +19,8 @@ from bftrainer.batch import process
 from bftrainer.cli.main import main
 from bftrainer.elastic import files
 from bftrainer.elastic.fence import path_for, write_whole
+from bftrainer.model.decision import Term
 from bftrainer.model.study import Report
-from bftrainer.model.terms import Term
 from bftrainer.model.trainer import TrainerState
 from bftrainer.model.views import SizeSpeed
 from tests.integration.cli_fixtures import Output, home, output, service

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch.batch_system import PilotRequest
-from bftrainer.batch.pilot_names import job_name
+from bftrainer.batch.pilot_job import job_name
 from bftrainer.model.cluster import Presence
 from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.adapter import LsfBatchSystem
-from lsf_adapters.script import taken_by
+from lsf_adapters.launcher import taken_by
 from lsf_adapters.testcluster import LsfTestCluster, Profile
 from tests.conformance.words import pilot
 from tests.integration.lsf_fixtures import DIALECTS, PARAMETERS, LsfDriver, lsf_adapter, running_lsf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.batch.pilot_names import job_name
+from bftrainer.batch.pilot_job import job_name
 from lsf_adapters.testcluster import LsfTestCluster
 from tests.conformance.words import launch_and_wait, observe, pilot, whole
 from tests.integration.lsf_fixtures import LsfDriver, lsf_adapter, lsf_cluster

@@ -13,8 +13,7 @@ from bftrainer.decide.policies.base import policy_names
 from bftrainer.elastic.sample_record import VARIABLE
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.tryout.records import Records, epochs
-from bftrainer.model.batch import BatchRange
-from bftrainer.model.trainer import CheckpointContract, TrainerRecord
+from bftrainer.model.trainer import BatchRange, CheckpointContract, TrainerRecord
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import LIGHT, SLOW, trainer_spec
 from tests.integration.slurm_fixtures import running_cluster

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch.queue.model import Then
-from bftrainer.batch.queue.snapshot_model import PrintedQueue
+from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem, create

@@ -12,8 +12,8 @@ import pytest
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import JobState
 from slurm_plugins.adapter import create
+from slurm_plugins.fields import UNREAD
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
-from slurm_plugins.user_text import UNREAD
 from tests.integration.slurm_fixtures import running_cluster, whole_look
 from tests.support.waiting import wait_for
 

@@ -14,17 +14,15 @@ from random import Random
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.lab.solvers.replay import MOST_DUMPS, solve_in_child
-from bftrainer.lab.solvers.runner import ChildRunner
+from bftrainer.lab.solvers.runner import MOST_DUMPS, ChildRunner, solve_in_child
 from milp.check import check, find_violations, objective_value
 from milp.codec import problem_from_dict
 from milp.errors import ProblemError
 from milp.problem import Allocation, Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.reference.backends import ModelStatus
 from milp.reference.guard import LimitedAnswer, RunnerReport, solve_limited
-from milp.reference.keep import keep_map
 from milp.reference.request import read_answer, write_request
-from milp.reference.solve import solve_reference
+from milp.reference.solve import keep_map, solve_reference
 from milp.solve import solve
 from tests.support import solver_batch
 from tests.support.waiting import wait_for

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.model.trainer import FailureRow, TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.site.policy.groups.users import Visibility
+from bftrainer.site.policy.keys import Visibility
 from tests.integration.cli_fixtures import home, service
 from tests.support.memory_service import MemoryService
 from tests.support.other_users import NEIGHBOUR, STRANGER, ask_as, needs_root, serving_everybody

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.decide.throughput.batches import best_batch
-from bftrainer.model.batch import BatchRange
+from bftrainer.decide.throughput.batch_curve import best_batch
+from bftrainer.model.trainer import BatchRange
 from tests.support.examples import examples
 
 RANGES = st.builds(

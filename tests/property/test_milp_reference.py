@@ -28,16 +28,22 @@ from milp.reference.backends import (
     load_backend,
     require_installed,
 )
-from milp.reference.curve_points import held_rate, interpolate, objective_points
-from milp.reference.keep import keep_map
 from milp.reference.linear_model import (
     LinearModel,
     with_segments,
     worth,
     write_segments,
 )
-from milp.reference.node_model import NodeModel, build_node_model, read_map, values_of_map
-from milp.reference.solve import solve_reference
+from milp.reference.node_model import (
+    NodeModel,
+    build_node_model,
+    held_rate,
+    interpolate,
+    objective_points,
+    read_map,
+    values_of_map,
+)
+from milp.reference.solve import keep_map, solve_reference
 from milp.worth import rate
 from tests.support.examples import examples
 from tests.support.linear_rows import broken_groups

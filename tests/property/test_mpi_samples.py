@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.elastic.mpi.samples import SampleCount
+from bftrainer.elastic.mpi.state import SampleCount
 
 GENERATIONS = st.lists(
     st.tuples(st.integers(0, 5), st.integers(0, 3), st.sampled_from([0, 1, 7, 24])), max_size=8

@@ -12,16 +12,13 @@ from _bench.planning import brute_force_error, compared, drawn_costs, graph_erro
 from bftrainer.lab.papers.rubberband.algorithm3 import place
 from bftrainer.lab.papers.rubberband.placement import replaced
 from bftrainer.study.plan import exact as module
-from bftrainer.study.plan.cloud import Cloud
 from bftrainer.study.plan.dag import simulate
 from bftrainer.study.plan.document import PlanRequest, plan_study
 from bftrainer.study.plan.exact import exact, fastest
-from bftrainer.study.plan.experiment import Stage, sha_stages
-from bftrainer.study.plan.greedy import Reading, greedy
-from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.plan.problem import Cloud, Scaling, Stage, sha_stages
+from bftrainer.study.plan.published import Reading, greedy, static
 from bftrainer.study.plan.stage_cost import Costs, Planned
 from bftrainer.study.plan.stages import RungStage, experiment_of, rung_stages
-from bftrainer.study.plan.static import static
 from bftrainer.study.rungs.hyperband import Hyperband
 
 

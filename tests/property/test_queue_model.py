@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.batch.queue.lsf import LsfQueue
-from bftrainer.batch.queue.snapshot_model import PrintedQueue
+from bftrainer.batch.queue.models import LsfQueue, PrintedQueue
 from tests.conformance.queue_model import QueueModelConformance
 
 

@@ -7,9 +7,9 @@ import itertools
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.decide import swaps
+from bftrainer.decide import claims
+from bftrainer.decide.claims import Owners
 from bftrainer.decide.policies.base import Decided
-from bftrainer.decide.swaps import Owners
 from milp.check import find_violations
 from milp.problem import Allocation, Problem
 from milp.solve import solve
@@ -59,7 +59,7 @@ def test_the_gap_bounds_every_answer(shared: tuple[Problem, Owners]) -> None:
     def answer(asked: Problem) -> Decided:
         return Decided(allocation=solve(asked))
 
-    found = swaps.cheapest(problem, answer, owners, SWAP_S).allocation
+    found = claims.cheapest(problem, answer, owners, SWAP_S).allocation
     value = _value(problem, owners, dict(found.assignment))
     assert value is not None, find_violations(problem, found)
     best = value
@@ -71,6 +71,6 @@ def test_the_gap_bounds_every_answer(shared: tuple[Problem, Owners]) -> None:
     slack = 1e-9 * (1.0 + abs(best))
     assert best - value <= found.gap + slack
     event("best" if best - value <= slack else "not the best")
-    own, swapped = swaps.split(found.assignment, owners)
+    own, swapped = claims.split(found.assignment, owners)
     assert {**own, **swapped} == found.assignment
     assert owners.swaps(own) == []

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bftrainer.fleet.trainers.trainers import TrainerBook
-from bftrainer.fleet.wire.refused_messages import RefusedMessages
+from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.site.policy.model import SitePolicy

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.lab.compare.arena import Score
+from bftrainer.lab.compare.arenas import Score
 from bftrainer.lab.compare.table import cells, interval, rows_of
 from bftrainer.model.errors import ExitCode
 

@@ -10,8 +10,7 @@ from statistics import geometric_mean
 import numpy as np
 import pytest
 
-from bftrainer.decide.throughput.batch_curve import WORTH_IT
-from bftrainer.decide.throughput.goodput import efficiency
+from bftrainer.decide.throughput.batch_curve import WORTH_IT, efficiency
 from bftrainer.lab.adaptdl.application import ON_ONE_GPU, Application, packed, read_applications
 
 DATA = Path(os.environ.get("BFTRAINER_DATA", "nowhere")) / "adaptdl-osdi21"

@@ -10,7 +10,7 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.lab import papers
-from bftrainer.lab.papers import registry
+from bftrainer.lab.papers import paper as registry
 
 EXPECTED = """\
 {"citation": "Doe, Queues",
@@ -25,7 +25,7 @@ PAPER = '''
 
 from dataclasses import dataclass
 
-from bftrainer.lab.papers.expected_values import read_expected
+from bftrainer.lab.papers.findings import read_expected
 from bftrainer.lab.papers.findings import Reproduced
 from bftrainer.lab.papers.paper import Extent, Paper, Result
 

@@ -12,18 +12,20 @@ import pytest
 
 from bftrainer.batch.traces import SAMPLE
 from bftrainer.cli.main import main
-from bftrainer.lab.papers import markdown, report
-from bftrainer.lab.papers.bftrainer.extent import FULL, QUICK, Sweeps
+from bftrainer.lab.papers import report
 from bftrainer.lab.papers.bftrainer.forward_time import sweep
 from bftrainer.lab.papers.bftrainer.paper import PAPER
-from bftrainer.lab.papers.bftrainer.published import EXPECTED
 from bftrainer.lab.papers.bftrainer.replayer_share import POLICY
 from bftrainer.lab.papers.bftrainer.replays import MILP, REPLAYER_SHARE, PaperReplay, Record, play
 from bftrainer.lab.papers.bftrainer.runtimes import runtimes_h
 from bftrainer.lab.papers.bftrainer.scenario import (
     DIVERSE_FILE,
+    EXPECTED,
+    FULL,
     PAPER_EVENTS,
+    QUICK,
     SUMMIT_FILE,
+    Sweeps,
     WeekOfNodes,
     choose_scenario,
     network_name,
@@ -296,7 +298,7 @@ class TestReport:
         result, made = self._made(scenario, far)
         assert report.explain(far, result, made) == "another trace"
         assert "NOT comparable" in report.remarks(made)[0]
-        assert "NOT comparable" in markdown.markdown(made, {})
+        assert "NOT comparable" in report.markdown(made, {})
 
 
 @pytest.mark.parametrize(
@@ -322,7 +324,7 @@ def test_everything_on_the_sample(without: tuple[str, ...]) -> None:
     assert 0 < lines["U of the heuristic"]["ours"] < 120
     if "table3" not in without:
         assert len(results["table3"]["lines"]) == 1 + 7 * len(TINY.p_jmax)
-    text = markdown.markdown(made, {})
+    text = report.markdown(made, {})
     for result in PAPER.results:
         assert (f"## {result.result_id}\n" in text) == (result.result_id not in without)
     assert len(report.rows(made, most=3)) < len(report.rows(made))

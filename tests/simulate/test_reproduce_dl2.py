@@ -13,7 +13,6 @@ import pytest
 from bftrainer.lab.papers.dl2 import training
 from bftrainer.lab.papers.dl2.action_loop import Acting
 from bftrainer.lab.papers.dl2.cluster import Cluster, Job, draw_trace, play
-from bftrainer.lab.papers.dl2.extent import QUICK, Amounts
 from bftrainer.lab.papers.dl2.paper import PAPER
 from bftrainer.lab.papers.dl2.published_learner import PublishedLearner
 from bftrainer.lab.papers.dl2.rules import (
@@ -25,7 +24,7 @@ from bftrainer.lab.papers.dl2.rules import (
     srtf,
     tetris,
 )
-from bftrainer.lab.papers.dl2.setting import LARGE, MODELS, TESTBED
+from bftrainer.lab.papers.dl2.setting import LARGE, MODELS, QUICK, TESTBED, Amounts
 from bftrainer.lab.papers.dl2.speeds import RECORDS, measured, read_speeds
 from bftrainer.lab.papers.findings import Line
 from bftrainer.lab.papers.reproduction import play_all

@@ -16,12 +16,10 @@ from bftrainer.lab.papers.paper import Records, Result
 from bftrainer.lab.papers.reproduction import play_all
 from bftrainer.lab.papers.rubberband import instance_start
 from bftrainer.lab.papers.rubberband.contradictions import most_instances, paid_instances
-from bftrainer.lab.papers.rubberband.extent import QUICK, Points
 from bftrainer.lab.papers.rubberband.paper import PAPER
-from bftrainer.lab.papers.rubberband.published import EXPECTED
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning, play
 from bftrainer.lab.papers.rubberband.residual import ROWS, Reading, nearest
-from bftrainer.lab.papers.rubberband.scenario import choose_scenario
+from bftrainer.lab.papers.rubberband.setting import EXPECTED, QUICK, Points, choose_scenario
 from bftrainer.study.plan.stage_cost import Planned
 
 FEW = replace(

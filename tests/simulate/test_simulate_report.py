@@ -13,10 +13,9 @@ import pytest
 
 from bftrainer.batch.traces.errors import TraceError
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
-from bftrainer.lab.report import page, tables, windows
+from bftrainer.lab.report import page, tables
 from bftrainer.lab.report.figures import FIGURES
-from bftrainer.lab.report.setup import Setup
-from bftrainer.lab.report.words import WORDS
+from bftrainer.lab.report.tables import WORDS, Setup
 from bftrainer.lab.simulator.metrics import Metrics, measure
 from bftrainer.lab.simulator.session import Choices, ReplayRun, play, record
 from bftrainer.model.errors import UsageError
@@ -91,12 +90,12 @@ class TestWindows:
     def test_windows_of_a_replay_by_hand(self) -> None:
         # One node for 500 s, two from then on; no costs but the growth at 500.
         run = record(trace((0, 0, 1000), (1, 500, 1000)), [trial("t")], Choices(p_jmax=1))
-        edges = windows.edges_of(run.outcome.trace, 500 / 3600)
+        edges = tables.edges_of(run.outcome.trace, 500 / 3600)
         assert edges.tolist() == [0, 500, 1000]
-        assert windows.nodes_offered(run.outcome.trace, edges).tolist() == [1, 2]
-        assert windows.nodes_training(run, edges).tolist() == pytest.approx([1, 2])
+        assert tables.nodes_offered(run.outcome.trace, edges).tolist() == [1, 2]
+        assert tables.nodes_training(run, edges).tolist() == pytest.approx([1, 2])
         # The fine of 18 s at 10/s is noted together with the instant of the growth.
-        found = windows.utilization(run, edges)
+        found = tables.utilization(run, edges)
         total = found @ np.array([500 * 10, 500 * 20])
         assert total == pytest.approx(500 * 10 + 500 * 20 - 18 * 10)
 
@@ -105,10 +104,10 @@ class TestWindows:
             given, notes = run.outcome.trace, run.history.notes
             assert notes[-1].processed == pytest.approx(run.metrics.a_e)
             assert notes[-1].at_s == given.span_s[1]
-            edges = windows.edges_of(given, 1.0)
-            offered = windows.nodes_offered(given, edges)
+            edges = tables.edges_of(given, 1.0)
+            offered = tables.nodes_offered(given, edges)
             assert offered.mean() == pytest.approx(run.metrics.n_eq)
-            training = windows.nodes_training(run, edges)
+            training = tables.nodes_training(run, edges)
             assert training.mean() == pytest.approx(
                 run.metrics.node_share_training * offered.mean()
             )
@@ -116,14 +115,14 @@ class TestWindows:
 
     def test_where_nothing_is_idle_there_is_no_utilization(self) -> None:
         run = record(trace((0, 500, 1000)), [trial("t")], Choices(p_jmax=1))
-        found = windows.utilization(run, windows.edges_of(run.outcome.trace, 500 / 3600))
+        found = tables.utilization(run, tables.edges_of(run.outcome.trace, 500 / 3600))
         assert np.isnan(found[0])
         assert found[1] == pytest.approx(1.0)
 
     @pytest.mark.parametrize(("hours", "width"), [(168, 6.0), (48, 2.0), (1, 0.05), (7200, 240)])
     def test_widths_are_those_people_count_in(self, hours: float, width: float) -> None:
         given = trace((0, 0, 1), end_s=hours * 3600)
-        assert windows.window_h(given, 30) == pytest.approx(width)
+        assert tables.window_h(given, 30) == pytest.approx(width)
 
 
 class TestTables:

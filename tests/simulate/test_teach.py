@@ -13,12 +13,10 @@ from bftrainer.cli.main import main
 from bftrainer.decide.policies.base import load_policy, options_of
 from bftrainer.decide.policies.dl2 import Dl2Policy
 from bftrainer.decide.policies.dl2_model import of_bytes
-from bftrainer.lab.teach import course, journal, sources
-from bftrainer.lab.teach.course import Episodes, split, teach
-from bftrainer.lab.teach.episode import Episode, Played, play
+from bftrainer.lab.teach import course, journal
+from bftrainer.lab.teach.course import FADES_S, Episodes, returns, split, teach
+from bftrainer.lab.teach.episodes import Episode, Played, draw, play
 from bftrainer.lab.teach.lessons import Watched
-from bftrainer.lab.teach.random_episodes import draw
-from bftrainer.lab.teach.rollouts import FADES_S, returns
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
 from bftrainer.model.errors import UsageError
 
@@ -89,17 +87,17 @@ def test_returns_by_hand() -> None:
 
 
 def _little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "drawn", _drawn)
+    monkeypatch.setattr(course, "drawn", _drawn)
     monkeypatch.setattr(course, "EVERY", 1)
 
 
-def _drawn(teacher: str, seed: int) -> sources.Source:
+def _drawn(teacher: str, seed: int) -> course.Source:
     policy = load_policy(teacher)
     watched = Watched(policy, options_of(policy, {}), seed)
     learning = [short(3), short(5)]
     play(learning[0], watched)
     episodes = Episodes(learning=learning, validation=[short(6)], judging=[short(9)])
-    return sources.Source(teacher=policy, labels=watched.steps, episodes=episodes)
+    return course.Source(teacher=policy, labels=watched.steps, episodes=episodes)
 
 
 @pytest.mark.long

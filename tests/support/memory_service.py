@@ -20,18 +20,18 @@ import pytest
 from bftrainer.api.admission import check_spec
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Peer
+from bftrainer.daemon.accounting.records import Sums
 from bftrainer.daemon.accounting.report import make_report as account_report
-from bftrainer.daemon.accounting.sums import Sums
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.records import HarmRecords
 from bftrainer.daemon.harm.report import make_report
 from bftrainer.daemon.harm.slo import Rule
-from bftrainer.fleet.trainers import record_changes
+from bftrainer.fleet.trainers import record_updates
 from bftrainer.model.account import AccountReport, Asked
+from bftrainer.model.decision import Term
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.harm import HarmReport
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
-from bftrainer.model.terms import Term
 from bftrainer.model.trainer import (
     TrainerChange,
     TrainerProgress,
@@ -50,7 +50,7 @@ from bftrainer.model.views import (
     TrainerView,
 )
 from bftrainer.model.withheld import withheld
-from bftrainer.site.policy.groups.users import Visibility
+from bftrainer.site.policy.keys import Visibility
 from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import T0
 
@@ -201,7 +201,7 @@ class MemoryService:
             submitted_s=time.time(),
             progress=TrainerProgress(step=11, samples_per_s=123.4),
             held_s=time.time() if spec.hold else None,
-            waits_for=record_changes.unmet(spec, self.records),
+            waits_for=record_updates.unmet(spec, self.records),
         )
         return self.trainer(trainer_id)
 
@@ -214,13 +214,13 @@ class MemoryService:
     def change(self, trainer_id: str, change: TrainerChange, peer: Peer) -> TrainerView:
         record = self._owned(trainer_id, peer)
         check_spec(change.applied(record.spec))
-        self.records[trainer_id] = record_changes.changed(record, change, time.time())
+        self.records[trainer_id] = record_updates.changed(record, change, time.time())
         return self.trainer(trainer_id)
 
     def requeue(self, trainer_id: str, peer: Peer) -> TrainerView:
         record = self._owned(trainer_id, peer)
         if record.state.is_final:
-            return self.submit(record_changes.again(record), peer)
+            return self.submit(record_updates.again(record), peer)
         self.requeued.append(trainer_id)
         return self.trainer(trainer_id)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.site.policy.groups.users import Visibility
+from bftrainer.site.policy.keys import Visibility
 from tests.support.memory_service import MemoryService, serving
 from tests.support.waiting import wait_for
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bftrainer.elastic import group as groups
+from bftrainer.elastic import group
 from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.group import Group
 from bftrainer.elastic.protocol import Commit, Member
@@ -42,7 +42,7 @@ def outcomes(
 
     def build(rank: int, offer: BackendOffer) -> None:
         try:
-            found[rank] = groups.build(commit, rank, HOST, offer)
+            found[rank] = group.build(commit, rank, HOST, offer)
         except Exception as problem:  # noqa: BLE001 - the test looks at it
             found[rank] = problem
 

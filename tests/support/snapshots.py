@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bftrainer.batch.queue.snapshot_model import PrintedQueue
+from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.decide import giveback
 from bftrainer.decide.decision import decide
 from bftrainer.decide.draft import Draft
@@ -28,7 +28,7 @@ from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Set
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
 from milp.problem import Problem
 from milp.solve import solve
-from slurm_plugins.constraint import ways_of
+from slurm_plugins.fields import ways_of
 
 T0 = 1_700_000_000.0
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from bftrainer.lab.solvers.runner import ChildRunner
 from milp.problem import Problem
-from milp.reference.keep import keep_map
 from milp.reference.request import SolverAnswer, answer_request, read_answer, write_request
+from milp.reference.solve import keep_map
 
 
 def solve_all(problems: Sequence[Problem], solver: str) -> list[SolverAnswer]:

@@ -15,8 +15,8 @@ from bftrainer.model.cluster import (
     Reservation,
     SchedulerCycle,
     Snapshot,
+    Way,
 )
-from bftrainer.model.features import Way
 from bftrainer.model.trainer import (
     MeasuredCosts,
     TrainerProgress,

@@ -15,18 +15,16 @@ from bftrainer.batch.local.adapter import create
 from bftrainer.cli.main import main
 from bftrainer.daemon.accounting import accountant as counting
 from bftrainer.daemon.accounting.accountant import Accountant
-from bftrainer.daemon.accounting.records import ADDED, read
+from bftrainer.daemon.accounting.records import ADDED, Sums, add, day_of, days, read
 from bftrainer.daemon.accounting.report import make_report
-from bftrainer.daemon.accounting.sums import Sums, add, day_of, days
-from bftrainer.daemon.observations import Observed
+from bftrainer.daemon.decider import Observed
 from bftrainer.fleet.pilots.pilots import SIGNAL, Pilot, PilotBook
 from bftrainer.fleet.trainers.occupancy import Occupancy
 from bftrainer.journal import retention
 from bftrainer.journal.journal import Journal
 from bftrainer.model.account import Asked, NodeTime, Whose
-from bftrainer.model.cluster import NodeState, Presence
+from bftrainer.model.cluster import EndedBy, NodeState, Presence
 from bftrainer.model.decision import Claim, Memory, Release
-from bftrainer.model.pilot_end import EndedBy
 from bftrainer.model.trainer import TrainerProgress
 from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import T0, node, record, snapshot

@@ -28,8 +28,7 @@ from bftrainer.batch.addresses import (
 from bftrainer.elastic import ports
 from bftrainer.elastic.store import StoreServer
 from bftrainer.fleet.wire.agent_config import AgentConfig
-from bftrainer.fleet.wire.endpoint import endpoints_in, remember, remembered_port
-from bftrainer.fleet.wire.endpoint_choice import first_answering
+from bftrainer.fleet.wire.endpoint import endpoints_in, first_answering, remember, remembered_port
 from bftrainer.fleet.wire.keys import generate_pair
 from bftrainer.fleet.wire.listener import Surroundings, look_around, numeric_bind, place_of
 from bftrainer.fleet.wire.router import CurveRouter

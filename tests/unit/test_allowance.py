@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bftrainer.api.allowance import Allowance
+from bftrainer.api.admission import Allowance
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 

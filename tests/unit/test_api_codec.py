@@ -13,8 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.api import admission
-from bftrainer.api.codec import CodecError, decode, encode, parse
-from bftrainer.api.documents import document, error_document, error_of, listing, view_of, views_of
+from bftrainer.api.documents import (
+    CodecError,
+    decode,
+    document,
+    encode,
+    error_document,
+    error_of,
+    listing,
+    parse,
+    view_of,
+    views_of,
+)
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView

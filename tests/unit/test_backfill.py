@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bftrainer.batch.queue.backfill import BackfillPlan, neighbours, slot_begin_s
 from bftrainer.batch.queue.model import NextPlan
-from bftrainer.batch.queue.snapshot_model import PrintedQueue
+from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.model.cluster import Job, JobState, NodeState, Reservation, Snapshot
 from tests.support.snapshots import (
     T0,

@@ -11,8 +11,8 @@ from bftrainer.decide.throughput.batch_curve import batches_of
 from bftrainer.decide.throughput.curves import fitted
 from bftrainer.elastic.protocol import Progress
 from bftrainer.fleet.trainers.costs import learn_noise, learn_throughput
-from bftrainer.model.batch import BatchRange
 from bftrainer.model.trainer import (
+    BatchRange,
     MeasuredCosts,
     SizeThroughput,
     TrainerProgress,

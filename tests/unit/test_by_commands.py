@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
-from bftrainer.batch.command_adapter import ByCommands, Reading
-from bftrainer.batch.commands import Commands
+from bftrainer.batch.commands import ByCommands, Commands, Reading
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.errors import BatchSystemError
 

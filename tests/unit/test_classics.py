@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from bftrainer.decide.policies.base import Context, Decided, Standing, load_policy, options_of
 from bftrainer.decide.policies.drf import dominant_share
+from bftrainer.decide.policies.gavel_max_min import max_min_time_shares
 from bftrainer.decide.policies.greedy_steps import Step, fill
 from bftrainer.decide.policies.tetris import alignment, exchange_rate
-from bftrainer.decide.policies.time_shares import max_min_time_shares
 from bftrainer.decide.policy_answer import ask
-from bftrainer.decide.throughput.goodput import efficiency
+from bftrainer.decide.throughput.batch_curve import efficiency
 from milp.problem import Curve, Problem, ProblemNode
 from tests.conformance.policy import STANDINGS, PolicyConformance
 from tests.support.examples import examples

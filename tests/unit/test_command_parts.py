@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.daemon.explain.restarts import restart_sentences
+from bftrainer.daemon.explain.lives import restart_sentences
 from bftrainer.elastic.protocol import Commit, Member, WorkerConfig, from_body
 from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of
 from bftrainer.fleet.runtimes.config import worker_config
@@ -22,9 +22,8 @@ from bftrainer.model.trainer import (
     TrainerSpec,
     TrainerState,
 )
-from trainers.command.directory import FencedError, directory_of, take
-from trainers.command.environment import program_environment
 from trainers.command.lines import Pace, Place, parse_line
+from trainers.command.program import FencedError, directory_of, program_environment, take
 
 SPEC = TrainerSpec(
     name="sim", user="u", script="/s/sim", args=("--mesh", "a b"), cwd="/s", n_max=4,

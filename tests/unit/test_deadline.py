@@ -12,13 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import make_fragments
-from bftrainer.study.deadline.completion import finish_s
-from bftrainer.study.deadline.futures import Drawing, futures
-from bftrainer.study.deadline.history import Counts, History, history_of
+from bftrainer.study.deadline.futures import Counts, Drawing, History, futures, history_of
 from bftrainer.study.deadline.outlook import Outlook, interval, outlook
 from bftrainer.study.deadline.reserve import held
-from bftrainer.study.deadline.work import LEAST_UNIT_S, MOST_NODES, Part, Work, parts_of
-from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.deadline.work import LEAST_UNIT_S, MOST_NODES, Part, Work, finish_s, parts_of
+from bftrainer.study.plan.problem import Scaling
 from bftrainer.study.rungs.registry import rule_of
 
 HOUR_S, STEP_S = 3600.0, 60.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.decide.reachability import HOLD_S, why_unused
+from bftrainer.decide.eligible import HOLD_S, why_unused
 from bftrainer.elastic import protocol
 from bftrainer.fleet.trainers.creation import SETTLE_S
 from bftrainer.journal.journal import Journal

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.daemon.decider import Decider
-from bftrainer.daemon.decision_failures import DecisionFailures
+from bftrainer.daemon.decider import Decider, DecisionFailures
 from bftrainer.decide.policies.milp import POLICY
 from bftrainer.model.canonical import encode
 from bftrainer.model.decision import DecisionInput, Memory, Settings

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from bftrainer.decide.timeouts import A_BIT_S, LEAST_S, MOST_S
+from bftrainer.decide.claims import A_BIT_S, LEAST_S, MOST_S
 from bftrainer.model import canonical
 from bftrainer.model.cluster import NodeState, Reservation, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings

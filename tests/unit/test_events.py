@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bftrainer.decide.change import event_between
-from bftrainer.decide.idle_counts import observe_idle
+from bftrainer.decide.observation import observe_idle
 from bftrainer.model.cluster import NodeState, Snapshot
 from bftrainer.model.event import Event, Situation
 from tests.support.snapshots import T0, idle_nodes, snapshot, with_state

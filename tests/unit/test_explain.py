@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.daemon.explain.backends import backend_sentences
 from bftrainer.daemon.explain.sizes import explain_trainer
-from bftrainer.daemon.explain.speeds import near_speeds
+from bftrainer.daemon.explain.trainers import backend_sentences, near_speeds
 from bftrainer.model.cluster import Node, NodeState, Snapshot
 from bftrainer.model.decision import Plan, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerProgress, TrainerRecord, TrainerState

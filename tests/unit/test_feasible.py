@@ -14,10 +14,9 @@ import pytest
 from bftrainer.batch.queue.assignment import Matching
 from bftrainer.batch.queue.model import NodeDemand
 from bftrainer.batch.queue.nodesets import NodeSets, first
-from bftrainer.model.cluster import Job, Node, NodeLeft, NodeState, Partition, Reservation
-from bftrainer.model.features import meets
+from bftrainer.model.cluster import Job, Node, NodeLeft, NodeState, Partition, Reservation, meets
 from bftrainer.model.hostlist import ParseError
-from slurm_plugins.constraint import ways_of
+from slurm_plugins.fields import ways_of
 from tests.support.snapshots import T0, given_back, held, node, pending, snapshot
 
 FREE, OURS = NodeState.IDLE, NodeState.ALLOCATED

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bftrainer.elastic.protocol import Commit
+from bftrainer.fleet.generations.failures import Stall
 from bftrainer.fleet.generations.members import Kill, WorkerFailed
-from bftrainer.fleet.generations.stalls import Stall
 from tests.support.generations import Driver
 
 LEASE_S = 100.0

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from bftrainer.daemon.harm.ledger import Farewell, Ledger, explained, farewell, fold
-from bftrainer.daemon.harm.measure import End, hand_over
+from bftrainer.daemon.harm.ledger import End, Farewell, Ledger, explained, farewell, fold, hand_over
 from bftrainer.daemon.harm.records import HandOver, HarmRecords, How, Taken, Vain, Why
 from bftrainer.decide.decision import decide
 from bftrainer.model import canonical
-from bftrainer.model.cluster import Job, JobState, Node, NodeState
+from bftrainer.model.cluster import EndedBy, Job, JobState, Node, NodeState
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
-from bftrainer.model.pilot_end import EndedBy
 from tests.support.snapshots import (
     T0,
     ExactPolicy,

@@ -21,10 +21,9 @@ from bftrainer.daemon.harm.slo import BUCKETS_S, Rule, histogram, quantile, slow
 from bftrainer.daemon.metric_values import Extras, daemon_figures
 from bftrainer.daemon.metrics import MetricSample, MetricsRegistry
 from bftrainer.journal.journal import Journal
-from bftrainer.model.cluster import Job, Node
+from bftrainer.model.cluster import EndedBy, Job, Node
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Release, Settings
 from bftrainer.model.harm import HarmReport, TakenCount
-from bftrainer.model.pilot_end import EndedBy
 from bftrainer.model.views import PollingView, RequestCount, StatusView
 from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import T0, held, pending, running, snapshot

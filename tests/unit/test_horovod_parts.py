@@ -17,7 +17,8 @@ import pytest
 from bftrainer.batch.addresses import host_addresses
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.horovod import bootstrap, sockets
+from bftrainer.elastic.horovod import bootstrap
+from bftrainer.elastic.horovod import world as sockets
 from bftrainer.elastic.horovod.front import Front, Kept
 from bftrainer.elastic.horovod.session import Session
 from bftrainer.elastic.horovod.world import HorovodContext

@@ -15,8 +15,8 @@ from alembic.script import ScriptDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.journal import Journal, PilotRecord, PilotState, database, schema, tables
-from bftrainer.journal.entry_drafts import EntryDraft
+from bftrainer.journal import Journal, PilotRecord, PilotState, database, projection, tables
+from bftrainer.journal.backlog import EntryDraft
 from bftrainer.model.canonical import CanonicalError
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
@@ -319,10 +319,10 @@ def test_the_migrations_make_exactly_the_tables_of_the_schema(path: Path) -> Non
         engine = journal._database.engine  # type: ignore[union-attr]  # it is open
         with engine.begin() as connection:
             context = MigrationContext.configure(connection, opts={"compare_type": True})
-            assert compare_metadata(context, schema.metadata) == []
-            assert context.get_current_revision() == schema.HEAD_REVISION
+            assert compare_metadata(context, projection.metadata) == []
+            assert context.get_current_revision() == projection.HEAD_REVISION
     scripts = ScriptDirectory(str(database._MIGRATIONS))
-    assert scripts.get_heads() == [schema.HEAD_REVISION]
+    assert scripts.get_heads() == [projection.HEAD_REVISION]
 
 
 def test_a_journal_of_a_newer_release_is_refused(path: Path) -> None:
@@ -344,7 +344,7 @@ def test_the_schema_is_valid_for_postgresql_too() -> None:
     from sqlalchemy.dialects import postgresql
     from sqlalchemy.schema import CreateTable
 
-    for table in schema.metadata.sorted_tables:
+    for table in projection.metadata.sorted_tables:
         text = str(CreateTable(table).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]  # SQLAlchemy's own
         assert "INTEGER" not in text.replace("BIGINT", "")  # 64 bits everywhere
 

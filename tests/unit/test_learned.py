@@ -11,9 +11,7 @@ import pytest
 
 from bftrainer.decide.policies.dl2_model import ModelError, of_bytes, of_text, to_bytes
 from bftrainer.decide.policies.dl2_network import Array, Network, fresh, probabilities
-from bftrainer.lab.teach.batches import Batch, Step, batch_of
-from bftrainer.lab.teach.gradient import forward
-from bftrainer.lab.teach.learner import Adam, improve, warm_up
+from bftrainer.lab.teach.learner import Adam, Batch, Step, batch_of, forward, improve, warm_up
 from bftrainer.model.plugins import content_of
 
 FEATURES, ACTIONS, WINDOW, WIDTH = 5, 3, 6, 7

@@ -12,7 +12,7 @@ import pytest
 from bftrainer.daemon.explain.lives import VAIN_STARTS, is_vain, kept, vain_sentence
 from bftrainer.elastic import protocol
 from bftrainer.elastic.checkpoint_gap import LIVES
-from bftrainer.fleet.trainers import lives
+from bftrainer.fleet.trainers import record_updates
 from bftrainer.fleet.wire.messages import StartWorker
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import Lives, Mark, TrainerRecord, TrainerState, as_decided
@@ -127,7 +127,7 @@ def test_a_long_life_that_gets_further_ends_the_finding() -> None:
 
 def test_workers_are_told_how_long_the_last_lives_lasted(tmp_path: Path, journal: Journal) -> None:
     site = LivingSite(tmp_path, journal)
-    for n in range(lives.KEPT + 2):
+    for n in range(record_updates.KEPT + 2):
         site.live(n, for_s=float(n))
     site.target("n1")
     [*_, order] = [m for _, m in site.sent if isinstance(m, StartWorker)]
@@ -138,8 +138,8 @@ def test_workers_are_told_how_long_the_last_lives_lasted(tmp_path: Path, journal
 
 def test_a_life_that_ends_in_a_checkpoint_is_no_loss() -> None:
     before = Lives(began_s=50.0)
-    assert lives.ended(before, 70.0, is_saved=True) == before
-    assert lives.ended(before, 70.0, is_saved=False).lasted_s == (20.0,)
+    assert record_updates.ended(before, 70.0, is_saved=True) == before
+    assert record_updates.ended(before, 70.0, is_saved=False).lasted_s == (20.0,)
 
 
 def test_a_first_life_is_left_out_of_the_journal_and_known_to_the_next_daemon(
@@ -153,7 +153,7 @@ def test_a_first_life_is_left_out_of_the_journal_and_known_to_the_next_daemon(
     journal.flush()
     (stored,) = journal.trainers()
     assert stored.lives == Lives()
-    again = lives.read(replace(stored, progress=site.record.progress))
+    again = record_updates.read(replace(stored, progress=site.record.progress))
     assert again.lives.reached == site.record.lives.reached
     site.book.on_agent_lost("p-n1")
     site.book.tick()

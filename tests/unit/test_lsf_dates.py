@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftrainer.model.hostlist import ParseError
-from lsf_adapters import dates
+from lsf_adapters import table
 from lsf_adapters.reservations import reservations
 
 HEAD = "RSVID     TYPE  USER  NCPUS     RSV_HOSTS    TIME_WINDOW\n"
@@ -28,7 +28,7 @@ def test_a_date_within_some_months_is_read_back(now_s: int, off_s: int) -> None:
     then_s = float(now_s + off_s)
     for form, step_s in (("%b %d %H:%M", 60), ("%a %b %e %H:%M:%S", 1), ("%b %d %H:%M:%S %Y", 1)):
         text = time.strftime(form, time.gmtime(then_s))
-        assert dates.epoch_s(text, now_s) == then_s - then_s % step_s
+        assert table.epoch_s(text, now_s) == then_s - then_s % step_s
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_a_date_within_some_months_is_read_back(now_s: int, off_s: int) -> None:
 def test_the_year_is_the_nearest_one(
     text: str, now: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    assert dates.epoch_s(text, at(*now)) == at(*expected)
+    assert table.epoch_s(text, at(*now)) == at(*expected)
 
 
 @pytest.mark.parametrize("text", ["Feb 29 12:00", "Feb 30 12:00", "Nov 22 24:00", "Mär 01 08:00"])
 def test_what_is_no_date_of_these_years(text: str) -> None:
     with pytest.raises(ParseError):
-        dates.epoch_s(text, at(2026, 6, 1))
+        table.epoch_s(text, at(2026, 6, 1))
 
 
 @pytest.mark.parametrize(

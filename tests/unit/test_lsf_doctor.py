@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.model.findings import NOTHING, Finding, Measured, Weight
 from bftrainer.model.hostlist import ParseError
+from bftrainer.model.site import NOTHING, Finding, Measured, Weight
 from lsf_adapters import doctor
 from lsf_adapters.commands import LsfCommands
 from lsf_adapters.settings import LsfSettings, SettingsReader, facts

@@ -15,13 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftrainer.batch.batch_system import PilotRequest
-from bftrainer.batch.pilot_names import job_name, pilot_of, token_of, token_of_place
+from bftrainer.batch.pilot_job import job_name, pilot_of, token_of, token_of_place
 from bftrainer.model.cluster import Presence
 from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.commands import LsfCommands
 from lsf_adapters.jobs import JobReader
-from lsf_adapters.launcher import PilotLauncher, _minute
-from lsf_adapters.script import taken_by
+from lsf_adapters.launcher import PilotLauncher, _minute, taken_by
 
 LSID = "volclava project 2.2, Nov 22 2026\n\nMy cluster name is lab\nMy master name is lsfm\n"
 SUBMITTED = "Job <7> is submitted to queue <bf>.\n"

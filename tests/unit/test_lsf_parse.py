@@ -11,7 +11,7 @@ import pytest
 
 from bftrainer.model.cluster import JobState, NodeState
 from bftrainer.model.hostlist import ParseError
-from lsf_adapters import bslots, dates, hosts, planned_starts, queue_list, queues
+from lsf_adapters import hosts, planned_starts, queue_list, queues, table
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.long_form import LongForm
 from lsf_adapters.requests import JobRow, job_of, why_not_nodes
@@ -67,14 +67,14 @@ def test_what_is_not_lsids_answer_is_no_dialect() -> None:
     ],
 )
 def test_dates_get_the_year_that_is_nearest(text: str, expected: tuple[int, ...]) -> None:
-    assert dates.epoch_s(text, NOW_S) == timegm(expected)
+    assert table.epoch_s(text, NOW_S) == timegm(expected)
 
 
 @pytest.mark.parametrize("text", ["Nov 32 08:33", "Nov 22 25:00", "Feb 30 12:00", "22. Nov. 08:33"])
 def test_what_is_no_date_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
-        dates.epoch_s(text, NOW_S)
-    assert dates.epoch_s("-", NOW_S) is None
+        table.epoch_s(text, NOW_S)
+    assert table.epoch_s("-", NOW_S) is None
 
 
 # -- hosts ---------------------------------------------------------------------------------
@@ -387,10 +387,10 @@ HOSTS:    12*m4140 12*m4168 11*m4071 11*m4153 12*m4061 12*m4084
 
 def test_windows_and_their_hosts() -> None:
     text = f"LSF is down. Please wait ...\n{BSLOTS}\nSLOTS: 8\nRUNTIME: UNLIMITED\n"
-    first, second = bslots.windows(f"{text}HOSTS: 4*a01n01\n 4*a01n02\n")
+    first, second = planned_starts.windows(f"{text}HOSTS: 4*a01n01\n 4*a01n02\n")
     assert first.for_s == 6 * 3600 + 37 * 60
     assert first.hosts == ("m4140", "m4168", "m4071", "m4153", "m4061", "m4084")
-    assert second == bslots.Window(for_s=math.inf, hosts=("a01n01", "a01n02"))
+    assert second == planned_starts.Window(for_s=math.inf, hosts=("a01n01", "a01n02"))
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_windows_and_their_hosts() -> None:
     ],
 )
 def test_no_window_is_an_answer(text: str) -> None:
-    assert bslots.windows(text) == ()
+    assert planned_starts.windows(text) == ()
 
 
 @pytest.mark.parametrize(
@@ -421,13 +421,13 @@ def test_no_window_is_an_answer(text: str) -> None:
 )
 def test_other_windows_are_refused(text: str) -> None:
     with pytest.raises(ParseError):
-        bslots.windows(text)
+        planned_starts.windows(text)
 
 
 def test_windows_and_plans() -> None:
     said = "SLOTS: 4\nRUNTIME: 1 hour 38 minutes 12 seconds\nHOSTS: 2*n001 2*n002\n\n"
     said += "SLOTS: 2\nRUNTIME: UNLIMITED\nHOSTS: 2*n001\n"
-    until_s = planned_starts.unfillable_until_s(bslots.windows(said), NOW_S)
+    until_s = planned_starts.unfillable_until_s(planned_starts.windows(said), NOW_S)
     assert until_s == {"n001": math.inf, "n002": NOW_S + 5892.0}
     plan = {"JOB_ID": "lab@7", "START_TIME": "1795338531", "ALLOC": [{"HOST": "n001"}]}
     assert planned_starts.plans(json.dumps({"PLANS": [plan]})) == {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.batch.queue.lsf import LsfQueue
-from bftrainer.batch.queue.models import MODELS, queue_of
-from bftrainer.batch.queue.snapshot_model import PrintedQueue
+from bftrainer.batch.queue.models import MODELS, LsfQueue, PrintedQueue, queue_of
 from bftrainer.model.cluster import Snapshot
 from tests.support.snapshots import T0, node, pending, running, snapshot
 

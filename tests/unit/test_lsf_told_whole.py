@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lsf_adapters.notifications.whole import (
+from lsf_adapters.notifications.records import (
     DROPPED,
     MOST_HIDDEN_BYTES,
     MOST_RECORD_BYTES,

@@ -11,12 +11,12 @@ import pytest
 from bftrainer.batch import pilots_directory
 from bftrainer.batch.addresses import host_addresses
 from bftrainer.batch.firewall import rules
-from bftrainer.fleet.pilots.late_agents import LATE_S, LateAgents
+from bftrainer.fleet.pilots.vain import LATE_S, LateAgents
 from bftrainer.fleet.wire import networks
 from bftrainer.fleet.wire.listener import Surroundings
 from bftrainer.journal.records import PilotState
 from bftrainer.model.errors import UsageError
-from bftrainer.model.findings import NOTHING, Measured
+from bftrainer.model.site import NOTHING, Measured
 
 NODES = ["10.77.0.11", "10.77.0.12", "10.77.0.13", "fd77::b"]
 CHOSEN = (32768, 60999)

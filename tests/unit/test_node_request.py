@@ -8,7 +8,7 @@ import pytest
 
 from bftrainer.model.node_request import NodeRequest, asked, gpus_of_type, request_of
 from bftrainer.model.trainer import TrainerSpec
-from slurm_plugins.counts import gpus_of
+from slurm_plugins.fields import gpus_of
 from tests.support.snapshots import node
 
 A100 = node("n1", node_type="gpu:a100:4", gpus=4, features=("a100", "nvlink", "amd"))

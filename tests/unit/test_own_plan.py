@@ -11,7 +11,7 @@ import pytest
 from bftrainer.cli.main import cli
 from bftrainer.cli.up import up
 from bftrainer.model.errors import UsageError
-from bftrainer.model.own_site import NodeLimit, OwnSite, Wish
+from bftrainer.model.site import NodeLimit, OwnSite, Wish
 from bftrainer.site.own.plan import policy_text, settings_for
 from bftrainer.site.policy.load import load_policy
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bftrainer.batch import process
 from bftrainer.batch.batch_system import PilotRequest
-from bftrainer.batch.pilot_script import fault_of, script_of
+from bftrainer.batch.pilot_job import fault_of, script_of
 
 TELL = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['GIVEN']]))"
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)

@@ -8,12 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.decide.pool import PASS_S
-from bftrainer.model.cluster import (
-    Job,
-    Node,
-    NodeState,
-    Snapshot,
-)
+from bftrainer.model.cluster import Job, Node, NodeState, Snapshot
 from bftrainer.model.decision import PilotView, Settings
 from tests.support.snapshots import (
     T0,

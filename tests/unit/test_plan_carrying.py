@@ -8,12 +8,10 @@ from collections.abc import Sequence
 import pytest
 from _bench.rule_replay import Curve, Parent, play
 
-from bftrainer.api.codec import parse
-from bftrainer.api.documents import document, view_of
-from bftrainer.study.plan.cloud import Cloud
+from bftrainer.api.documents import document, parse, view_of
 from bftrainer.study.plan.document import NAME, PlanRequest, StudyPlan, is_for, plan_study, soonest
 from bftrainer.study.plan.execution import Carried
-from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.plan.problem import Cloud, Scaling
 from bftrainer.study.plan.stages import rung_stages
 from bftrainer.study.rungs.asha import Asha
 from bftrainer.study.rungs.hyperband import Hyperband

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.daemon.explain.sizes import explain_trainer
-from bftrainer.daemon.explain.terms import told
+from bftrainer.daemon.explain.sizes import explain_trainer, told
 from bftrainer.decide.isolation import decide_surely
 from bftrainer.decide.policies.base import (
     Context,
@@ -23,8 +22,7 @@ from bftrainer.decide.policies.base import (
 )
 from bftrainer.decide.policy_answer import ask
 from bftrainer.model import canonical
-from bftrainer.model.decision import DecisionRecord
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import DecisionRecord, Term
 from milp.problem import Problem, ProblemTrainer
 from milp.worth import curve_at
 from tests.conformance.policy import STANDINGS

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.batch.queue.snapshot_model import PrintedQueue
+from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.decide.pool import Pool, build_pool
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Reservation
 from bftrainer.model.decision import Memory, PilotView, Settings

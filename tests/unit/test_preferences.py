@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.model.cluster import Job, NodeState
-from slurm_plugins.constraint import ways_of
+from slurm_plugins.fields import ways_of
 from tests.support.snapshots import given_back, held, node, pending, snapshot
 
 FREE, OURS = NodeState.IDLE, NodeState.ALLOCATED

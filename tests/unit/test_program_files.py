@@ -14,7 +14,7 @@ import pytest
 
 from bftrainer.model.errors import UsageError
 from bftrainer.study.program_files import FIRST, ChangingError, copy_newest, drop_copies
-from trainers.command.directory import LINK, directory_of, take
+from trainers.command.program import LINK, directory_of, take
 
 
 @pytest.fixture

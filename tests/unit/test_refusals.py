@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from bftrainer.fleet.logs import OneLine
-from bftrainer.fleet.wire.refused_messages import RefusedMessages
+from bftrainer.fleet.wire.router import RefusedMessages
 
 
 def test_one_line_a_kind_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:

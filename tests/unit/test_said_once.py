@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.fleet.said_once import MOST, SaidOnce
+from bftrainer.fleet.logs import MOST, SaidOnce
 
 
 def test_each_sentence_is_new_once_until_the_trouble_is_over() -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch.local.adapter import create
-from bftrainer.daemon.explain.reach import cut_off_sentence
-from bftrainer.daemon.explain.reserve import true_cause
+from bftrainer.daemon.explain.nodes import cut_off_sentence, true_cause
 from bftrainer.elastic import protocol
 from bftrainer.fleet.pilots.pilots import FORCE_AFTER_S, PilotBook
 from bftrainer.fleet.wire.messages import KillWorker, WorkerReport
-from bftrainer.fleet.wire.reach import Reach
+from bftrainer.fleet.wire.peers import Reach
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import PilotState
 from bftrainer.model import canonical

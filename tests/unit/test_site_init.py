@@ -15,7 +15,7 @@ from bftrainer.cli.main import main
 from bftrainer.cli.site import write
 from bftrainer.model.errors import BatchSystemError, ExitCode, UsageError
 from bftrainer.model.hostlist import ParseError
-from bftrainer.model.site_file import SiteFile
+from bftrainer.model.site import SiteFile
 from bftrainer.site.policy import load_policy_file
 from bftrainer.site.policy.model import SitePolicy
 from lsf_adapters import site_files as lsf

@@ -14,8 +14,7 @@ from bftrainer.batch import process
 from bftrainer.batch.installation import findings
 from bftrainer.batch.service_files import PROGRAM, SOCKET, service_files
 from bftrainer.model.errors import ExitCode
-from bftrainer.model.findings import Weight
-from bftrainer.model.site_file import SiteFile
+from bftrainer.model.site import SiteFile, Weight
 from slurm_plugins import site_files as slurm
 from slurm_plugins.site_files import usual_service
 from tests.unit.test_slurm_doctor import GOOD

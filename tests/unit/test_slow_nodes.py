@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.daemon.explain.slow_nodes import slow_sentences, straggler_sentences
+from bftrainer.daemon.explain.nodes import slow_sentences, straggler_sentences
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
 from bftrainer.decide.slow_nodes import fraction_now

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState
-from bftrainer.model.features import Way
+from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState, Way
 from bftrainer.model.hostlist import ParseError
 from slurm_plugins import job_requests, parse
 from slurm_plugins.arrays import MOST_TASKS, Room, tasks_of, written_out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_plugins.completion import FACTOR, LEAST_S, REMEMBERED, Completing
+from slurm_plugins.states import FACTOR, LEAST_S, REMEMBERED, Completing
 
 
 def _took(fold: Completing, node: str, seconds: float, now_s: float) -> float:

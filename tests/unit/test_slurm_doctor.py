@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.model.cluster import NodeState
-from bftrainer.model.findings import Measured, Weight
+from bftrainer.model.site import Measured, Weight
 from slurm_plugins.doctor import SlurmSettings, findings, n_usable, qos_of
 from tests.support.snapshots import node
 

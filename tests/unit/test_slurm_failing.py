@@ -9,8 +9,7 @@ import pytest
 from bftrainer.batch import process
 from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.model.errors import BatchSystemError
-from slurm_plugins.command_errors import is_controller_away, is_unknown, why_failed
-from slurm_plugins.commands import SlurmCommands
+from slurm_plugins.commands import SlurmCommands, is_controller_away, is_unknown, why_failed
 from slurm_plugins.launcher import PilotLauncher
 
 HERE = """\

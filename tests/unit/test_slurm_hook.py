@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bftrainer.batch.announcer import UNSEEN_S, Announcement, UnseenAnnouncements
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
-from slurm_plugins.constraint import ways_of
+from slurm_plugins.fields import ways_of
 from slurm_plugins.hook.lines import announcement
 from tests.support.snapshots import T0, running
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bftrainer.model.errors import UsageError
-from bftrainer.model.findings import Finding, Weight
+from bftrainer.model.site import Finding, Weight
 from slurm_plugins import doctor, own_limits
 from slurm_plugins.own_limits import Taken
 from slurm_plugins.own_site import check_preemption, choose, why_not

@@ -12,7 +12,7 @@ pytest.importorskip("optuna")
 from bftrainer.model.errors import BftError
 from bftrainer.study.document import StudyDocument, parse_study
 from bftrainer.study.storage import StudyStorage
-from bftrainer.study.trial_record import End, NewTrial, Scalar
+from bftrainer.study.trials import End, NewTrial, Scalar
 
 BEST = 0.3
 

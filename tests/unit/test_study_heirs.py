@@ -17,11 +17,10 @@ from bftrainer.model.views import TrainerView
 from bftrainer.study.actions import Actor
 from bftrainer.study.checkpoint_files import bring
 from bftrainer.study.program_files import copy_newest
-from bftrainer.study.trial_record import NewTrial
 from bftrainer.study.trial_table import KnownTrial
-from bftrainer.study.trials import Start
+from bftrainer.study.trials import NewTrial, Start
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, known, stored, study, view
-from trainers.command.directory import LINK, take
+from trainers.command.program import LINK, take
 
 HEIR = Start(budget=6, parent=0)
 TORCH = f"step-000000000003-00001{SUFFIX}"

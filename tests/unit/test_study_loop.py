@@ -12,17 +12,15 @@ from unittest import mock
 
 import pytest
 
-from bftrainer.cli.study import lookup
-from bftrainer.cli.study import wish as wishing
+from bftrainer.cli.study import control, lookup
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import Report, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange
 from bftrainer.study.directory import is_running, only_loop, write_directory
 from bftrainer.study.rungs.ranking import best_first
 from bftrainer.study.rungs.registry import rule_of
-from bftrainer.study.trial_record import NewTrial
 from bftrainer.study.trial_table import know
-from bftrainer.study.trials import Stage, Trial, Value
+from bftrainer.study.trials import NewTrial, Stage, Trial, Value
 from bftrainer.study.wishes import Wishes, change_wishes, paused, resumed, stopped
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, stored, study, view
 
@@ -173,7 +171,7 @@ def test_the_directory_of_who_waits_is_listed_once_for_each_rung(tmp_path: Path)
     full = {"rule": {**ALL, "trials": 3}, "parallel": 1}
     one = Scene(tmp_path, [waiting(0, 0.1), waiting(1, 0.2), view(2)], **full)
 
-    with mock.patch("bftrainer.study.cleanup._checkpoints", return_value=[]) as lists:
+    with mock.patch("bftrainer.study.disk._checkpoints", return_value=[]) as lists:
         for _ in range(3):
             one.turns()
         assert [call.args[0].name for call in lists.call_args_list] == ["0000", "0001"]
@@ -299,13 +297,13 @@ def test_a_verb_that_holds_the_lock_for_a_moment_is_no_loop(
             yield loop
 
     monkeypatch.setattr(lookup, "is_running", seen)
-    monkeypatch.setattr(wishing, "open_loop", opened)
-    monkeypatch.setattr(wishing, "connect", mock.Mock())
-    wishing.wish(made, None, paused, as_json=False)
+    monkeypatch.setattr(control, "open_loop", opened)
+    monkeypatch.setattr(control, "connect", mock.Mock())
+    control.wish(made, None, paused, as_json=False)
     loop.obey.assert_called_once_with()
     monkeypatch.setattr(lookup, "PATIENCE_S", 0.2)
     with only_loop(made.path):
-        wishing.wish(made, None, lambda _: Wishes(), as_json=False)
+        control.wish(made, None, lambda _: Wishes(), as_json=False)
     assert capsys.readouterr().out == "its loop obeys within a second\n"
 
 

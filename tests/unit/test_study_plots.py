@@ -25,10 +25,9 @@ from bftrainer.study.parameters import (
     IntParameter,
     Parameter,
 )
-from bftrainer.study.plots import history, parallel, rungs
-from bftrainer.study.plots.importance import importances
+from bftrainer.study.plots import kinds
+from bftrainer.study.plots.kinds import Scale, importances, scale_of
 from bftrainer.study.plots.material import Material, Stay, material
-from bftrainer.study.plots.parallel import Scale, scale_of
 from bftrainer.study.plots.picture import KINDS
 from bftrainer.study.trials import Stage
 
@@ -157,7 +156,7 @@ def _fields(of: StudySummary) -> dict[str, Any]:
 def test_history_shows_the_best_so_far(direction: str, best: list[float]) -> None:
     found = material(summary(row(0, 0.5), direction=direction), PARAMETERS, EVENTS)
     figure: Any = Figure()
-    history.draw(figure, found)
+    kinds.draw_history(figure, found)
     (axes,) = figure.axes
     assert list(axes.lines[0].get_ydata())[:3] == best
     assert sum(len(one.get_offsets()) for one in axes.collections) == 3
@@ -166,7 +165,7 @@ def test_history_shows_the_best_so_far(direction: str, best: list[float]) -> Non
 
 def test_rungs_shows_every_stay(found: Material) -> None:
     figure: Any = Figure()
-    rungs.draw(figure, found)
+    kinds.draw_rungs(figure, found)
     upper, lower = figure.axes
     lines = [one for one in upper.collections if hasattr(one, "get_segments")]
     assert sum(len(one.get_segments()) for one in lines) == len(found.stays)
@@ -180,7 +179,7 @@ def test_rungs_shows_every_stay(found: Material) -> None:
 
 def test_parallel_has_a_line_per_trial_and_an_axis_per_parameter(found: Material) -> None:
     figure: Any = Figure()
-    parallel.draw(figure, found)
+    kinds.draw_parallel(figure, found)
     (axes,) = figure.axes
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert names == ["lr", "width", "kind", "error"]

@@ -11,12 +11,11 @@ import pytest
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import StudyView
 from bftrainer.study.directory import StudyDirectory, check_unused, write_directory
+from bftrainer.study.disk import FullDisk
 from bftrainer.study.document import StudyErrors, parse_study
 from bftrainer.study.events import Events
-from bftrainer.study.full_disk import FullDisk
-from bftrainer.study.trial_record import End, NewTrial
 from bftrainer.study.trial_table import MAX_EXCUSED
-from bftrainer.study.trials import Stage
+from bftrainer.study.trials import End, NewTrial, Stage
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, TEXT, known, stored, study, view
 
 GRID = "sampler: grid\nparameters: {n: {type: int, low: 1, high: 1000000000000}}\n"

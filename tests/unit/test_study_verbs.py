@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.cli.study.retrain import command_of
+from bftrainer.cli.study.results import command_of
 from bftrainer.elastic.fence import write_whole
 from bftrainer.model.errors import ExitCode
 from bftrainer.study.directory import (

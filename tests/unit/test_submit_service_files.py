@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.model.site_file import SiteFile
+from bftrainer.model.site import SiteFile
 from bftrainer.site.submit import helper
 from bftrainer.site.submit.service_files import SERVICE_NAME, SOCKET_NAME
 from slurm_plugins import site_files as slurm

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from bftrainer.daemon.explain.sizes import explain_trainer
-from bftrainer.decide.exclusion import without_the_gone
-from bftrainer.decide.exclusion_words import sentences
+from bftrainer.decide.exclusion import sentences, without_the_gone
 from bftrainer.decide.isolation import MOST_TRIES, RETRY_S, decide_surely
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.milp import POLICY

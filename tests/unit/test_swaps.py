@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.daemon.explain.sizes import explain_trainer
-from bftrainer.decide import swaps
+from bftrainer.decide import claims
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Ends, Memory, PilotView, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
@@ -101,5 +101,5 @@ def test_without_users_nothing_is_a_swap() -> None:
 
 
 def test_the_price_is_measured() -> None:
-    assert swaps.swap_s(Ends()) == swaps.SUBMIT_S + swaps.START_GUESS_S
-    assert swaps.swap_s(Ends(took_s=(20.0, 21.0, 90.0), joined_s=(2.0,))) == 21.0 + 1.0 + 2.0
+    assert claims.swap_s(Ends()) == claims.SUBMIT_S + claims.START_GUESS_S
+    assert claims.swap_s(Ends(took_s=(20.0, 21.0, 90.0), joined_s=(2.0,))) == 21.0 + 1.0 + 2.0

@@ -15,7 +15,7 @@ from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.trainers.trainers import TrainerBook
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
-from bftrainer.fleet.wire.refused_messages import RefusedMessages
+from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.site.policy.model import SitePolicy

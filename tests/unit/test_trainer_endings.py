@@ -13,7 +13,7 @@ from bftrainer.elastic import protocol
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
 from bftrainer.fleet.generations.members import Ended
 from bftrainer.fleet.trainers.log_files import KEPT_TRIES, FailedTries
-from bftrainer.fleet.trainers.outcomes import SAVE_GRACE_S, complete, save_grace_s
+from bftrainer.fleet.trainers.record_updates import SAVE_GRACE_S, complete, save_grace_s
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, WorkerReport
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import CheckpointContract, TrainerState

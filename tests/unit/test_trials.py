@@ -10,19 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.api.admission import check_spec
-from bftrainer.api.allowance import Allowance
-from bftrainer.api.codec import CodecError
-from bftrainer.api.documents import trials_document
+from bftrainer.api.admission import Allowance, check_spec
+from bftrainer.api.documents import CodecError, trials_document
 from bftrainer.api.privacy import for_peer
+from bftrainer.api.requests import read_trials
 from bftrainer.api.service import Peer
-from bftrainer.api.trials import read_trials
 from bftrainer.elastic.protocol import Report as Said
 from bftrainer.elastic.protocol import Reported
 from bftrainer.fleet.generations.members import Ended
 from bftrainer.fleet.runtimes.config import worker_config
+from bftrainer.fleet.trainers.record_updates import (
+    at_rung,
+    check_growth,
+    is_at_rung,
+    thinned,
+    with_reports,
+)
 from bftrainer.fleet.trainers.study_news import StudyNews
-from bftrainer.fleet.trainers.trials import at_rung, check_growth, is_at_rung, thinned, with_reports
 from bftrainer.model.canonical import decode, encode, to_plain
 from bftrainer.model.errors import BftError
 from bftrainer.model.study import MOST_REPORTS, Report, TrialTag

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import patience, protocol, resume, save_failures
+from bftrainer.elastic import patience, protocol, resume, writer
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import write_whole
 from bftrainer.elastic.patience import patiently
 from bftrainer.elastic.protocol import Unsaved, WorkerConfig
-from bftrainer.elastic.unique_name import own_name
+from bftrainer.elastic.scratch import own_name
 from bftrainer.fleet.generations import stimuli
 from tests.support.generations import Driver
 
@@ -48,7 +48,7 @@ def _fail(number: int) -> None:
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.ESTALE, errno.EDQUOT])
 def test_an_error_of_the_file_system_is_told_and_ends_nothing(number: int, tmp_path: Path) -> None:
     with _control() as (control, agent):
-        with save_failures.telling(control, tmp_path):
+        with writer.telling(control, tmp_path):
             _fail(number)
         cause = _said(agent).cause
     assert cause.startswith("BFT-1342: ")
@@ -59,11 +59,11 @@ def test_an_error_of_the_file_system_is_told_and_ends_nothing(number: int, tmp_p
 def test_a_write_that_does_not_end_is_told_while_it_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(save_failures, "SLOW_S", 0.05)
+    monkeypatch.setattr(writer, "SLOW_S", 0.05)
     with _control() as (control, agent):
-        with save_failures.telling(control, tmp_path):
+        with writer.telling(control, tmp_path):
             assert "has not ended" in _said(agent).cause  # it hangs until then
-        with save_failures.telling(control, tmp_path, usual_s=1000.0):
+        with writer.telling(control, tmp_path, usual_s=1000.0):
             pass
         assert not select.select([agent], [], [], 0.0)[0], "as long as usual"
 

@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftrainer.batch.queue.model import JobNeeds
+from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.batch.queue.requests import MOST_WAYS
-from bftrainer.batch.queue.snapshot_model import PrintedQueue
-from bftrainer.model.cluster import Job, Partition
-from bftrainer.model.features import DEEPEST, MOST_NAMES, meets
+from bftrainer.model.cluster import DEEPEST, MOST_NAMES, Job, Partition, meets
 from bftrainer.model.hostlist import MAX_NAMES, ParseError, expand
 from slurm_plugins import job_requests, parse
-from slurm_plugins.constraint import ways_of
+from slurm_plugins.fields import MOST_NODES, MOST_PARTITIONS, UNREAD, Unread, ways_of
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.user_text import MOST_NODES, MOST_PARTITIONS, UNREAD, Unread
 from tests.support.snapshots import T0, node, pending, snapshot
 from tests.unit.test_slurm_asked import text
 from tests.unit.test_slurm_hook import submit

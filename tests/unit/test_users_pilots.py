@@ -22,7 +22,7 @@ from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Claim
 from bftrainer.model.errors import BftError
 from bftrainer.site.policy.model import SitePolicy
-from bftrainer.site.submit.check import check_run_as
+from bftrainer.site.submit.client import check_run_as
 from slurm_plugins import adapter as slurm
 from tests.support.generations import offer
 from tests.support.snapshots import T0, running, snapshot

@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.batch.batch_system import PilotObservation
-from bftrainer.decide.timeouts import DID_NOT_CONNECT
+from bftrainer.decide.claims import DID_NOT_CONNECT
 from bftrainer.fleet.pilots.pilots import Pilot
 from bftrainer.fleet.pilots.refusals import MAX_PAUSE_S, PilotRefusals
 from bftrainer.fleet.pilots.vain import IN_A_ROW, TIMES
 from bftrainer.journal.records import PilotRecord
-from bftrainer.model.cluster import Presence
+from bftrainer.model.cluster import EndedBy, Presence
 from bftrainer.model.decision import Claim, Memory
-from bftrainer.model.pilot_end import EndedBy
 from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerState
 from tests.support.snapshots import T0, record
 from tests.unit.test_pilot_refusals import BOB, Steady, of, steady

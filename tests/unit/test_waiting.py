@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.batch.queue.demand import waits_for_nodes
+from bftrainer.batch.queue.occupancy import waits_for_nodes
 from bftrainer.decide.cycles import is_awaited
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import Claim, Memory, Settings, VainReleases

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.fleet.trainers.record_changes import again, changed, freed, unmet
+from bftrainer.fleet.trainers.record_updates import again, changed, freed, unmet
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.withheld import withheld
 

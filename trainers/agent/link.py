@@ -17,8 +17,7 @@ from collections.abc import Callable
 
 from bftrainer.fleet.wire.agent_config import AgentConfig
 from bftrainer.fleet.wire.client import DaemonConnection
-from bftrainer.fleet.wire.endpoint import endpoints_in
-from bftrainer.fleet.wire.endpoint_choice import first_answering
+from bftrainer.fleet.wire.endpoint import endpoints_in, first_answering
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.messages import (
     AgentMessage,

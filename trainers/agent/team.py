@@ -16,7 +16,7 @@ from bftrainer.elastic.control import Key, key_of
 from bftrainer.fleet.wire.messages import WorkerExited, WorkerReport, WorkerSaid
 from bftrainer.fleet.wire.peers import NO_KEY, PeerStanding
 from trainers.agent.channel import Channel
-from trainers.agent.gather import FIRST, Gathered
+from trainers.agent.split import FIRST, Gathered
 
 
 @dataclass(slots=True, kw_only=True)

@@ -30,13 +30,12 @@ from bftrainer.fleet.wire.messages import (
     WorkerStarted,
 )
 from bftrainer.fleet.wire.peers import PeerStanding
-from bftrainer.fleet.wire.refused_messages import RefusedMessages
+from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.model.errors import BftError
 from trainers.agent.channel import Channel
-from trainers.agent.gather import FIRST
 from trainers.agent.preambles import Preamble, placed
 from trainers.agent.programs import ProgramPool
-from trainers.agent.split import split
+from trainers.agent.split import FIRST, split
 from trainers.agent.start import KILLED, Started
 from trainers.agent.team import Process, Team
 from trainers.agent.templates import Killed, TemplatePool

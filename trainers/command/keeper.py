@@ -26,14 +26,19 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.ports import VARIABLE, listen_within
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
 from bftrainer.elastic.worker_keeper import LAST_S
-from bftrainer.fleet.runtimes.signals import signal_number
+from bftrainer.fleet.runtimes.checks import signal_number
 from bftrainer.model.preamble import NOT_STARTED, under, why_not_started
 from bftrainer.model.trainer import Launch
 from trainers.command.conversation import Conversation, Orders, read_orders
-from trainers.command.directory import FencedError, directory_of, take
-from trainers.command.environment import program_environment
 from trainers.command.lines import parse_line, value_in
-from trainers.command.program import ControlFile, Program
+from trainers.command.program import (
+    ControlFile,
+    FencedError,
+    Program,
+    directory_of,
+    program_environment,
+    take,
+)
 
 QUIET_START_S = 10.0  # a silent program counts as started after this time
 DIRECTORY_PATIENCE_S = 30.0  # limit until the first node's rename is visible here

@@ -1,12 +1,20 @@
-"""One run of the user's program: its process, its output, its control file.
+"""One run of the user's program: environment, checkpoint directory, process, output.
 
 The program is in the keeper's process group, so that one signal to the group ends both and their
 children. Called by ``keeper``.
+
+It has a new name in every generation: the new one renames ``generation-6`` to ``generation-7``.
+That is atomic and copies nothing, and a process of generation 6 that is still alive (say, on a
+node that was cut off) finds its directory gone. ``latest`` is a link to the present name, for
+users. Called by ``keeper`` on the first node; the others wait for the new name to appear.
+
+The names are part of the contract in docs/howto/train-command.md. Called by ``keeper``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -15,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bftrainer.batch import process
+from bftrainer.elastic.protocol import Commit, WorkerConfig
 
 READ_BYTES = 1 << 16
 MAX_LINE_BYTES = 4096  # longer lines are logged but not parsed
@@ -103,3 +112,100 @@ class Program:
         os.close(self.pidfd)
         os.close(self.output_fd)
         return status
+
+
+_NAME = re.compile(r"generation-(\d{1,12})\Z", re.ASCII)
+RUN_FILE = "run"  # which submission the numbers belong to
+LINK = "latest"
+
+
+class FencedError(Exception):
+    """A later generation of the same trainer has the checkpoints."""
+
+
+def directory_of(base: Path, generation: int) -> Path:
+    """Return where the checkpoints of this generation are."""
+    return base / f"generation-{generation}"
+
+
+def take(base: Path, *, run: str, generation: int) -> Path:
+    """Rename the newest checkpoint directory for this generation.
+
+    Args:
+        base: the trainer's checkpoint directory.
+        run: which submission; a new one counts generations from 1 again.
+        generation: the new one.
+
+    Raises:
+        FencedError: the same run has a later generation already.
+        OSError: the file system refuses.
+    """
+    numbers = _numbers(base)
+    newest = max(numbers, default=0)
+    is_ours = _run_of(base) == run
+    if is_ours and newest > generation:
+        raise FencedError(f"generation {newest} has the checkpoints, this is {generation}")
+    target = directory_of(base, generation)
+    if newest and newest != generation:
+        if target.exists():  # of an aborted earlier run: not used any more
+            target.rename(base / f"{target.name}.stale-{time.time_ns()}")
+        directory_of(base, newest).rename(target)
+    else:
+        target.mkdir(exist_ok=True)
+    if not is_ours:
+        (base / RUN_FILE).write_text(run, encoding="utf-8")
+    fresh = base / f".{LINK}-{generation}"
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target.name)
+    fresh.replace(base / LINK)
+    return target
+
+
+def _numbers(base: Path) -> list[int]:
+    return [int(m[1]) for path in base.iterdir() if (m := _NAME.match(path.name))]
+
+
+def _run_of(base: Path) -> str:
+    try:
+        return (base / RUN_FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def program_environment(
+    config: WorkerConfig,
+    commit: Commit,
+    rank: int,
+    *,
+    checkpoint_dir: str,
+    control_file: str,
+    inherited: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the environment of the program; the user's variables override ours.
+
+    ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are those of
+    ``torch.distributed``'s ``env://``, with one process per node.
+    """
+    members = sorted(commit.members, key=lambda m: m.rank)
+    told = {
+        "BFT_TRAINER": config.trainer_id,
+        "BFT_GENERATION": str(commit.generation),
+        "BFT_SIZE": str(len(members)),
+        "BFT_RANK": str(rank),
+        "BFT_NODES": ",".join(m.node for m in members),
+        "BFT_ADDRESSES": ",".join(m.address for m in members),
+        "BFT_CHECKPOINT_DIR": checkpoint_dir,
+        "BFT_CHECKPOINT_INTERVAL_S": f"{config.checkpoint_interval_s:g}",
+        "BFT_CONTROL_FILE": control_file,
+        "MASTER_ADDR": commit.store_host,
+        "MASTER_PORT": str(commit.store_port),
+        "WORLD_SIZE": str(len(members)),
+        "RANK": str(rank),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+    }
+    if config.epochs is not None:
+        told["BFT_EPOCHS"] = str(config.epochs)
+    if config.samples is not None:
+        told["BFT_SAMPLES"] = str(config.samples)
+    return {**inherited, "PYTHONUNBUFFERED": "1", **told, **dict(config.environment)}

@@ -20,6 +20,7 @@ from bftrainer.batch.batch_system import (
 from bftrainer.batch.local.client import LocalClient
 from bftrainer.batch.local.jobs import EndReason
 from bftrainer.model.cluster import (
+    EndedBy,
     Job,
     JobState,
     Node,
@@ -29,7 +30,6 @@ from bftrainer.model.cluster import (
     Snapshot,
 )
 from bftrainer.model.errors import BatchSystemError
-from bftrainer.model.pilot_end import EndedBy
 
 DEFAULT_CYCLE_S = 1.0
 _ENDED_BY = {

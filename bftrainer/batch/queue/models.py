@@ -1,13 +1,124 @@
-"""The queue model that a snapshot names; a decision is repeated without its adapter."""
+"""The queue models: what the batch system shows, and LSF's; found by name.
+
+Used for adapters that provide this as plain data: ``local``, and Slurm with its backfill plan.
+What ends a node's idle gap (docs/design/give-back.md has the reasons):
+
+* a future reservation: no job may run into it, ours or not;
+* a planned start on that node: jobs that end before may use the node until then, and so may we.
+
+The planning window (bf_window) itself ends nothing: jobs not planned within it cannot start
+within it unless others end early, and then the plan moves. ``claiming`` requests no pilot that
+lasts longer than the window.
+
+Slurm plans every blocked job, and later ones may not delay it. LSF serves queues by priority and
+each queue in order of submission, passes over a job that cannot start, and reserves slots only in
+queues with SLOT_RESERVE; others may use those until the planned start (BACKFILL). Source: LSF 10.1,
+"Reserve resources" and "Backfill scheduling"; measured on volclava 2.2. Pure.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
-from bftrainer.batch.queue.lsf import LsfQueue
-from bftrainer.batch.queue.model import QueueModel
-from bftrainer.batch.queue.snapshot_model import PrintedQueue
-from bftrainer.model.cluster import Snapshot
+from bftrainer.batch.queue.backfill import BackfillPlan, earliest, slot_begin_s
+from bftrainer.batch.queue.model import GapEnd, JobNeeds, QueueModel, Then
+from bftrainer.batch.queue.nodesets import NodeSet, sets_of
+from bftrainer.batch.queue.occupancy import pending_jobs, why_it_waits
+from bftrainer.batch.queue.requests import Requests
+from bftrainer.model.cluster import Job, Reservation, Snapshot
+
+# A planned start older than this many cycles is stale: Slurm keeps the last estimate of a job
+# that it no longer tries (bf_max_job_test).
+_STALE_CYCLES = 2.0
+
+
+class PrintedQueue:
+    """``QueueModel`` of a complete snapshot; each part is computed on demand."""
+
+    def __init__(self, snapshot: Snapshot, now_s: float, cycle_s: float) -> None:
+        """Read the snapshot.
+
+        Args:
+            snapshot: complete.
+            now_s: on the batch system's clock.
+            cycle_s: time between two passes of its scheduler.
+        """
+        self._snapshot, self._now_s, self._cycle_s = snapshot, now_s, cycle_s
+        self.sets = sets_of(snapshot.nodes or ())
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """By partition tier, priority, then age."""
+        jobs, ranks = list(pending_jobs(self._snapshot)), dict[tuple[str, ...], int]()
+        tiers = {partition.name: partition.tier for partition in self._snapshot.partitions}
+        for said in {job.partitions for job in jobs}:
+            ranks[said] = -max([tiers.get(name, 0) for name in said], default=0)
+        jobs.sort(key=lambda j: (ranks[j.partitions], -j.priority, j.submit_s or 0.0, _number(j)))
+        return jobs
+
+    @cached_property
+    def gap_ends(self) -> dict[str, GapEnd]:
+        """The earliest plan or reservation of each node."""
+        bounds = [
+            (_end_of(one), one.nodes)
+            for one in self._snapshot.reservations or ()
+            if one.end_s > self._now_s
+        ]
+        for job in pending_jobs(self._snapshot):
+            start_s = job.start_s
+            if start_s is not None and start_s >= self._now_s - _STALE_CYCLES * self._cycle_s:
+                slot_s = slot_begin_s(start_s, self._snapshot.plan_resolution_s)
+                end = GapEnd(at_s=start_s, last_end_s=slot_s, then=Then.JOB, by=job.job_id)
+                bounds.append((end, job.planned_nodes or job.required_nodes))
+        return earliest([(end, self.sets.named(nodes)) for end, nodes in bounds], self.sets)
+
+    @cached_property
+    def _requests(self) -> Requests:
+        return Requests(self._snapshot, self.sets, self._now_s)
+
+    def why_not(self, job: Job) -> str:
+        """Not entitled, or before its begin time."""
+        return why_it_waits(job, self._now_s)
+
+    def request(self, job: Job) -> JobNeeds:
+        """Return what a job requests, computed once for identical jobs."""
+        return self._requests.of(job)
+
+    def next_plan(self, usable: NodeSet) -> BackfillPlan:
+        """Plan as Slurm's backfill does."""
+        return BackfillPlan(self._snapshot, self.sets, usable, self._now_s)
+
+
+def _number(job: Job) -> float:
+    """Order of jobs submitted within the same second: by job number."""
+    number = job.counts_as
+    return float(number) if number.isdecimal() else math.inf
+
+
+def _end_of(one: Reservation) -> GapEnd:
+    """A reservation holds from its exact start, not from a slot."""
+    then = Then.MAINTENANCE if one.is_maintenance else Then.RESERVATION
+    return GapEnd(at_s=one.start_s, last_end_s=one.start_s, then=then, by=one.name)
+
+
+class ReservedStarts(BackfillPlan):
+    """``NextPlan``: the starts that LSF has planned, and no others."""
+
+    def wait(self, job: Job, request: JobNeeds | None) -> None:
+        """Plan the job where slots are reserved for it."""
+        del request  # what LSF reserves is known, what it might reserve next is not
+        super().wait(job, None)
+
+
+class LsfQueue(PrintedQueue):
+    """``QueueModel`` of LSF: order and requests as printed, plans as reserved."""
+
+    def next_plan(self, usable: NodeSet) -> ReservedStarts:
+        """Plan as LSF reserves."""
+        return ReservedStarts(self._snapshot, self.sets, usable, self._now_s)
+
 
 MODELS: Mapping[str, Callable[[Snapshot, float, float], QueueModel]] = {
     "printed": PrintedQueue,

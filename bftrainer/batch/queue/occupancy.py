@@ -1,16 +1,16 @@
-"""What a snapshot shows: the nodes by state, and those occupied by ordinary jobs.
+"""Nodes by state in a snapshot, and ordinary jobs that run or wait. Pure.
 
 Several decisions use one snapshot; what depends on it alone is computed once. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import wraps
 from typing import TypeVar
 
-from bftrainer.model.cluster import JobState, Node, NodeState, Snapshot
+from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 
 FREE_STATES = (NodeState.IDLE, NodeState.PLANNED)
 LOST_STATES = (  # not usable
@@ -75,3 +75,26 @@ def taken_nodes(snapshot: Snapshot) -> AbstractSet[str]:
     running = [j for j in snapshot.jobs or () if j.state is not pending and j.pilot_id is None]
     taken = {node for job in running for node in job.nodes}
     return taken - names_in(snapshot, *FREE_STATES)
+
+
+@once_per_look
+def pending_jobs(snapshot: Snapshot) -> Sequence[Job]:
+    """Return the ordinary jobs that have not started, in snapshot order."""
+    pending = JobState.PENDING  # looked up once: a queue may have 10,000 jobs
+    return [j for j in snapshot.jobs or () if j.state is pending and j.pilot_id is None]
+
+
+def why_it_waits(job: Job, now_s: float) -> str:
+    """Say why a job cannot start now whatever is free; "": no reason known."""
+    if not job.is_entitled:
+        what = f" ({job.waits_for})" if job.waits_for else ""
+        return f"The batch system does not start it: {job.reason or 'it does not say why'}{what}."
+    if job.begin_s is not None and job.begin_s > now_s:
+        return "Its begin time has not come."
+    return ""
+
+
+@once_per_look
+def waits_for_nodes(snapshot: Snapshot) -> bool:
+    """Whether some job might start if it had nodes."""
+    return any(not why_it_waits(job, snapshot.taken_at_s) for job in pending_jobs(snapshot))

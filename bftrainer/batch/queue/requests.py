@@ -12,11 +12,10 @@ import math
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from bftrainer.batch.queue.demand import pending_jobs, why_it_waits
 from bftrainer.batch.queue.model import JobNeeds, NodeDemand
 from bftrainer.batch.queue.nodesets import NodeSet, NodeSets
-from bftrainer.model.cluster import Job, Node, NodeLeft, Snapshot
-from bftrainer.model.features import Rule, Way, meets
+from bftrainer.batch.queue.occupancy import pending_jobs, why_it_waits
+from bftrainer.model.cluster import Job, Node, NodeLeft, Rule, Snapshot, Way, meets
 
 # Two jobs with equal values of these are alike to every scheduler.
 ASKS = attrgetter(

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bftrainer.api.client import Client
-from bftrainer.api.codec import CodecError, parse
-from bftrainer.api.documents import view_of
+from bftrainer.api.documents import CodecError, parse, view_of
 from bftrainer.cli.common import connect
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.study.directory import (

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from bftrainer.api.codec import CodecError, parse
-from bftrainer.api.documents import document, view_of
+from bftrainer.api.documents import CodecError, document, parse, view_of
 from bftrainer.cli.study.plan_input import stages_of
 from bftrainer.elastic.fence import write_whole
 from bftrainer.model.errors import ExitCode, UsageError

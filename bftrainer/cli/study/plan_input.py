@@ -12,9 +12,8 @@ from bftrainer.cli.submit_options import parse_sizes
 from bftrainer.decide.throughput.curves import points_of
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.study.document import StudyDocument, read_study
-from bftrainer.study.plan.cloud import Billing, Cloud
 from bftrainer.study.plan.document import PlanRequest
-from bftrainer.study.plan.scaling_profile import Draw, Scaling, scaling_of
+from bftrainer.study.plan.problem import Billing, Cloud, Draw, Scaling, scaling_of
 from bftrainer.study.plan.stages import RungStage, rung_stages
 from milp.problem import Curve
 

@@ -10,7 +10,7 @@ from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.arguments import spec_of
 from bftrainer.study.directory import StudyDirectory
 from bftrainer.study.parameters import CategoricalParameter, Parameter
-from bftrainer.study.trial_record import Scalar, StoredTrial
+from bftrainer.study.trials import Scalar, StoredTrial
 
 if TYPE_CHECKING:
     from bftrainer.study.plan.document import PlannedStage, StudyPlan

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer.api.codec import encode
-from bftrainer.api.documents import document, schema
+from bftrainer.api.documents import document, encode, schema
 from bftrainer.batch import process
 from bftrainer.cli.common import FollowingClient, connect, json_option, print_json, socket_option
 from bftrainer.cli.study.lookup import (
@@ -26,8 +25,8 @@ from bftrainer.cli.study.lookup import (
     is_document,
     open_loop,
 )
+from bftrainer.cli.study.results import best_line
 from bftrainer.cli.study.screen import Screen
-from bftrainer.cli.study.status import best_line
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.study.directory import (

@@ -8,7 +8,7 @@ import time
 import click
 
 from bftrainer.cli.common import is_terminal
-from bftrainer.cli.study.status import best_line
+from bftrainer.cli.study.results import best_line
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError
 from bftrainer.study.directory import StudyDirectory

@@ -17,15 +17,15 @@ from typing import Protocol
 
 from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.daemon.accounting import records
+from bftrainer.daemon.accounting.records import Count, Sums, add, day_of, days, merged
 from bftrainer.daemon.accounting.report import make_report
-from bftrainer.daemon.accounting.sums import Count, Sums, add, day_of, days, merged
-from bftrainer.daemon.observations import Observed
+from bftrainer.daemon.decider import Observed
 from bftrainer.fleet.pilots.pilots import SIGNAL, Pilot, PilotBook
 from bftrainer.fleet.trainers.occupancy import Occupancy
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.retention import ACCOUNT_SUMS
 from bftrainer.model.account import AccountReport, Asked, NodeTime, Whose
-from bftrainer.model.pilot_end import EndedBy
+from bftrainer.model.cluster import EndedBy
 from bftrainer.model.trainer import Mark, TrainerRecord
 from bftrainer.site.policy.model import SitePolicy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bftrainer.daemon.accounting.sums import day_of
+from bftrainer.daemon.accounting.records import day_of
 from bftrainer.model.account import COLUMNS, AccountLine, AccountReport, Asked, NodeTime, Whose
 from bftrainer.site.policy.model import SitePolicy
 

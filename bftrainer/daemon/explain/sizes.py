@@ -1,19 +1,148 @@
-"""Explains why a trainer has its size, from the plan and the records. Pure."""
+"""Explains a trainer's size, from the plan and the records. Pure.
+
+Called by ``sizes``.
+
+Called by ``service`` and ``sizes``.
+
+Nothing of it is journalled: the same terms follow from the decision's record. Called by
+``service`` (explain).
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bftrainer.daemon.explain.reserve import true_cause
-from bftrainer.daemon.explain.shares import fair_share_sentences, limit_sentences
-from bftrainer.daemon.explain.startable import cannot_start
-from bftrainer.decide.exclusion_words import why_left_out
-from bftrainer.decide.policies.base import in_order
+from bftrainer.daemon.explain.nodes import true_cause
+from bftrainer.decide.caps import limits_on
+from bftrainer.decide.decision import terms_of
+from bftrainer.decide.eligible import Classes
+from bftrainer.decide.exclusion import why_left_out, without
+from bftrainer.decide.fair_share import patience_s, used_now
+from bftrainer.decide.policies.base import AllocationPolicy, in_order
+from bftrainer.decide.problem_input import nodes_by_trainer
 from bftrainer.model.cluster import Node
-from bftrainer.model.decision import Plan, Settings
-from bftrainer.model.trainer import TrainerRecord, TrainerState
+from bftrainer.model.decision import DecisionInput, Plan, PoolNode, Settings, Term, Terms
+from bftrainer.model.node_request import asked
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from milp.problem import Allocation
+
+NODE_H = 3600.0
+
+
+def limit_sentences(
+    record: TrainerRecord, plan: Plan, settings: Settings, queue: Sequence[TrainerRecord]
+) -> list[str]:
+    """Say which limits of its user or account keep it from having more nodes."""
+    limits, found = settings.limits, list[str]()
+    has = sum([one == record.trainer_id for one in plan.assignment.values()])
+    step = 1 if has else record.spec.n_min
+    for name, most, key in limits_on(record.spec, limits):
+        members = {
+            one.trainer_id for one in queue if (name, most, key) in limits_on(one.spec, limits)
+        }
+        used = sum([one in members for one in plan.assignment.values()])
+        if record.spec.n_min > most:
+            found.append(
+                f"It never starts: it needs {record.spec.n_min} nodes (n_min) and the policy allows"
+                f" {name} {most} at once ({key})."
+            )
+        elif used + step > most and has < record.spec.n_max:
+            found.append(
+                f"The trainers of {name} have {used} node{'s' if used != 1 else ''}, and the policy"
+                f" allows {most} at once ({key})."
+            )
+    return found
+
+
+def fair_share_sentences(
+    record: TrainerRecord, plan: Plan, settings: Settings, queue: Sequence[TrainerRecord]
+) -> list[str]:
+    """Say why it is the turn of others, if fair share decides that."""
+    usage, half_life_s = plan.memory.usage, settings.fair_share_half_life_s
+    if half_life_s is None or usage.at_s is None or record.trainer_id in plan.order:
+        return []
+    used = used_now(usage, half_life_s, usage.at_s)
+    spec, runs = record.spec, frozenset(plan.assignment.values())
+
+    def of(spec: TrainerSpec) -> float:
+        return used.get(spec.account, {}).get(spec.user, 0.0) / NODE_H
+
+    # Without names: users may not be allowed to see those of others (visibility).
+    others = [of(one.spec) for one in queue if one.trainer_id in runs]
+    account_h = sum(used.get(spec.account, {}).values()) / NODE_H
+    found = [
+        "It is the turn of others by fair share: user"
+        f" {spec.user} has used {of(spec):.1f} node-hours"
+        + (f", account {spec.account} {account_h:.1f}" if spec.account else "")
+        + (f", those who have nodes {min(others):.1f} to {max(others):.1f}" if others else "")
+        + f"; half is forgotten in {half_life_s / NODE_H:g} h."
+    ]
+    wait = usage.waits.get(spec.account, {}).get(spec.user)
+    if wait is not None and wait.turn_ends_s is None:
+        n_users = len({(one.spec.account, one.spec.user) for one in queue})
+        left_s = max(0.0, wait.since_s + patience_s(n_users, half_life_s) - usage.at_s)
+        found.append(f"At the latest in {left_s / NODE_H:.1f} h {spec.user} comes first.")
+    return found
+
+
+def impossible(records: Sequence[TrainerRecord], seen: Sequence[Node]) -> dict[str, str]:
+    """Say why for each trainer that needs more nodes than this cluster has of a suitable type.
+
+    Args:
+        records: trainers that are not final.
+        seen: all nodes of the last snapshot, in any state; empty: unknown.
+    """
+    found: dict[str, str] = {}
+    for record, there in _too_few(records, [node.name for node in seen], seen, {}):
+        found[record.trainer_id] = (
+            f"It needs {record.spec.n_min} nodes (n_min) of one type, and of those that it may use"
+            f" this cluster has {there}."
+            if there
+            else f"No node of this cluster meets its request ({asked(record.spec)})."
+        )
+    return found
+
+
+def cannot_start(
+    records: Sequence[TrainerRecord],
+    pool: Sequence[PoolNode],
+    seen: Sequence[Node],
+    assignment: Mapping[str, str],
+) -> dict[str, str]:
+    """Say why for each trainer that could not run now even if it were alone.
+
+    Args:
+        records: trainers that are not final.
+        pool: nodes of the last decision.
+        seen: all nodes of the last snapshot.
+        assignment: node -> trainer, of that decision.
+    """
+    known = {node.name for node in seen}
+    names = [node.name for node in pool if node.name in known]
+    held = nodes_by_trainer(assignment, set(names))
+    found: dict[str, str] = {}
+    for record, there in _too_few(records, names, seen, held):
+        of_type = "" if there == len(names) else " of one type that it may use"
+        needs = f"It needs {record.spec.n_min} nodes (n_min) and the pool has {there}{of_type}."
+        found[record.trainer_id] = needs
+    return {**found, **impossible(records, seen)}
+
+
+def _too_few(
+    records: Sequence[TrainerRecord],
+    names: Iterable[str],
+    seen: Sequence[Node],
+    held: Mapping[str, Sequence[str]],
+) -> Iterator[tuple[TrainerRecord, int]]:
+    """Yield the trainers that need more of these nodes than they could have, with that number."""
+    requests = [asked(record.spec) for record in records] if seen else []
+    classes = Classes(names, {node.name: node for node in seen}, requests)
+    for record, request in zip(records, requests, strict=False):  # none: unknown
+        there = classes.choice(request, record.spec.n_min, held.get(record.trainer_id, ())).most
+        if there < record.spec.n_min:
+            yield record, there
 
 
 def explain_trainer(
@@ -162,3 +291,24 @@ def _idle(plan: Plan, settings: Settings) -> list[str]:
         f"{count} node{'s are' if count > 1 else ' is'} not in the pool: {reason}"
         for reason, count in sorted(reasons.items(), key=lambda kv: -kv[1])[:3]
     ]
+
+
+def told(given: DecisionInput | None, plan: Plan | None, policy: AllocationPolicy) -> Terms:
+    """Return what the sizes of a plan follow from, by trainer; {}: the policy does not tell.
+
+    Args:
+        given: the plan's input; None: none yet.
+        plan: what came of it.
+        policy: that decided.
+    """
+    if given is None or plan is None or plan.allocation is None or plan.trouble:
+        return {}
+    terms = terms_of(without(given, plan.memory.left_out), policy)
+    return {
+        trainer_id: tuple([Term(t.name, float(t.value), t.unit) for t in some if _is_number(t)])
+        for trainer_id, some in terms.items()
+    }
+
+
+def _is_number(term: Term) -> bool:
+    return math.isfinite(term.value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from bftrainer.model.pilot_end import EndedBy
+from bftrainer.model.cluster import EndedBy
 
 KIND = "harm"  # of the journal's entries
 

@@ -20,8 +20,8 @@ from bftrainer.daemon.harm.slo import (
     slow_part,
     worst,
 )
+from bftrainer.model.cluster import EndedBy
 from bftrainer.model.harm import HarmReport, TakenCount, VainCount, WorstCase
-from bftrainer.model.pilot_end import EndedBy
 
 WORST_SHOWN = 10
 

@@ -16,9 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 from bftrainer.batch.batch_system import OptionError, OptionProblem
 from bftrainer.decide.throughput.fit import MeasuredSize
 from bftrainer.model.canonical import CanonicalError, from_plain
+from bftrainer.model.decision import Terms
 from bftrainer.model.errors import UsageError
 from bftrainer.model.plugins import load_plugin, plugin_names
-from bftrainer.model.terms import Terms
 from milp.problem import Allocation, Problem
 
 ENTRY_POINT_GROUP = "bftrainer.policies"

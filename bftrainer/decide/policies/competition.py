@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from bftrainer.decide.policies.base import Context, Standing
-from bftrainer.decide.policies.class_choice import ClassShares
+from bftrainer.decide.policies.distribution import ClassShares
 from bftrainer.decide.policies.scaling_rule import Condition, neighbours, next_size
 from bftrainer.decide.throughput.fit import MeasuredSize
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
 from milp.problem import ProblemTrainer
 from milp.worth import curve_at
 

@@ -24,8 +24,8 @@ from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.dl2_model import ModelError, of_text, short_hash
 from bftrainer.decide.policies.dl2_network import Array, Mask, Network
 from bftrainer.decide.policies.dl2_rows import FEATURES, Rows
+from bftrainer.model.decision import Term
 from bftrainer.model.plugins import content_of
-from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 WINDOW = 40  # trainers seen: those with nodes, then by submission

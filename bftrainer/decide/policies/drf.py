@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.greedy_steps import Step, admit, fill, terms_of
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
 from milp.problem import Problem
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.class_choice import share_out
-from bftrainer.model.terms import Term
+from bftrainer.decide.policies.distribution import share_out
+from bftrainer.model.decision import Term
 from milp.problem import Problem
 
 

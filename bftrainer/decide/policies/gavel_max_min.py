@@ -1,4 +1,6 @@
-"""Gavel's max-min fairness: the smallest normalised throughput is made as large as it can be.
+"""Gavel's max-min fairness: the smallest normalised throughput is made as large as possible.
+
+Source: Narayanan et al. (Gavel, OSDI'20), sections 3.1 and 4.1. Used by gavel_max_min.
 
 Source: Narayanan et al., "Heterogeneity-aware cluster scheduling policies" (OSDI'20), section 4.1.
 A trainer's throughput is divided by that of an equal share. The paper gives trainers of fixed size
@@ -8,6 +10,12 @@ trainer is equally fast on all classes that it accepts, as everywhere in this pr
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import highspy
+import numpy as np
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.distribution import Handing
@@ -19,9 +27,69 @@ from bftrainer.decide.policies.greedy_steps import (
     next_rise,
     terms_of,
 )
-from bftrainer.decide.policies.time_shares import max_min_time_shares
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
+from milp.errors import ProblemError
 from milp.problem import Problem
+
+SLACK = 1e-9  # of the smallest ratio, where the others are raised
+
+
+def max_min_time_shares(
+    rates: Sequence[Sequence[float]], sizes: Sequence[float], counts: Sequence[int]
+) -> list[list[float]]:
+    """Return the share of time that each trainer has on each type of node.
+
+    A linear program: the shares of a trainer add up to at most 1, those of a type, each times the
+    size of its trainer, to at most the number of its nodes. A trainer's ratio is its throughput
+    over the mean of its rates over all nodes. Maximised is the smallest ratio and then, at that,
+    the sum of all.
+
+    Args:
+        rates: [trainer][type], throughput with all of the time there; one at least is positive.
+        sizes: nodes that the trainer uses at once.
+        counts: nodes of each type.
+
+    Raises:
+        ProblemError: HiGHS has no answer, which would be a defect of it.
+    """
+    table, nodes = np.array(rates, dtype=np.float64), np.array(counts, dtype=np.float64)
+    normal = table @ nodes / max(float(nodes.sum()), 1.0)
+    ratios = table / np.where(normal > 0.0, normal, 1.0)[:, None]
+    n_trainers, n_types = ratios.shape
+    highs: Any = highspy.Highs()  # highspy is typed in part only
+    for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
+        highs.setOptionValue(name, value)
+    none, inf = np.array([], dtype=np.int32), highspy.kHighsInf
+    for _ in range(ratios.size):
+        highs.addCol(0.0, 0.0, 1.0, 0, none, np.array([]))
+    highs.addCol(1.0, 0.0, inf, 0, none, np.array([]))  # the smallest ratio
+    highs.changeObjectiveSense(highspy.ObjSense.kMaximize)
+    own = np.arange(ratios.size, dtype=np.int32).reshape(ratios.shape)
+    for j in range(n_trainers):
+        highs.addRow(-inf, 1.0, n_types, own[j], np.ones(n_types))
+        with_least = np.append(own[j], np.int32(ratios.size))
+        highs.addRow(0.0, inf, n_types + 1, with_least, np.append(ratios[j], -1.0))
+    for k in range(n_types):
+        highs.addRow(
+            -inf, nodes[k], n_trainers, own[:, k].copy(), np.array(sizes, dtype=np.float64)
+        )
+    least = _run(highs)[-1]
+    highs.changeColBounds(ratios.size, least * (1.0 - SLACK), inf)
+    for column, ratio in enumerate([*ratios.ravel().tolist(), 0.0]):
+        highs.changeColCost(column, ratio)
+    shares: list[list[float]] = np.array(_run(highs)[:-1]).reshape(ratios.shape).tolist()
+    return shares
+
+
+def _run(highs: Any) -> list[float]:
+    highs.run()
+    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        raise ProblemError(
+            "BFT-3022",
+            f"HiGHS has no answer for shares of time: {highs.getModelStatus().name}.",
+            "Report this with the problem: no time for anybody is an answer.",
+        )
+    return list(highs.getSolution().col_value)
 
 
 class GavelMaxMinPolicy:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from bftrainer.decide.policies.base import Context
 from bftrainer.decide.policies.distribution import Handing
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
 
 
 class Step(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits, in_order
 from bftrainer.decide.policies.convolution import Floats, best_sizes
-from bftrainer.model.terms import Term, Terms
+from bftrainer.model.decision import Term, Terms
 from milp.answer import make_allocation
 from milp.options import build_options
 from milp.pool import PoolView, view_pool

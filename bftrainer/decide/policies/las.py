@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.queue_order import Lease, by_key, serve
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
 from milp.problem import Problem
 
 SHORTEST_SLEEP_S = 1.0  # until a threshold is reached, so that rounding cannot ask at once again

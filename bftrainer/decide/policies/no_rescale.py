@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.class_choice import ClassShares, share_out
-from bftrainer.model.terms import Term
+from bftrainer.decide.policies.distribution import ClassShares, share_out
+from bftrainer.model.decision import Term
 from milp.problem import Problem
 
 

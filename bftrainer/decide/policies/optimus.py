@@ -11,7 +11,7 @@ from __future__ import annotations
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.distribution import Handing, seconds
 from bftrainer.decide.policies.greedy_steps import Step, admit, fill, samples_ahead, saved, terms_of
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
 from milp.problem import Problem
 
 

@@ -22,7 +22,7 @@ from bftrainer.decide.policies.greedy_steps import (
     saved,
     terms_of,
 )
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
 from milp.problem import Problem
 
 

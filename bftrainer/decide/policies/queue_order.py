@@ -13,7 +13,7 @@ from typing import Any
 
 from bftrainer.decide.policies.base import Context, Decided
 from bftrainer.decide.policies.distribution import Handing
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
 
 
 def no_terms(_: int) -> tuple[Term, ...]:

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from bftrainer.decide.throughput.fit import MeasuredSize
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
 
 Points = tuple[tuple[float, float], ...]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.distribution import Handing, seconds
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
 from milp.problem import Problem
 from milp.tables import FloatArray
 

@@ -25,7 +25,7 @@ from bftrainer.decide.policies.greedy_steps import (
     terms_of,
 )
 from bftrainer.decide.policies.queue_order import Lease
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
 from milp.problem import Problem
 
 

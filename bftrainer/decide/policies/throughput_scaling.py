@@ -11,8 +11,8 @@ import enum
 from dataclasses import dataclass
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.class_choice import share_out
 from bftrainer.decide.policies.competition import Climb, Climber, wake_at_s
+from bftrainer.decide.policies.distribution import share_out
 from bftrainer.decide.policies.scaling_rule import Throughput
 from milp.problem import Problem
 

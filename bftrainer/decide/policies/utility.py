@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Standing, Traits
-from bftrainer.decide.policies.class_choice import share_out
 from bftrainer.decide.policies.competition import Climb, Climber, wake_at_s
+from bftrainer.decide.policies.distribution import share_out
 from bftrainer.decide.policies.scaling_rule import Payoff, Points, Throughput
 from bftrainer.decide.policies.throughput_scaling import check_climb
 from milp.problem import Problem

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.class_choice import ClassShares, share_out
 from bftrainer.decide.policies.competition import Climb, by_curve, wake_at_s
+from bftrainer.decide.policies.distribution import ClassShares, share_out
 from bftrainer.decide.policies.scaling_rule import Payoff
 from bftrainer.decide.policies.utility import UtilityOptions
-from bftrainer.model.terms import Term
+from bftrainer.model.decision import Term
 from milp.problem import Problem
 
 Values = NDArray[np.float64]

@@ -1,4 +1,12 @@
-"""The throughput curve of a trainer that admits several batches, and the best batch of each size.
+"""The throughput curve of a trainer that admits several batches, and their choice. Pure.
+
+Source: Saxena et al., "Effective elastic scaling of deep learning workloads" (arXiv 2006.13878),
+eq. 2. Pure.
+
+Source: Qiao et al., "Pollux" (OSDI'21), section 3: a sample of a batch m is worth
+(phi + m0) / (phi + m) of one of the batch m0; the noise scale phi is the variance of the gradient
+over its squared norm, in samples. Goodput is throughput times efficiency: throughput grows with
+the batch, efficiency falls; the larger the noise, the larger the best batch.
 
 Model: a step over b samples on w workers takes
 
@@ -13,18 +21,56 @@ decisions and by ``actuate`` for workers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from bftrainer.decide.throughput.batches import candidates
 from bftrainer.decide.throughput.fit import Fitted, Floats, MeasuredSize, fitted_parts
-from bftrainer.decide.throughput.goodput import efficiency
-from bftrainer.model.batch import ADASCALE, BatchRange
-from bftrainer.model.trainer import TrainerRecord
+from bftrainer.model.trainer import ADASCALE, BatchRange, TrainerRecord
 from milp.problem import Curve
+
+
+def best_batch(bounds: BatchRange, workers: int, rate: Callable[[int], float]) -> int | None:
+    """Return the admitted batch of the highest rate; the smallest of equal ones.
+
+    Args:
+        bounds: of the trainer.
+        workers: how many train, at least one.
+        rate: batch -> samples per second with that number of workers.
+
+    Returns:
+        ``None`` if no batch is admitted.
+    """
+    return max(candidates(bounds, workers), key=rate, default=None)
+
+
+def candidates(bounds: BatchRange, workers: int) -> list[int]:
+    """Return the batches of which one is the fastest, rising.
+
+    A batch is admitted within ``least`` and ``most`` if every worker gets at least one sample and
+    at most ``per_worker``.
+
+    A step takes as long as the largest share x of a worker does. Of all batches with that share
+    the largest is therefore the fastest, in samples per second: workers * x, or ``most``. No other
+    batch is tried.
+    """
+    if bounds.most < max(bounds.least, workers):
+        return []
+    first = max(1, -(-bounds.least // workers))
+    last = min(bounds.per_worker, -(-bounds.most // workers))
+    return [min(share * workers, bounds.most) for share in range(first, last + 1)]
+
+
+Batches = TypeVar("Batches", float, npt.NDArray[np.float64])
+
+
+def efficiency(batch: Batches, least_batch: float, noise_scale: float) -> Batches:
+    """Return what a sample of a global batch is worth, that of the least one being 1."""
+    return (noise_scale + least_batch) / (noise_scale + batch)
+
 
 # Seconds of the parts in units of t_sample per_worker, before anything was measured, and how far
 # they may be off.

@@ -23,7 +23,7 @@ from bftrainer.elastic.horovod.counts import Counts
 from bftrainer.elastic.protocol import Saved
 from bftrainer.elastic.reports import NO_REPORTS, Reports
 from bftrainer.elastic.resume import find
-from bftrainer.elastic.save_failures import telling
+from bftrainer.elastic.writer import telling
 
 log = logging.getLogger("bftrainer.elastic")
 

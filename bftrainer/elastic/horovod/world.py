@@ -1,4 +1,8 @@
-"""The Horovod context of this process: formed for a generation, shut down, or cut off.
+"""The Horovod context of this process: formed for a generation, shut down.
+
+Horovod waits in C++ for a silent member until its timeout (30 s). Its connections are those
+opened while a context formed; when shut down, they fail at once, on both sides. Linux: reads
+``/proc/self/fd``.
 
 Members first meet at a gate in the generation's store. A worker waiting there can leave for a
 newer commit; inside Horovod it cannot (an exception while a context forms ends the process;
@@ -8,18 +12,79 @@ Horovod 0.28.1, ``BackgroundThreadLoop`` in ``horovod/common/operations.cc``). C
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
+import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic.abandonable import GROUP_TIMEOUT_S, AbandonableCall, Broken
 from bftrainer.elastic.control import Control, Key, end_as_loss, key_of
-from bftrainer.elastic.horovod import sockets
 from bftrainer.elastic.horovod.front import Front, Keeps, Kept
 from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.state_transfer import overtaken
 from bftrainer.elastic.store import StoreClient
+
+_SIOCGIFADDR = 0x8915  # netdevice(7)
+_IF_INET6 = Path("/proc/net/if_inet6")
+
+
+def connections() -> dict[int, str]:
+    """Return descriptor → identity of all TCP connections over IP."""
+    found: dict[int, str] = {}
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile, or listening
+            identity = str(link.readlink())
+            if identity.startswith("socket:") and _is_connected(int(link.name)):
+                found[int(link.name)] = identity
+    return found
+
+
+def _is_connected(fd: int) -> bool:
+    with socket.socket(fileno=os.dup(fd)) as copy:
+        if copy.family not in {socket.AF_INET, socket.AF_INET6}:
+            return False
+        copy.getpeername()
+        return copy.type == socket.SOCK_STREAM
+
+
+def cut(theirs: dict[int, str]) -> None:
+    """Shut these connections down if they are still the same."""
+    for fd, identity in theirs.items():
+        with suppress(OSError):
+            if str(Path(f"/proc/self/fd/{fd}").readlink()) == identity:
+                with socket.socket(fileno=os.dup(fd)) as copy:
+                    copy.shutdown(socket.SHUT_RDWR)
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the network device with this address; "" when none has it."""
+    if ":" in address:
+        return _interface_of_ipv6(address.partition("%")[0])
+    if address.startswith("127."):
+        return "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # a device without an address
+                asked = struct.pack("256s", name.encode()[:15])
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return ""
+
+
+def _interface_of_ipv6(address: str) -> str:
+    wanted = socket.inet_pton(socket.AF_INET6, address).hex()
+    try:
+        lines = _IF_INET6.read_text().splitlines()
+    except OSError:
+        return ""  # a kernel without IPv6
+    return next((line.split()[-1] for line in lines if line.startswith(wanted)), "")
+
 
 FORMING_PATIENCE_S = 1.0  # for a context that still forms after the loss of a member
 
@@ -38,7 +103,7 @@ class HorovodContext:
         self._lock = threading.Lock()  # over key and sockets
         self._is_forming = False
         # Horovod listens here; by default it takes the interface of the host name's address.
-        if interface := sockets.interface_of(control.config.address):
+        if interface := interface_of(control.config.address):
             os.environ.setdefault("HOROVOD_GLOO_IFACE", interface)
 
     # ---- a joiner that builds its model while the others train --------------------------
@@ -121,14 +186,14 @@ class HorovodContext:
         os.environ["HOROVOD_HOSTNAME"] = self._control.config.worker_id
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = front.address
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = "0"
-        before = sockets.connections()
+        before = connections()
         self._is_forming = True
         try:
             init()
         finally:
             self._is_forming = False
             front.close()
-        after = sockets.connections()
+        after = connections()
         with self._lock:
             self._sockets = {fd: after[fd] for fd in after if before.get(fd) != after[fd]}
         self.rank, self.size, self.is_up, self._shutdown = rank, size, True, shutdown
@@ -138,7 +203,7 @@ class HorovodContext:
         if self.is_up:
             self._shutdown()
             # Otherwise a member still in an exchange waits for us until its timeout, 30 s.
-            sockets.cut(self._sockets)
+            cut(self._sockets)
             self.is_up, self._sockets = False, {}
 
     def cut(self, before: Key | None = None) -> None:
@@ -152,7 +217,7 @@ class HorovodContext:
             if before is not None and self._key >= before:
                 return
             key = self._key
-            sockets.cut(self._sockets)
+            cut(self._sockets)
         if self._is_forming:
             timer = threading.Timer(FORMING_PATIENCE_S, self._end_if_forming, [key])
             timer.daemon = True

@@ -24,7 +24,7 @@ from bftrainer.elastic.mpi.state import MpiState
 from bftrainer.elastic.patience import patiently
 from bftrainer.elastic.protocol import Saved
 from bftrainer.elastic.reports import NO_REPORTS
-from bftrainer.elastic.save_failures import telling
+from bftrainer.elastic.writer import telling
 
 log = logging.getLogger("bftrainer.elastic")
 

@@ -18,13 +18,12 @@ from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.disk import Disk
 from bftrainer.elastic.mpi.membership import Change, MpiMembership
-from bftrainer.elastic.mpi.memory import RecentCopies
 from bftrainer.elastic.mpi.standalone import Launched
-from bftrainer.elastic.mpi.state import BlockRows, MpiState
+from bftrainer.elastic.mpi.state import BlockRows, MpiState, RecentCopies
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
 from bftrainer.elastic.parameters import params
 from bftrainer.elastic.protocol import Finished, Warm
-from bftrainer.elastic.step_durations import StepDurations
+from bftrainer.elastic.run_progress import StepDurations
 
 COPY_S = 1.0  # between two copies of the rows to a neighbour's memory
 

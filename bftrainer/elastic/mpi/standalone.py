@@ -20,7 +20,7 @@ from typing import Any
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.membership import Change
-from bftrainer.elastic.mpi.memory import RecentCopies
+from bftrainer.elastic.mpi.state import RecentCopies
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
 from bftrainer.elastic.reports import finite
 

@@ -1,17 +1,92 @@
-"""The state of an elastic MPI program: replicated arrays, and rows divided among the members.
+"""The state of an elastic MPI program: arrays, rows divided among members, samples.
+
+From the rows that members hold and need it makes a list of transfers, the same on all members.
+Called by ``state_transfer``.
 
 Any writable contiguous buffer will do (numpy arrays, ``array.array``): only its bytes are
 used. Used by ``run``, ``state_transfer``, ``memory`` and ``disk``.
+
+At intervals each member copies its rows and sends them to the next rank, where they are when it
+dies. ``run`` decides when; ``state_transfer`` restores from the copies. Not needed for state
+that all members have.
+
+A batch changes between two steps, where a generation begins. From these marks follows the count
+at any step, also at an earlier one that a loss leads back to.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.mpi.plan import RowSpan, share_of
+from bftrainer.elastic.mpi.comm import Comm
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RowSpan:
+    """Rows ``first`` to ``first + count - 1``."""
+
+    first: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """The row after the last."""
+        return self.first + self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTransfer:
+    """Rows that ``source`` sends to ``target``; ``held`` indexes the source's spans."""
+
+    source: int
+    held: int
+    target: int
+    span: RowSpan
+
+
+def share_of(total: int, size: int, rank: int) -> RowSpan:
+    """Return the rows of a rank: consecutive blocks of nearly equal size."""
+    first = total * rank // size
+    return RowSpan(first, total * (rank + 1) // size - first)
+
+
+def pieces(
+    holders: Sequence[Sequence[RowSpan]], targets: Sequence[RowSpan | None]
+) -> list[RowTransfer] | None:
+    """Return the transfers; None when no member holds some needed row.
+
+    A target uses rows it holds itself, others come from the lowest rank that has them.
+    """
+    moves: list[RowTransfer] = []
+    for target, wanted in enumerate(targets):
+        at = wanted.first if wanted else 0
+        while wanted and at < wanted.end:
+            candidates = [
+                (rank != target, rank, held, span)
+                for rank, spans in enumerate(holders)
+                for held, span in enumerate(spans)
+                if span.first <= at < span.end
+            ]
+            if not candidates:
+                return None
+            is_foreign, rank, held, span = min(candidates)
+            end = min(span.end, wanted.end)
+            if is_foreign:  # up to the target's next own rows
+                own = [s.first for s in _of(holders, target) if at < s.first < end]
+                end = min([end, *own])
+            moves.append(
+                RowTransfer(source=rank, held=held, target=target, span=RowSpan(at, end - at))
+            )
+            at = end
+    return moves
+
+
+def _of(holders: Sequence[Sequence[RowSpan]], rank: int) -> Sequence[RowSpan]:
+    return holders[rank] if rank < len(holders) else ()
 
 
 def bytes_of(buffer: Any, name: str) -> memoryview:
@@ -107,3 +182,107 @@ class MpiState:
         """Restore the replicated arrays from a copy."""
         for copy, view in zip(copies, self.arrays.values(), strict=True):
             view[:] = copy
+
+
+KEPT = 2  # a copy is usable once all members have it; until then the previous one is needed
+
+Held = tuple[int, int, tuple[int, ...]]  # step, size, ranks whose rows are held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateCopy:
+    """This member's part of the state at a step."""
+
+    step: int
+    size: int
+    arrays: list[bytearray]
+    blocks: dict[int, list[bytearray]]  # by rank at that size, in the order of the rows
+
+
+class RecentCopies:
+    """The newest copies of this member."""
+
+    def __init__(self, state: MpiState) -> None:
+        self._state = state
+        self._copies: list[StateCopy] = []
+
+    def take(self, comm: Comm, step: int) -> None:
+        """Copy this member's rows and those of the previous rank; all members call it."""
+        rows = list(self._state.rows.values())
+        own = [bytearray(one.memory()) for one in rows]
+        blocks = {comm.rank: own}
+        if comm.size > 1:
+            left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+            spans = [one.share(comm.size, left) for one in rows]
+            theirs = [
+                bytearray(span.count * one.row_bytes) for span, one in zip(spans, rows, strict=True)
+            ]
+            requests = [comm.Irecv(block, left, tag) for tag, block in enumerate(theirs)]
+            requests += [comm.Isend(block, right, tag) for tag, block in enumerate(own)]
+            comm.wait(*requests)
+            blocks[left] = theirs
+        fresh = StateCopy(
+            step=step, size=comm.size, arrays=self._state.copy_arrays(), blocks=blocks
+        )
+        self._copies = [*self._copies[1 - KEPT :], fresh]
+
+    def held(self) -> list[Held]:
+        """Return which copies this member has."""
+        return [(c.step, c.size, tuple(sorted(c.blocks))) for c in self._copies]
+
+    def find(self, step: int, size: int) -> StateCopy | None:
+        """Return this member's copy of a step and size, if any."""
+        found = [c for c in self._copies if (c.step, c.size) == (step, size)]
+        return found[-1] if found else None
+
+
+def choose(said: Sequence[Sequence[Held]]) -> tuple[int, int] | None:
+    """Return step and size of the newest copy that the members have completely. Pure."""
+    ranks: dict[tuple[int, int], set[int]] = {}
+    for one in said:
+        for step, size, owners in one:
+            ranks.setdefault((step, size), set()).update(owners)
+    whole = [key for key, found in ranks.items() if len(found) == key[1]]
+    return max(whole, default=None)
+
+
+Mark = tuple[int, int, int]  # step, samples until then, samples of a step from then on
+
+
+class SampleCount:
+    """Samples by step; equal on all members."""
+
+    def __init__(self, batch: int) -> None:
+        self._marks: list[Mark] = [(0, 0, batch)]
+
+    @property
+    def batch(self) -> int:
+        """Samples of a step, over all members."""
+        return self._marks[-1][2]
+
+    def at(self, step: int) -> int:
+        """Return the samples of the first ``step`` steps."""
+        since, samples, batch = next(
+            (m for m in reversed(self._marks) if m[0] <= step), self._marks[0]
+        )
+        return samples + (step - since) * batch
+
+    def begin(self, step: int, batch: int = 0) -> None:
+        """A generation begins after ``step`` steps; ``batch``: 0 keeps the present one."""
+        samples = self.at(step)
+        batch = batch or self.batch
+        self._marks = [m for m in self._marks if m[0] < step]
+        if not self._marks or self._marks[-1][2] != batch:
+            self._marks.append((step, samples, batch))
+
+    def resume(self, step: int, samples: int) -> None:
+        """Continue from a checkpoint."""
+        self._marks = [(step, samples, self.batch)]
+
+    def marks(self) -> Sequence[Mark]:
+        """Return what ``adopt`` takes on another member."""
+        return self._marks
+
+    def adopt(self, marks: Iterable[Sequence[int]]) -> None:
+        """Take another member's count."""
+        self._marks = [(step, samples, batch) for step, samples, batch in marks]

@@ -12,10 +12,15 @@ from collections.abc import Sequence
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.mpi.comm import Comm
 from bftrainer.elastic.mpi.disk import Checkpoint, Disk
-from bftrainer.elastic.mpi.memory import RecentCopies, choose
-from bftrainer.elastic.mpi.plan import RowSpan, pieces
-from bftrainer.elastic.mpi.samples import SampleCount
-from bftrainer.elastic.mpi.state import BlockRows, MpiState
+from bftrainer.elastic.mpi.state import (
+    BlockRows,
+    MpiState,
+    RecentCopies,
+    RowSpan,
+    SampleCount,
+    choose,
+    pieces,
+)
 from bftrainer.elastic.reports import Reports
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from bftrainer.fleet.generations.failures import FailureCounts
+from bftrainer.fleet.generations.failures import FailureCounts, Stall
 from bftrainer.fleet.generations.members import (
     Forming,
     Instruction,
@@ -22,7 +22,6 @@ from bftrainer.fleet.generations.members import (
     kill,
     worker_on,
 )
-from bftrainer.fleet.generations.stalls import Stall
 
 MOST_TIMEOUTS = 32.0  # of start_timeout_s, for a worker to start
 KEPT_GONE = 200  # workers that are gone, in which a record or a user may be interested

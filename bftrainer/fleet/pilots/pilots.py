@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
-from bftrainer.fleet.said_once import SaidOnce
+from bftrainer.fleet.logs import SaidOnce
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import PilotRecord, PilotState
 from bftrainer.model.cluster import Job, JobState, Snapshot

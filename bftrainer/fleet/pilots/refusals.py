@@ -20,8 +20,8 @@ from bftrainer.fleet.pilots.pilots import Pilot, PilotBook
 from bftrainer.fleet.pilots.reasons import refusal
 from bftrainer.fleet.pilots.vain import MutePilots, VainPilots
 from bftrainer.journal.records import PilotRecord, PilotState
+from bftrainer.model.cluster import EndedBy
 from bftrainer.model.decision import Claim, Memory
-from bftrainer.model.pilot_end import EndedBy
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.site.submit.client import HELPER_SAYS
 

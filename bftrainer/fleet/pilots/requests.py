@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from bftrainer.fleet.background import ready_threads
 from bftrainer.fleet.pilots.agents import AgentBook, AgentFiles
 from bftrainer.fleet.pilots.pilots import Pilot, PilotBook
 from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.runtimes.base import template_of
-from bftrainer.fleet.threads import ready_threads
 from bftrainer.fleet.wire.keys import KeyPair, generate_pair
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.records import PilotRecord

@@ -1,4 +1,4 @@
-"""Counts the pilots that were in vain, and says when they are too many. No I/O.
+"""Counts pilots that were in vain, or whose agents have not connected.
 
 Of a trainer those that it used up without a step; of all of a user those in a row that ended before
 their agents spoke.
@@ -6,16 +6,23 @@ their agents spoke.
 Whatever the cause (an agent that never connects, nodes that go at once, a fault of ours), such a
 trainer costs the batch system a request and an end again and again. ``actuate.pilot_refusals``
 makes it pause.
+
+A network that agents cannot cross looks like a slow start for as long as anybody waits.
+``decide.overdue`` gives such a pilot up, ``actuate.vain_pilots`` counts them.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bftrainer.decide.timeouts import DID_NOT_CONNECT
-from bftrainer.journal.records import PilotRecord
-from bftrainer.model.pilot_end import EndedBy
+from bftrainer.decide.claims import DID_NOT_CONNECT
+from bftrainer.fleet.pilots.agents import AgentBook
+from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.journal.records import PilotRecord, PilotState
+from bftrainer.model.cluster import EndedBy
 from bftrainer.model.trainer import TrainerRecord
 
 TIMES = 5  # a trainer's smallest size
@@ -97,3 +104,38 @@ class MutePilots:
             f"BFT-1331: {self.count} pilots in a row ended before their agent spoke, so requests"
             f" pause. The latest: {' '.join(self._latest)} {where}"
         )
+
+
+LOG = logging.getLogger("bftrainer.pilots")
+LATE_S = 15.0  # an agent takes a second or two; on a slow file system it may take more
+HINT = "See docs/howto/slurm-site.md#networks-and-ports, and the job's output."
+
+
+class LateAgents:
+    """Of one daemon."""
+
+    def __init__(self, pilots: PilotBook, agents: AgentBook, clock: Callable[[], float]) -> None:
+        self._pilots, self._agents, self._clock = pilots, agents, clock
+        self._is_said = False
+
+    def by_node(self) -> dict[str, str]:
+        """Return a sentence for each node with such a pilot."""
+        now_s = self._clock()
+        where = ", ".join(end.removeprefix("tcp://") for end in self._agents.offered)
+        return {
+            pilot.record.node: f"Its job {pilot.record.job_id} runs on {pilot.record.node} since "
+            f"{now_s - pilot.start_s:.0f} s, its agent has not connected to {where}."
+            for pilot_id, pilot in sorted(self._pilots.pilots.items())
+            if pilot.record.state is PilotState.REQUESTED
+            and not (pilot.is_leaving or pilot_id in self._agents.connected)
+            and pilot.start_s is not None
+            and now_s - pilot.start_s >= LATE_S
+        }
+
+    def look(self) -> None:
+        """Log the first such pilot, and again after an agent has connected."""
+        if self._agents.connected:
+            self._is_said = False
+        elif not self._is_said and (late := self.by_node()):
+            LOG.warning("BFT-1314: %s %s", " ".join(list(late.values())[:3]), HINT)
+            self._is_said = True

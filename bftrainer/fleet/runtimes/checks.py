@@ -1,16 +1,16 @@
-"""Checks of a spec that all runtimes share; each raises ``UsageError`` BFT-1305. Pure.
+"""Checks of a spec that all runtimes share; each raises ``UsageError``.
 
 Called by the runtimes.
 """
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from bftrainer.elastic.backend_choice import AUTO, BACKENDS
-from bftrainer.model.batch import LR_RULES, BatchRange
 from bftrainer.model.errors import ExitCode, UsageError
-from bftrainer.model.trainer import TrainerSpec
+from bftrainer.model.trainer import LR_RULES, BatchRange, TrainerSpec
 
 MOST_BATCH, MOST_PER_WORKER = 10**9, 1 << 16
 MAX_WORKERS_PER_NODE = 64  # the agent talks to each of them
@@ -112,3 +112,13 @@ def check_in_place(spec: TrainerSpec) -> None:
             f"{spec.name} is resized in place, without stopping at a checkpoint.",
             "Omit --launch and the checkpoint options, or use --runtime command.",
         )
+
+
+NO_SIGNAL = "none"
+_NOT_HANDLED = (signal.SIGKILL, signal.SIGSTOP)
+
+
+def signal_number(name: str) -> signal.Signals | None:
+    """Return the signal; None for ``none`` and for what no program can handle."""
+    found = signal.Signals.__members__.get(f"SIG{name.upper().removeprefix('SIG')}")
+    return None if found in _NOT_HANDLED else found

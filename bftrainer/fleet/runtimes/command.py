@@ -11,12 +11,13 @@ import dataclasses
 from bftrainer.elastic.protocol import WorkerConfig, to_body
 from bftrainer.fleet.runtimes.base import Resize
 from bftrainer.fleet.runtimes.checks import (
+    NO_SIGNAL,
     check_one_per_node,
     check_paths,
     check_size_and_length,
+    signal_number,
     unusable,
 )
-from bftrainer.fleet.runtimes.signals import NO_SIGNAL, signal_number
 from bftrainer.fleet.wire.messages import StartWorker
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec
 

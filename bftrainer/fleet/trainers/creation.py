@@ -18,7 +18,7 @@ from bftrainer.fleet.generations.restart import KILL_MARGIN_S, RestartMachine
 from bftrainer.fleet.generations.stimuli import LimitsSet, WindUp
 from bftrainer.fleet.runtimes.base import Resize, resize_of
 from bftrainer.fleet.trainers.log_files import FailedTries, log_directory
-from bftrainer.fleet.trainers.outcomes import save_grace_s
+from bftrainer.fleet.trainers.record_updates import save_grace_s
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec
 from bftrainer.site.policy.model import SitePolicy

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from bftrainer.fleet.trainers import lives, record_changes
+from bftrainer.fleet.trainers import record_updates
 from bftrainer.fleet.trainers.creation import Trainer, opened_of
-from bftrainer.fleet.trainers.eligibility import Waiting
 from bftrainer.fleet.trainers.log_files import Known, known_of, log_files
+from bftrainer.fleet.trainers.occupancy import Waiting
 from bftrainer.fleet.trainers.study_news import StudyNews
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
@@ -40,7 +40,7 @@ class TrainerRecords:
         self._clock, self._steady = clock, steady or clock
         self._on_change = on_change
         self.records: dict[str, TrainerRecord] = {
-            r.trainer_id: lives.read(r) for r in journal.trainers()
+            r.trainer_id: record_updates.read(r) for r in journal.trainers()
         }
         self.waiting = Waiting(self.records, clock)
         self.trainers: dict[str, Trainer] = {}
@@ -53,7 +53,7 @@ class TrainerRecords:
 
     def submit_all(self, specs: Sequence[TrainerSpec]) -> tuple[TrainerRecord, ...]:
         """Accept several, all or none; at least one."""
-        asked = [(spec, record_changes.unmet(spec, self.records)) for spec in specs]
+        asked = [(spec, record_updates.unmet(spec, self.records)) for spec in specs]
         records = self._journal.submit_all(asked, self._clock())
         for record in records:
             self.records[record.trainer_id] = record
@@ -125,7 +125,7 @@ class TrainerRecords:
         self, trainer: Trainer, kind: str, payload: object, also: Sequence[TrainerRecord] = ()
     ) -> None:
         body = {"trainer_id": trainer.record.trainer_id, "what": payload}
-        records = [lives.written(record) for record in (trainer.record, *also)]
+        records = [record_updates.written(record) for record in (trainer.record, *also)]
         self._journal.note(kind, body, trainers=records)
         trainer.unwritten = None
         self.news.changed(trainer.record.spec)

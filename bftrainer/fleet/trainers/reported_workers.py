@@ -16,7 +16,7 @@ from types import MappingProxyType
 from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.members import NodeOffer
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, WorkerReport
-from bftrainer.fleet.wire.refused_messages import RefusedMessages
+from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.model.trainer import TrainerRecord
 
 MOST_REGROUPED = 10_000  # generations that agents may have announced without a daemon

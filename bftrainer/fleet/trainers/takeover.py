@@ -15,7 +15,7 @@ from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.adoption import adopt, parked_meanwhile
 from bftrainer.fleet.generations.members import NodeOffer, Parked, Regrouped, Worker, worker_on
-from bftrainer.fleet.trainers import progress
+from bftrainer.fleet.trainers import record_updates
 from bftrainer.fleet.trainers.creation import Trainer
 from bftrainer.fleet.trainers.records import TrainerRecords
 from bftrainer.fleet.trainers.reported_workers import Reports
@@ -125,7 +125,7 @@ class AdoptingTrainers(TrainerRecords):
             "trainer %s: generation %d, %d -> %d nodes, was announced by pilot %s: %s",
             record.trainer_id, done.generation, done.size_before, done.size, done.by, done.reason,
         )  # fmt: skip
-        self._set(trainer, progress.regrouped(record, done, self._clock()))
+        self._set(trainer, record_updates.regrouped(record, done, self._clock()))
         self._write(trainer, "regrouped", done)
 
     @abstractmethod

@@ -31,7 +31,7 @@ from bftrainer.fleet.generations.members import (
 )
 from bftrainer.fleet.runtimes.base import load_runtime
 from bftrainer.fleet.runtimes.config import worker_config
-from bftrainer.fleet.trainers import progress, record_changes, trials
+from bftrainer.fleet.trainers import record_updates
 from bftrainer.fleet.trainers.costs import (
     learn_leaving,
     learn_progress,
@@ -40,22 +40,22 @@ from bftrainer.fleet.trainers.costs import (
     watch_of,
 )
 from bftrainer.fleet.trainers.creation import Trainer, limits_of
-from bftrainer.fleet.trainers.network_cuts import Cuts, all_barred
 from bftrainer.fleet.trainers.occupancy import Occupancy, occupancy_of
-from bftrainer.fleet.trainers.outcomes import (
+from bftrainer.fleet.trainers.quarantine import Quarantine
+from bftrainer.fleet.trainers.record_updates import (
     cancelled,
     cancelling,
     complete,
     last_progress,
     save_grace_s,
 )
-from bftrainer.fleet.trainers.quarantine import Quarantine
 from bftrainer.fleet.trainers.reported_workers import Reports
 from bftrainer.fleet.trainers.rescale_budget import RescaleBudget
 from bftrainer.fleet.trainers.speeds import SpeedBook
 from bftrainer.fleet.trainers.takeover import AdoptingTrainers
+from bftrainer.fleet.trainers.unreachable import Cuts, all_barred
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
-from bftrainer.fleet.wire.refused_messages import RefusedMessages
+from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Replacing
 from bftrainer.model.errors import BftError
@@ -145,7 +145,7 @@ class TrainerBook(AdoptingTrainers):
     def change(self, trainer_id: str, change: TrainerChange) -> TrainerRecord:
         """Hold, release or update a trainer that is not final."""
         trainer = self.trainers[trainer_id]
-        before, new = trainer.record, record_changes.changed(trainer.record, change, self._clock())
+        before, new = trainer.record, record_updates.changed(trainer.record, change, self._clock())
         if new != before:
             self._set(trainer, new)
             if (new.spec.n_min, new.spec.n_max) != (before.spec.n_min, before.spec.n_max):
@@ -160,7 +160,7 @@ class TrainerBook(AdoptingTrainers):
         """Have a trainer leave its nodes and start again, or submit one that has ended anew."""
         record = self.records[trainer_id]
         if record.state.is_final:
-            return self.submit(record_changes.again(record))
+            return self.submit(record_updates.again(record))
         trainer = self.trainers[trainer_id]
         if trainer.machine.has_workers and record.requeued_s is None:
             self._replace(trainer, requeued_s=self._clock())
@@ -313,7 +313,7 @@ class TrainerBook(AdoptingTrainers):
         return trainer if worker is not None else None
 
     def _on_progress(self, trainer: Trainer, said: protocol.Progress, node: str) -> None:
-        record = progress.lived(trainer.record, said)
+        record = record_updates.lived(trainer.record, said)
         if mark_of(said).is_beyond(trainer.machine.failures.row.best):
             self.quarantine.trains(
                 record.trainer_id, self.nodes_of(record.trainer_id)[0], self._clock()
@@ -328,10 +328,10 @@ class TrainerBook(AdoptingTrainers):
         if self.speeds.is_uneven(record.trainer_id):  # a straggler's pace, not its size's
             watch, costs = watch_from(record, said, now_s), record.costs
         trainer.watch = watch
-        self._set(trainer, progress.progressed(record, said, costs, now_s))
+        self._set(trainer, record_updates.progressed(record, said, costs, now_s))
 
     def _on_reported(self, trainer: Trainer, said: protocol.Reported) -> None:
-        new = trials.with_reports(trainer.record, said, self._clock())
+        new = record_updates.with_reports(trainer.record, said, self._clock())
         if new is not trainer.record and not new.state.is_final:
             self._set(trainer, new)
             self.news.changed(new.spec)
@@ -369,7 +369,7 @@ class TrainerBook(AdoptingTrainers):
                     self._on_rescaled(trainer, instruction)
                 case Parked():
                     self._on_parked(trainer, instruction)
-                case Ended() if trials.is_at_rung(trainer.record.spec, instruction):
+                case Ended() if record_updates.is_at_rung(trainer.record.spec, instruction):
                     self._at_rung(trainer, instruction)
                 case Ended():
                     why = complete(trainer.record.spec, instruction)
@@ -409,7 +409,7 @@ class TrainerBook(AdoptingTrainers):
         if not record.failing.count:
             self.quarantine.trains(record.trainer_id, done.nodes, now_s)
         self.budget.on_rescaled(record.trainer_id, done, now_s)
-        self._set(trainer, progress.rescaled(record, done, costs, now_s))
+        self._set(trainer, record_updates.rescaled(record, done, costs, now_s))
         self.rescales.append((record.trainer_id, now_s, done))
         if done.size_before:
             self.pauses += 1
@@ -423,7 +423,7 @@ class TrainerBook(AdoptingTrainers):
             return
         self.speeds.forget(record.trainer_id)
         trainer.is_saved = parked.is_saved
-        self._set(trainer, progress.parked(record, parked, self._clock()))
+        self._set(trainer, record_updates.parked(record, parked, self._clock()))
         self._write(trainer, "parked", parked)
         self._on_change()
 
@@ -432,7 +432,7 @@ class TrainerBook(AdoptingTrainers):
         trainer_id = trainer.record.trainer_id
         self.speeds.forget(trainer_id)
         self.budget.forget(trainer_id)
-        self._set(trainer, trials.at_rung(trainer.record, done, self._clock()))
+        self._set(trainer, record_updates.at_rung(trainer.record, done, self._clock()))
         self._write(trainer, "rung", done)
         self._go_on(trainer)
         self._on_change()
@@ -478,7 +478,7 @@ class TrainerBook(AdoptingTrainers):
             ended_s=self._clock(),
             progress=last_progress(record.progress, trainer.machine),
         )
-        freed = record_changes.freed(trainer.record, self.records.values())
+        freed = record_updates.freed(trainer.record, self.records.values())
         for other in freed:
             self._set(self.trainers[other.trainer_id], other)
         self._write(trainer, state.value, {"reason": reason}, freed)

@@ -11,8 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bftrainer.fleet.wire.keys import Z85_KEY_CHARS
-from bftrainer.fleet.wire.private import read_private, write_private
+from bftrainer.fleet.wire.keys import Z85_KEY_CHARS, read_private, write_private
 from bftrainer.model.errors import UsageError
 
 # Not written while they have their defaults: agents of releases before do not know them.

@@ -22,9 +22,13 @@ from bftrainer.fleet.wire.messages import (
     decode_to_agent,
     encode,
 )
-from bftrainer.fleet.wire.pump import SocketPump, has_input
-from bftrainer.fleet.wire.refused_messages import RefusedMessages
-from bftrainer.fleet.wire.router import FRAME_OVERHEAD_BYTES, QUEUED_MESSAGES
+from bftrainer.fleet.wire.router import (
+    FRAME_OVERHEAD_BYTES,
+    QUEUED_MESSAGES,
+    RefusedMessages,
+    SocketPump,
+    has_input,
+)
 
 LOG = logging.getLogger("bftrainer.wire")
 

@@ -19,7 +19,7 @@ from bftrainer.fleet.wire.listener import (
     place_of,
 )
 from bftrainer.model.errors import BftError
-from bftrainer.model.findings import Finding, Measured, Weight
+from bftrainer.model.site import Finding, Measured, Weight
 
 _CHOSEN = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

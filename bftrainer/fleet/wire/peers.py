@@ -1,16 +1,20 @@
-"""Questions and answers between agents, for members of common rosters only.
+"""Messages between agents: members of common rosters, and the way to the daemon.
 
 Each agent has a peer socket, whose endpoint and public key are in every roster, so that
 survivors find each other while no daemon is running. Used by ``trainers.agent``; ``ask`` is the
 client side. Agents of an earlier release do not know the questions about regrouping and stay
 silent, so a trainer with such a member is not re-formed without it.
+
+Agents fail one by one; most of them at once fall silent only if the path to the daemon is broken,
+or if their nodes lost power, which the batch system notices, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import zmq
@@ -29,8 +33,7 @@ from bftrainer.elastic.control import key_of
 from bftrainer.elastic.protocol import Commit
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.messages import MAX_LISTED, SCHEMA, Count, Name, Strict, Words
-from bftrainer.fleet.wire.pump import SocketPump, has_input
-from bftrainer.fleet.wire.router import CurveRouter, Origin
+from bftrainer.fleet.wire.router import CurveRouter, Origin, SocketPump, has_input
 
 MAX_PEER_MESSAGE_BYTES = 4 * 1024 * 1024  # a survey carries rosters
 
@@ -252,3 +255,46 @@ async def refuses(endpoint: str, timeout_s: float) -> bool | None:
         return None
     writer.close()
     return False
+
+
+QUIET = 0.6  # of the timeout: agents that one cut silenced differ by a heartbeat
+
+
+@dataclass(slots=True, kw_only=True)
+class Reach:
+    """Agents that the daemon cannot reach although nothing says that they are lost."""
+
+    timeout_s: float
+    away: set[str] = field(default_factory=set)  # pilots
+    since_s: float | None = None  # when the first of them was not heard any more
+    _back_s: float | None = None  # since when most are heard again
+
+    def is_cut_off(self, ages_s: Iterable[float]) -> bool:
+        """Whether two or more agents, and more than half of all, are silent.
+
+        Args:
+            ages_s: how long ago each connected agent was heard.
+        """
+        ages = list(ages_s)
+        gone = len(self.away) + sum(age_s > QUIET * self.timeout_s for age_s in ages)
+        return gone >= 2 and 2 * gone > len(self.away) + len(ages)
+
+    def left(self, pilot_id: str, heard_s: float) -> None:
+        """An agent was last heard then; it is away from now on."""
+        self.away.add(pilot_id)
+        self.since_s = heard_s if self.since_s is None else min(self.since_s, heard_s)
+
+    def drop(self, pilot_ids: Collection[str]) -> None:
+        """These are back, or lost."""
+        self.away.difference_update(pilot_ids)
+        if not self.away:
+            self.since_s = self._back_s = None
+
+    def lost(self, ages_s: Iterable[float], now_s: float) -> list[str]:
+        """Return those that did not come back although most others did ``timeout_s`` ago."""
+        if not self.away or self.is_cut_off(ages_s):
+            self._back_s = None
+            return []
+        if self._back_s is None:
+            self._back_s = now_s
+        return sorted(self.away) if now_s - self._back_s > self.timeout_s else []

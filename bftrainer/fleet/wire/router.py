@@ -1,5 +1,12 @@
 """A CURVE-protected ROUTER socket in the asyncio event loop.
 
+Used by all sockets of ``bftrainer.fleet.wire`` instead of ``zmq.asyncio``, because the order in
+which sockets are drained matters (see ``router``).
+
+Used wherever messages are received: the daemon's server (and the parts that judge agents'
+reports), agents' peer sockets and copy holders, and their sockets to workers. ``/metrics`` shows
+the daemon's ``counts``.
+
 ``is_allowed`` decides which public keys may connect; authenticated frames are delivered to
 ``on_frame``, broken connections to ``on_gone``. Frames of unknown keys are dropped. Base of the
 daemon's server and the agents' peer sockets.
@@ -7,23 +14,117 @@ daemon's server and the agents' peer sockets.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import zmq
 import zmq.utils.z85
 from zmq.utils.monitor import parse_monitor_message
 
 from bftrainer.batch.addresses import ANY, endpoint_at, numeric
+from bftrainer.elastic.fields import in_one_line
 from bftrainer.elastic.ports import listen_within
 from bftrainer.fleet.wire.dead_paths import HANDSHAKE_LIMIT_MS, close_when_dead
 from bftrainer.fleet.wire.keys import KeyPair
-from bftrainer.fleet.wire.pump import SocketPump, has_input
-from bftrainer.fleet.wire.refused_messages import RefusedMessages
 from bftrainer.model.errors import BftError
+
+
+class SocketPump:
+    """Calls ``drain`` in the loop while ``socket`` has messages.
+
+    ZeroMQ's file descriptor is edge-triggered and *any* call on the socket can consume the
+    edge, so the state is checked again after each ``drain`` and, by ``poke``, after each send.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], drain: Callable[[], None]) -> None:
+        self._socket = socket
+        self._drain = drain
+        self._loop = asyncio.get_running_loop()
+        self._fd: int = _option(socket, zmq.FD)
+        self._again: asyncio.Handle | None = None
+        self._loop.add_reader(self._fd, self._wake)
+        self.poke()
+
+    def poke(self) -> None:
+        """Schedule ``drain`` if messages are waiting; call this after every send."""
+        if self._again is None and has_input(self._socket):
+            self._again = self._loop.call_soon(self._wake)
+
+    def close(self) -> None:
+        """Stop watching; does not close the socket."""
+        self._loop.remove_reader(self._fd)
+        if self._again is not None:
+            self._again.cancel()
+
+    def _wake(self) -> None:
+        self._again = None
+        if self._socket.closed:
+            return
+        try:
+            self._drain()
+        finally:  # an error in a callback must not lose the edge
+            if not self._socket.closed:
+                self.poke()
+
+
+def has_input(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message can be read at once."""
+    return bool(_option(socket, zmq.EVENTS) & zmq.POLLIN)
+
+
+def _option(socket: zmq.Socket[bytes], option: int) -> int:
+    value: Any = socket.getsockopt(option)
+    return int(value)
+
+
+LOG_EVERY_S = 10.0  # a flood must not fill the disk
+
+
+class RefusedMessages:
+    """Counters; logs at most one line per kind in ``LOG_EVERY_S``. Thread-safe."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self.counts: Counter[str] = Counter()
+        self._log = log
+        self._clock = clock
+        self._logged_s: dict[str, float] = {}
+
+    def refuse(
+        self,
+        kind: str,
+        whom: str,
+        why: object,
+        *,
+        code: str = "BFT-1301",
+        level: int = logging.WARNING,
+        has_traceback: bool = False,
+    ) -> None:
+        """Count a refused message.
+
+        Args:
+            kind: label of the metric.
+            whom: the sender.
+            why: may quote the message.
+            code: of the log line.
+            level: of the log line.
+            has_traceback: log the exception being handled.
+        """
+        self.counts[kind] += 1
+        now_s = self._clock()
+        if now_s - self._logged_s.get(kind, now_s - LOG_EVERY_S) >= LOG_EVERY_S:
+            self._logged_s[kind] = now_s
+            self._log.log(
+                level, "%s: message from %s dropped (%s, %d so far): %s",
+                code, whom, kind, self.counts[kind], in_one_line(str(why)),
+                exc_info=has_traceback,
+            )  # fmt: skip
+
 
 LOG = logging.getLogger("bftrainer.wire")
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"

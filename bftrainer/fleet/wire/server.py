@@ -30,9 +30,8 @@ from bftrainer.fleet.wire.messages import (
     decode_from_agent,
     encode,
 )
-from bftrainer.fleet.wire.reach import Reach
-from bftrainer.fleet.wire.refused_messages import RefusedMessages
-from bftrainer.fleet.wire.router import CurveRouter, Origin
+from bftrainer.fleet.wire.peers import Reach
+from bftrainer.fleet.wire.router import CurveRouter, Origin, RefusedMessages
 from bftrainer.model.errors import BftError
 
 LOG = logging.getLogger("bftrainer.wire")

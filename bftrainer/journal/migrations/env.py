@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from bftrainer.journal.schema import metadata
+from bftrainer.journal.projection import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from bftrainer import __version__
 from bftrainer.batch.traces.errors import unreadable
-from bftrainer.lab.compare.arena import Arena
+from bftrainer.lab.compare.arenas import Arena
 from bftrainer.lab.compare.table import HEADERS, HOUR_S, Plays, Row, cells, rows_of
 from bftrainer.lab.report.page import STYLE
-from bftrainer.study.plots.canvas import matplotlib, new_canvas
+from bftrainer.study.plots.style import matplotlib, new_canvas
 
 OTHERWISE = "leave --report out"
 FIGURES = (  # field of Score, unit, axis

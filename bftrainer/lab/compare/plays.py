@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bftrainer.lab.compare.arena import Arena, Score
+from bftrainer.lab.compare.arenas import Arena, Score
 from bftrainer.lab.parallel import play_each
 
 Key = tuple[str, str, int]  # arena, policy, seed

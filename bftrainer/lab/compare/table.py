@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from statistics import mean, stdev
 from typing import Any
 
-from bftrainer.lab.compare.arena import Arena, Score
+from bftrainer.lab.compare.arenas import Arena, Score
 
 SCHEMA = "bftrainer/lab/compare/1"
 HEADERS = (

@@ -1,4 +1,4 @@
-"""What the reproduction of a paper consists of.
+"""The parts of a paper's reproduction; papers are found by their folder.
 
 A ``Paper`` chooses a scenario (what is replayed), and names its results. A result says which
 replays it needs and computes its findings from their records. Replays are asked for by value, so
@@ -7,11 +7,14 @@ results that need the same replay share it.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from bftrainer.lab import papers
 from bftrainer.lab.papers.findings import Reproduced
 from bftrainer.model.errors import UsageError
 
@@ -93,3 +96,21 @@ class Paper:
                 "BFT-4160", f"There is no result called {name[:60]!r}.", f"Use {', '.join(known)}."
             )
         return tuple(r for r in self.results if not wanted or r.result_id in wanted)
+
+
+def names() -> list[str]:
+    """Return the names of all papers, sorted; imports none of them."""
+    return sorted(found.name for found in pkgutil.iter_modules(papers.__path__) if found.ispkg)
+
+
+def about(name: str) -> str:
+    """Return the docstring of a paper's package; imports no more than that."""
+    return importlib.import_module(f"{papers.__name__}.{name}").__doc__ or ""
+
+
+def load(name: str) -> Paper:
+    """Return a paper by its name."""
+    paper = importlib.import_module(f"{papers.__name__}.{name}.paper").PAPER
+    if not isinstance(paper, Paper):
+        raise TypeError(f"{papers.__name__}.{name}.paper:PAPER is not a Paper")
+    return paper

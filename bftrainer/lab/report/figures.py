@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bftrainer.batch.traces.fragments import HOUR_S
-from bftrainer.lab.report.windows import (
+from bftrainer.lab.report.tables import (
     edges_of,
     hours_of,
     nodes_offered,

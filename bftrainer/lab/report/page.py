@@ -17,12 +17,10 @@ from typing import Any
 from bftrainer import __version__
 from bftrainer.batch.traces.errors import unreadable
 from bftrainer.lab.report.figures import FIGURES, Figure
-from bftrainer.lab.report.setup import Setup
-from bftrainer.lab.report.tables import check_place
-from bftrainer.lab.report.words import WORDS, label_of, shown_value
+from bftrainer.lab.report.tables import WORDS, Setup, check_place, label_of, shown_value
 from bftrainer.lab.simulator.session import ReplayRun
 from bftrainer.model.errors import UsageError
-from bftrainer.study.plots.canvas import matplotlib, new_canvas
+from bftrainer.study.plots.style import matplotlib, new_canvas
 
 OTHERWISE = "leave --report out"
 ENDINGS = (".html", ".png")

@@ -1,6 +1,11 @@
-"""Replays as documents: JSON for programs, CSV for spreadsheets, rows for a terminal.
+"""Replays as documents, tables and words: figures of merit, windows of time, captions.
+
+The formulas are in docs/design/simulator.md.
 
 ``ReplayRun``s come in, plain data go out; ``bftrainer simulate`` writes them.
+
+As in Fig. 10 of the BFTrainer paper each window has its own U: the samples processed in it,
+divided by those that its mean number of idle nodes would have processed.
 """
 
 from __future__ import annotations
@@ -9,14 +14,141 @@ import csv
 import dataclasses
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bftrainer.batch.traces.errors import unreadable
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments, Times
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.report.setup import Setup
-from bftrainer.lab.report.words import WORDS, label_of, shown_value
-from bftrainer.lab.simulator.session import ReplayRun, job_nodes
+from bftrainer.lab.simulator.history import RunningSums
+from bftrainer.lab.simulator.metrics import Metrics, static_outcome
+from bftrainer.lab.simulator.session import Choices, ReplayRun, job_nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The source of the runs."""
+
+    trace: str  # as the user named it
+    workload: str
+    costs: str
+    command: str  # repeats these runs
+
+    def sentence(self, runs: Sequence[ReplayRun]) -> str:
+        """Return trace, workload and choices in words."""
+        run = runs[0]
+        outcome, choices = run.outcome, run.choices
+        name, trace = Path(self.trace).name, outcome.trace
+        text = (
+            f"Trace {name}: {len(trace.names):,} nodes, {trace.duration_s / HOUR_S:,.4g} h, "
+            f"{run.metrics.events:,} events, N_eq {run.metrics.n_eq:,.1f}. "
+            f"Workload {self.workload}: {len(outcome.trainers):,} trainers, P_jmax "
+            f"{choices.p_jmax}, T_fwd {choices.t_fwd_s:g} s, "
+            f"objective {choices.objective.value}, "
+            f"costs {self._costs(choices)}, seed {choices.seed}."
+        )
+        jobs = [r for r in runs if not load_policy(r.choices.policy).traits.rescales]
+        if jobs:
+            nodes = job_nodes(trace, jobs[0].choices)
+            text += f" A job of {jobs[0].choices.policy} asks for {nodes} node{'s' * (nodes > 1)}."
+        return text
+
+    def _costs(self, choices: Choices) -> str:
+        polls = "" if choices.poll_s is None else f", a poll each {choices.poll_s:g} s"
+        return self.costs if choices.costs is None else f"{self.costs} ({choices.costs}{polls})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """Name and unit of a figure of merit; ``form`` is the format of its number."""
+
+    label: str
+    unit: str = ""
+    form: str = ",.0f"
+    meaning: str = ""
+
+
+SHARE, MEAN, COUNT = ".2%", ",.2f", ",.0f"
+
+WORDS: Mapping[str, Word] = {
+    "utilization": Word(label="utilization U", form=".4f", meaning="A_e / A_s (section 4.1)"),
+    "n_eq": Word(label="N_eq", unit="nodes", form=MEAN, meaning="mean size of the pool (eq. 18)"),
+    "a_e": Word(label="A_e", unit="samples", form=".4g", meaning="processed on the fragments"),
+    "a_s": Word(
+        label="A_s",
+        unit="samples",
+        form=".4g",
+        meaning="what N_eq nodes that are always there would process",
+    ),
+    "resource_integral_node_h": Word(
+        label="resource integral", unit="node-hours", form=",.1f", meaning="eq. 17"
+    ),
+    "node_share_training": Word(
+        label="of it training", form=SHARE, meaning="node-time in which a worker trained"
+    ),
+    "node_share_held": Word(
+        label="of it held", form=SHARE, meaning="node-time with a pilot (physical costs)"
+    ),
+    "cost_preemption": Word(
+        label="lost to preemptions", form=SHARE, meaning="share of A_s: nodes taken back"
+    ),
+    "cost_rescale": Word(
+        label="lost to rescales", form=SHARE, meaning="share of A_s: sizes changed by decision"
+    ),
+    "cost_unused": Word(label="unused", form=SHARE, meaning="share of A_s: the rest of 1 - U"),
+    "events": Word(label="events", meaning="instants at which the pool changes"),
+    "decisions": Word(label="decisions"),
+    "rescales": Word(label="rescales", meaning="changes of size by decision, starts included"),
+    "preemptions": Word(label="preemptions", meaning="trainer and event, whatever it lost"),
+    "pilots_per_first_step": Word(
+        label="pilots per first step",
+        form=MEAN,
+        meaning="requested, by those whose node made a first step (physical costs)",
+    ),
+    "submitted": Word(label="trainers submitted"),
+    "completed": Word(label="trainers completed"),
+    "runtime_mean_s": Word(
+        label="runtime, mean", unit="s", meaning="first start to end, of the completed"
+    ),
+    "runtime_median_s": Word(label="runtime, median", unit="s"),
+    "queue_time_mean_s": Word(
+        label="queue time, mean", unit="s", meaning="submission to first start, of the started"
+    ),
+    "queue_time_max_s": Word(label="queue time, longest", unit="s"),
+    "jct_mean_s": Word(
+        label="completion time, mean", unit="s", meaning="submission to end, of the completed"
+    ),
+    "jct_median_s": Word(label="completion time, median", unit="s"),
+    "jct_p90_s": Word(label="completion time, p90", unit="s"),
+    "jain_index": Word(
+        label="Jain's index", form=".3f", meaning="of mean rates, each by that on one node"
+    ),
+    "slowdown_mean": Word(
+        label="slowdown, mean", form=MEAN, meaning="runtime by that at the equal static share"
+    ),
+    "slowdown_max": Word(label="slowdown, largest", form=MEAN),
+    "decision_ms_mean": Word(
+        label="decision, mean", unit="ms", form=".3f", meaning="by the wall clock"
+    ),
+    "decision_ms_p50": Word(label="decision, p50", unit="ms", form=".3f"),
+    "decision_ms_p99": Word(label="decision, p99", unit="ms", form=".3f"),
+    "decision_ms_max": Word(label="decision, longest", unit="ms", form=".3f"),
+}
+
+
+def label_of(name: str) -> str:
+    """Return a figure's name with its unit."""
+    word = WORDS[name]
+    return f"{word.label} ({word.unit})" if word.unit else word.label
+
+
+def shown_value(metrics: Metrics, name: str) -> str:
+    """Return a figure's number for readers; a dash if there is none."""
+    value = getattr(metrics, name)
+    return "-" if value is None else format(value, WORDS[name].form)
 
 
 def document(run: ReplayRun, setup: Setup, selection: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,3 +202,58 @@ def write_csv(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
 def comparison(runs: Sequence[ReplayRun]) -> list[tuple[str, ...]]:
     """Return one row per figure of merit, one column per replay."""
     return [(label_of(name), *[shown_value(run.metrics, name) for run in runs]) for name in WORDS]
+
+
+WIDTHS_H = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0, 24.0)  # widths that readers expect
+
+
+def window_h(trace: Fragments, most: int) -> float:
+    """Return the smallest usual width that gives at most so many windows."""
+    hours = trace.duration_s / HOUR_S
+    return next((width for width in WIDTHS_H if hours <= width * most), hours / most)
+
+
+def edges_of(trace: Fragments, hours: float) -> Times:
+    """Return the edges of windows of so many hours; the last one may be shorter."""
+    begin_s, end_s = trace.span_s
+    edges: Times = np.append(np.arange(begin_s, end_s - 1e-6, hours * HOUR_S), end_s)
+    return edges
+
+
+def hours_of(edges_s: Times) -> Times:
+    """Return the edges in hours from the start."""
+    hours: Times = (edges_s - edges_s[0]) / HOUR_S
+    return hours
+
+
+def nodes_offered(trace: Fragments, edges_s: Times) -> Times:
+    """Return the mean size of the pool in each window."""
+    changes = trace.pool_changes()
+    at_s = np.append(changes.at_s, trace.span_s[1])
+    so_far = np.concatenate(([0.0], np.cumsum(changes.pool_sizes() * np.diff(at_s))))
+    offered: Times = np.diff(np.interp(edges_s, at_s, so_far)) / np.diff(edges_s)
+    return offered
+
+
+def nodes_training(run: ReplayRun, edges_s: Times) -> Times:
+    """Return the mean number of training nodes in each window."""
+    return _gained(run, edges_s, [n.node_s_training for n in run.history.notes]) / np.diff(edges_s)
+
+
+def utilization(run: ReplayRun, edges_s: Times) -> Times:
+    """Return U of each window; NaN where no node was idle."""
+    processed = _gained(run, edges_s, [n.processed for n in run.history.notes])
+    offered, width_s = nodes_offered(run.outcome.trace, edges_s), np.diff(edges_s)
+    found = np.full(len(processed), np.nan)
+    for k, (n_eq, span_s) in enumerate(zip(offered.tolist(), width_s.tolist(), strict=True)):
+        static = static_outcome(run.outcome, n_eq, span_s)
+        if static > 0:
+            found[k] = processed[k] / static
+    return found
+
+
+def _gained(run: ReplayRun, edges_s: Times, sums: list[float]) -> Times:
+    """Return the growth of a sum in each window, linear between two notes."""
+    notes: tuple[RunningSums, ...] = run.history.notes
+    at_s = [run.outcome.trace.span_s[0], *(note.at_s for note in notes)]
+    return np.diff(np.interp(edges_s, at_s, [0.0, *sums]))

@@ -42,7 +42,7 @@ class Choices:
     seed: int = 1
     slow: Injection | None = None  # nodes that are slow for anyone; with physical costs only
     straggler_threshold: float = 0.8  # of the decision; 0: stragglers stay
-    runs_as_submitter: bool = False  # pilots, with physical costs only (bftrainer.decide.swaps)
+    runs_as_submitter: bool = False  # pilots, with physical costs only (bftrainer.decide.claims)
     half_life_s: float | None = None  # of fair share; None: first come, first served
     limits: Limits = field(default_factory=Limits)
     blackouts: tuple[str, ...] = ()  # windows of the policy

@@ -17,9 +17,25 @@ from operator import attrgetter
 from typing import Protocol
 
 from bftrainer.lab.site.jobs import Job, JobSpec, Preemptable
-from bftrainer.lab.site.neighbour import Neighbour
 from bftrainer.lab.site.nodesets import NodeSet, lowest, neighbours
 from bftrainer.lab.site.timeline import Timeline
+
+
+class Neighbour(Protocol):
+    """Who has preemptable jobs on the machine, and is told what Slurm tells."""
+
+    def submitted(self, job: Job) -> None:
+        """A user submits an ordinary job."""
+
+    def ended(self, job: Job) -> None:
+        """An ordinary job has ended."""
+
+    def started(self, mine: Preemptable) -> None:
+        """Slurm has started a job of the neighbour's."""
+
+    def gone(self, mine: Preemptable, *, is_preempted: bool) -> None:
+        """It has ended: cancelled, at its limit, or preempted."""
+
 
 PREEMPT_S = 0.1  # from the signal to the start of who preempts (measured, main scheduler)
 Action = Callable[[], None]

@@ -13,8 +13,8 @@ from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import Context, Decided, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.dl2 import Options
-from bftrainer.lab.teach.batches import Step
-from bftrainer.lab.teach.episode import Episode
+from bftrainer.lab.teach.episodes import Episode
+from bftrainer.lab.teach.learner import Step
 from bftrainer.lab.teach.lessons import steps_of
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionRecord

@@ -1,4 +1,4 @@
-"""Trains a network: by the steps of another scheduler, and by what its own steps led to.
+"""Trains a network: by the steps of another scheduler, and by what its own lead to.
 
 Warm-up is DL2's (arXiv 1909.06040, section 4.2), cross-entropy against another scheduler's steps;
 ``smooth`` mixes in a uniform share, without which the network is so sure of itself that nothing
@@ -8,14 +8,125 @@ else is ever tried. ``improve`` is the clipped policy gradient of PPO (Schulman 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from bftrainer.decide.policies.dl2_network import Array, Network, probabilities
-from bftrainer.lab.teach.batches import Batch
-from bftrainer.lab.teach.gradient import forward
+from bftrainer.decide.policies.dl2_network import Array, Mask, Network, probabilities
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """One step of an allocation: what was seen, and what was, or should be, done."""
+
+    rows: Array  # (J, F)
+    mask: Mask  # (J K + 1,), actions that fit
+    wanted: Array  # (J K + 1,), probabilities that sum to 1; of a step taken 1 at the action
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """N steps, padded with empty places to J trainers."""
+
+    rows: Array  # (N, J, F)
+    present: Array  # (N, J), 1 or 0
+    mask: Mask  # (N, J K + 1)
+    wanted: Array  # (N, J K + 1)
+
+    def __len__(self) -> int:
+        """Return N."""
+        return len(self.rows)
+
+    def take(self, chosen: Sequence[int] | np.ndarray) -> Batch:
+        """Return some of the steps."""
+        return Batch(
+            rows=self.rows[chosen],
+            present=self.present[chosen],
+            mask=self.mask[chosen],
+            wanted=self.wanted[chosen],
+        )
+
+
+def batch_of(steps: Sequence[Step]) -> Batch:
+    """Pad steps to the most trainers that one of them has."""
+    features = steps[0].rows.shape[1]
+    places = max(1, *(len(step.rows) for step in steps))
+    per_row = max((len(s.mask) - 1) // len(s.rows) for s in steps if len(s.rows))
+    n_actions = places * per_row + 1
+    rows = np.zeros((len(steps), places, features))
+    present = np.zeros((len(steps), places))
+    mask = np.zeros((len(steps), n_actions), bool)
+    wanted = np.zeros((len(steps), n_actions))
+    for i, step in enumerate(steps):
+        n_rows, n_masked = len(step.rows), len(step.mask) - 1
+        rows[i, :n_rows], present[i, :n_rows] = step.rows, 1.0
+        mask[i, :n_masked], mask[i, -1] = step.mask[:-1], step.mask[-1]
+        wanted[i, :n_masked], wanted[i, -1] = step.wanted[:-1], step.wanted[-1]
+    return Batch(rows=rows, present=present, mask=mask, wanted=wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pass:
+    """A pass through the network, with what its gradient needs."""
+
+    network: Network
+    batch: Batch
+    pool: Array  # (N, F + 1)
+    first: Array  # (N, J, W), after the first layer
+    second: Array  # (N, J, W)
+    scores: Array  # (N, J K + 1)
+
+    def gradient(self, by_scores: Array) -> dict[str, Array]:
+        """Return the loss's derivative by every number.
+
+        Args:
+            by_scores: (N, J K + 1), its derivative by each score.
+        """
+        net, rows = self.network, self.batch.rows
+        n_steps, places, features = rows.shape
+        width = len(net.bias_in)
+        by_out = by_scores[:, :-1].reshape(n_steps * places, net.actions)
+        by_void = by_scores[:, -1]
+        by_second = (by_out @ net.out.T) * (self.second.reshape(-1, width) > 0.0)
+        by_first = (by_second @ net.inner.T) * (self.first.reshape(-1, width) > 0.0)
+        by_pool = by_first.reshape(n_steps, places, width).sum(1)
+        return {
+            "row_in": rows.reshape(-1, features).T @ by_first,
+            "pool_in": self.pool.T @ by_pool,
+            "bias_in": by_first.sum(0),
+            "inner": self.first.reshape(-1, width).T @ by_second,
+            "bias_inner": by_second.sum(0),
+            "out": self.second.reshape(-1, width).T @ by_out,
+            "bias_out": by_out.sum(0),
+            "void": self.pool.T @ by_void,
+            "bias_void": by_void.sum(keepdims=True),
+        }
+
+
+def forward(network: Network, batch: Batch) -> Pass:
+    """Score the actions of every step."""
+    rows = batch.rows
+    n_steps, places, features = rows.shape
+    width = len(network.bias_in)
+    pool = np.concatenate([rows.sum(1), batch.present.sum(1, keepdims=True)], 1) / network.window
+    shared = pool @ network.pool_in + network.bias_in
+    first = (rows.reshape(-1, features) @ network.row_in).reshape(n_steps, places, width)
+    first = np.maximum(first + shared[:, None], 0.0)
+    second = np.maximum(first.reshape(-1, width) @ network.inner + network.bias_inner, 0.0)
+    scores = np.empty((n_steps, places * network.actions + 1))
+    scores[:, :-1] = (second @ network.out + network.bias_out).reshape(n_steps, -1)
+    scores[:, -1] = pool @ network.void + network.bias_void[0]
+    return Pass(
+        network=network,
+        batch=batch,
+        pool=pool,
+        first=first,
+        second=second.reshape(n_steps, places, width),
+        scores=scores,
+    )
+
 
 CLIP = 0.2
 TINY = 1e-12

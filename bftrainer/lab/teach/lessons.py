@@ -16,7 +16,7 @@ from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, T
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.dl2 import Filling, Options
 from bftrainer.decide.policies.dl2_network import Array, Mask
-from bftrainer.lab.teach.batches import Step
+from bftrainer.lab.teach.learner import Step
 from milp.problem import Problem
 
 

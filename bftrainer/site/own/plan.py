@@ -1,17 +1,22 @@
-"""What a user's own daemon is started with, and why: site and wish -> policy. Pure.
+"""The plan of a user's own daemon: site and wish -> policy, with reasons.
 
 The policy is an ordinary one (docs/reference/policy.md). It promises nothing to other users:
 there the batch system's preemption is the rule.
+
+Implemented by ``slurm_plugins.own_site``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from bftrainer.model.errors import UsageError
-from bftrainer.model.own_site import NodeLimit, OwnSite, Wish
+from bftrainer.model.plugins import load_plugin
+from bftrainer.model.site import DaemonJob, NodeLimit, OwnSite, Wish
 
 DEFAULT_NODES = 8
 DEFAULT_TIME_LIMIT_S = 4 * 3600.0
@@ -119,3 +124,29 @@ def _time_limit(site: OwnSite, wish: Wish) -> Chosen:
 
 def _grace(site: OwnSite) -> Mapping[str, float]:
     return {"grace_s": site.grace_s} if site.grace_s else {}
+
+
+ENTRY_POINT_GROUP = "bftrainer.own_sites"
+
+
+class OwnSites(Protocol):
+    """A cluster as one user may use it."""
+
+    def examine(self, wish: Wish) -> OwnSite:
+        """Read the site; raise ``BftError`` (BFT-128x) where a daemon cannot work."""
+
+    def submit_daemon(self, argv: Sequence[str], out: Path, wish: Wish) -> DaemonJob:
+        """Run the daemon in a small batch job that is requeued when it ends before the daemon."""
+
+    def find_daemon(self) -> DaemonJob | None:
+        """Return that job, if there is one."""
+
+    def cancel_daemon(self, job_id: str) -> None:
+        """Cancel that job."""
+
+
+def load(batch_system: str) -> OwnSites:
+    """Return the plug-in of a batch system; BFT-1201 if there is none."""
+    create = load_plugin(ENTRY_POINT_GROUP, batch_system, what="batch system", code="BFT-1201")
+    found: OwnSites = create()
+    return found

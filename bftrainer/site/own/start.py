@@ -14,9 +14,9 @@ from pathlib import Path
 
 from bftrainer.batch import process
 from bftrainer.model.errors import BftError, ExitCode
-from bftrainer.model.own_site import Wish
+from bftrainer.model.site import Wish
 from bftrainer.model.views import StatusView
-from bftrainer.site.own.site import OwnSites
+from bftrainer.site.own.plan import OwnSites
 
 START_TIMEOUT_S = 60.0
 POLICY_NAME, PREAMBLE_NAME = "policy.yaml", "preamble.sh"

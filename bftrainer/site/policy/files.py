@@ -1,15 +1,18 @@
-"""Reads the files of a policy: which they are, who may have written them, and their text."""
+"""Reads the files of a policy, and those that its options name."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from bftrainer.batch.batch_system import OptionError, OptionProblem
+from bftrainer.model.plugins import CONTENT, content_of
+from bftrainer.site.policy.document import MAX_BYTES
 from bftrainer.site.policy.problems import MAX_PROBLEMS, PolicyErrors, PolicyProblem
-from bftrainer.site.policy.yaml_bounds import MAX_BYTES
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -137,3 +140,44 @@ def _text(path: Path, data: bytes) -> str:
     if told := list(itertools.islice(problems, MAX_PROBLEMS + 1)):
         raise PolicyErrors(path, told)
     return text
+
+
+MOST_BYTES = 1_000_000
+
+
+def with_files(names: tuple[str, ...], given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return options in which files are replaced by what they hold.
+
+    Args:
+        names: of the options that name files.
+        given: the options; a content that is there already stays.
+        folder: of the policy file, which relative paths begin from.
+
+    Raises:
+        OptionError: BFT-3053, a file cannot be read.
+    """
+    found = dict(given)
+    for name in names:
+        value = given.get(name)
+        if isinstance(value, str) and value and not value.startswith(CONTENT):
+            found[name] = content_of(_read(name, folder / value))
+    return found
+
+
+def _read(name: str, path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise _unreadable_option(
+            name, path, getattr(error, "strerror", None) or str(error)
+        ) from error
+    if len(content) > MOST_BYTES:
+        raise _unreadable_option(name, path, f"it has more than {MOST_BYTES} bytes")
+    return content
+
+
+def _unreadable_option(name: str, path: Path, why: str) -> OptionError:
+    cause = f"Option {name!r} names the file {path}, which cannot be read: {why}."
+    problem = OptionProblem(path=(name,), cause=cause, next_step="Name a file that exists.")
+    return OptionError("BFT-3053", [problem])

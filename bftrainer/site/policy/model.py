@@ -13,16 +13,20 @@ from typing import Any, Self
 from pydantic import ConfigDict, model_validator
 
 from bftrainer.model.canonical import digest
-from bftrainer.site.policy.groups.daemon import DaemonSettings, LogLevel
-from bftrainer.site.policy.groups.decision import DecisionSettings, SiteObjective
-from bftrainer.site.policy.groups.fairness import FairnessSettings
-from bftrainer.site.policy.groups.hours import HourSettings
-from bftrainer.site.policy.groups.network import NetworkSettings
-from bftrainer.site.policy.groups.nodes import NodeSettings
-from bftrainer.site.policy.groups.ordinary_jobs import OrdinaryJobSettings
-from bftrainer.site.policy.groups.pilots import PilotSettings
-from bftrainer.site.policy.groups.trainers import TrainerSettings
-from bftrainer.site.policy.groups.users import UserSettings
+from bftrainer.site.policy.keys import (
+    DaemonSettings,
+    DecisionSettings,
+    FairnessSettings,
+    HourSettings,
+    LogLevel,
+    NetworkSettings,
+    NodeSettings,
+    OrdinaryJobSettings,
+    PilotSettings,
+    SiteObjective,
+    TrainerSettings,
+    UserSettings,
+)
 
 __all__ = [
     "REMOVED",

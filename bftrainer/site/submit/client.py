@@ -7,6 +7,7 @@ threads. The helper is a Unix socket of systemd's, or a command line that starts
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import socket
 import time
@@ -14,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bftrainer.batch import process
-from bftrainer.batch.batch_system import PilotRequest
-from bftrainer.model.errors import BatchSystemError
+from bftrainer.batch.batch_system import BatchSystem, PilotRequest
+from bftrainer.model.errors import BatchSystemError, BftError, ExitCode
+from bftrainer.site.policy.model import SitePolicy
 from bftrainer.site.submit.helper import LIMIT_S, MOST_BYTES
 
 PATIENCE_S = LIMIT_S + 5.0
@@ -144,3 +146,28 @@ def _unreachable(where: str, why: str) -> BatchSystemError:
         f"{HELPER_SAYS}cannot be reached at '{where}': {why}.",
         "See systemctl status bftrainer-submit.socket, or the rule of sudo (sudo -l).",
     )
+
+
+def check_run_as(policy: SitePolicy, system: BatchSystem, *, is_own: bool) -> None:
+    """Refuse a daemon that could not do so, or would have more rights than it needs.
+
+    Args:
+        policy: of the site.
+        system: where pilots run.
+        is_own: whether it is a user's own daemon (``bftrainer up``).
+
+    Raises:
+        BftError: BFT-1521, BFT-1522.
+    """
+    if not policy.is_for_all:
+        return
+    if not system.runs_as_users:
+        raise no_helper()
+    if is_own or os.geteuid() == 0:
+        who = "a user's own daemon serves one user" if is_own else "it would be root's"
+        raise BftError(
+            "BFT-1522",
+            f"This daemon cannot have 'run_as: submitter': {who}.",
+            "Run the site's daemon as an account of its own (docs/howto/slurm-site.md).",
+            exit_code=ExitCode.USAGE,
+        )

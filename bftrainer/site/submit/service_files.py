@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bftrainer.batch.service_files import CONFINED
-from bftrainer.model.site_file import SiteFile
+from bftrainer.model.site import SiteFile
 from bftrainer.site.submit import helper
 
 HELPER: Final = "/usr/libexec/bftrainer-submit-helper"

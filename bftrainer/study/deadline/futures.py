@@ -1,4 +1,4 @@
-"""Draws how many nodes may be idle from now on: a block bootstrap of the history. Pure.
+"""Idle nodes of the past, and from now on: a block bootstrap of the past. Pure.
 
 A future is made of pieces of the history, of one hour on the average (the stationary bootstrap of
 Politis and Romano 1994). The first piece begins where the pool was like it is now, each other one
@@ -19,7 +19,40 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bftrainer.study.deadline.history import Counts, History
+from bftrainer.batch.traces.fragments import Fragments
+from bftrainer.batch.traces.idle import held_down
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The usable nodes of a pool at instants that are ``step_s`` apart."""
+
+    step_s: float
+    nodes: Counts
+
+    @property
+    def duration_s(self) -> float:
+        """How long the pool was watched."""
+        return self.step_s * len(self.nodes)
+
+
+def history_of(trace: Fragments, *, step_s: float, start_up_s: float) -> History:
+    """Return the history that a trace tells.
+
+    Args:
+        trace: of the nodes that the study may use.
+        step_s: between two samples. Samples, not means over a step: those would be smoother than
+            the pool.
+        start_up_s: from a node's becoming idle until it trains; it is not usable before.
+    """
+    changes = held_down(trace, start_up_s).pool_changes()
+    begin_s, end_s = trace.span_s
+    at_s = np.arange(begin_s, end_s, step_s)
+    newest = np.searchsorted(changes.at_s, at_s, side="right") - 1
+    return History(step_s=step_s, nodes=changes.pool_sizes()[newest])
+
 
 STRETCH_S = 6 * 3600.0  # of the history, with one weight
 STATE = 0.1  # states are told apart by this much, in log(1 + nodes)

@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.model.errors import ExitCode, UsageError
-from bftrainer.study.deadline.completion import finish_s
-from bftrainer.study.deadline.futures import Drawing, futures
-from bftrainer.study.deadline.history import History, history_of
+from bftrainer.study.deadline.futures import Drawing, History, futures, history_of
 from bftrainer.study.deadline.reserve import Held, held, least_reserve
-from bftrainer.study.deadline.work import Work
+from bftrainer.study.deadline.work import Work, finish_s
 
 STEP_S = 60.0  # at least, of the history and of futures
 STEPS = 480  # of a deadline at most

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import HOUR_S
-from bftrainer.study.deadline.completion import finish_s
-from bftrainer.study.deadline.history import Counts
+from bftrainer.study.deadline.futures import Counts
+from bftrainer.study.deadline.work import finish_s
 
 Floats = NDArray[np.float64]
 LATE = 0.95  # p95

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bftrainer.study.plan.cloud import Billing
-from bftrainer.study.plan.draws import Floats
-from bftrainer.study.plan.stage_cost import Costs
+from bftrainer.study.plan.problem import Billing
+from bftrainer.study.plan.stage_cost import Costs, Floats
 
 
 class Kind(enum.StrEnum):

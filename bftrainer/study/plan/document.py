@@ -8,16 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from bftrainer.study.plan.cloud import Cloud
 from bftrainer.study.plan.dag import Drawn, simulate
-from bftrainer.study.plan.draws import Floats
 from bftrainer.study.plan.exact import exact, fastest
-from bftrainer.study.plan.greedy import Reading, descend, greedy
-from bftrainer.study.plan.naive import naive
-from bftrainer.study.plan.scaling_profile import Scaling
-from bftrainer.study.plan.stage_cost import Costs, Planned
+from bftrainer.study.plan.problem import Cloud, Scaling
+from bftrainer.study.plan.published import Reading, descend, greedy, naive, static
+from bftrainer.study.plan.stage_cost import Costs, Floats, Planned
 from bftrainer.study.plan.stages import RungStage, experiment_of
-from bftrainer.study.plan.static import static
 
 NAME: Final = "study-plan"  # of the document
 LOW, HIGH = 0.1, 0.9  # quantiles that are shown

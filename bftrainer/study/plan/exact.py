@@ -14,10 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bftrainer.study.plan.bound import Bound, Ints, arrays_of, relaxed
-from bftrainer.study.plan.draws import Floats
-from bftrainer.study.plan.options import Option, options_of
-from bftrainer.study.plan.stage_cost import Costs, Planned
+from bftrainer.study.plan.bound import Bound, Ints, Option, arrays_of, options_of, relaxed
+from bftrainer.study.plan.stage_cost import Costs, Floats, Planned
 
 MOST_LABELS = 5_000
 SLACK = 1e-9  # of seconds, and of costs as a share

@@ -1,4 +1,7 @@
-"""Time and cost of a plan in closed form.
+"""Time and cost of a plan in closed form, and drawn latencies of its tasks. Pure.
+
+Common random numbers make plans comparable with few samples. The closed form and the graph of
+tasks (``dag``) draw from here.
 
 A stage begins when the one before has ended, so times and costs of stages add up, and a stage
 depends on the earlier ones only through the instances that are there. The critical path of the
@@ -10,14 +13,48 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
+import numpy.typing as npt
 
-from bftrainer.study.plan.cloud import Billing, Cloud
-from bftrainer.study.plan.draws import Floats, unit_draws
-from bftrainer.study.plan.experiment import Experiment
-from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.plan.problem import Billing, Cloud, Draw, Experiment, Scaling, Stage
+
+Floats = npt.NDArray[np.float64]
+LEAST = 0.05  # nothing is faster than this share of its mean
+FEW = 16  # units drawn one by one; the sum of more is normal
+
+
+def unit_draws(scaling: Scaling, stage: Stage, index: int, samples: int, seed: int) -> Floats:
+    """Return the length of each trial of a stage in mean units: samples x trials."""
+    if scaling.spread == 0.0:
+        return np.full((1, stage.trials), float(stage.units))
+    random = np.random.default_rng((seed, index))
+    shape = (samples, stage.trials)
+    if scaling.draw is Draw.TASK:
+        return stage.units * _varied(random.standard_normal(shape), scaling.spread)
+    if stage.units <= FEW:
+        each = random.standard_normal((*shape, stage.units))
+        return np.asarray(_varied(each, scaling.spread).sum(2))
+    mean, variance = _moments(scaling.spread)
+    sums = stage.units * mean + math.sqrt(stage.units * variance) * random.standard_normal(shape)
+    return np.maximum(LEAST * stage.units, sums)
+
+
+def _varied(normal: Floats, spread: float) -> Floats:
+    return np.maximum(LEAST, 1.0 + spread * normal)
+
+
+@cache
+def _moments(spread: float) -> tuple[float, float]:
+    """Mean and variance of one unit: a normal number that is cut off below."""
+    z = np.linspace(-8.0, 8.0, 20_001)
+    weight = np.exp(-z * z / 2.0)
+    weight /= weight.sum()
+    x = _varied(z, spread)
+    mean = float(weight @ x)
+    return mean, float(weight @ x**2) - mean**2
+
 
 SAMPLES = 20
 

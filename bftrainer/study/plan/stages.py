@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bftrainer.study.ladder import Rung, ladder
-from bftrainer.study.plan.experiment import Experiment, Stage
+from bftrainer.study.plan.problem import Experiment, Stage
 from bftrainer.study.rungs.hyperband import Hyperband
 from bftrainer.study.rungs.none import Full
 from bftrainer.study.rungs.sha import Sha

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from bftrainer.model.errors import BftError, ExitCode, UsageError
-from bftrainer.study.plots import history, importance, parallel, rungs
-from bftrainer.study.plots.canvas import new_canvas
+from bftrainer.study.plots import kinds
 from bftrainer.study.plots.material import Material
-from bftrainer.study.plots.style import OTHERWISE, text
+from bftrainer.study.plots.style import OTHERWISE, new_canvas, text
 
 KINDS: Final[Mapping[str, Callable[[Any, Material], None]]] = {
-    "history": history.draw,
-    "parallel": parallel.draw,
-    "importance": importance.draw,
-    "rungs": rungs.draw,
+    "history": kinds.draw_history,
+    "parallel": kinds.draw_parallel,
+    "importance": kinds.draw_importance,
+    "rungs": kinds.draw_rungs,
 }
 ONE, ALL = (9.0, 5.5), (17.0, 10.5)  # inches
 

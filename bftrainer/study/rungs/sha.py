@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bftrainer.study.ladder import Rung, ladder
-from bftrainer.study.rungs.halving import Halving
+from bftrainer.study.ladder import Halving, Rung, ladder
 from bftrainer.study.rungs.ranking import best_first, rung_of
 from bftrainer.study.trials import Stage, Start, Trial, Verdicts
 

@@ -10,10 +10,9 @@ import numpy as np
 
 from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
-from bftrainer.study.deadline.completion import finish_s
-from bftrainer.study.deadline.futures import Drawing, futures
-from bftrainer.study.deadline.history import Counts, History
+from bftrainer.study.deadline.futures import Counts, Drawing, History, futures
 from bftrainer.study.deadline.outlook import interval
+from bftrainer.study.deadline.work import finish_s
 
 from . import grid
 

@@ -11,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
-from bftrainer.study.deadline.completion import finish_s
-from bftrainer.study.deadline.futures import Drawing, futures
-from bftrainer.study.deadline.history import Counts, History, history_of
-from bftrainer.study.deadline.work import Work, parts_of
-from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.deadline.futures import Counts, Drawing, History, futures, history_of
+from bftrainer.study.deadline.work import Work, finish_s, parts_of
+from bftrainer.study.plan.problem import Scaling
 from bftrainer.study.rungs.none import Full
 from bftrainer.study.rungs.sha import Sha
 from bftrainer.study.trials import Rule

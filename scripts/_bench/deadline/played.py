@@ -16,8 +16,7 @@ from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.lab.simulator.costs import MEASURED
 from bftrainer.lab.simulator.session import Choices
 from bftrainer.lab.workloads.submission import Submission
-from bftrainer.study.deadline.completion import finish_s
-from bftrainer.study.deadline.work import Work, parts_of
+from bftrainer.study.deadline.work import Work, finish_s, parts_of
 from bftrainer.study.ladder import ladder
 from bftrainer.study.rungs.asha import Asha
 from bftrainer.study.rungs.none import Full

@@ -9,9 +9,9 @@ from statistics import NormalDist
 from typing import Final
 
 from bftrainer.batch.traces.fragments import HOUR_S
-from bftrainer.study.deadline.completion import finish_s
 from bftrainer.study.deadline.futures import Drawing, futures
 from bftrainer.study.deadline.reserve import least_reserve
+from bftrainer.study.deadline.work import finish_s
 
 from . import grid
 from .pools import Pool

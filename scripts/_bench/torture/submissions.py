@@ -12,8 +12,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from bftrainer.api.codec import encode
-from bftrainer.api.documents import schema
+from bftrainer.api.documents import encode, schema
 from bftrainer.model.trainer import TrainerSpec
 
 ODD: tuple[Any, ...] = (

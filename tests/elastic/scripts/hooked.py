@@ -18,7 +18,7 @@ import torch
 from holding import hold  # type: ignore[import-not-found]  # beside this script
 from torch.utils.data import Dataset
 
-from bftrainer.elastic import group as groups
+from bftrainer.elastic import group
 from bftrainer.elastic.group import Broken
 
 directory = Path(os.environ["BFT_TEST_DIR"])
@@ -119,7 +119,7 @@ def follow(run: Any, model: torch.nn.Module, counted: Callable[[], dict[str, Any
 
 
 def _fail_once(run: Any) -> None:
-    real_settle = groups.settle
+    real_settle = group.settle
     *where, number = settings["fail_at"]
     awaited = [0]
 
@@ -131,7 +131,7 @@ def _fail_once(run: Any) -> None:
                 return Broken(reason="injected")
         return outcome
 
-    groups.settle = settle
+    group.settle = settle
 
 
 def finish(model: torch.nn.Module, **counted: Any) -> None:

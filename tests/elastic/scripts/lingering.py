@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer import elastic
-from bftrainer.elastic import worker_exit
+from bftrainer.elastic import worker
 
 library: Any = types.ModuleType("a_library")
 sys.modules["a_library"] = library
@@ -51,12 +51,12 @@ def keep_multiprocessing_pool() -> None:
 
 
 def keep_thread() -> None:
-    worker_exit.GRACE_S = 2.0  # what never ends needs no longer wait
+    worker.GRACE_S = 2.0  # what never ends needs no longer wait
     threading.Thread(target=sleep_for_ever, name="never-ending").start()
 
 
 def keep_exit_handler() -> None:
-    worker_exit.GRACE_S = 2.0
+    worker.GRACE_S = 2.0
     atexit.register(sleep_for_ever)
 
 

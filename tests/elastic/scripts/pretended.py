@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import backend_offer, device
-from bftrainer.elastic import group as groups
+from bftrainer.elastic import backend_offer, device, group
 from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.device import DeviceCollective
 
@@ -33,7 +32,7 @@ def is_pretended(tensor: torch.Tensor) -> bool:
 
 def over_gloo(store: Any, rank: int, size: int, device: torch.device) -> DeviceCollective:
     """Return what ``device.new_nccl`` would, with gloo doing the work."""
-    pg = groups.new_process_group(store, rank, size, "127.0.0.1")
+    pg = group.new_process_group(store, rank, size, "127.0.0.1")
     return DeviceCollective(pg, device, name="nccl", limit_s=20.0)
 
 

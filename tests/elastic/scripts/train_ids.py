@@ -26,7 +26,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 from bftrainer import elastic
-from bftrainer.elastic import group as groups
+from bftrainer.elastic import group
 from bftrainer.elastic.group import Broken
 
 settings: dict[str, Any] = {
@@ -193,7 +193,7 @@ run = elastic.Run(
 injected = [False]  # the next collective fails here and succeeds elsewhere
 
 if settings["fail_at"] is not None or settings["breakable"]:
-    real_settle = groups.settle
+    real_settle = group.settle
     failures = [0]
 
     def settle(work: Any, abandoned: Callable[[], bool]) -> Broken | None:
@@ -205,7 +205,7 @@ if settings["fail_at"] is not None or settings["breakable"]:
             return Broken(reason="injected")
         return outcome
 
-    groups.settle = settle
+    group.settle = settle
 
 if settings["breakable"]:
 

@@ -17,13 +17,11 @@ from typing import Any
 from bftrainer.api.admission import check_spec
 from bftrainer.api.checkpoint_place import check_place, normal, resolve_directory
 from bftrainer.api.client import Client
-from bftrainer.api.codec import CodecError, encode
-from bftrainer.api.documents import document, listing, schema, trials_document
+from bftrainer.api.documents import CodecError, document, encode, listing, schema, trials_document
+from bftrainer.api.doorman import Credentials
 from bftrainer.api.http_protocol import EmbeddedServer, PeerProtocol
-from bftrainer.api.peer import Credentials
-from bftrainer.api.requests import read_submission
+from bftrainer.api.requests import read_submission, read_trials
 from bftrainer.api.routes import Routes
-from bftrainer.api.trials import read_trials
 from bftrainer.model.errors import BftError
 from bftrainer.model.study import TrialTag
 from bftrainer.model.trainer import TrainerSpec

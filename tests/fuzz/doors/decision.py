@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.api.codec import CodecError, decode, parse
+from bftrainer.api.documents import CodecError, decode, parse
 from bftrainer.api.requests import MAX_BODY_BYTES
 from bftrainer.model.decision import Settings
 from bftrainer.model.errors import UsageError

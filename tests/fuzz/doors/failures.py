@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bftrainer.daemon.explain.failures import trouble
+from bftrainer.daemon.explain.trainers import trouble
 from bftrainer.fleet.generations.failures import given_up
 from bftrainer.fleet.generations.members import WorkerFailed
 from bftrainer.site.policy.model import SitePolicy

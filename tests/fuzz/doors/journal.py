@@ -14,7 +14,7 @@ from sqlalchemy.pool import StaticPool
 from bftrainer.fleet.wire.agent_config import AgentConfig
 from bftrainer.fleet.wire.endpoint import port_in
 from bftrainer.fleet.wire.keys import load_pair
-from bftrainer.journal import mark, schema
+from bftrainer.journal import mark, projection
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.lock import held
 from bftrainer.journal.projection import Projection
@@ -78,13 +78,15 @@ def _as_row(raw: bytes) -> object:
     database = sqlite3.connect(":memory:", check_same_thread=False)
     engine = create_engine("sqlite://", creator=lambda: database, poolclass=StaticPool)
     with engine.begin() as connection:
-        schema.metadata.create_all(connection)
+        projection.metadata.create_all(connection)
         try:
-            connection.execute(insert(schema.entries), row | {"sha256": sha256})
+            connection.execute(insert(projection.entries), row | {"sha256": sha256})
         except UnicodeEncodeError:  # SQLite's text is UTF-8
             return None
         meta = {"head_seq": "1", "head_sha256": sha256, **_counters(row)}
-        connection.execute(insert(schema.meta), [{"key": k, "value": v} for k, v in meta.items()])
+        connection.execute(
+            insert(projection.meta), [{"key": k, "value": v} for k, v in meta.items()]
+        )
         return verify(connection, "journal.db")
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from hypothesis.strategies import SearchStrategy
 
-from bftrainer.batch.pilot_names import pilot_of
+from bftrainer.batch.pilot_job import pilot_of
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.hostlist import ParseError
-from lsf_adapters import bslots, dates, hosts, planned_starts, queue_list, queues
+from lsf_adapters import hosts, planned_starts, queue_list, queues, table
 from lsf_adapters.dialect import Dialect, cluster_of
 from lsf_adapters.long_form import LongForm
 from lsf_adapters.requests import Asked, JobRow, asked_hosts, hosts_of, job_of
@@ -191,12 +191,12 @@ DOORS = (
     _door("plan", planned_starts.plans, texts(_PLAN)),
     _door(
         "windows",
-        lambda text: planned_starts.unfillable_until_s(bslots.windows(text), _NOW_S),
+        lambda text: planned_starts.unfillable_until_s(planned_starts.windows(text), _NOW_S),
         texts(
             "SLOTS: 4\nRUNTIME: 25 hours 42 minutes\nHOSTS: 4*n1\n",
             "SLOTS: 8\nRUNTIME: UNLIMITED\nHOSTS: 4*n1 4*n2\n",
         ),
     ),
     _door("lsid", _lsid, texts(_read("lsid"))),
-    _door("date", lambda text: dates.epoch_s(text, _NOW_S), texts("Sun Nov 22 08:33:00 2026 L")),
+    _door("date", lambda text: table.epoch_s(text, _NOW_S), texts("Sun Nov 22 08:33:00 2026 L")),
 )

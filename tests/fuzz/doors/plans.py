@@ -8,10 +8,9 @@ from pathlib import Path
 from bftrainer.api.documents import document
 from bftrainer.cli.study.plan_file import read_plan
 from bftrainer.model.errors import UsageError
-from bftrainer.study.plan.cloud import Cloud
 from bftrainer.study.plan.document import NAME, PlanRequest, plan_study
 from bftrainer.study.plan.execution import Carried
-from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.plan.problem import Cloud, Scaling
 from bftrainer.study.plan.stages import rung_stages
 from bftrainer.study.rungs.sha import Sha
 from tests.fuzz.door import Door

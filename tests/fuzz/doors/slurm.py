@@ -8,13 +8,11 @@ from pathlib import Path
 
 from hypothesis.strategies import SearchStrategy
 
-from bftrainer.batch.queue.snapshot_model import PrintedQueue
-from bftrainer.model.cluster import Partition
-from bftrainer.model.features import meets, rule_of
+from bftrainer.batch.queue.models import PrintedQueue
+from bftrainer.model.cluster import Partition, meets, rule_of
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins import doctor, job_requests, parse, states
-from slurm_plugins.constraint import ways_of
-from slurm_plugins.counts import gpus_of, whole
+from slurm_plugins.fields import gpus_of, ways_of, whole
 from slurm_plugins.hook.lines import announcement
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 
 from bftrainer.api.admission import check_spec
-from bftrainer.api.codec import CodecError
-from bftrainer.api.documents import schema
+from bftrainer.api.documents import CodecError, schema
 from bftrainer.api.requests import read_change
+from bftrainer.cli.submit_options import parse_array, parse_begin, parse_ids
 from bftrainer.cli.trainer_columns import parse_columns
-from bftrainer.cli.when_options import parse_array, parse_begin, parse_ids
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerSpec
 from tests.fuzz.door import Door

@@ -22,23 +22,23 @@ from bftrainer.elastic.protocol import ProtocolError
 from bftrainer.elastic.reports import finite
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.adoption import adopt
+from bftrainer.fleet.generations.failures import Stall
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.generations.members import worker_on
-from bftrainer.fleet.generations.stalls import Stall
 from bftrainer.fleet.trainers.reported_workers import judge as judge_reports
 from bftrainer.fleet.trainers.trainers import TrainerBook
 from bftrainer.fleet.wire.messages import WorkerReport
 from bftrainer.fleet.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding
-from bftrainer.fleet.wire.refused_messages import RefusedMessages
+from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.site.policy.model import SitePolicy
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents, numbers, texts
 from tests.support.generations import offer
-from trainers.agent.gather import Gathered
 from trainers.agent.quorum import Absent
 from trainers.agent.regroup import Ask, Regroup
+from trainers.agent.split import Gathered
 from trainers.command.lines import Pace, Place, parse_line, value_in
 
 _NUMBERS: Mapping[str, Any] = {"generation": 1, "attempt": 1, "step": 7, "epoch": 0, "samples": 70}

@@ -8,8 +8,6 @@ from statistics import harmonic_mean, mean
 
 import numpy as np
 
-from bftrainer.lab.papers.bftrainer.extent import Sweeps
-from bftrainer.lab.papers.bftrainer.published import EXPECTED
 from bftrainer.lab.papers.bftrainer.replays import PaperReplay, Record
 from bftrainer.lab.papers.bftrainer.runtimes import (
     BOTH,
@@ -20,6 +18,7 @@ from bftrainer.lab.papers.bftrainer.runtimes import (
     run_of,
     runtimes_h,
 )
+from bftrainer.lab.papers.bftrainer.scenario import EXPECTED, Sweeps
 from bftrainer.lab.papers.bftrainer.series import Series
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, percent
 from bftrainer.lab.papers.paper import Records

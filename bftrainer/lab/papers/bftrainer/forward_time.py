@@ -6,9 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from bftrainer.lab.papers.bftrainer.extent import Sweeps
-from bftrainer.lab.papers.bftrainer.published import EXPECTED
 from bftrainer.lab.papers.bftrainer.replays import EQUAL, HEURISTIC, MILP, PaperReplay, Record
+from bftrainer.lab.papers.bftrainer.scenario import EXPECTED, Sweeps
 from bftrainer.lab.papers.bftrainer.series import share_followed
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, percent, ratio
 from bftrainer.lab.papers.paper import Records

@@ -11,10 +11,8 @@ from bftrainer.lab.papers.bftrainer import (
     six_hours,
     statements,
 )
-from bftrainer.lab.papers.bftrainer.extent import FULL, QUICK
-from bftrainer.lab.papers.bftrainer.published import EXPECTED
 from bftrainer.lab.papers.bftrainer.replays import longest_first, play
-from bftrainer.lab.papers.bftrainer.scenario import choose_scenario
+from bftrainer.lab.papers.bftrainer.scenario import EXPECTED, FULL, QUICK, choose_scenario
 from bftrainer.lab.papers.paper import Paper, Result
 
 RESULTS: tuple[Result, ...] = (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.lab.papers.bftrainer.extent import Sweeps
-from bftrainer.lab.papers.bftrainer.published import EXPECTED
 from bftrainer.lab.papers.bftrainer.replays import HEURISTIC, MILP, PaperReplay
+from bftrainer.lab.papers.bftrainer.scenario import EXPECTED, Sweeps
 from bftrainer.lab.papers.findings import Reproduced
 from bftrainer.lab.papers.paper import Records
 

@@ -10,7 +10,7 @@ policy ``equal-share`` does.
 from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.class_choice import share_out
+from bftrainer.decide.policies.distribution import share_out
 from milp.problem import Problem
 
 

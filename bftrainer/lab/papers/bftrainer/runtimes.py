@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from statistics import mean, median
 from typing import Any
 
-from bftrainer.lab.papers.bftrainer.extent import Sweeps
-from bftrainer.lab.papers.bftrainer.published import EXPECTED
 from bftrainer.lab.papers.bftrainer.replays import PaperReplay, Record
-from bftrainer.lab.papers.bftrainer.scenario import DIVERSE
+from bftrainer.lab.papers.bftrainer.scenario import DIVERSE, EXPECTED, Sweeps
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, Table
 from bftrainer.lab.papers.paper import Records
 from bftrainer.lab.workloads import NETWORKS

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bftrainer.lab.papers.bftrainer.extent import Sweeps
-from bftrainer.lab.papers.bftrainer.published import EXPECTED
 from bftrainer.lab.papers.bftrainer.replays import PaperReplay
+from bftrainer.lab.papers.bftrainer.scenario import EXPECTED, Sweeps
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced
 from bftrainer.lab.papers.paper import Records
 from bftrainer.lab.workloads import NETWORKS

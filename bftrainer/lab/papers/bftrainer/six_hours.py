@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bftrainer.lab.papers.bftrainer.extent import Sweeps
-from bftrainer.lab.papers.bftrainer.published import EXPECTED
 from bftrainer.lab.papers.bftrainer.replays import HEURISTIC, MILP, PaperReplay, Record
+from bftrainer.lab.papers.bftrainer.scenario import EXPECTED, Sweeps
 from bftrainer.lab.papers.bftrainer.series import Column, Windows, static_outcome, windows_of
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, percent, ratio
 from bftrainer.lab.papers.paper import Records

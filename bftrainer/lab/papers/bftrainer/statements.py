@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from bftrainer.lab.papers.bftrainer import diverse
-from bftrainer.lab.papers.bftrainer.extent import Sweeps
 from bftrainer.lab.papers.bftrainer.forward_time import sweep
-from bftrainer.lab.papers.bftrainer.published import EXPECTED
 from bftrainer.lab.papers.bftrainer.replays import HEURISTIC, MILP, PaperReplay, Record
 from bftrainer.lab.papers.bftrainer.runtimes import all_p_jmax
-from bftrainer.lab.papers.bftrainer.scenario import DIVERSE
+from bftrainer.lab.papers.bftrainer.scenario import DIVERSE, EXPECTED, Sweeps
 from bftrainer.lab.papers.bftrainer.six_hours import linear_u
 from bftrainer.lab.papers.findings import Reproduced
 from bftrainer.lab.papers.paper import Records

@@ -9,7 +9,7 @@ import numpy as np
 
 from bftrainer.decide.policies.dl2_network import Array, Mask, probabilities
 from bftrainer.lab.papers.dl2.cluster import TASKS, Cluster, Job
-from bftrainer.lab.teach.batches import Step
+from bftrainer.lab.teach.learner import Step
 
 Scores = Callable[[Array], Array]  # (J, F) -> (J K + 1,)
 OnAction = Callable[[Array, Mask, int], None]  # rows and mask before an action, and the action

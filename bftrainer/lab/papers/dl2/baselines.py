@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bftrainer.lab.papers.dl2.extent import Amounts
-from bftrainer.lab.papers.dl2.published import EXPECTED
 from bftrainer.lab.papers.dl2.replays import ByRule, against
-from bftrainer.lab.papers.dl2.setting import LARGE, TESTBED, Setting
+from bftrainer.lab.papers.dl2.setting import EXPECTED, LARGE, TESTBED, Amounts, Setting
 from bftrainer.lab.papers.findings import Reproduced, Table
 from bftrainer.lab.papers.paper import Records
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from bftrainer.lab.papers.dl2.baselines import by_rule, completion
-from bftrainer.lab.papers.dl2.extent import Amounts
-from bftrainer.lab.papers.dl2.published import EXPECTED
 from bftrainer.lab.papers.dl2.replays import ABSENT, Imitated, Improved, Run, Tried, against
-from bftrainer.lab.papers.dl2.setting import ALL_REDUCE, TESTBED, Setting
+from bftrainer.lab.papers.dl2.setting import ALL_REDUCE, EXPECTED, TESTBED, Amounts, Setting
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced
 from bftrainer.lab.papers.paper import Records
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bftrainer.lab.papers.dl2 import baselines, learners
-from bftrainer.lab.papers.dl2.extent import FULL, QUICK
-from bftrainer.lab.papers.dl2.published import EXPECTED
 from bftrainer.lab.papers.dl2.replays import longest_first, play
 from bftrainer.lab.papers.dl2.scenario import choose_scenario
+from bftrainer.lab.papers.dl2.setting import EXPECTED, FULL, QUICK
 from bftrainer.lab.papers.paper import Paper, Result
 
 BEYOND = (

@@ -16,8 +16,7 @@ from bftrainer.lab.papers.dl2.action_loop import Acting
 from bftrainer.lab.papers.dl2.cluster import Cluster, draw_trace
 from bftrainer.lab.papers.dl2.setting import Setting
 from bftrainer.lab.papers.dl2.speeds import Speeds
-from bftrainer.lab.teach.batches import Batch
-from bftrainer.lab.teach.learner import Adam
+from bftrainer.lab.teach.learner import Adam, Batch
 
 HIDDEN = 256
 WARM_UP_RATE, WARM_UP_STEPS = 0.005, 400

@@ -20,8 +20,7 @@ from bftrainer.lab.papers.dl2.cluster import Cluster, draw_trace, play
 from bftrainer.lab.papers.dl2.rules import OnStep
 from bftrainer.lab.papers.dl2.setting import Setting
 from bftrainer.lab.papers.dl2.speeds import Speeds
-from bftrainer.lab.teach.batches import Batch, Step, batch_of
-from bftrainer.lab.teach.learner import Adam, improve, warm_up
+from bftrainer.lab.teach.learner import Adam, Batch, Step, batch_of, improve, warm_up
 
 WIDTH = 48
 TRAINING = range(100)  # seeds of traces

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from bftrainer.lab.papers.elasticity import payoff, stragglers, throughput
-from bftrainer.lab.papers.elasticity.extent import FULL, QUICK
-from bftrainer.lab.papers.elasticity.published import EXPECTED
 from bftrainer.lab.papers.elasticity.replays import longest_first, play
-from bftrainer.lab.papers.elasticity.scenario import choose_scenario
+from bftrainer.lab.papers.elasticity.setting import EXPECTED, FULL, QUICK, choose_scenario
 from bftrainer.lab.papers.paper import Paper, Result
 
 RESULTS: tuple[Result, ...] = (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bftrainer.lab.papers.elasticity.extent import Seeds, seeds
-from bftrainer.lab.papers.elasticity.published import EXPECTED
 from bftrainer.lab.papers.elasticity.replays import Dollars, OneJob, mean
+from bftrainer.lab.papers.elasticity.setting import EXPECTED, Seeds, seeds
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced
 from bftrainer.lab.papers.paper import Records
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from bftrainer.lab.papers.elasticity.extent import Seeds, seeds
-from bftrainer.lab.papers.elasticity.published import EXPECTED
 from bftrainer.lab.papers.elasticity.replays import Slowed, mean
+from bftrainer.lab.papers.elasticity.setting import EXPECTED, Seeds, seeds
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, percent
 from bftrainer.lab.papers.paper import Records
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, percent
-from bftrainer.lab.papers.ibm.extent import Seeds, seeds
 from bftrainer.lab.papers.ibm.jobs import ELASTIC
-from bftrainer.lab.papers.ibm.published import EXPECTED
 from bftrainer.lab.papers.ibm.replays import BENCHMARK_MINUTES, Experiment
+from bftrainer.lab.papers.ibm.setting import EXPECTED, Seeds, seeds
 from bftrainer.lab.papers.paper import Records
 
 HIGH = 10.0 / BENCHMARK_MINUTES  # jobs per minute: k_max times the base rate, section IV-A

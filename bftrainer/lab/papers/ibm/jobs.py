@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bftrainer.decide.throughput.batches import best_batch
-from bftrainer.model.batch import BatchRange
+from bftrainer.decide.throughput.batch_curve import best_batch
+from bftrainer.model.trainer import BatchRange
 
 Floats = npt.NDArray[np.float64]
 GPUS_PER_MACHINE = 2

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from bftrainer.lab.papers.ibm import figures, sensitivity, tables
-from bftrainer.lab.papers.ibm.extent import FULL, QUICK
-from bftrainer.lab.papers.ibm.published import EXPECTED
 from bftrainer.lab.papers.ibm.replays import longest_first, play
-from bftrainer.lab.papers.ibm.scenario import choose_scenario
+from bftrainer.lab.papers.ibm.setting import EXPECTED, FULL, QUICK, choose_scenario
 from bftrainer.lab.papers.paper import Paper, Result
 
 LIGHT_LOAD = (

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bftrainer.lab.papers.findings import Line, Reproduced, Table
-from bftrainer.lab.papers.ibm.extent import Seeds
-from bftrainer.lab.papers.ibm.published import EXPECTED
 from bftrainer.lab.papers.ibm.replays import FREE, Change, Experiment
+from bftrainer.lab.papers.ibm.setting import EXPECTED, Seeds
 from bftrainer.lab.papers.ibm.tables import CELLS, experiments, means
 from bftrainer.lab.papers.paper import Records
 

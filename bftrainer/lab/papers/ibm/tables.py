@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from bftrainer.lab.papers.findings import Line, Reproduced, Table
-from bftrainer.lab.papers.ibm.extent import Seeds, seeds
 from bftrainer.lab.papers.ibm.jobs import ELASTIC, read_world
-from bftrainer.lab.papers.ibm.published import EXPECTED
 from bftrainer.lab.papers.ibm.replays import ORDERED, Change, Experiment, Record
+from bftrainer.lab.papers.ibm.setting import EXPECTED, Seeds, seeds
 from bftrainer.lab.papers.paper import Records
 
 CELLS = {  # row of Tables III and IV -> batch, whether jobs wait

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from bftrainer.lab.papers.findings import Line, Reproduced
 from bftrainer.lab.papers.paper import Extent, Records
-from bftrainer.lab.papers.rubberband.published import EXPECTED, means
 from bftrainer.lab.papers.rubberband.ring import measured
 from bftrainer.lab.papers.rubberband.setting import (
+    EXPECTED,
     GPUS_PER_INSTANCE,
     MINUTE_S,
     PRICE_H,
     RESNET101,
     TABLE_3,
     WARM_POOL,
+    means,
 )
 
 HOUR_S = 3600.0

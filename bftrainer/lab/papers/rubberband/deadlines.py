@@ -8,12 +8,18 @@ from itertools import pairwise
 from bftrainer.lab.papers.findings import Chart, Line, Plotted, Reproduced, Table, percent
 from bftrainer.lab.papers.paper import Extent, Records
 from bftrainer.lab.papers.rubberband.profiles import RESNET101
-from bftrainer.lab.papers.rubberband.published import EXPECTED, Mean, means
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning
 from bftrainer.lab.papers.rubberband.residual import NEAREST, nearest
-from bftrainer.lab.papers.rubberband.setting import DEADLINES_MIN, MINUTE_S, WARM_POOL
+from bftrainer.lab.papers.rubberband.setting import (
+    DEADLINES_MIN,
+    EXPECTED,
+    MINUTE_S,
+    WARM_POOL,
+    Mean,
+    means,
+)
 from bftrainer.lab.papers.rubberband.setting import RESNET101 as STUDY
-from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.plan.problem import Scaling
 from bftrainer.study.plan.stage_cost import Planned
 
 FITTED = "D"

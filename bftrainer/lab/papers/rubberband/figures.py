@@ -7,12 +7,10 @@ from itertools import pairwise
 
 from bftrainer.lab.papers.findings import Chart, Line, Plotted, Reproduced
 from bftrainer.lab.papers.paper import Records
-from bftrainer.lab.papers.rubberband.extent import Points
 from bftrainer.lab.papers.rubberband.profiles import RESNET50
-from bftrainer.lab.papers.rubberband.published import EXPECTED
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning
-from bftrainer.lab.papers.rubberband.setting import MINUTE_S, cloud, study
-from bftrainer.study.plan.cloud import Billing, Cloud
+from bftrainer.lab.papers.rubberband.setting import EXPECTED, MINUTE_S, Points, cloud, study
+from bftrainer.study.plan.problem import Billing, Cloud
 
 BATCH, MEAN_S = 512, 4.0
 POLICIES = {"static": Planner.STATIC, "elastic": Planner.EXACT}

@@ -8,12 +8,10 @@ from functools import partial
 
 from bftrainer.lab.papers.findings import Chart, Line, Plotted, Reproduced, Table
 from bftrainer.lab.papers.paper import Records
-from bftrainer.lab.papers.rubberband.extent import Points
 from bftrainer.lab.papers.rubberband.profiles import RESNET50, steady
-from bftrainer.lab.papers.rubberband.published import EXPECTED
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning
-from bftrainer.lab.papers.rubberband.setting import MINUTE_S, cloud, study
-from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.lab.papers.rubberband.setting import EXPECTED, MINUTE_S, Points, cloud, study
+from bftrainer.study.plan.problem import Scaling
 from bftrainer.study.plan.stage_cost import Planned
 
 BATCH, MEAN_S = 2048, 12.0

@@ -14,11 +14,10 @@ from bftrainer.lab.papers.rubberband.deadlines import (
     profiles,
 )
 from bftrainer.lab.papers.rubberband.deadlines import runs as runs_of_table2
-from bftrainer.lab.papers.rubberband.extent import Points
-from bftrainer.lab.papers.rubberband.published import EXPECTED, means
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning
+from bftrainer.lab.papers.rubberband.setting import EXPECTED, Points, means
 from bftrainer.study.plan.exact import fastest
-from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.plan.problem import Scaling
 
 KNOWN = "ResNet-101"
 MEASURED = "ours is predicted under profile D, nothing was run; the paper measured"

@@ -15,10 +15,8 @@ from bftrainer.lab.papers.rubberband import (
     schedule,
     stragglers,
 )
-from bftrainer.lab.papers.rubberband.extent import FULL, QUICK
-from bftrainer.lab.papers.rubberband.published import EXPECTED
 from bftrainer.lab.papers.rubberband.replays import longest_first, play
-from bftrainer.lab.papers.rubberband.scenario import choose_scenario
+from bftrainer.lab.papers.rubberband.setting import EXPECTED, FULL, QUICK, choose_scenario
 
 RESULTS: tuple[Result, ...] = (
     Result(

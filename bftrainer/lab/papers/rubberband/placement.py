@@ -10,8 +10,7 @@ import numpy as np
 from bftrainer.lab.papers.findings import Reproduced, percent
 from bftrainer.lab.papers.paper import Records
 from bftrainer.lab.papers.rubberband.algorithm3 import Placement, place
-from bftrainer.lab.papers.rubberband.extent import Points
-from bftrainer.lab.papers.rubberband.published import EXPECTED
+from bftrainer.lab.papers.rubberband.setting import EXPECTED, Points
 
 GPUS = 8  # p3.16xlarge, section 6.2
 SIZES = (1, 2, 4, 8)  # of trials

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from bftrainer.lab.papers.rubberband.ring import fitted_bandwidth, measured, sending_s
 from bftrainer.lab.papers.rubberband.setting import GPUS_PER_INSTANCE
-from bftrainer.study.plan.scaling_profile import Draw, Scaling
+from bftrainer.study.plan.problem import Draw, Scaling
 
 GPUS = (1, 2, 4, 8, 16, 32, 64, 128)
 BETWEEN_INSTANCES = 1.25e9  # bytes per second: 10 Gbit/s of p3.8xlarge

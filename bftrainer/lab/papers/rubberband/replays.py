@@ -5,15 +5,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from bftrainer.lab.papers.rubberband.scenario import Rented
-from bftrainer.study.plan.cloud import Cloud
+from bftrainer.lab.papers.rubberband.setting import Rented
 from bftrainer.study.plan.exact import exact
-from bftrainer.study.plan.experiment import Experiment
-from bftrainer.study.plan.greedy import Reading, greedy
-from bftrainer.study.plan.naive import naive
-from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.plan.problem import Cloud, Experiment, Scaling
+from bftrainer.study.plan.published import Reading, greedy, naive, static
 from bftrainer.study.plan.stage_cost import Costs, Planned
-from bftrainer.study.plan.static import static
 
 
 class Planner(enum.StrEnum):

@@ -18,16 +18,17 @@ from itertools import pairwise
 
 from bftrainer.lab.papers.findings import Line, Reproduced, Table, percent
 from bftrainer.lab.papers.paper import Extent, Records
-from bftrainer.lab.papers.rubberband.published import EXPECTED, means
 from bftrainer.lab.papers.rubberband.setting import (
+    EXPECTED,
     GPUS_PER_INSTANCE,
     LATENCY_S,
     MINUTE_S,
     PRICE_H,
     RESNET101,
     TABLE_3,
+    means,
 )
-from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.study.plan.problem import Scaling
 from milp.reference.backends import ModelStatus, SolveOptions
 from milp.reference.backends.highs import solve_model
 from milp.reference.linear_model import LinearModel, Terms, negative

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced
 from bftrainer.lab.papers.paper import Extent, Records
-from bftrainer.lab.papers.rubberband.published import EXPECTED, means
+from bftrainer.lab.papers.rubberband.setting import EXPECTED, means
 
 BATCH = 1024
 GRADIENT_BYTES = 4 * 25_557_032  # ResNet-50, 32-bit

@@ -6,10 +6,9 @@ from bftrainer.lab.papers.findings import Line, Reproduced, Table
 from bftrainer.lab.papers.paper import Extent, Records
 from bftrainer.lab.papers.rubberband.deadlines import planning, plans_of, profiles
 from bftrainer.lab.papers.rubberband.deadlines import runs as runs_of_table2
-from bftrainer.lab.papers.rubberband.published import EXPECTED
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning
-from bftrainer.lab.papers.rubberband.setting import MINUTE_S, RESNET101, TABLE_3
-from bftrainer.study.plan.scaling_profile import Scaling
+from bftrainer.lab.papers.rubberband.setting import EXPECTED, MINUTE_S, RESNET101, TABLE_3
+from bftrainer.study.plan.problem import Scaling
 from bftrainer.study.plan.stage_cost import Planned
 
 NEAREST = "E"

@@ -1,9 +1,17 @@
-"""The experiments of section 6: their stages, the cloud, and what had to be assumed."""
+"""The experiments of section 6, their instances, what had to be assumed, and the published values.
+
+The means of Tables 1, 2 and 4 stand there as the paper prints them, ``19:24 ± 00:26``.
+"""
 
 from __future__ import annotations
 
-from bftrainer.study.plan.cloud import Billing, Cloud
-from bftrainer.study.plan.experiment import Experiment, sha_stages
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bftrainer.lab.papers.findings import read_expected
+from bftrainer.lab.papers.paper import Extent
+from bftrainer.study.plan.problem import Billing, Cloud, Experiment, sha_stages
 
 GPUS_PER_INSTANCE = 4  # p3.8xlarge
 PRICE_H = 12.24  # the static plan of 40 min gives it to 0.3%
@@ -65,3 +73,99 @@ def cloud(
 
 
 WARM_POOL = cloud(init_s=LATENCY_S, scale_s=LATENCY_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rented:
+    """As many equal instances as one likes."""
+
+    is_papers: bool = True
+
+    def remarks(self) -> list[str]:
+        """Return the assumptions."""
+        return [f"Assumed, {what}: {assumed}." for what, assumed in ASSUMED.items()]
+
+    def summary(self) -> str:
+        """Return one sentence for the report."""
+        return (
+            "Studies on p3.8xlarge (4 GPUs), planned with the planners of bftrainer study plan: "
+            "static, naive, the paper's Algorithm 2, and exact."
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the section ``cloud`` of the JSON document."""
+        return {
+            "cloud": {
+                "gpus_per_instance": GPUS_PER_INSTANCE,
+                "price_h": PRICE_H,
+                "assumed": dict(ASSUMED),
+            }
+        }
+
+
+def choose_scenario(_: Path | None, __: Path | None, ___: Extent) -> Rented:
+    """Return the paper's cloud; there is nothing to read."""
+    return Rented()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points(Extent):
+    """The points of the figures, and the sizes of samples."""
+
+    samples: int  # of stragglers
+    data_deadlines_min: tuple[int, ...]  # Fig. 10
+    trials: tuple[int, ...]  # Fig. 11
+    init_deadlines_min: tuple[int, ...]  # Fig. 12
+    flat_from: tuple[int, ...]  # Fig. 12: no gain beyond so many GPUs
+    slack: tuple[float, ...]  # Table 4: deadline over the least possible
+    placements: int  # Algorithm 3
+
+
+FULL = Points(
+    name="full",
+    samples=400,
+    data_deadlines_min=(10, 12, 15, 20, 25, 30),
+    trials=(16, 32, 64, 128, 256, 512),
+    init_deadlines_min=(90, 100, 110, 120, 130, 140, 150, 160),
+    flat_from=(11, 12, 13, 14, 16, 20, 24, 32),
+    slack=(1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2.0, 2.5),
+    placements=400,
+)
+QUICK = Points(
+    name="quick",
+    shortened="3 deadlines instead of 6 (Fig. 10) and 8 (Fig. 12), 4 numbers of trials instead of "
+    "6, 100 samples instead of 400, 100 runs of placements instead of 400.",
+    samples=100,
+    data_deadlines_min=(10, 15, 20),
+    trials=(16, 64, 128, 512),
+    init_deadlines_min=(90, 120, 160),
+    flat_from=(11, 13, 16, 32),
+    slack=(1.05, 1.2, 1.5, 2.5),
+    placements=100,
+)
+
+
+EXPECTED = read_expected(__package__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """A published mean of several runs, and what is printed after it; times are in minutes."""
+
+    value: float
+    spread: float = 0.0
+
+
+def means(table: str, row: str) -> list[Mean]:
+    """Return the means of a row by column."""
+    return [_read(text) for text in EXPECTED.tables[table]["rows"][row]]
+
+
+def _read(printed: str) -> Mean:
+    value, _, spread = printed.partition(" ± ")
+    return Mean(value=_number(value), spread=_number(spread or "0"))
+
+
+def _number(printed: str) -> float:
+    minutes, colon, seconds = printed.partition(":")
+    return int(minutes) + int(seconds) / 60.0 if colon else float(printed)

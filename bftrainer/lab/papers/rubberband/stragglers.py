@@ -8,13 +8,10 @@ import numpy as np
 
 from bftrainer.lab.papers.findings import Chart, Line, Plotted, Reproduced
 from bftrainer.lab.papers.paper import Records
-from bftrainer.lab.papers.rubberband.extent import Points
 from bftrainer.lab.papers.rubberband.profiles import by_ring
-from bftrainer.lab.papers.rubberband.published import EXPECTED
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning
-from bftrainer.lab.papers.rubberband.setting import MINUTE_S, cloud, study
-from bftrainer.study.plan.cloud import Billing
-from bftrainer.study.plan.scaling_profile import Draw
+from bftrainer.lab.papers.rubberband.setting import EXPECTED, MINUTE_S, Points, cloud, study
+from bftrainer.study.plan.problem import Billing, Draw
 from bftrainer.study.plan.stage_cost import Costs
 
 TRIALS = 64

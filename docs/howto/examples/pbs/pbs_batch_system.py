@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 import pydantic
 
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
-from bftrainer.batch.command_adapter import ByCommands
-from bftrainer.batch.commands import Commands
+from bftrainer.batch.commands import ByCommands, Commands
 from bftrainer.batch.options import checked
-from bftrainer.batch.pilot_script import fault_of, script_of
+from bftrainer.batch.pilot_job import fault_of, script_of
 from bftrainer.model import cluster
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Presence
 from bftrainer.model.errors import BatchSystemError

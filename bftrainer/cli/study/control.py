@@ -1,0 +1,158 @@
+"""``bftrainer study add``, ``pause``, ``resume``, ``stop``: a user's wishes of a running study."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import click
+
+from bftrainer.api.documents import document
+from bftrainer.cli.common import connect, json_option, print_json, socket_option
+from bftrainer.cli.study.lookup import (
+    await_verb,
+    find_study,
+    open_loop,
+    read_summary,
+    study_argument,
+)
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError, UsageError
+from bftrainer.study.directory import StudyDirectory, is_running
+from bftrainer.study.outcome import FAILED, OVER, STOPPED
+from bftrainer.study.wishes import Wishes, change_wishes, paused, read_wishes, resumed, stopped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is wanted of a study, as ``--json`` prints it."""
+
+    study: str  # its id
+    directory: str
+    is_paused: bool
+    is_stopped: bool
+    trials: int | None  # that its rule begins, with those added; None: not a fixed number
+    is_running: bool  # its loop runs: it obeys within a second, and draws new trials
+
+
+def wish(
+    study: StudyDirectory,
+    socket_name: str | None,
+    change: Callable[[Wishes], Wishes],
+    *,
+    as_json: bool,
+) -> None:
+    """Change what is wanted of a study, and carry it out if no loop does."""
+    say = partial(click.echo, err=as_json)
+    change_wishes(study.path, change)
+    await_verb(study.path)
+    try:
+        with open_loop(study, connect(socket_name), say) as loop:
+            loop.obey()
+    except BftError as error:
+        if error.code != "BFT-1631":
+            raise
+        say("its loop obeys within a second")
+
+
+def says_over(study: StudyDirectory, *, as_json: bool) -> bool:
+    """Say that a study is over, if it is: trials may have been added since."""
+    if not study.summary.exists():
+        return False  # it has not begun
+    summary = read_summary(study.path)
+    rule = study.document.rule_with(read_wishes(study.path).more).describe()
+    is_enlarged = dict(summary.rule) != json.loads(json.dumps(dict(rule)))
+    if summary.state not in (OVER, FAILED, STOPPED) or (summary.state == OVER and is_enlarged):
+        return False
+    click.echo(f"{shown(summary.name)} is {summary.state}; nothing is changed", err=as_json)
+    return True
+
+
+def print_wanted(study: StudyDirectory) -> None:
+    """Print the document of ``--json``."""
+    wishes = read_wishes(study.path)
+    wanted = Wanted(
+        study=study.study_id,
+        directory=str(study.path),
+        is_paused=wishes.is_paused,
+        is_stopped=wishes.is_stopped,
+        trials=study.document.rule_settings(wishes.more).get("trials"),
+        is_running=is_running(study.path),
+    )
+    print_json(document("study-wishes", wanted))
+
+
+@click.command()
+@study_argument
+@click.argument("count", metavar="N", type=click.IntRange(1, 100_000))
+@json_option
+@socket_option
+def add(study_name: str, count: int, socket_name: str | None, *, as_json: bool) -> None:
+    """Add N trials to STUDY, which may be over already."""
+    study = find_study(study_name, socket_name)
+    document = study.document
+    if "trials" not in document.rule_settings() or isinstance(document.configurations, tuple):
+        raise UsageError(
+            "BFT-1634",
+            f"The study {document.name} cannot have more trials: its rule or its list of"
+            " configurations fixes their number.",
+            "Begin another study.",
+        )
+
+    def enlarged(before: Wishes) -> Wishes:
+        if before.is_stopped:
+            raise UsageError(
+                "BFT-1637", f"The study {document.name} was stopped.", "Begin another study."
+            )
+        return replace(before, more=before.more + count)
+
+    wishes = change_wishes(study.path, enlarged)
+    if as_json:
+        print_wanted(study)
+        return
+    total = document.rule_settings(wishes.more)["trials"]
+    then = "" if is_running(study.path) else f"; run: bftrainer study run {study.path}"
+    click.echo(f"{document.name} has {total} trials now{then}")
+
+
+@click.command()
+@study_argument
+@json_option
+@socket_option
+def pause(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
+    """Take all nodes from the trials of STUDY, after checkpoints; 'resume' is the way back."""
+    study = find_study(study_name, socket_name)
+    if not says_over(study, as_json=as_json):
+        wish(study, socket_name, paused, as_json=as_json)
+    if as_json:
+        print_wanted(study)
+
+
+@click.command()
+@study_argument
+@json_option
+@socket_option
+def resume(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
+    """Let the trials of STUDY have nodes again."""
+    study = find_study(study_name, socket_name)
+    if not says_over(study, as_json=as_json):
+        wish(study, socket_name, resumed, as_json=as_json)
+        if not is_running(study.path):
+            line = f"its trials go on; for new ones run: bftrainer study run {study.path}"
+            click.echo(line, err=as_json)
+    if as_json:
+        print_wanted(study)
+
+
+@click.command()
+@study_argument
+@json_option
+@socket_option
+def stop(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
+    """End all trials of STUDY for good; results and the best checkpoint stay."""
+    study = find_study(study_name, socket_name)
+    wish(study, socket_name, stopped, as_json=as_json)
+    if as_json:
+        print_wanted(study)

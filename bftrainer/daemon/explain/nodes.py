@@ -1,0 +1,116 @@
+"""Explains nodes that are kept free, slow, or whose agents are not heard. Pure.
+
+A plan's own words name the policy's setting; this names the true cause where that is another.
+
+Called by ``service`` for ``bftrainer status``, ``nodes`` and ``sizes``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from bftrainer.decide.end_cost import end_cost_s
+from bftrainer.decide.pool import KEPT_FREE
+from bftrainer.decide.slow_nodes import forgotten_above, fraction_now
+from bftrainer.model.decision import Memory, Plan, Settings, SlowNode
+from bftrainer.model.trainer import TrainerRecord
+
+SHOWN = 8  # nodes by name
+
+
+def cut_off_sentence(nodes: Collection[str], n_agents: int, for_s: float) -> str:
+    """Say that the daemon cannot reach most agents; "": it can.
+
+    Args:
+        nodes: of the agents that it cannot reach.
+        n_agents: those and the others.
+        for_s: how long ago the first of them was heard.
+    """
+    if not nodes:
+        return ""
+    names = ", ".join(sorted(nodes)[:SHOWN]) + (", ..." if len(nodes) > SHOWN else "")
+    return (
+        f"BFT-1330: The daemon has not heard {len(nodes)} of its {n_agents} agents for"
+        f" {for_s:.0f} s ({names}). Trainers there go on as far as is known, and no pilot is"
+        " cancelled for it. Check the network of the daemon's host."
+    )
+
+
+def unheard_sentence(node: str, for_s: float, left_s: float | None) -> str:
+    """Say that nobody knows what a trainer's worker on a silent node does, and how long we wait.
+
+    Args:
+        node: of its last workers.
+        for_s: how long its agent is not heard.
+        left_s: for which its pilot is kept; None: it is cancelled already.
+    """
+    begin = (
+        f"The agent on {node} has been silent for {for_s:.0f} s. The worker there may still train;"
+        " what it does meanwhile is repeated from the last checkpoint."
+    )
+    if left_s is None:
+        return f"{begin} Its pilot is being cancelled: an agent that comes back has to go."
+    return f"{begin} Its pilot is kept for another {max(0.0, left_s):.0f} s (unreachable_s)."
+
+
+def true_cause(reason: str, plan: Plan, settings: Settings) -> str:
+    """Return why a node is not used; ``reason``: in the plan's words."""
+    if reason != KEPT_FREE or settings.reserve_nodes_per_type:
+        return reason
+    begin = "It is kept free for small and immediate jobs: "
+    cost_s = end_cost_s(plan.memory)
+    if cost_s > settings.harm_slo_s:
+        return (
+            f"{begin}a node comes back only {cost_s:.0f} s after its pilot was asked to leave, not"
+            f" within the promised {settings.harm_slo_s:g} s (harm_slo_s)."
+        )
+    return f"{begin}bftrainer backs off (bftrainer report harm)."
+
+
+def slow_sentences(memory: Memory, settings: Settings, now_s: float) -> dict[str, str]:
+    """Say of each slow node how slow it is, and for how long that counts."""
+    return {
+        name: f"{name} was found slow: {_how_slow(one)} ({one.trainer_id or 'a trainer'},"
+        f" {_ago(now_s - one.seen_s)}); {_counts_on(one, settings, now_s)}."
+        for name, one in sorted(memory.slow_nodes.items())
+    }
+
+
+def straggler_sentences(
+    record: TrainerRecord, plan: Plan | None, settings: Settings, observed: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Say what happens to the slow nodes that a trainer has or had."""
+    if plan is None or record.state.is_final:
+        return ()
+    memory, sentences = plan.memory, []
+    for name, one in sorted(memory.slow_nodes.items()):
+        pair = memory.replacing.get(name)
+        if pair is not None and pair.trainer_id == record.trainer_id:
+            sentences.append(
+                f"{name} is slow ({_how_slow(one)}) and stays until {pair.node} trains in its"
+                " place."
+            )
+        elif name in observed and plan.assignment.get(name) == record.trainer_id:
+            sentences.append(
+                f"{name} is slow ({_how_slow(one)}) and stays: no other node is worth more here,"
+                f" or a change would not pay back within {settings.t_fwd_s:.0f} s."
+            )
+        elif one.trainer_id == record.trainer_id and name not in plan.assignment:
+            sentences.append(f"{name} is left out because it is slow ({_how_slow(one)}).")
+    return tuple(sentences)
+
+
+def _how_slow(one: SlowNode) -> str:
+    return f"{one.fraction:.2f} of the others' throughput"
+
+
+def _ago(seconds: float) -> str:
+    return "now" if seconds < 2.0 else f"{seconds:.0f} s ago"
+
+
+def _counts_on(one: SlowNode, settings: Settings, now_s: float) -> str:
+    """Say when its remembered fraction will have risen so far that it is forgotten."""
+    left = (1.0 - fraction_now(one, settings, now_s)) / (1.0 - forgotten_above(settings))
+    left_s = settings.straggler_memory_s * max(0.0, math.log2(left))
+    return f"that counts for {left_s / 60.0:.0f} min more"

@@ -1,0 +1,128 @@
+"""Explains a trainer's failures, back end, batch and speed. Pure.
+
+For a final trainer its reason says it. Called by ``service``.
+
+Nothing is said where there is no choice: one worker, or models that are not on GPUs. Called by
+``service`` (explain).
+
+Called by ``service`` (explain).
+
+The figures are those that decisions assume. Called by ``service``.
+"""
+
+from __future__ import annotations
+
+from bftrainer.decide.throughput.batch_curve import efficiency
+from bftrainer.decide.throughput.curves import fitted, is_known
+from bftrainer.fleet.generations.failures import MAX_BACKOFF_S
+from bftrainer.model.decision import Settings
+from bftrainer.model.trainer import ADASCALE, TrainerRecord, TrainerState, with_place
+from bftrainer.model.views import SizeSpeed
+from milp.problem import Curve, Marginal, Objective
+from milp.worth import curve_at
+
+
+def trouble(record: TrainerRecord, budget: int, now_s: float) -> str:
+    """Say which failure in a row it had, why, and what happens next; "": none.
+
+    Args:
+        record: the trainer.
+        budget: the policy's ``failure_budget``.
+        now_s: monotonic.
+    """
+    row = record.failing
+    if record.state.is_final or not row.count:
+        return ""
+    wait_s = row.next_try_s - now_s
+    is_running = record.state is TrainerState.RUNNING and record.progress.size
+    if is_running:
+        begin = "Goes on"
+    elif 0.0 < wait_s <= MAX_BACKOFF_S:  # more: the machine was rebooted since
+        begin = f"Waits {wait_s:.0f} s" if wait_s >= 1.0 else "Waits a moment"
+    else:
+        begin = "Is tried again"
+    return (
+        f"{begin} after failure {row.count} of {budget} without getting any further, on"
+        f" {row.node}: {with_place(row.cause, row.place)} Its log: {row.log_path}"
+    )
+
+
+def trouble_sentences(record: TrainerRecord, budget: int, now_s: float) -> tuple[str, ...]:
+    """Also say that a cancelled trainer is about to end."""
+    found = trouble(record, budget, now_s)
+    is_going = record.cancelled_s is not None and not record.state.is_final
+    return (*([record.reason] if is_going else []), *([found] if found else []))
+
+
+def backend_sentences(record: TrainerRecord) -> tuple[str, ...]:
+    """Say whether gradients stay on the GPUs and, if not, why."""
+    progress = record.progress
+    name, _, reason = progress.backend.removesuffix(")").partition(" (")
+    if progress.size < 2 or record.state.is_final:
+        return ()
+    if name == "nccl":
+        return ("Its workers average gradients with NCCL, from GPU to GPU.",)
+    if not reason:
+        return ()
+    return (
+        f"Its workers average gradients with {name}, through the memory of their hosts: {reason}.",
+    )
+
+
+def batch_sentences(record: TrainerRecord) -> tuple[str, ...]:
+    """Say which batch it trains with, and why not another."""
+    bounds, progress = record.spec.batch, record.progress
+    if bounds is None or not (progress.size and progress.batch) or record.state.is_final:
+        return ()
+    batch = f"Its global batch is {progress.batch} of {bounds.least}:{bounds.most}"
+    if bounds.lr_rule != ADASCALE:
+        return (f"{batch}, the most samples per second at this size.",)
+    if not record.costs.noise_scale:
+        return (f"{batch}; it grows when the noise of the gradients is known.",)
+    noise = record.costs.noise_scale
+    share = efficiency(float(progress.batch), bounds.least, noise)
+    worth = f"{100 * share:.0f}% of one in a batch of {bounds.least}"
+    return (f"{batch}; the noise scale is {noise:.3g} samples, so each is worth {worth}.",)
+
+
+def near_speeds(
+    record: TrainerRecord, settings: Settings, planned: int, marginal: Marginal | None
+) -> tuple[SizeSpeed, ...]:
+    """Return its planned size, one node fewer, and the next larger; (): throughput not known.
+
+    Args:
+        record: the trainer.
+        settings: of the policy.
+        planned: its nodes in the last decision.
+        marginal: what that decision priced; None: nothing.
+    """
+    spec = record.spec
+    if record.state.is_final or not is_known(record):
+        return ()
+    curve = fitted(record, explores=settings.explore_budget > 0.0).curve
+    each = _samples_per_unit(curve, settings.objective, spec.weight)
+    larger = max(planned + 1, spec.n_min)
+    more = marginal.gain_of_one_more if marginal and larger == planned + 1 else None
+    fewer = marginal.loss_of_one_fewer if marginal else None
+    changes = {
+        planned - 1: None if fewer is None else -fewer * each,
+        planned: None,
+        larger: None if more is None else more * each,
+    }
+    left = (record.progress.total or spec.samples or 0) - record.progress.samples
+    found = []
+    for size, change in changes.items():
+        rate = curve_at(curve, size) if size > 0 else 0.0
+        if rate > 0.0 and spec.n_min <= size <= spec.n_max:
+            left_s = left / rate if left > 0 else None
+            found.append(
+                SizeSpeed(size=size, samples_per_s=rate, left_s=left_s, change_samples=change)
+            )
+    return tuple(found)
+
+
+def _samples_per_unit(curve: Curve, objective: Objective, weight: float) -> float:
+    """Return how many samples one unit of the objective stands for (``milp.problem``)."""
+    if objective is Objective.THROUGHPUT:
+        return 1.0
+    return curve_at(curve, 1) / (weight if objective is Objective.WEIGHTED else 1.0)

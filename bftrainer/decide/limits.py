@@ -1,0 +1,164 @@
+"""Limits the nodes that are used: numbers of the policy, back-off, the reserve. Pure.
+
+``max_held_nodes`` is set by ``bftrainer.daemon.harm.backoff``; other limits are on all nodes, or on
+those of a partition or type. Nodes without a pilot leave the pool first, shortest gap first; then
+pilots are released, the cheapest for the trainers first. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from bftrainer.batch.queue.occupancy import FREE_STATES, names_in, nodes_by_name
+from bftrainer.decide.draft import Draft
+from bftrainer.decide.giveback import coming_back
+from bftrainer.model.decision import Release, Settings
+from bftrainer.model.fairness import limit_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limit:
+    """At most so many of some nodes."""
+
+    most: int
+    reason: str
+    among: AbstractSet[str] | None = None  # names; None: all
+
+
+def limit_nodes(draft: Draft) -> Draft:
+    """Remove the excess nodes from the pool, and release the pilots among them."""
+    for limit in _limits(draft):
+        draft = _within(draft, limit)
+    return draft
+
+
+def _within(draft: Draft, limit: _Limit) -> Draft:
+    pool, trains = draft.pool, draft.given.training
+    nodes = [n for n in pool.nodes if limit.among is None or n.name in limit.among]
+    if len(nodes) <= limit.most:
+        return draft
+    count = len(nodes) - limit.most
+    free = sorted(
+        (n for n in nodes if not n.pilot_id),
+        key=lambda n: (
+            n.name not in trains,  # without pilots (simulator) trainers are on free nodes
+            n.usable_until_s is not None,
+            -(n.usable_until_s or 0.0),
+            n.name,
+        ),
+        reverse=True,
+    )[:count]
+    ours = [n for n in nodes if n.pilot_id]
+    too_many = draft.cheapest(count - len(free), ours)
+    out = {n.name for n in (*free, *too_many)}
+    releases = [Release(pilot_id=n.pilot_id, node=n.name, reason=limit.reason) for n in too_many]
+    left = pool.without(dict.fromkeys(out, limit.reason))
+    return replace(draft.releasing(releases, is_held_off=False), pool=left)
+
+
+def _limits(draft: Draft) -> Iterator[_Limit]:
+    """Yield the limits: those on fewer nodes first, so that they leave others room."""
+    settings = draft.given.settings
+    if settings.limits.share_of_idle < 1.0:
+        yield from _shares(draft)
+    if settings.limits.is_of_nodes:
+        yield from _by_name(draft)
+    limits = [m for m in (settings.max_nodes, settings.max_held_nodes) if m is not None]
+    if limits:
+        yield _Limit(most=min(limits), reason=_reason(settings, min(limits)))
+
+
+def _shares(draft: Draft) -> Iterator[_Limit]:
+    """Yield the limits on the share of each type's idle nodes."""
+    given, share = draft.given, draft.given.settings.limits.share_of_idle
+    seen = nodes_by_name(given.snapshot.nodes or ())
+    ours = {pilot.node for pilot in given.pilots if not pilot.is_leaving}
+    idle = (names_in(given.snapshot, *FREE_STATES) | ours) & seen.keys()
+    counts = Counter(seen[name].node_type for name in idle)
+    for node_type, count in sorted(counts.items()):
+        reason = (
+            f"The policy lends {share:.0%} of the idle nodes of type {node_type} at most"
+            " (max_share_of_idle)."
+        )
+        among = {n.name for n in draft.pool.nodes if n.node_type == node_type}
+        yield _Limit(most=math.floor(share * count + 1e-9), reason=reason, among=among)
+
+
+def _by_name(draft: Draft) -> Iterator[_Limit]:
+    """Yield the limits on types, then those on partitions."""
+    limits = draft.given.settings.limits
+    seen = nodes_by_name(draft.given.snapshot.nodes or ())
+    by_type: dict[str, set[str]] = {}
+    by_partition: dict[str, set[str]] = {}
+    for node in draft.pool.nodes:
+        by_type.setdefault(node.node_type, set()).add(node.name)
+        for partition in seen[node.name].partitions:
+            by_partition.setdefault(partition, set()).add(node.name)
+    for what, groups, by_name, key in (
+        ("type", by_type, limits.by_type, "max_nodes_by_type"),
+        ("partition", by_partition, limits.by_partition, "max_nodes_by_partition"),
+    ):
+        for name, names in sorted(groups.items()):
+            most = limit_of(by_name, name)
+            if most is not None:
+                reason = f"The policy allows {_nodes(most)} of {what} {name} ({key})."
+                yield _Limit(most=most, reason=reason, among=names)
+
+
+def _nodes(most: int) -> str:
+    return f"{most} node{'s' if most != 1 else ''} at most"
+
+
+def _reason(settings: Settings, most: int) -> str:
+    nodes = _nodes(most)
+    if settings.max_held_nodes != most:
+        return f"The policy allows {nodes} (max_nodes)."
+    return (
+        f"bftrainer backs off: it holds {nodes} for now,"
+        " because nodes were handed over too late or in vain (bftrainer report harm)."
+    )
+
+
+def keep_reserve(draft: Draft) -> Draft:
+    """Build the pool, and release as many nodes as the reserve lacks."""
+    draft = draft.with_pool()
+    releases = list(_releases(draft))
+    return draft.releasing(releases, is_held_off=True).with_pool() if releases else draft
+
+
+def _releases(draft: Draft) -> Iterator[Release]:
+    """Release what the reserve lacks beyond the nodes already coming back.
+
+    Nodes on which jobs are about to start (perhaps just announced) do not count for the reserve.
+    """
+    given, memory, settings = draft.given, draft.memory, draft.given.settings
+    size = settings.reserve_nodes_per_type + settings.reserve_extra_nodes
+    seen = nodes_by_name(given.snapshot.nodes or ())
+    has = Counter(seen[name].node_type for name in draft.pool.reserve)
+    lacking = sorted({n.node_type for n in draft.pool.nodes if has[n.node_type] < size})
+    coming = set[str]()
+    if lacking:
+        coming = coming_back(given.snapshot, given.pilots, memory) | _unconfirmed(draft)
+    comes = Counter(seen[name].node_type for name in coming - draft.for_jobs)
+    for node_type in lacking:
+        ours = [n for n in draft.pool.nodes if n.node_type == node_type and n.pilot_id]
+        count = max(0, min(size - has[node_type], len(ours)) - comes[node_type])
+        for node in draft.cheapest(count, ours):
+            yield Release(
+                pilot_id=node.pilot_id,
+                node=node.name,
+                reason="The reserve for small and immediate jobs is used up.",
+            )
+
+
+def _unconfirmed(draft: Draft) -> set[str]:
+    """Return the free nodes that were not yet idle in enough snapshots."""
+    given = draft.given
+    piloted = {p.node for p in given.pilots}
+    seen, enough = draft.memory.idle_seen, given.settings.idle_confirmations
+    free = names_in(given.snapshot, *FREE_STATES) - piloted
+    return {name for name in free if seen.get(name, 0) < enough}

@@ -1,0 +1,377 @@
+"""Updates trainers' records: users' changes, workers' reports, trials, lives, ends. Pure.
+
+A torch trainer tells where it begins when it enters. A program that is restarted may say so only
+with its first progress.
+
+Called by ``actuate.trainers``, which stores and journals the records.
+
+``actuate.trainers`` calls it; the study itself is run by ``bftrainer.study``, outside the daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from bftrainer.elastic import protocol
+from bftrainer.elastic.protocol import MAX_REPORTS, Progress, Reported
+from bftrainer.fleet.generations.generation import GenerationMachine, mark_of
+from bftrainer.fleet.generations.members import Ended, Parked, Regrouped, Rescaled
+from bftrainer.model.errors import UsageError
+from bftrainer.model.study import MOST_REPORTS, Report
+from bftrainer.model.trainer import (
+    CheckpointContract,
+    Lives,
+    Mark,
+    MeasuredCosts,
+    TrainerChange,
+    TrainerProgress,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerState,
+)
+
+KEPT = 8  # lives whose length is remembered
+
+
+def written(record: TrainerRecord) -> TrainerRecord:
+    """Return the record for the journal: of a first life its progress tells as much.
+
+    The release before does not know ``lives``, and must be able to take over.
+    """
+    now = record.lives
+    is_first = now.starts <= 1 and not now.lasted_s and now.lost == now.furthest == Mark()
+    return replace(record, lives=Lives()) if is_first and now != Lives() else record
+
+
+def read(record: TrainerRecord) -> TrainerRecord:
+    """Return a record of the journal with what ``written`` left out."""
+    at = record.progress
+    reached = Mark(step=at.step, epoch=at.epoch, samples=at.samples)
+    if record.lives != Lives() or reached == Mark():
+        return record
+    return replace(record, lives=Lives(reached=reached, starts=1, began_s=record.started_s or 0.0))
+
+
+def began(lives: Lives, at: Mark | None, now_s: float) -> Lives:
+    """Return them after a start without survivors; ``at`` is None until that is told."""
+    new = replace(lives, starts=lives.starts + 1, is_told=False, began_s=now_s)
+    return new if at is None else progressed_lives(new, at)
+
+
+def progressed_lives(lives: Lives, to: Mark) -> Lives:
+    """Return them after a report of the present life."""
+    if lives.is_told:
+        return replace(lives, reached=to) if to.is_beyond(lives.reached) else lives
+    before, lost = lives.reached, lives.lost
+    return replace(
+        lives,
+        is_told=True,
+        reached=to,
+        lost=Mark(
+            step=lost.step + max(0, before.step - to.step),
+            epoch=lost.epoch + max(0, before.epoch - to.epoch),
+            samples=lost.samples + max(0, before.samples - to.samples),
+        ),
+        starts=1 if to.is_beyond(lives.furthest) else lives.starts,
+        furthest=lives.furthest.joined(to),
+    )
+
+
+def ended(lives: Lives, now_s: float, *, is_saved: bool) -> Lives:
+    """Return them after the last node was left."""
+    if is_saved or not lives.began_s:
+        return lives
+    lasted_s = (*lives.lasted_s, max(0.0, now_s - lives.began_s))
+    return replace(lives, lasted_s=lasted_s[-KEPT:])
+
+
+SAVE_GRACE_S = 30.0  # time for a cancelled trainer's workers to save and leave
+CANCELLED = "Cancelled by its user."
+
+
+def save_grace_s(contract: CheckpointContract | None) -> float:
+    """Return how long a cancelled trainer may take; programs declare it themselves."""
+    return SAVE_GRACE_S if contract is None else contract.grace_s
+
+
+def cancelling(grace_s: float) -> str:
+    """Say what a cancelled trainer still does."""
+    return f"Cancelling: it writes a checkpoint and ends, within {grace_s:g} s."
+
+
+def cancelled(record: TrainerRecord, step: int, *, is_saved: bool) -> str:
+    """Say what is left of a cancelled trainer."""
+    if record.cancelled_s is None:
+        return CANCELLED
+    if is_saved:
+        return f"{CANCELLED} Its state after step {step} is in its checkpoint."
+    return f"{CANCELLED} It wrote no checkpoint when it was asked to; the last one stays."
+
+
+def still(record: TrainerRecord, reason: str) -> str:
+    """Return the reason to show in a state that is not final."""
+    return reason if record.cancelled_s is None else record.reason
+
+
+def last_progress(progress: TrainerProgress, machine: GenerationMachine) -> TrainerProgress:
+    """Return the final progress of a trainer without nodes."""
+    return replace(
+        progress,
+        size=0,
+        samples_per_s=0.0,
+        step=max(progress.step, machine.step),
+        epoch=max(progress.epoch, machine.epoch),
+        samples=max(progress.samples, machine.samples),
+    )
+
+
+def complete(spec: TrainerSpec, done: Ended) -> str:
+    """Say that the training is complete, or how much of it the script did."""
+    if spec.runtime == "torch":  # others may count what they like
+        for what, wanted, has in (
+            ("epochs", spec.epochs, done.epoch),
+            ("samples", spec.samples, done.samples),
+        ):
+            if wanted is not None and has < wanted:
+                return (
+                    f"Its script ended after {has} of {wanted} {what} (--{what}): it left its"
+                    " loop, or its checkpoint is one of a training that was complete."
+                )
+    return "Its training is complete."
+
+
+def lived(record: TrainerRecord, said: Progress) -> TrainerRecord:
+    """Return the record with what a report of the present generation says of this life."""
+    if said.generation != record.progress.generation:
+        return record
+    now = progressed_lives(record.lives, mark_of(said))
+    return record if now is record.lives else replace(record, lives=now)
+
+
+def progressed(
+    record: TrainerRecord, said: Progress, costs: MeasuredCosts, now_s: float
+) -> TrainerRecord:
+    """Return the record after a member's report.
+
+    The generation stays: it changes together with the size, when the last member has entered.
+    """
+    progress = replace(
+        record.progress,
+        step=said.step,
+        epoch=said.epoch,
+        samples=said.samples,
+        samples_per_s=said.samples_per_s,
+        total=said.total or record.progress.total,
+        reported_s=now_s,
+        node_s=_attained_node_s(record.progress, now_s),
+    )
+    return replace(record, costs=costs, progress=progress)
+
+
+def rescaled(
+    record: TrainerRecord, done: Rescaled, costs: MeasuredCosts, now_s: float
+) -> TrainerRecord:
+    """Return the record after a complete generation."""
+    return replace(
+        record,
+        state=TrainerState.RUNNING,
+        reason=still(record, ""),
+        started_s=record.started_s if record.started_s is not None else now_s,
+        rescales=record.rescales + (1 if done.size_before else 0),
+        costs=costs,
+        progress=_entered(record.progress, done, now_s),
+        lives=_begun(record, done, now_s),
+    )
+
+
+def _begun(record: TrainerRecord, done: Rescaled, now_s: float) -> Lives:
+    if done.is_restart:
+        return began(record.lives, None, now_s)
+    if done.size_before:
+        return record.lives
+    at = Mark(step=done.step, epoch=done.epoch, samples=done.samples)
+    return began(record.lives, at, now_s)
+
+
+def regrouped(record: TrainerRecord, done: Regrouped, now_s: float) -> TrainerRecord:
+    """Return the record after a generation that agents announced without a daemon."""
+    return replace(
+        record,
+        last_generation=max(record.last_generation, done.generation),
+        rescales=record.rescales + 1,
+        progress=_entered(record.progress, done, now_s),
+    )
+
+
+def parked(record: TrainerRecord, done: Parked, now_s: float) -> TrainerRecord:
+    """Return the record when no member is left."""
+    return replace(
+        record,
+        state=TrainerState.PARKED,
+        reason=still(record, "It has no nodes; it resumes from its last checkpoint."),
+        progress=replace(record.progress, size=0, samples_per_s=0.0),
+        lives=ended(record.lives, now_s, is_saved=done.is_saved),
+    )
+
+
+def _attained_node_s(progress: TrainerProgress, now_s: float) -> float:
+    """Node-seconds attained until now: its size has not changed since the last report."""
+    return progress.node_s + progress.size * max(0.0, now_s - progress.reported_s)
+
+
+def _entered(
+    progress: TrainerProgress, done: Rescaled | Regrouped, now_s: float
+) -> TrainerProgress:
+    return replace(
+        progress,
+        generation=done.generation,
+        size=done.size,
+        step=done.step,
+        epoch=done.epoch,
+        samples=done.samples,
+        samples_per_s=0.0,
+        reported_s=now_s,
+        node_s=_attained_node_s(progress, now_s),
+        backend=done.backend if isinstance(done, Rescaled) else "",
+        batch=done.batch if isinstance(done, Rescaled) else progress.batch,
+    )
+
+
+def changed(record: TrainerRecord, change: TrainerChange, now_s: float) -> TrainerRecord:
+    """Return the record after a change; it is equal if there was nothing to change."""
+    held_s = record.held_s
+    if change.is_held is not None:
+        held_s = (held_s or now_s) if change.is_held else None
+    rung_s = record.rung_s if change.budget in (None, record.spec.budget) else None
+    return replace(record, spec=change.applied(record.spec), held_s=held_s, rung_s=rung_s)
+
+
+def unmet(spec: TrainerSpec, others: Mapping[str, TrainerRecord]) -> tuple[str, ...]:
+    """Return the trainers that a submitted one has to wait for."""
+    asked = dict.fromkeys((*spec.after, *spec.after_any))
+    return tuple(i for i in asked if not (i in others and _meets(others[i], spec)))
+
+
+def freed(ended: TrainerRecord, others: Iterable[TrainerRecord]) -> tuple[TrainerRecord, ...]:
+    """Return the records that no longer wait for a trainer, now that it has ended."""
+    return tuple(
+        replace(other, waits_for=tuple(i for i in other.waits_for if i != ended.trainer_id))
+        for other in others
+        if ended.trainer_id in other.waits_for
+        and not other.state.is_final
+        and _meets(ended, other.spec)
+    )
+
+
+def again(record: TrainerRecord) -> TrainerSpec:
+    """Return what is submitted when a trainer that has ended is requeued."""
+    spec, left = record.spec, set(record.waits_for)
+    return replace(
+        spec,
+        hold=False,
+        after=tuple(i for i in spec.after if i in left),
+        after_any=tuple(i for i in spec.after_any if i in left),
+    )
+
+
+def _meets(ended: TrainerRecord, spec: TrainerSpec) -> bool:
+    """Whether the condition on this trainer is met; ``after`` counts before ``after_any``."""
+    if ended.trainer_id in spec.after:
+        return ended.state is TrainerState.FINISHED
+    return ended.state.is_final
+
+
+def is_at_rung(spec: TrainerSpec, done: Ended) -> bool:
+    """Whether a trial that has ended used up a budget that its study may enlarge.
+
+    A script that left its loop early has ended for good.
+    """
+    tag, budget = spec.trial, spec.budget
+    if tag is None or tag.most is None or budget is None or budget >= tag.most:
+        return False
+    if spec.runtime != "torch":  # others may count what they like
+        return True
+    return (done.samples if spec.epochs is None else done.epoch) >= budget
+
+
+def at_rung(record: TrainerRecord, done: Ended, now_s: float) -> TrainerRecord:
+    """Return the record of a trial that waits for its study."""
+    progress = replace(
+        record.progress,
+        size=0,
+        samples_per_s=0.0,
+        step=done.step,
+        epoch=done.epoch,
+        samples=done.samples,
+    )
+    return replace(
+        record,
+        state=TrainerState.PARKED,
+        reason=f"It has trained its budget of {record.spec.budget}.",
+        progress=progress,
+        workers=(),
+        rung_s=now_s,
+    )
+
+
+def with_reports(record: TrainerRecord, said: Reported, now_s: float) -> TrainerRecord:
+    """Return the record with what was reported; the same object if that is known.
+
+    A message repeats the last reports of the training. Known ones that are not before its first
+    one are of a future that was undone, unless it has them, too.
+    """
+    if said.generation < record.progress.generation or not said.reports:
+        return record
+    heard_s = {_position(one): one.reported_s for one in record.reports}
+    first = _position(said.reports[0])
+    reports = (
+        *(one for one in record.reports if _position(one) < first),
+        *(
+            Report(
+                value=one.value,
+                step=one.step,
+                epoch=one.epoch,
+                samples=one.samples,
+                reported_s=heard_s.get(_position(one), now_s),
+            )
+            for one in said.reports
+        ),
+    )
+    return record if reports == record.reports else replace(record, reports=thinned(reports))
+
+
+def thinned(reports: tuple[Report, ...]) -> tuple[Report, ...]:
+    """Drop every second of too many reports, none of those that a worker may repeat."""
+    while len(reports) > MOST_REPORTS:
+        reports = reports[:-MAX_REPORTS][::2] + reports[-MAX_REPORTS:]
+    return reports
+
+
+def _position(report: Report | protocol.Report) -> tuple[int, int, int]:
+    return report.samples, report.epoch, report.step
+
+
+def check_growth(record: TrainerRecord, change: TrainerChange) -> bool:
+    """Refuse a budget that cannot be granted; return whether one is.
+
+    Raises:
+        UsageError: BFT-1601, it is no trial, or the budget is out of its range; BFT-1602, it
+            trains.
+    """
+    tag, budget = record.spec.trial, record.spec.budget
+    if change.budget is None or change.budget == budget:
+        return False
+    if tag is None or budget is None or not budget < change.budget <= (tag.most or budget):
+        raise UsageError(
+            "BFT-1601",
+            f"Trainer {record.trainer_id} cannot have the budget {change.budget}.",
+            "Only a trial's budget can grow, up to the full budget of its study.",
+        )
+    if record.rung_s is None:
+        raise UsageError(
+            "BFT-1602",
+            f"Trial {record.trainer_id} has not trained its budget of {budget} yet.",
+            "Enlarge it when it waits at its rung.",
+        )
+    return True

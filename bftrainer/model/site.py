@@ -1,0 +1,111 @@
+"""Plain data on a site: findings of ``doctor``, files to install, limits of a user's own daemon.
+
+Adapters make them (``BatchSystem.findings``); ``bftrainer doctor`` prints them and the daemon logs
+them at start.
+
+Made by the batch system's plug-in (``bftrainer.site.own.plan``), used by ``bftrainer up``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bftrainer.model.cluster import NodeLeft
+
+
+class Weight(enum.StrEnum):
+    """Who is affected."""
+
+    HARM = "harm"  # ordinary jobs
+    LOSS = "loss"  # we get fewer nodes, or none
+    UNKNOWN = "unknown"  # could not be checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a daemon has measured here, and goes by; None: nothing yet, or no daemon."""
+
+    end_s: float | None = None  # from a pilot's cancel request until its node is usable
+    start_s: float | None = None  # from a pilot's start until its agent connected
+    promise_s: float = 1.0  # promised time until a released node is free
+    max_nodes: int | None = None  # the policy's limit of nodes at once; None: there is none
+
+
+NOTHING = Measured()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One setting that should be changed."""
+
+    code: str  # stable
+    weight: Weight
+    setting: str  # as the batch system writes it, with its value
+    cost: str  # one sentence; figures in it are measured
+    remedy: str  # the line to change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteFile:
+    """One file, and what the administrator does with it."""
+
+    name: str  # without a directory
+    text: str
+    about: str  # one line: where it belongs
+    is_executable: bool = False
+    path: str = ""  # where it is installed as it is; "": it is merged into another file, or read
+    without: str = ""  # what happens where it is missing; "": that shows otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the user asked of ``bftrainer up``; "" and None: the site's default."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    max_nodes: int | None = None
+    time_limit_s: float | None = None  # of a pilot
+    job_partition: str = ""  # of the daemon's own job
+    preamble: str = ""  # path of the shell file under which agents run
+    is_as_job: bool = False  # the daemon runs in a job of its own
+    share: NodeLeft | None = None  # of a node, for a pilot; 0: in proportion; None: whole nodes
+    network: str = ""  # that daemon, agents and workers use alone; "": any
+    ports: str = ""  # that they listen on alone; "": any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLimit:
+    """A limit of the site on what one user may have, in nodes of the partition."""
+
+    n_nodes: int
+    words: str  # whose limit, and as the batch system writes it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSite:
+    """A partition whose jobs can be preempted, as one user may use it."""
+
+    cluster: str
+    partition: str
+    n_nodes: int  # slots, where a pilot takes a share of a node
+    n_floor: int = 0  # nodes of the user's own allocation, beside those
+    preemption: str  # as the batch system calls it, e.g. REQUEUE
+    grace_s: float = 0.0  # between the notice of a preemption and the end
+    time_limit_s: float | None = None  # longest of a job; None: none
+    time_limit_words: str = ""  # where that limit is from
+    limits: tuple[NodeLimit, ...] = ()
+    unread: tuple[str, ...] = ()  # what could not be read, a sentence each
+    batch_options: Mapping[str, object] = field(default_factory=dict)  # for the daemon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonJob:
+    """The batch job in which a user's own daemon runs."""
+
+    job_id: str
+    state: str  # as the batch system calls it, in small letters: pending, running
+    reason: str = ""  # why it is pending
+    node: str = ""

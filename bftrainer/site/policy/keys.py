@@ -1,0 +1,632 @@
+"""Every key of the policy, in groups; ``model`` assembles them.
+
+A key: ``name: type = _setting(default, unit, meaning, ge=.., le=..)``.
+
+A key: ``name: type = _setting(default, unit, meaning, ge=.., le=..)``.
+
+docs/adr/0030-many-users.md says why.
+"""
+
+from __future__ import annotations
+
+import enum
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+
+from bftrainer.batch.addresses import check_network
+from bftrainer.elastic.ports import check_ports
+from bftrainer.site.policy.calendar import check_window, check_zone
+from milp.problem import Objective
+
+
+class SettingsGroup(BaseModel):
+    """Some settings of one subject; frozen, and no others than those declared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def setting(
+    group: str,
+    default: Any,
+    unit: str,
+    meaning: str,
+    *,
+    restart: str = "",
+    expects: str = "",
+    **bounds: Any,
+) -> Any:
+    """Return the declaration of a setting.
+
+    Args:
+        group: the heading under which it is described.
+        default: the value that works where nothing is known of the site.
+        unit: of the value; "": it has none.
+        meaning: one sentence for the reference.
+        expects: what it accepts, in words; "": its type and bounds say so.
+        restart: why a reload cannot change it; "": it can.
+        bounds: of the value, as ``pydantic.Field`` takes them.
+    """
+    extra: dict[str, Any] = {"unit": unit, "group": group}
+    if restart:
+        extra["restart"] = restart
+    if expects:
+        extra["expects"] = expects
+    return Field(default=default, description=meaning, json_schema_extra=extra, **bounds)
+
+
+_daemon = partial(setting, "Daemon")
+
+
+class LogLevel(enum.StrEnum):
+    """Levels of the daemon's log, most talkative first."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class DaemonSettings(SettingsGroup):
+    """How the daemon runs: polls, requests, journal, log."""
+
+    poll_interval_s: float = _daemon(
+        1.0,
+        "s",
+        "Interval of polls.",
+        ge=0.05,
+        le=3_600,
+    )
+    poll_interval_with_hook_s: float = _daemon(
+        30.0,
+        "s",
+        "Interval of polls with the hook; each burst of its lines is followed by one poll.",
+        ge=0.05,
+        le=3_600,
+    )
+    requests_per_minute: int = _daemon(
+        130,
+        "requests",
+        "Requests to the controller per minute, of all polls together; submitting and "
+        "cancelling pilots is never delayed, the polls after it are "
+        "(docs/howto/slurm-site.md).",
+        ge=1,
+        le=100_000,
+    )
+    requests_per_minute_with_hook: int = _daemon(
+        12,
+        "requests",
+        "With the hook: requests of the polls that nothing called for.",
+        ge=1,
+        le=100_000,
+    )
+    batch_options: dict[str, JsonValue] = _daemon(
+        {},
+        "",
+        "Options of the batch system, by name (docs/howto/slurm-site.md, docs/howto/lsf-site.md); "
+        "--batch-option on the command line comes first.",
+        restart="The connection to the batch system is made with them.",
+    )
+    journal_days: int = _daemon(
+        30,
+        "days",
+        "The journal keeps entries, and trainers that have ended, for at least this long; "
+        "'report harm' and replays reach no further back.",
+        ge=2,
+        le=36_500,
+    )
+    log_level: LogLevel = _daemon(
+        LogLevel.INFO,
+        "",
+        "How much the daemon logs.",
+        strict=False,
+    )
+
+
+_decision = partial(setting, "Decision")
+
+
+class SiteObjective(enum.StrEnum):
+    """What a site may maximise: what follows from the curves every trainer has."""
+
+    THROUGHPUT = Objective.THROUGHPUT.value
+    SCALING_EFFICIENCY = Objective.SCALING_EFFICIENCY.value
+    WEIGHTED = Objective.WEIGHTED.value
+
+
+class DecisionSettings(SettingsGroup):
+    """What is decided: by which policy, for what, with which guesses."""
+
+    policy: str = _decision(
+        "milp",
+        "",
+        "The allocation policy: milp (the exact optimum), equal-share, fcfs-greedy, "
+        "no-rescale (jobs of fixed sizes, for comparison), another published one "
+        "(docs/policies), or a plug-in of this site.",
+        pattern=r"^[a-z][a-z0-9-]{0,63}$",
+    )
+    policy_options: dict[str, JsonValue] = _decision(
+        {},
+        "",
+        "Options of the allocation policy, by name (docs/policies); milp has none.",
+    )
+    objective: SiteObjective = _decision(
+        SiteObjective.SCALING_EFFICIENCY,
+        "",
+        "What is maximised over all trainers: samples per second, the same relative to each "
+        "trainer's own on one node, or that times the trainer's weight.",
+        strict=False,
+    )
+    t_fwd_s: float = _decision(
+        120.0,
+        "s",
+        "Forward-looking time: a rescale must pay back within this (docs/design/estimators.md).",
+        ge=1,
+        le=86_400,
+    )
+    p_jmax: int = _decision(
+        10,
+        "trainers",
+        "At most this many trainers run at once, the first submitted first.",
+        ge=1,
+        le=1_000,
+    )
+    skip_unstartable: bool = _decision(
+        default=True,
+        unit="",
+        meaning="A trainer whose n_min exceeds the nodes that it could have if it were alone "
+        "does not count for p_jmax; false: it does, and those behind it wait, as in "
+        "the paper.",
+    )
+    rescale_up_guess_s: float = _decision(
+        0.5,
+        "s",
+        "Assumed pause of a grow until it is measured for the trainer.",
+        ge=0,
+        le=3_600,
+    )
+    rescale_down_guess_s: float = _decision(
+        0.2,
+        "s",
+        "Assumed pause of a shrink until it is measured for the trainer.",
+        ge=0,
+        le=3_600,
+    )
+    explore_budget: float = _decision(
+        0.02,
+        "share",
+        "Share of the objective that a decision may forgo so that a trainer that rescales "
+        "anyway goes to a size of unknown throughput; 0: never (docs/design/estimators.md).",
+        ge=0,
+        le=0.5,
+    )
+    straggler_threshold: float = _decision(
+        0.8,
+        "of the others",
+        "A node whose average throughput is below this fraction of that of its trainer's "
+        "other nodes is replaced where that pays; 0: never (docs/design/estimators.md).",
+        ge=0,
+        le=0.99,
+    )
+    straggler_memory_s: float = _decision(
+        1_800.0,
+        "s",
+        "A node found slow is taken to be half as slow after this long, so that it is tried again.",
+        ge=1,
+        le=2_592_000,
+    )
+
+
+_fairness = partial(setting, "Fairness")
+_Name = Annotated[str, Field(min_length=1, max_length=255)]
+_Nodes = Annotated[int, Field(ge=0, le=100_000)]
+
+
+class FairnessSettings(SettingsGroup):
+    """How users and accounts share what is harvested."""
+
+    fair_share_half_life_s: float | None = _fairness(
+        None,
+        "s",
+        "Who of many users runs is decided by fair share: the account, then the user that used "
+        "fewest node-seconds, which halve in this time (docs/design/fair-share.md); null: first "
+        "come, first served.",
+        ge=60,
+        le=31_536_000,
+    )
+    max_wait_s: float | None = _fairness(
+        None,
+        "s",
+        "A trainer that could run and has waited so long gets its n_min nodes for as long, "
+        "whatever the allocation policy prefers; at most half of p_jmax at once; null: no bound.",
+        ge=60,
+        le=31_536_000,
+    )
+    max_nodes_by_user: dict[_Name, _Nodes] = _fairness(
+        {},
+        "nodes",
+        'At most so many nodes at once for the trainers of a user; "*": of each user who is not '
+        "named; {}: no limit.",
+    )
+    max_nodes_by_account: dict[_Name, _Nodes] = _fairness(
+        {},
+        "nodes",
+        "The same for the trainers of an account (bftrainer submit --account).",
+    )
+    max_nodes_by_partition: dict[_Name, _Nodes] = _fairness(
+        {},
+        "nodes",
+        "At most so many nodes of a partition are held or requested at once.",
+    )
+    max_nodes_by_type: dict[_Name, _Nodes] = _fairness(
+        {},
+        "nodes",
+        "The same for a type of nodes.",
+    )
+    max_share_of_idle: float = _fairness(
+        1.0,
+        "of the nodes",
+        "At most this share of the nodes of each type that no ordinary job has is borrowed.",
+        ge=0,
+        le=1,
+    )
+
+
+_hours = partial(setting, "Hours")
+
+
+class HourSettings(SettingsGroup):
+    """When nodes may be borrowed."""
+
+    blackouts: tuple[Annotated[str, AfterValidator(check_window)], ...] = _hours(
+        (),
+        "",
+        "Times in which no nodes are borrowed; those that are held are given back by then, "
+        "gap_margin_s before.",
+        expects="a list of windows such as Mon-Fri 08:00-18:00, daily 23:00-01:00 or "
+        "2026-12-24 12:00 to 2026-12-27 06:00",
+        strict=False,
+        max_length=1_000,
+    )
+    time_zone: Annotated[str, AfterValidator(check_zone)] | None = _hours(
+        None,
+        "",
+        "Zone of blackouts and of the days of 'bftrainer account'; null: the machine's.",
+        expects="the name of a time zone that this machine knows, such as Europe/Berlin, or null",
+    )
+
+
+_network = partial(setting, "Network")
+_NETWORK = "a network such as 10.0.0.0/8 or fd00::/8, the name of an interface such as ib0, or null"
+Network = Annotated[str, AfterValidator(check_network)]
+_AT_START = "Pilots that run were told of the one before."
+
+
+class NetworkSettings(SettingsGroup):
+    """Which networks and ports are used between hosts."""
+
+    control_network: Network | None = _network(
+        None,
+        "",
+        "Where agents reach the daemon: of its host's addresses only those in this network, or of "
+        "this interface, are offered to them; null: all (docs/howto/slurm-site.md).",
+        expects=_NETWORK,
+        restart=_AT_START,
+    )
+    training_network: Network | None = _network(
+        None,
+        "",
+        "Where workers reach each other: the address of each node in this network, or of this "
+        "interface, is told to the others; null: the one on the node's route to the daemon.",
+        expects=_NETWORK,
+        restart=_AT_START,
+    )
+    ports: Annotated[str, AfterValidator(check_ports)] | None = _network(
+        None,
+        "",
+        "The daemon, agents, and the stores by which workers find each other listen on ports of "
+        "this range only; null: on any. Gloo, NCCL and MPI choose from the kernel's range "
+        "('bftrainer doctor --firewall').",
+        expects="a range such as 41000-41100, or null",
+        restart=_AT_START,
+    )
+
+
+_nodes = partial(setting, "Nodes")
+_NodeType = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class NodeSettings(SettingsGroup):
+    """Which idle nodes may be borrowed."""
+
+    reserve_nodes_per_type: int = _nodes(
+        1,
+        "nodes",
+        "Idle nodes of each type that are never borrowed, so that jobs that start at once or "
+        "not at all still start (docs/design/give-back.md).",
+        ge=0,
+        le=100_000,
+    )
+    eligible_node_types: tuple[_NodeType, ...] | None = _nodes(
+        None,
+        "",
+        "Types of nodes that may be borrowed; null: all.",
+        min_length=1,
+        strict=False,
+    )
+    idle_confirmations: int | None = _nodes(
+        None,
+        "snapshots",
+        "Snapshots in a row in which a node must be idle before it is used; null: 1 on Slurm and "
+        "LSF, 2 on local and traces.",
+        ge=1,
+        le=100,
+    )
+    min_gap_s: float = _nodes(
+        120.0,
+        "s",
+        "Nodes that a planned job or reservation takes sooner than this plus gap_margin_s are "
+        "left alone (docs/design/give-back.md).",
+        ge=0,
+        le=604_800,
+    )
+    gap_margin_s: float = _nodes(
+        60.0,
+        "s",
+        "A pilot is gone at least this long before the planned start of the next job on its node.",
+        ge=0,
+        le=86_400,
+    )
+    watts_per_node_type: dict[_NodeType, Annotated[float, Field(gt=0, le=1e6)]] = _nodes(
+        {},
+        "W",
+        "What a node of each type draws under load, for the estimate of energy in "
+        "'bftrainer account'; a type that is missing has none.",
+        expects="a mapping of types to numbers above 0, to 1000000",
+    )
+
+
+_ordinary_jobs = partial(setting, "Ordinary jobs")
+
+
+class OrdinaryJobSettings(SettingsGroup):
+    """What ordinary jobs are promised."""
+
+    give_back: bool = _ordinary_jobs(
+        default=True,
+        unit="",
+        meaning="Nodes that ordinary jobs could use are released before the batch system has to "
+        "preempt pilots; false: only preemption and time limits take them, nothing is promised "
+        "and the daemon never backs off, as for a user's own daemon (docs/howto/own-daemon.md).",
+    )
+    harm_slo_s: float = _ordinary_jobs(
+        1.0,
+        "s",
+        "The promise: a node that an ordinary job gets from us is free this soon after the "
+        "request (docs/design/give-back.md).",
+        ge=0.001,
+        le=3_600,
+    )
+    harm_slo_share: float = _ordinary_jobs(
+        0.95,
+        "of the nodes",
+        "The share of nodes for which that is promised; if it is not kept, the daemon backs off.",
+        ge=0.5,
+        le=1,
+    )
+    harm_quiet_s: float = _ordinary_jobs(
+        1_800.0,
+        "s",
+        "The daemon backs off one level less after this long with good hand-overs only.",
+        ge=1,
+        le=2_592_000,
+    )
+
+
+_pilots = partial(setting, "Pilots and agents")
+_TOGETHER = "Agents learn heartbeat_s and lease_s when they connect, and agent_timeout_s fits them."
+
+
+class PilotSettings(SettingsGroup):
+    """How nodes are held: pilots, and the agents in them."""
+
+    pilots_dir: str | None = _pilots(
+        None,
+        "",
+        "Where the files of pilots that run as the daemon's user lie: an absolute path that all "
+        "nodes see; null: pilots in the state directory (docs/howto/slurm-site.md).",
+        pattern=r"^/",
+        max_length=4096,
+        restart="Pilots find their files there.",
+    )
+    max_nodes: int | None = _pilots(
+        None,
+        "nodes",
+        "At most this many nodes are held or requested at once; null: no limit.",
+        ge=1,
+        le=100_000,
+    )
+    pilot_time_limit_s: float = _pilots(
+        14_400.0,
+        "s",
+        "Longest time limit of a pilot; it is shorter where the gap is.",
+        ge=10,
+        le=2_592_000,
+    )
+    hold_idle_s: float = _pilots(
+        5.0,
+        "s",
+        "A held node that no trainer uses for this long is released.",
+        ge=0,
+        le=86_400,
+    )
+    heartbeat_s: float = _pilots(
+        0.5,
+        "s",
+        "Interval of an agent's heartbeats.",
+        ge=0.05,
+        le=60,
+        restart=_TOGETHER,
+    )
+    agent_timeout_s: float = _pilots(
+        5.0,
+        "s",
+        "An agent silent for this long is lost; at least twice heartbeat_s.",
+        ge=0.1,
+        le=3_600,
+        restart=_TOGETHER,
+    )
+    unreachable_s: float = _pilots(
+        300.0,
+        "s",
+        "The pilot of an agent that was lost without a word is cancelled after this long; trainers "
+        "go on without its node at once, and ordinary jobs get it at once.",
+        ge=0,
+        le=604_800,
+    )
+    lease_s: float = _pilots(
+        1_800.0,
+        "s",
+        "Without a daemon for this long, trainers write a checkpoint and release their nodes; "
+        "at least agent_timeout_s.",
+        ge=1,
+        le=604_800,
+        restart=_TOGETHER,
+    )
+
+
+_trainers = partial(setting, "Trainers")
+
+
+class TrainerSettings(SettingsGroup):
+    """What trainers may take, and when one of them is in trouble."""
+
+    join_window_s: float = _trainers(
+        1.0,
+        "s",
+        "The first warm joiner waits this long for others that are warming up, so that the "
+        "trainer pauses once for all.",
+        ge=0,
+        le=600,
+    )
+    start_timeout_s: float = _trainers(
+        120.0,
+        "s",
+        "A worker that is not warm after this long has failed; the next one of its trainer has "
+        "twice as long, up to 32 times this value.",
+        ge=1,
+        le=86_400,
+    )
+    max_nodes_per_trainer: int | None = _trainers(
+        None,
+        "nodes",
+        "No trainer gets more nodes than this, whatever its n_max; null: no limit.",
+        ge=1,
+        le=100_000,
+    )
+    max_trainers: int | None = _trainers(
+        None,
+        "trainers",
+        "Submissions beyond this many unfinished trainers are refused; null: no limit.",
+        ge=1,
+        le=1_000_000,
+    )
+    max_trainers_per_user: int = _trainers(
+        200,
+        "trainers",
+        "The same for each user.",
+        ge=1,
+        le=1_000_000,
+    )
+    submissions_per_minute_per_user: int = _trainers(
+        120,
+        "submissions",
+        "Submissions of a user beyond this many within a minute are refused.",
+        ge=1,
+        le=100_000,
+    )
+    worker_lease_s: float = _trainers(
+        10.0,
+        "s",
+        "A worker whose process does not answer its agent for this long (stopped, swapped "
+        "out) is killed.",
+        ge=0.5,
+        le=3_600,
+    )
+    no_progress_s: float = _trainers(
+        1_800.0,
+        "s",
+        "A trainer without a step for this long forms its generation anew, and a worker that "
+        "does not take part is killed; 0: never.",
+        ge=0,
+        le=604_800,
+    )
+    failure_budget: int = _trainers(
+        5,
+        "failures",
+        "A trainer that fails this many times in a row without progress has failed "
+        "(docs/design/elastic-runtime.md).",
+        ge=1,
+        le=10_000,
+    )
+    quarantine_s: float = _trainers(
+        10.0,
+        "s",
+        "A node on which workers fail twice in a row while their trainers do well elsewhere "
+        "is offered to no trainer for this long, twice as long each time, at most half an "
+        "hour; 0: never (docs/design/elastic-runtime.md).",
+        ge=0,
+        le=1_800,
+    )
+    rescale_budget: int | None = _trainers(
+        None,
+        "per hour",
+        "A trainer that was given other or more nodes this many times within an hour keeps "
+        "those it has; losses, releases and nodes needed for its n_min do not count; null: no "
+        "limit.",
+        ge=1,
+        le=10_000,
+    )
+
+
+_users = partial(setting, "Users")
+
+
+class RunAs(enum.StrEnum):
+    """As which Unix user pilots and workers run."""
+
+    DAEMON = "daemon"
+    SUBMITTER = "submitter"
+
+
+class Visibility(enum.StrEnum):
+    """What users see of the trainers of others."""
+
+    ALL = "all"
+    OWN = "own"
+
+
+class UserSettings(SettingsGroup):
+    """Who may use it, and as whom trainers run."""
+
+    run_as: RunAs = _users(
+        RunAs.DAEMON,
+        "",
+        "As whom pilots and their workers run: as the daemon's user, who then is the only one to "
+        "submit trainers, or as the user who submitted the trainer (docs/howto/slurm-site.md).",
+        restart="Pilots of another user would have to be replaced.",
+        strict=False,
+    )
+    visibility: Visibility = _users(
+        Visibility.ALL,
+        "",
+        "What users see of the trainers of others: names, users, sizes and progress (all), or "
+        "only how many there are (own). Never environment, paths, parameters or logs.",
+        strict=False,
+    )
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether users other than the daemon's may submit trainers."""
+        return self.run_as is RunAs.SUBMITTER

@@ -1,0 +1,121 @@
+"""Keeps a study's disk small, and a full one from being counted as failures of trials.
+
+Logs stay, and what scripts and programs have written. Files are removed when no worker can write
+there any more; one that cannot be removed does no harm.
+
+Workers that cannot write fail, one after the other. The study stops at the first of them, before
+its end is written; run again, it tries them again, and ``known`` does not count that, up to
+``MAX_EXCUSED`` times. Further ones may be the trial's own: it needs more room than there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bftrainer.elastic import files
+from bftrainer.elastic.fence import SUFFIX
+from bftrainer.model.errors import BftError
+from bftrainer.study.directory import StudyDirectory, unwritable
+from bftrainer.study.outcome import best_of
+from bftrainer.study.trial_table import MAX_EXCUSED, KnownTrial
+from bftrainer.study.trials import Stage
+
+
+class Cleaner:
+    """Removes what nobody needs of a study's checkpoints, each once."""
+
+    def __init__(self, study: StudyDirectory) -> None:
+        self._study = study
+        self._is_file_wise = study.base.runtime != "command"
+        self._dropped: set[int] = set()  # trials
+        self._thinned: dict[int, int] = {}  # trial -> at which budget
+
+    def clean(self, known: Sequence[KnownTrial]) -> None:
+        """Drop those of trials that are over, but the best one's; of waiting ones keep one.
+
+        The best of those that are over: a better one may still fail.
+        """
+        best = best_of([one for one in known if one.stage.is_over], self._study.document.sign)
+        for one in known:
+            if one.number in self._dropped or (best is not None and one.number == best.number):
+                continue
+            if one.stage.is_over and not writes(one):
+                drop_checkpoints(self._study.of_trial(one.number))
+                self._dropped.add(one.number)
+            elif one.stage is Stage.WAITING and self._is_file_wise:
+                if self._thinned.get(one.number) != one.budget:
+                    keep_newest(self._study.of_trial(one.number))
+                self._thinned[one.number] = one.budget
+
+
+def writes(one: KnownTrial) -> bool:
+    """Whether a worker of a trial may still write: it lives, or members have yet to end."""
+    return one.is_alive or (one.view is not None and one.view.nodes > 0)
+
+
+def drop_checkpoints(directory: Path) -> None:
+    """Remove all checkpoints."""
+    _remove(_checkpoints(directory))
+    with contextlib.suppress(OSError):
+        if not directory.is_symlink():
+            _remove(directory.glob(f".step-*{SUFFIX}.*.tmp"))  # of a killed writer
+
+
+def keep_newest(directory: Path) -> None:
+    """Remove all checkpoints but the newest."""
+    _remove(_checkpoints(directory)[1:])
+
+
+def _checkpoints(directory: Path) -> list[Path]:
+    """Return those of a trial's own directory; where a link leads is somebody else's."""
+    with contextlib.suppress(OSError):
+        if not directory.is_symlink():
+            return [path for path in files.newest_first(directory) if files.step_of(path) >= 0]
+    return []
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+ROOM_BYTES = 64 * 1024  # less is too little for a checkpoint
+
+
+class FullDisk:
+    """Looks at failures of trials, and at the disk of their study."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._excused: frozenset[str] | None = None  # trainers that had failed before
+
+    def check(self, known: Iterable[KnownTrial]) -> None:
+        """Refuse to go on if a trial has just failed as a disk is full (BFT-1636)."""
+        failed = {one.view.trainer_id: one for one in known if one.view and one.is_unjudged_failure}
+        full = {name: one for name, one in failed.items() if one.is_excused}
+        if failed:
+            self._check_room()
+        if self._excused is None:
+            self._excused = frozenset(full)
+        for name, one in full.items():
+            if name not in self._excused:
+                raise BftError(
+                    "BFT-1636",
+                    f"A disk is full, so trial {one.number} failed: {one.view_reason}",
+                    "Make room where it writes, /dev/shm perhaps, then run the study again: it"
+                    f" goes on. The first {MAX_EXCUSED} such failures of a trial do not count.",
+                )
+
+    def _check_room(self) -> None:
+        try:
+            with tempfile.TemporaryFile(dir=self._path) as file:
+                file.write(bytes(ROOM_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as problem:
+            raise unwritable(self._path, problem) from problem

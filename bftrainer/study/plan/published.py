@@ -1,0 +1,122 @@
+"""The published planners: RubberBand's (Algorithm 2), naive elasticity, a fixed cluster. Pure.
+
+Read literally, a step goes to the next allocation that the trials can share equally, and the
+search ends when the best step is late. As instances are paid whole, many such steps free none,
+bring nothing, and the search ends at once. The repaired one goes down until an instance is free,
+and passes over steps that are late.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+
+from bftrainer.study.plan.stage_cost import Costs, Planned
+
+
+def static(costs: Costs, deadline_s: float, most: int) -> Planned | None:
+    """Return the cheapest plan with the same instances in all stages; None: none is in time."""
+    best: Planned | None = None
+    step = costs.cloud.gpus_per_instance
+    for gpus in range(step, most + 1, step):
+        plan = costs.predict((gpus,) * len(costs.experiment))
+        if plan.time_s <= deadline_s and (best is None or plan.cost < best.cost):
+            best = plan
+    return best
+
+
+LEAST_GAIN = 1e-9
+STARTS = (1, 2, 3)  # times the static optimum
+
+
+class Reading(enum.StrEnum):
+    """How Algorithm 2 is read."""
+
+    LITERAL = "literal"
+    REPAIRED = "repaired"
+
+
+def greedy(
+    costs: Costs, deadline_s: float, most: int, reading: Reading, starts: Sequence[int] = STARTS
+) -> Planned | None:
+    """Return the best plan from several multiples of the static optimum; None: all are late.
+
+    No stage has more than ``most`` GPUs.
+    """
+    base = static(costs, deadline_s, most)
+    if base is None:
+        return None
+    found = [base]
+    for times in starts:
+        start = costs.predict(tuple(min(most, times * gpus) for gpus in base.gpus))
+        if start.time_s <= deadline_s:
+            found.append(descend(costs, deadline_s, start, reading))
+    return min(found, key=lambda plan: plan.cost)
+
+
+def descend(costs: Costs, deadline_s: float, start: Planned, reading: Reading) -> Planned:
+    """Take the step that saves most for the time it adds, as long as there is one."""
+    best = start
+    while True:
+        following: tuple[int, int, float] | None = None  # stage, its GPUs, time of the plan
+        most_gain = 0.0
+        for index, gpus in enumerate(best.gpus):
+            less = step_down(costs, index, gpus, reading)
+            if less is None:
+                continue
+            time_s, cost = _changed(costs, best, index, less)
+            saved, added_s = best.cost - cost, time_s - best.time_s
+            if saved < LEAST_GAIN or (reading is Reading.REPAIRED and time_s > deadline_s):
+                continue
+            gain = saved / added_s if added_s > 1e-12 else math.inf
+            if following is None or gain > most_gain:
+                following, most_gain = (index, less, time_s), gain
+        if following is None or following[2] > deadline_s:
+            return best
+        best = costs.predict(_with(best, *following[:2]))
+
+
+def _changed(costs: Costs, plan: Planned, index: int, gpus: int) -> tuple[float, float]:
+    """Return time and cost of a plan with other GPUs in one stage: the next one may grow, too."""
+    if costs.cloud.minimum_s > 0.0:
+        whole = costs.predict(_with(plan, index, gpus))
+        return whole.time_s, whole.cost
+    old = plan.stages[index : index + 2]
+    before = plan.stages[index - 1].instances if index else 0
+    new = [costs.stage(index, gpus, before)]
+    if len(old) > 1:
+        new.append(costs.stage(index + 1, old[1].gpus, new[0].instances))
+    time_s = plan.time_s + sum(one.time_s for one in new) - sum(one.time_s for one in old)
+    return time_s, plan.cost + sum(one.cost for one in new) - sum(one.cost for one in old)
+
+
+def _with(plan: Planned, index: int, gpus: int) -> tuple[int, ...]:
+    return (*plan.gpus[:index], gpus, *plan.gpus[index + 1 :])
+
+
+def step_down(costs: Costs, index: int, gpus: int, reading: Reading) -> int | None:
+    """Return the next fewer GPUs that are a factor or a multiple of the trials; None: none.
+
+    A trial that needs several counts these as one.
+    """
+    trials, n_min = costs.experiment[index].trials, costs.scaling.n_min
+    instances = costs.cloud.instances
+    for less in range(gpus - 1, n_min - 1, -1):
+        at_once, odd = divmod(less, n_min)
+        is_fair = less % trials == 0 if at_once >= trials else odd == 0 and trials % at_once == 0
+        if is_fair and (reading is Reading.LITERAL or instances(less) < instances(gpus)):
+            return less
+    return None
+
+
+def naive(costs: Costs, deadline_s: float, most: int) -> Planned | None:
+    """Return the cheapest plan in which the cluster shrinks with the trials; None: all are late."""
+    best: Planned | None = None
+    trials = [stage.trials for stage in costs.experiment]
+    limit = min(most // max(trials), costs.scaling.n_max or most)
+    for each in range(costs.scaling.n_min, limit + 1):
+        plan = costs.predict(tuple(each * count for count in trials))
+        if plan.time_s <= deadline_s and (best is None or plan.cost < best.cost):
+            best = plan
+    return best

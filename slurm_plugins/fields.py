@@ -1,0 +1,223 @@
+"""Parses fields as Slurm prints them and users write them: numbers, constraints, text. Pure.
+
+Called by ``parse``, ``asked`` and ``hook.lines`` with the text of one field. A field that cannot be
+read is ignored as a condition, like an unsupported constraint (``queue.requests``), so no job can
+hide the others.
+
+Input is what the user wrote (``sbatch --constraint``); called by ``parse`` and ``hook.lines``.
+Source: sbatch manual page, release 22.05, "--constraint".
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TypeVar
+
+from bftrainer.model.cluster import LONGEST as LONGEST_RULE
+from bftrainer.model.cluster import MOST_NAMES, Job, Rule, Way, rule_of
+from bftrainer.model.hostlist import ParseError, expand
+
+T = TypeVar("T")
+LOG = logging.getLogger("bftrainer.slurm")
+
+LONGEST = 4096  # characters of a field; Slurm accepts 1,024 for most (measured on 22.05)
+MOST_NODES = 8192  # of a list
+MOST_NODES_IN_ALL = 1 << 18  # of all different lists of one poll
+MOST_PARTITIONS = 256
+UNREAD = " we cannot read"
+NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "n/a"})
+
+
+def said(text: str) -> str:
+    """Return the text; Slurm's words for "none" give ""; raises ``ParseError``: too long."""
+    if len(text) > LONGEST:
+        raise ParseError(f"a field of {len(text)} characters: {text[:80]!r}")
+    return "" if text in NOTHING else text
+
+
+@dataclass(slots=True)
+class Doubts:
+    """The fields of one job that could not be read."""
+
+    found: list[str] = field(default_factory=list)
+
+    def read(self, what: str, text: str, reader: Callable[[str], T], otherwise: T) -> T:
+        """Parse a field; on failure note it and return the default."""
+        try:
+            return reader(text)
+        except ParseError:
+            self.found.append(what)
+            return otherwise
+
+    def partitions(self, text: str) -> tuple[str, ...]:
+        """Return the partition names, each once, up to a limit."""
+        names = tuple(dict.fromkeys(filter(None, text.split(","))))
+        some = tuple([name for name in names if len(name) <= LONGEST][:MOST_PARTITIONS])
+        if len(some) < len(names):
+            self.found.append("a list of partitions")
+        return some
+
+    def words(self) -> str:
+        """Name them, for ``Job.unclear``."""
+        return f"{' and '.join(self.found)}{UNREAD}" if self.found else ""
+
+
+@dataclass(slots=True)
+class NodeLists:
+    """User-written node lists of one poll: equal texts are expanded once."""
+
+    known: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    left: int = MOST_NODES_IN_ALL
+
+    def names(self, text: str) -> tuple[str, ...]:
+        """Expand a list, each name once.
+
+        Raises:
+            ParseError: it is malformed or too long.
+        """
+        found = self.known.get(text)
+        if found is None:
+            found = tuple(dict.fromkeys(expand(text, min(MOST_NODES, self.left))))
+            self.left -= len(found)
+            self.known[text] = found
+        return found
+
+
+@dataclass(slots=True)
+class Unread:
+    """Jobs with unreadable fields: logged once each, with their number."""
+
+    shown: frozenset[str] = frozenset()
+    total: int = 0
+
+    def note(self, jobs: Iterable[Job]) -> None:
+        """Log those that the last poll did not show."""
+        now = {job.counts_as: job for job in jobs if job.unclear.endswith(UNREAD)}
+        new = sorted(now.keys() - self.shown)
+        self.shown = frozenset(now)
+        self.total += len(new)
+        if new:
+            job = now[new[0]]
+            LOG.warning(
+                "%d jobs have requests that cannot be read, %d so far; job %s of %s: %s. "
+                "These parts of their requests are ignored.",
+                *(len(new), self.total, new[0], job.user, job.unclear),
+            )
+
+
+_WHOLE = re.compile(r"[0-9]{1,18}")
+_SHORT = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([KM])")  # without --noconvert
+# A number at the end is the count; what precedes it is the type (4090, 1g.10gb).
+_GRES = re.compile(
+    r"(?:gres[:/])?gpu(?::(?![0-9.]+[KM]?$)([^:,(=]+))?(?::no_consume)?"
+    r"(?:([:=])([0-9]{1,9}(?:\.[0-9]{1,6})?[KM]?))?"
+)
+_IN_PARENTHESES = re.compile(r"\([^()]*\)")
+
+
+def whole(text: str) -> int:
+    """Parse a count, also ``1K`` (1024); sinfo appends ``+`` to the smallest of several."""
+    text = text.strip().removesuffix("+")
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    found = _SHORT.fullmatch(text)
+    if found is None:
+        raise ParseError(f"not a whole number: {text[:40]!r}")
+    return int(float(found[1]) * 1024 ** (1 + "KM".index(found[2])))
+
+
+def gpus_of(gres: str) -> tuple[int, str]:
+    """Return the number of GPUs in a generic-resource string, and a name for what it describes.
+
+    ``gpu:a100:4(S:0-1),nvme:1`` gives ``(4, "gpu:a100:4")``, none gives ``(0, "cpu")``.
+
+    Raises:
+        ParseError: it is too long.
+    """
+    if len(gres) > LONGEST:
+        raise ParseError(f"generic resources of {len(gres)} characters: {gres[:80]!r}")
+    found: list[tuple[str, int]] = []  # type and number
+    in_all = 0
+    for item in _IN_PARENTHESES.sub("", gres).split(","):
+        if matched := _GRES.fullmatch(item.strip()):
+            kind, mark, number = matched.groups()
+            count = 1 if number is None else _gpus(number)
+            if mark == "=" and kind is None:  # TRES: of all types together
+                in_all = max(in_all, count)
+            else:
+                found.append((kind or "", count))
+    found.append(("", max(0, in_all - sum(count for _, count in found))))
+    kinds = [":".join(filter(None, ("gpu", kind, str(count)))) for kind, count in found if count]
+    return sum(count for _, count in found), ",".join(kinds) or "cpu"
+
+
+def _gpus(number: str) -> int:
+    """Return a number of GPUs; parts of one count as one."""
+    return whole(number) if number[-1] in "KM" else math.ceil(float(number))
+
+
+_COUNTED = re.compile(r"(.*)\*([0-9]{1,6})")
+_BRACKETED = re.compile(r"(?:([^\[\]]*)&)?\[([^\[\]]+)\](?:&([^\[\]]*))?")
+
+
+def ways_of(text: str) -> tuple[Way, ...]:
+    """Parse an expression into alternatives, one of which all nodes must meet.
+
+    Raises:
+        ParseError: it is not supported.
+    """
+    expression = "".join(said(text).split())
+    if len(expression) > LONGEST_RULE or len(re.split("[&|]", expression)) > MOST_NAMES:
+        raise ParseError(f"constraint too long: {expression[:80]!r}")
+    return _ways_of(expression) if expression else ()
+
+
+@lru_cache(maxsize=4096)  # the same expressions recur in many jobs
+def _ways_of(expression: str) -> tuple[Way, ...]:
+    found = _BRACKETED.fullmatch(expression)
+    if found is not None:
+        before, inside, after = found.groups()
+        outside = [f"({part})" for part in (before, after) if part]
+        return _in_brackets(inside, _rule("&".join(outside)) if outside else ())
+    if counted := _COUNTED.fullmatch(expression):
+        return (Way(counted=((_rule(counted[1]), int(counted[2])),)),)
+    return (Way(everywhere=_rule(expression)),)
+
+
+def _in_brackets(inside: str, everywhere: Rule) -> tuple[Way, ...]:
+    """Parse counts joined by AND, or alternatives joined by OR that all nodes share."""
+    operators, terms = _split(inside)
+    counted = [_COUNTED.fullmatch(term) for term in terms]
+    numbers = [int(count[2]) for count in counted if count]
+    rules = [_rule(count[1] if count else term) for count, term in zip(counted, terms, strict=True)]
+    if len(numbers) == len(terms) and operators <= {"&"}:
+        return (Way(everywhere=everywhere, counted=tuple(zip(rules, numbers, strict=True))),)
+    if numbers or "&" in operators:
+        raise ParseError(f"neither counts nor choices: {inside[:80]!r}")
+    both = (*everywhere, "&") if everywhere else ()
+    return tuple(Way(everywhere=(*both, "(", *rule, ")")) for rule in rules)
+
+
+def _split(text: str) -> tuple[set[str], list[str]]:
+    """Split at the operators outside parentheses."""
+    operators, terms, depth = set[str](), [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character in "&|" and depth == 0:
+            operators.add(character)
+            terms.append("")
+        else:
+            terms[-1] += character
+    return operators, terms
+
+
+def _rule(text: str) -> Rule:
+    rule = rule_of(text)
+    if rule is None:
+        raise ParseError(f"not features joined by & and |: {text[:80]!r}")
+    return rule
