@@ -31,8 +31,7 @@ from lsf_adapters.jobs import JobReader
 from lsf_adapters.launcher import PilotLauncher
 from lsf_adapters.notifications.esub import SubmissionFiles
 from lsf_adapters.notifications.watch import EventsFile
-from lsf_adapters.queues import DEFAULT_CYCLE_S
-from lsf_adapters.settings import Facts, SettingsReader, facts
+from lsf_adapters.queues import DEFAULT_CYCLE_S, Facts, SettingsReader, facts
 from lsf_adapters.site_files import ACCOUNT, site_files
 from lsf_adapters.snapshot import SnapshotReader
 

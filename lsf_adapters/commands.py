@@ -1,16 +1,22 @@
-"""The LSF commands we run: fixed argument lists, a clean environment, a time limit.
+"""The LSF commands we run, in IBM's dialect and volclava's.
 
 LSF's commands wait for daemons that do not answer, without an end ("... still trying"), so each has
 a limit and its process group is killed then. Called by ``snapshot``, ``launcher`` and ``doctor``.
+
+From the first lines of ``lsid``. An LSF that is neither is observed only: nothing is submitted to
+it, because what it does with a pilot is not known.
 """
 
 from __future__ import annotations
 
+import enum
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bftrainer.batch import process
 from bftrainer.batch.commands import DEFAULT_PATH, Commands
+from bftrainer.model.hostlist import ParseError
 
 # volclava answers 1,000 pending jobs in 0.3 s; its commands repeat a request every 10 s.
 DEFAULT_TIMEOUT_S = 15.0
@@ -116,3 +122,37 @@ def _is_waiting(line: str) -> bool:
 def has_waited(done: process.Completed) -> bool:
     """Whether a command had to repeat its request: LSF's daemons did not answer at once."""
     return _is_waiting(f"{done.stderr}\n{done.stdout}")
+
+
+_IBM = re.compile(r"IBM (?:Spectrum )?(?:Platform )?LSF\b.*?\b(\d+)\.(\d+)")
+_VOLCLAVA = re.compile(r"volclava project (\d+)\.(\d+)")
+_CLUSTER = re.compile(r"^My cluster name is (\S+)$", re.MULTILINE)
+
+
+class Dialect(enum.StrEnum):
+    """The relatives of LSF."""
+
+    IBM = "ibm"  # IBM Spectrum LSF 10.1; documented, not tried
+    VOLCLAVA = "volclava"  # 2.x; measured
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def of(cls, lsid: str) -> Dialect:
+        """Return the dialect of what ``lsid`` printed.
+
+        Raises:
+            ParseError: it is not the answer of lsid.
+        """
+        if not _CLUSTER.search(lsid):
+            raise ParseError("no cluster name")
+        if (ibm := _IBM.search(lsid)) and (int(ibm[1]), int(ibm[2])) == (10, 1):
+            return cls.IBM
+        if (volclava := _VOLCLAVA.search(lsid)) and int(volclava[1]) == 2:
+            return cls.VOLCLAVA
+        return cls.UNKNOWN
+
+
+def cluster_of(lsid: str) -> str:
+    """Return the cluster's name; "": not said."""
+    found = _CLUSTER.search(lsid)
+    return found[1] if found else ""

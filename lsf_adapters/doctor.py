@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bftrainer.model.site import NOTHING, Finding, Measured, Weight
-from lsf_adapters.dialect import Dialect
+from lsf_adapters.commands import Dialect
 from lsf_adapters.preemption import preemption
-from lsf_adapters.queues import Queue
-from lsf_adapters.settings import Facts
+from lsf_adapters.queues import Facts, Queue
 
 NOT_KNOWN = "lsid names neither IBM Spectrum LSF 10.1 nor volclava 2."
 USUAL_CYCLE_S = 10.0  # MBD_SLEEP_TIME that the installers set

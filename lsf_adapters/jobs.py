@@ -14,9 +14,8 @@ from bftrainer.batch import process
 from bftrainer.batch.commands import why_failed
 from bftrainer.model.hostlist import ParseError
 from lsf_adapters import commands, queue_list, table
-from lsf_adapters.commands import LsfCommands, is_away, printed
-from lsf_adapters.dialect import Dialect, cluster_of
-from lsf_adapters.long_form import LongForm
+from lsf_adapters.commands import Dialect, LsfCommands, cluster_of, is_away, printed
+from lsf_adapters.queue_list import LongForm
 from lsf_adapters.requests import LOST, JobRow
 
 SAME_START_S = 2.5  # RUN_TIME is counted in whole seconds

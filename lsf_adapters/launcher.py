@@ -28,8 +28,7 @@ from bftrainer.model.cluster import EndedBy, Presence
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.preamble import under
-from lsf_adapters.commands import LsfCommands, has_waited, said
-from lsf_adapters.dialect import Dialect
+from lsf_adapters.commands import Dialect, LsfCommands, has_waited, said
 from lsf_adapters.jobs import JobReader, UnreadError
 from lsf_adapters.requests import ENDED, LOST, JobRow
 

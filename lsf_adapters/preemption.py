@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterator
 
 from bftrainer.model.site import Finding, Weight
-from lsf_adapters.dialect import Dialect
-from lsf_adapters.queues import Queue
-from lsf_adapters.settings import Facts, number_of
+from lsf_adapters.commands import Dialect
+from lsf_adapters.queues import Facts, Queue, number_of
 
 _LIST = r"\b{}\b(?:\s*[\[(]([^\])]*)[\])])?"
 _PREEMPTABLE = re.compile(_LIST.format("PREEMPTABLE"))

@@ -21,9 +21,9 @@ from bftrainer.batch.site_inspector import (
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import SiteFile
 from lsf_adapters import doctor
-from lsf_adapters.dialect import Dialect
+from lsf_adapters.commands import Dialect
 from lsf_adapters.notifications import script
-from lsf_adapters.settings import Facts
+from lsf_adapters.queues import Facts
 
 ACCOUNT = "bftrainer"  # of the daemon, where nobody has said another
 QUEUES_NAME = "lsb.queues.bftrainer"

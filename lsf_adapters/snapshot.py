@@ -26,11 +26,11 @@ from bftrainer.model.cluster import (
 )
 from bftrainer.model.hostlist import ParseError
 from lsf_adapters import commands, hosts, planned_starts, queues
-from lsf_adapters.dialect import Dialect
+from lsf_adapters.commands import Dialect
+from lsf_adapters.hosts import NONE, reservations
 from lsf_adapters.jobs import JobReader, UnreadError
 from lsf_adapters.launcher import rank
 from lsf_adapters.requests import ENDED, JobRow, job_of
-from lsf_adapters.reservations import NONE, reservations
 from lsf_adapters.table import in_words
 
 T = TypeVar("T")

@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from milp.exact.slopes import price_of, rising_edges
 from milp.pool import PoolView
 from milp.problem import Objective, Problem, ProblemTrainer
-from milp.tables import FloatArray, IntArray, rate_curve, value_table
+from milp.tables import FloatArray, IntArray, price_of, rate_curve, rising_edges, value_table
 
 TOLERANCE = 1e-12  # of the sum over trainers of the largest |value| each can have
 REMEMBERED, REMEMBERED_SIZES = 1 << 11, 128  # rows, and sizes of one: 2 MB together

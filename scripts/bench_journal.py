@@ -16,7 +16,7 @@ from pathlib import Path
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.journalling import BETWEEN_S, Start, Written, restarted, written
 
-from bftrainer.journal import retention
+from bftrainer.journal import tables
 from bftrainer.journal.differences import LONGEST_CHAIN
 from bftrainer.site.policy.model import SitePolicy
 
@@ -32,7 +32,7 @@ SHORT_BYTES = 1_000.0  # what is written of trainers and pilots, per decision
 def measure(asked: argparse.Namespace, measured: Measured) -> None:
     """Write, and start again."""
     steps = 6 if asked.quick else LONGEST_CHAIN
-    entries = 500 if asked.quick else int(0.85 * retention.ENTRIES_BETWEEN)
+    entries = 500 if asked.quick else int(0.85 * tables.ENTRIES_BETWEEN)
     sizes, queues = (SIZES[:1], QUEUES[:2]) if asked.quick else (SIZES, QUEUES)
     found: list[Written] = []
     with tempfile.TemporaryDirectory(prefix="bft-journal-") as place:
@@ -64,7 +64,7 @@ def _judge(found: Written, measured: Measured) -> None:
 def _judge_year(found: Written, measured: Measured) -> None:
     """What lies on disk in the end, if the site with the longest entries never rests."""
     days = SitePolicy().journal_days
-    kept = 86_400.0 / BETWEEN_S * days + retention.ENTRIES_BETWEEN
+    kept = 86_400.0 / BETWEEN_S * days + tables.ENTRIES_BETWEEN
     what = f"after a year, {found.n_nodes} nodes, {found.n_pending} pending"
     about = f"a decision every {BETWEEN_S:g} s, {days} days kept"
     measured.at_most(what, _each_bytes(found) * kept / 1e9, YEAR_GB, "GB", about)

@@ -28,7 +28,7 @@ from bftrainer.site.submit.client import SubmitHelper
 from slurm_plugins import commands, doctor, releases
 from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands, why_failed
 from slurm_plugins.floor import STEP_ID, Floor
-from slurm_plugins.hook.relay_words import key_of
+from slurm_plugins.hook.relay import key_of
 from slurm_plugins.hook.source import HookSource, RelaySettings, address_of
 from slurm_plugins.launcher import PilotLauncher
 from slurm_plugins.site_files import site_files

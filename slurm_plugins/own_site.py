@@ -1,4 +1,12 @@
-"""What a user without an administrator can do on a Slurm cluster, and what cannot work there.
+"""What a user without an administrator can do on a Slurm cluster, within limits, by a small job.
+
+Called by ``bftrainer up --as-job`` and ``bftrainer down`` through ``own_site``. The job asks for
+one CPU. A minute before its time limit it ends the daemon and requeues itself; Slurm requeues it
+after a preemption or the loss of its node. Trainers go on meanwhile (docs/adr/0010-regroup.md).
+
+An association limits what its user has at once, a QOS what each of its users and all together
+have. A pilot is a job of one whole node, so a limit on jobs is one on nodes, and one on CPUs or
+GPUs is divided by what a node has. sacctmgr(1), 22.05.
 
 ``SlurmSites`` is the entry point ``bftrainer.own_sites: slurm``, used by ``bftrainer up``. It uses
 what every user may ask: ``scontrol show``, ``sbatch --test-only`` and, where there is accounting,
@@ -9,7 +17,9 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping, Sequence
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,14 +27,174 @@ from bftrainer.model.cluster import Node, NodeLeft
 from bftrainer.model.errors import BatchSystemError, UsageError
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import DaemonJob, NodeLimit, OwnSite, Wish
-from slurm_plugins import commands, own_job, own_limits, parse, slots
+from slurm_plugins import commands, parse, slots
 from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.doctor import PARTITION_ARGV
 from slurm_plugins.fields import whole
 from slurm_plugins.floor import Floor
 from slurm_plugins.launcher import size_options
-from slurm_plugins.own_limits import Row, Taken
 from slurm_plugins.parse import duration_s, settings_in, values_in
+
+JOB_NAME = "bftrainer-daemon"
+MEMORY = "2G"  # a daemon needs 150 MB, a decision on a large cluster more
+_BEFORE_END_S = 60
+_JOB_ID = re.compile(r"([0-9]{1,10})(?:;\S*)?")
+# bash: ``wait`` ends at once when a trapped signal comes (bash(1), SIGNALS).
+_SCRIPT = """\
+#!/bin/bash
+trap 'is_over=1; kill -TERM "$daemon"' USR1
+{command} &
+daemon=$!
+wait "$daemon"
+status=$?
+if [ -n "$is_over" ]; then
+    wait "$daemon"
+    exec scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"
+"""
+
+
+def submit(
+    commands: SlurmCommands, argv: Sequence[str], out: Path, options: Sequence[tuple[str, str]]
+) -> str:
+    """Submit the job and return its id.
+
+    Args:
+        commands: of the cluster.
+        argv: of the daemon.
+        out: file of its output.
+        options: of sbatch, as name and value; those without a value are left out.
+
+    Raises:
+        UsageError: BFT-1287, Slurm refuses it.
+    """
+    given = [f"{name}={value}" for name, value in options if value]
+    done = commands.run(
+        (
+            *("sbatch", "--parsable", f"--job-name={JOB_NAME}", "--nodes=1", "--ntasks=1"),
+            *("--cpus-per-task=1", f"--mem={MEMORY}", "--requeue", "--open-mode=append"),
+            *(f"--signal=B:USR1@{_BEFORE_END_S}", "--chdir=/", "--input=/dev/null"),
+            *("--export=ALL", f"--output={str(out).replace('%', '%%')}", *given),
+        ),
+        commands.base_environment(),
+        stdin=_SCRIPT.format(command=shlex.join(argv)),
+    )
+    found = _JOB_ID.fullmatch(done.stdout.strip())
+    if done.is_ok and found:
+        return found[1]
+    raise UsageError(
+        "BFT-1287",
+        f"The job of the daemon was refused: {why_failed(done)}",
+        "Name a partition for it with --job-partition, and an account with --account.",
+    )
+
+
+def find(commands: SlurmCommands, user: str) -> DaemonJob | None:
+    """Return the user's job of a daemon, if one is queued or runs."""
+    done = commands.query(("squeue", "-h", "-u", user, "-n", JOB_NAME, "-o", "%i|%T|%r|%N"))
+    lines = [line.split("|") for line in done.stdout.splitlines() if done.is_ok]
+    if not lines or len(lines[0]) != 4:
+        return None
+    job_id, state, reason, node = lines[0]
+    return DaemonJob(job_id=job_id, state=state.lower(), reason=reason, node=node)
+
+
+def cancel(commands: SlurmCommands, job_id: str) -> None:
+    """Cancel the job; one that is gone is not an error."""
+    commands.query(("scancel", job_id))
+
+
+ASSOCIATION = (
+    *("Account", "Partition", "DefaultQOS", "MaxJobs", "MaxSubmit", "GrpJobs", "GrpSubmit"),
+    *("GrpTRES", "MaxTRES", "MaxWall"),
+)
+QOS = (
+    *("Name", "MaxJobsPU", "MaxSubmitPU", "GrpJobs", "GrpSubmit", "MaxTRESPU", "GrpTRES"),
+    *("MaxTRES", "MaxWall"),
+)
+_OF_JOBS = ("MaxJobs", "MaxSubmit", "GrpJobs", "GrpSubmit", "MaxJobsPU", "MaxSubmitPU")
+_OF_RESOURCES = ("GrpTRES", "MaxTRESPU")
+_COUNT = re.compile(r"[0-9]{1,18}")
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What a pilot takes: a share of a node, or the most that a node of the partition has."""
+
+    cpus: int
+    gpus: int
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], share: NodeLeft | None) -> Taken:
+        """Return what a pilot on one of these nodes takes."""
+        if share is not None:
+            return cls(cpus=share.cpus, gpus=share.gpus)
+        return cls(
+            cpus=max((node.cpus for node in nodes), default=1),
+            gpus=max((node.gpus for node in nodes), default=0),
+        )
+
+    def amount(self, resource: str) -> int:
+        """Return how much of a trackable resource one pilot uses; 0: not counted here."""
+        return {"node": 1, "cpu": self.cpus, "gres/gpu": self.gpus}.get(resource, 0)
+
+
+def associations_argv(user: str, cluster: str) -> tuple[str, ...]:
+    """Query the user's own associations."""
+    what = f"format={','.join(ASSOCIATION)}"
+    return ("sacctmgr", "-nP", "show", "assoc", f"user={user}", f"cluster={cluster}", what)
+
+
+def qos_argv(names: Sequence[str]) -> tuple[str, ...]:
+    """Query these QOS."""
+    what = f"format={','.join(QOS)}"
+    return ("sacctmgr", "-nP", "show", "qos", ",".join(sorted(names)), what)
+
+
+def rows(text: str, fields: Sequence[str]) -> list[Row]:
+    """Parse what ``sacctmgr -nP`` prints; lines of another form are left out."""
+    split = [line.split("|") for line in text.splitlines()]
+    return [dict(zip(fields, cells, strict=True)) for cells in split if len(cells) == len(fields)]
+
+
+def association_of(found: Sequence[Row], account: str, partition: str) -> Row | None:
+    """Return the association that a job of this account ("": the default) has."""
+    fitting = [row for row in found if row["Partition"] in ("", partition)]
+    fitting = [row for row in fitting if account in ("", row["Account"])]
+    return next(iter(sorted(fitting, key=lambda row: row["Partition"], reverse=True)), None)
+
+
+def node_limits(row: Row, owner: str, node: Taken) -> Iterator[NodeLimit]:
+    """Return the limits of an association or QOS that are set."""
+    for name in _OF_JOBS:
+        if _COUNT.fullmatch(row.get(name, "")):
+            yield NodeLimit(n_nodes=int(row[name]), words=f"{name}={row[name]} of {owner}")
+    for name in _OF_RESOURCES:
+        for resource, count in _resources(row.get(name, "")):
+            if each := node.amount(resource):
+                words = f"{name}={resource}={count} of {owner}"
+                if each > 1:
+                    words += f", and a pilot takes {each}"
+                yield NodeLimit(n_nodes=count // each, words=words)
+    for resource, count in _resources(row.get("MaxTRES", "")):
+        if node.amount(resource) > count:  # of one job: no whole node fits
+            yield NodeLimit(n_nodes=0, words=f"MaxTRES={resource}={count} of {owner}")
+
+
+def wall_s(row: Row) -> float | None:
+    """Return the longest time limit of a job; None: none is set."""
+    text = row.get("MaxWall", "")
+    return duration_s(text) if text else None
+
+
+def _resources(text: str) -> Iterator[tuple[str, int]]:
+    for word in text.split(","):
+        name, _, count = word.partition("=")
+        if _COUNT.fullmatch(count):
+            yield name, int(count)
+
 
 _PREEMPTING = ("preempt/partition_prio", "preempt/qos")
 _ENDS = ("CANCEL", "REQUEUE")  # modes that end a job; SUSPEND keeps its memory and GPUs
@@ -57,16 +227,16 @@ class SlurmSites:
     def submit_daemon(self, argv: Sequence[str], out: Path, wish: Wish) -> DaemonJob:
         """Submit the daemon's job; BFT-1287 if Slurm refuses it."""
         options = (("--partition", wish.job_partition), ("--account", wish.account))
-        job_id = own_job.submit(self._commands, argv, out, options)
+        job_id = submit(self._commands, argv, out, options)
         return self.find_daemon() or DaemonJob(job_id=job_id, state="pending")
 
     def find_daemon(self) -> DaemonJob | None:
         """Return the daemon's job, if one is queued or runs."""
-        return own_job.find(self._commands, self._user)
+        return find(self._commands, self._user)
 
     def cancel_daemon(self, job_id: str) -> None:
         """Cancel the daemon's job."""
-        own_job.cancel(self._commands, job_id)
+        cancel(self._commands, job_id)
 
 
 @dataclass(slots=True)
@@ -88,9 +258,7 @@ class _Site:
         own = (
             []
             if "slurmdbd" not in config.get("AccountingStorageType", "")
-            else self._rows(
-                own_limits.associations_argv(self.user, cluster), own_limits.ASSOCIATION
-            )
+            else self._rows(associations_argv(self.user, cluster), ASSOCIATION)
         )
         self._try_out(name, own, share)
         limits, walls = self._limits(chosen, own, Taken.of(nodes, share))
@@ -114,15 +282,15 @@ class _Site:
         """Return what the association and the QOS of a pilot allow: nodes, time limits."""
         name = chosen["PartitionName"]
         owners: list[tuple[Row, str]] = []
-        mine = own_limits.association_of(own, self.wish.account, name)
+        mine = association_of(own, self.wish.account, name)
         if mine is not None:
             owners.append((mine, f"user {self.user} in account {mine['Account']}"))
             used = self.wish.qos or mine["DefaultQOS"] or "normal"
             wanted = {used, chosen.get("QoS", "")} - _NONE
-            rows = self._rows(own_limits.qos_argv(tuple(wanted)), own_limits.QOS)
+            rows = self._rows(qos_argv(tuple(wanted)), QOS)
             owners += [(row, f"QOS {row['Name']}") for row in rows]
-        limits = [one for row, owner in owners for one in own_limits.node_limits(row, owner, node)]
-        walls = [(own_limits.wall_s(row), f"MaxWall of {owner}") for row, owner in owners]
+        limits = [one for row, owner in owners for one in node_limits(row, owner, node)]
+        walls = [(wall_s(row), f"MaxWall of {owner}") for row, owner in owners]
         walls.append((duration_s(chosen.get("MaxTime", "UNLIMITED")), f"MaxTime of {name}"))
         return limits, [(limit_s, words) for limit_s, words in walls if limit_s]
 
@@ -207,7 +375,7 @@ class _Site:
         done = self.commands.query(argv)
         if not done.is_ok:
             self._unread.append(f"Limits are unknown; Slurm applies them. {why_failed(done)}")
-        return own_limits.rows(done.stdout, fields) if done.is_ok else []
+        return rows(done.stdout, fields) if done.is_ok else []
 
 
 def choose(partitions: Mapping[str, Row], config: Mapping[str, str], wanted: str) -> Row:

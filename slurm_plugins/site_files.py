@@ -23,7 +23,7 @@ from bftrainer.site.submit.service_files import helper_files
 from slurm_plugins import doctor
 from slurm_plugins.doctor import SlurmSettings
 from slurm_plugins.hook import scripts
-from slurm_plugins.hook.relay_service import relay_file
+from slurm_plugins.hook.scripts import relay_file
 from slurm_plugins.parse import settings_in, values_in
 
 CONF_NAME = "slurm.conf.bftrainer"

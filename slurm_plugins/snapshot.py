@@ -35,8 +35,8 @@ from slurm_plugins.clock import ControllerClock
 from slurm_plugins.commands import SlurmCommands, is_controller_away, why_failed
 from slurm_plugins.fields import Unread
 from slurm_plugins.floor import Floor
+from slurm_plugins.job_requests import judged
 from slurm_plugins.parse import Made, Rows, switches
-from slurm_plugins.startable import judged
 from slurm_plugins.states import Completing
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bftrainer.api import paths
+from bftrainer.api import address
 from bftrainer.api.documents import (
     CodecError,
     encode,
@@ -47,8 +47,7 @@ from bftrainer.model.views import (
 )
 
 if TYPE_CHECKING:
-    from bftrainer.model.account import AccountReport
-    from bftrainer.model.harm import HarmReport
+    from bftrainer.model.reports import AccountReport, HarmReport
 
 DEFAULT_TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -110,14 +109,14 @@ class Client:
 
     def harm(self, since_s: float | None) -> HarmReport:
         """Summarise the effect on ordinary jobs since then; None: since the start."""
-        from bftrainer.model.harm import HarmReport  # noqa: PLC0415 - slow, and for this alone
+        from bftrainer.model.reports import HarmReport  # noqa: PLC0415 - slow, and for this alone
 
         query = "" if since_s is None else f"?since_s={since_s:.3f}"
         return self._view(HarmReport, "harm", f"/v1/harm{query}")
 
     def account(self, *, by: Sequence[str], since: str = "", until: str = "") -> AccountReport:
         """Say who used what on these days; "": from the first, until today."""
-        from bftrainer.model.account import AccountReport  # noqa: PLC0415 - likewise
+        from bftrainer.model.reports import AccountReport  # noqa: PLC0415 - likewise
 
         asked = {"by": ",".join(by), "since": since, "until": until}
         query = urllib.parse.urlencode({name: text for name, text in asked.items() if text})
@@ -247,14 +246,14 @@ class Client:
         return _UnixConnection(self.socket_path, self._timeout_s)
 
     def _check_path(self) -> None:
-        paths.check_length(self.socket_path)
+        address.check_length(self.socket_path)
         try:
             info = self.socket_path.lstat()
             # Root may use any user's daemon, other users only their own or the site's.
             is_any = os.geteuid() == 0
-            uid = info.st_uid if is_any else paths.site_uid(self.socket_path.parent)
-            paths.check_socket(self.socket_path, uid=uid)
-            paths.check_directory(self.socket_path.parent, uid=uid)
+            uid = info.st_uid if is_any else address.site_uid(self.socket_path.parent)
+            address.check_socket(self.socket_path, uid=uid)
+            address.check_directory(self.socket_path.parent, uid=uid)
         except OSError as problem:
             raise self._unreachable(problem) from problem
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
-from bftrainer.api import paths
+from bftrainer.api import address
 from bftrainer.api.http_protocol import EmbeddedServer
 from bftrainer.api.routes import Routes
 from bftrainer.api.service import Service
-from bftrainer.elastic.scratch import own_name
+from bftrainer.elastic.worker_keeper import own_name
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.site.policy.keys import Visibility
 
@@ -86,9 +86,9 @@ def bind(path: Path, mode: int) -> socket.socket:
     the socket's, whose path may be as long as a path can be.
     """
     staging = path.with_name(f".{crc32(own_name().encode()):x}")
-    paths.check_length(path)
-    paths.check_length(staging)
-    paths.check_directory(path.parent)
+    address.check_length(path)
+    address.check_length(staging)
+    address.check_directory(path.parent)
     _refuse_live(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -111,7 +111,7 @@ def bind(path: Path, mode: int) -> socket.socket:
 
 def _refuse_live(path: Path) -> None:
     try:
-        paths.check_socket(path)
+        address.check_socket(path)
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bftrainer.model.account import AccountReport, Asked
-from bftrainer.model.harm import HarmReport
+from bftrainer.model.reports import AccountReport, Asked, HarmReport
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import (
@@ -35,7 +34,7 @@ class Peer:
 
 
 class TrialService(Protocol):
-    """What studies ask; implemented by ``bftrainer.daemon.trial_service``."""
+    """What studies ask; implemented by ``bftrainer.daemon.service``."""
 
     def studies(self, user: str) -> tuple[StudyCount, ...]:
         """Return the user's studies."""

@@ -1,4 +1,8 @@
-"""Reads what others append to a file, also after they replaced it by a new one.
+"""Reads what others append to a file, as long as only they can write it.
+
+Called by the readers of such files (``poll.tail``, the adapters) and by the commands that create
+their directories. With write access there, others could replace a file by a pipe, a link or a file
+of their own.
 
 Called by the adapters' announcers (``slurm_plugins.hook.watch``,
 ``lsf_adapters.notifications.watch``). We only read, and only while no one but the file's owner and
@@ -8,13 +12,40 @@ root can write there.
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from bftrainer.batch.directory_watch import Notice, notice_for
-from bftrainer.batch.trust import UntrustedError, why_unsafe
+
+
+class UntrustedError(Exception):
+    """Others can write to a file, or replace it."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path} {why}")
+        self.path = path
+        self.why = why
+
+
+def why_unsafe(status: os.stat_result, owner_uid: int) -> str:
+    """Say why others can write to it; "" if they cannot."""
+    if status.st_uid not in (0, owner_uid):
+        return f"belongs to {name_of(status.st_uid)}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"may be written by others (mode {stat.S_IMODE(status.st_mode):o})"
+    return ""
+
+
+def name_of(uid: int) -> str:
+    """Return the name of a user id."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return f"user {uid}"
+
 
 MOST_BYTES = 1 << 16  # about 700 lines; if there is more, it is skipped and a poll shows all
 MOST_LINE_BYTES = 1 << 15

@@ -17,8 +17,8 @@ import click
 from bftrainer.api.documents import document
 from bftrainer.cli.common import clock, connect, json_option, print_json, print_table, socket_option
 from bftrainer.cli.report import span_s
-from bftrainer.daemon.accounting.records import day_of
-from bftrainer.model.account import COLUMNS, AccountLine, AccountReport, Asked
+from bftrainer.daemon.accounts import day_of
+from bftrainer.model.reports import COLUMNS, AccountLine, AccountReport, Asked
 
 _HEADERS = (">HARVESTED", ">LOST", ">REDONE", ">WARM-UP", ">IDLE", ">GIVEN BACK", ">PILOTS")
 _FIGURES = (
@@ -99,8 +99,7 @@ def account(
 
 
 def _from_journal(path: Path, policy_file: Path | None, asked: Asked) -> AccountReport:
-    from bftrainer.daemon.accounting.records import read  # noqa: PLC0415 - SQLAlchemy is slow
-    from bftrainer.daemon.accounting.report import make_report  # noqa: PLC0415
+    from bftrainer.daemon.accounts import make_report, read  # noqa: PLC0415 - SQLAlchemy is slow
     from bftrainer.journal.journal import Journal  # noqa: PLC0415
     from bftrainer.site.policy.load import load_policy  # noqa: PLC0415
     from bftrainer.site.policy.model import SitePolicy  # noqa: PLC0415

@@ -11,8 +11,7 @@ import stat
 from pathlib import Path
 
 import bftrainer
-from bftrainer.cli.preamble import TIMEOUT_S, run_under
-from bftrainer.cli.spec import COMMAND
+from bftrainer.cli.spec import COMMAND, TIMEOUT_S, run_under
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study import checkpoint_files

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import click
 
 from bftrainer.api import address
+from bftrainer.api.address import SOCKET_NAME, socket_path
 from bftrainer.api.client import Client
-from bftrainer.api.paths import SOCKET_NAME, socket_path
 from bftrainer.model.columns import columns, shown
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerRecord

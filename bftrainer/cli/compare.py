@@ -69,21 +69,21 @@ def compare(
     **options: Any,
 ) -> None:
     """Play the same workloads with several policies and show what differs."""
-    from bftrainer.lab.compare import page, table  # noqa: PLC0415 - numpy takes 0.1 s
-    from bftrainer.lab.compare.plays import play_all  # noqa: PLC0415
+    from bftrainer.lab.compare import table  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.compare.arenas import play_all  # noqa: PLC0415
 
     names = _policies(policies)
     if quick:
         seeds = min(seeds, QUICK_SEEDS)
         options["hours"] = min(options["hours"], QUICK_HOURS)
     if report_file is not None:
-        page.check_pictures()
+        table.check_pictures()
     arenas = _arenas(**options)
     numbers = range(1, seeds + 1)
     with LateProgress(f"playing {len(names)} policies") as progress:
         plays = play_all(arenas, names, numbers, processes=processes, on_progress=progress.report)
     if report_file is not None:
-        page.write_page(report_file, plays, arenas, names, numbers, command_line(context))
+        table.write_page(report_file, plays, arenas, names, numbers, command_line(context))
     if as_json:
         print_json(table.document(plays, arenas, names, numbers))
         return
@@ -125,11 +125,7 @@ def _arenas(
     **reading: Any,
 ) -> list[Arena]:
     from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
-    from bftrainer.lab.compare.arenas import (  # noqa: PLC0415
-        POOL,
-        Dedicated,
-        IdleNodes,
-    )
+    from bftrainer.lab.compare.arenas import POOL, Dedicated, IdleNodes  # noqa: PLC0415
     from bftrainer.lab.simulator.costs import PhysicalCosts  # noqa: PLC0415
     from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415
     from bftrainer.lab.workloads import by_name, read_workload  # noqa: PLC0415

@@ -106,7 +106,7 @@ def daemon(
     from bftrainer.daemon.daemon import Daemon, DaemonOptions  # noqa: PLC0415
     from bftrainer.daemon.service import DaemonService  # noqa: PLC0415
     from bftrainer.fleet.logs import configure_logging  # noqa: PLC0415
-    from bftrainer.fleet.wire.networks import choose_place  # noqa: PLC0415
+    from bftrainer.fleet.wire.listener import choose_place  # noqa: PLC0415
     from bftrainer.site.policy.load import load_policy_files  # noqa: PLC0415
     from bftrainer.site.submit.client import check_run_as  # noqa: PLC0415
 

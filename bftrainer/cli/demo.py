@@ -78,7 +78,7 @@ class _Screen:
 
     def see(self, watch: Watch) -> None:
         """Show a watch."""
-        from bftrainer.lab.demo import view  # noqa: PLC0415
+        from bftrainer.lab.demo import watch as view  # noqa: PLC0415
 
         if self._live is not None:
             self._live.update(view.page(watch), refresh=True)

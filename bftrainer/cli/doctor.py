@@ -91,7 +91,7 @@ def doctor(
 
 def _service(system: BatchSystem, policy_file: Path | None) -> tuple[Finding, ...]:
     """Check what systemd is told of the daemon, if the policy is that of the site's service."""
-    from bftrainer.batch import installation  # noqa: PLC0415
+    from bftrainer.batch import service_files  # noqa: PLC0415
     from bftrainer.batch.service_files import POLICY_FILE  # noqa: PLC0415
     from bftrainer.batch.site_inspector import SiteInspector  # noqa: PLC0415
 
@@ -100,7 +100,7 @@ def _service(system: BatchSystem, policy_file: Path | None) -> tuple[Finding, ..
     if not isinstance(system, SiteInspector):
         return ()
     try:
-        return installation.findings(system.site_files())
+        return service_files.findings(system.site_files())
     except BftError:
         return ()  # settings that cannot be read are a finding already
 
@@ -114,7 +114,7 @@ def _networks(
 ) -> tuple[Finding, ...]:
     """Check the way between this host and the nodes, and what they see of its files."""
     from bftrainer.batch.service_files import STATE_DIR  # noqa: PLC0415
-    from bftrainer.fleet.wire import networks  # noqa: PLC0415
+    from bftrainer.fleet.wire import listener  # noqa: PLC0415
     from bftrainer.fleet.wire.listener import look_around  # noqa: PLC0415
 
     pilots_dir = None
@@ -123,7 +123,7 @@ def _networks(
         state_dir = policy_file.absolute().parent if is_own else Path(STATE_DIR)
         pilots_dir = Path(policy.pilots_dir or state_dir / "pilots")
     return tuple(
-        networks.findings(
+        listener.findings(
             look_around(system.pilot_hosts()),
             control_network=policy.control_network or "",
             pilots_dir=pilots_dir,
@@ -147,14 +147,14 @@ def _agents(status: StatusView | None) -> tuple[Finding, ...]:
 
 def _rules(kind: str, system: BatchSystem, policy: SitePolicy) -> str:
     from bftrainer.batch import firewall  # noqa: PLC0415
-    from bftrainer.fleet.wire import networks  # noqa: PLC0415
+    from bftrainer.fleet.wire import listener  # noqa: PLC0415
 
-    nodes = networks.addresses_of(system.pilot_hosts())
+    nodes = listener.addresses_of(system.pilot_hosts())
     return firewall.rules(
         kind,
         nodes,
         ports=policy.ports or "",
-        chosen=networks.chosen_ports(),
+        chosen=listener.chosen_ports(),
         control=policy.control_network or "",
         training=policy.training_network or "",
     )

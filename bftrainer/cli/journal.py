@@ -56,7 +56,7 @@ def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
     A daemon that runs removes old entries by itself (journal_days of the policy), but the
     file does not get smaller.
     """
-    from bftrainer.daemon.accounting.records import sum_up  # noqa: PLC0415
+    from bftrainer.daemon.accounts import sum_up  # noqa: PLC0415
     from bftrainer.journal import InstanceLock, Journal  # noqa: PLC0415
     from bftrainer.journal.mark import MARK_NAME  # noqa: PLC0415
 

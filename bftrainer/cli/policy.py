@@ -96,7 +96,7 @@ def check(
 def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_json: bool) -> None:
     """Print the values in force with FILE... (or none) and where each comes from."""
     from bftrainer.site.policy import load_policy_files  # noqa: PLC0415 - pydantic is slow
-    from bftrainer.site.policy.schema import yaml_value  # noqa: PLC0415
+    from bftrainer.site.policy.render import yaml_value  # noqa: PLC0415
 
     loaded, first = load_policy_files(paths), parse_options(pairs)
     given, shown = loaded.policy, dict(loaded.origins)
@@ -170,7 +170,7 @@ def reload(socket_name: str | None, *, as_json: bool) -> None:
 @policy.command(name="schema")
 def schema() -> None:
     """Print the JSON schema of policy files, for editors."""
-    from bftrainer.site.policy.schema import json_schema  # noqa: PLC0415 - pydantic is slow
+    from bftrainer.site.policy.render import json_schema  # noqa: PLC0415 - pydantic is slow
 
     _print_json(json_schema())
 

@@ -53,7 +53,7 @@ def train(
 
     from bftrainer.cli.trace import LateProgress  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.decide.policies.dl2 import POLICY  # noqa: PLC0415
-    from bftrainer.decide.policies.dl2_model import to_bytes  # noqa: PLC0415
+    from bftrainer.decide.policies.dl2_network import to_bytes  # noqa: PLC0415
     from bftrainer.lab.teach.course import drawn, of_journal, policy_of, teach  # noqa: PLC0415  # noqa: PLC0415
 
     source = of_journal(journal, seed) if journal else drawn(teacher, seed)
@@ -84,7 +84,7 @@ def train(
 
 
 def _network(path: Path) -> Network:
-    from bftrainer.decide.policies.dl2_model import ModelError, of_bytes  # noqa: PLC0415
+    from bftrainer.decide.policies.dl2_network import ModelError, of_bytes  # noqa: PLC0415
 
     try:
         return of_bytes(path.read_bytes())

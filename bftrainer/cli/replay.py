@@ -18,7 +18,7 @@ from bftrainer.cli.common import json_option, print_json
 from bftrainer.model.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.journal.records import JournalEntry
+    from bftrainer.journal.projection import JournalEntry
 
 
 @dataclass(slots=True)

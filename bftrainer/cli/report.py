@@ -22,7 +22,7 @@ from bftrainer.cli.common import (
     socket_option,
 )
 from bftrainer.model.columns import shown
-from bftrainer.model.harm import HarmReport
+from bftrainer.model.reports import HarmReport
 
 WORST_HEADERS = (">SECONDS", ">+-", "JOB", ">NODES", "NODE", "HOW", "ASKED", "REASON")
 _TAKEN = {

@@ -21,7 +21,7 @@ from bftrainer.model.columns import shown
 from bftrainer.model.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.lab.papers.reproduction import Reproduction
+    from bftrainer.lab.papers.paper import Reproduction
 
 DATA_VARIABLE = "BFTRAINER_DATA"
 LINES_SHOWN = 8  # per result; Tables 3 and 4 have 50
@@ -67,7 +67,7 @@ def _command(name: str) -> click.Command:
         quick: bool,
         is_list: bool,
     ) -> None:
-        from bftrainer.lab.papers.reproduction import reproduce  # noqa: PLC0415 - with numpy, 0.1 s
+        from bftrainer.lab.papers.paper import reproduce  # noqa: PLC0415 - with numpy, 0.1 s
 
         paper = registry.load(name)
         results = paper.choose(only)

@@ -21,9 +21,8 @@ from bftrainer.cli.trace import LateProgress, load, reading_options, selection_o
 
 if TYPE_CHECKING:
     from bftrainer.batch.traces.fragments import Fragments
-    from bftrainer.lab.simulator.costs import PhysicalCosts
+    from bftrainer.lab.simulator.costs import Injection, PhysicalCosts
     from bftrainer.lab.simulator.session import Choices, OnPlan, ReplayRun
-    from bftrainer.lab.simulator.stragglers import Injection
     from bftrainer.lab.workloads.submission import TrainerWorkload
     from bftrainer.model.decision import DecisionInput, Plan
 
@@ -177,7 +176,7 @@ def _poll_s(poll_s: float | None, costs: str) -> float | None:
 
 def _injection(text: str | None, costs: str) -> Injection | None:
     """Which nodes are slow."""
-    from bftrainer.lab.simulator.stragglers import Injection  # noqa: PLC0415
+    from bftrainer.lab.simulator.costs import Injection  # noqa: PLC0415
 
     if text is None:
         return None

@@ -1,6 +1,9 @@
-"""Builds the ``TrainerSpec`` of a submission from option values and the environment.
+"""Builds the ``TrainerSpec`` of a submission: options, #BFT lines, preamble.
 
 ``--dry-run`` prints the same object that is sent to the daemon.
+
+Only lines before the first one that is neither blank nor a comment count; an unknown option is
+an error.
 """
 
 from __future__ import annotations
@@ -11,21 +14,103 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bftrainer.api.admission import check_curve, check_string, read_request
+import click
+from click.core import ParameterSource
+
+from bftrainer.api.admission import check_curve, check_preamble, check_string, read_request
 from bftrainer.api.documents import CodecError, decode, parse
 from bftrainer.api.doorman import user_name
 from bftrainer.api.notification import MAIL, MAILERS
-from bftrainer.cli.export import exported
-from bftrainer.cli.preamble import python_under, read_preamble
-from bftrainer.cli.submit_options import batch_range
+from bftrainer.batch import process
+from bftrainer.cli.submit_options import batch_range, exported, spec_options
 from bftrainer.daemon.notifier import mailer
 from bftrainer.model.errors import UsageError
+from bftrainer.model.preamble import MAX_BYTES, NOT_STARTED, under, why_not_started
 from bftrainer.model.trainer import CheckpointContract, Launch, TrainerSpec
 from milp.problem import Curve
+
+TIMEOUT_S = 120.0  # torch on a cold parallel file system
+OUTPUT_CAP_BYTES = 1024 * 1024
+_WHICH = 'command -v python || command -v python3 || { echo "there is no python" >&2; exit 1; }'
+
+
+def read_preamble(path: str | None) -> str:
+    """Return the text of the file; "" without one.
+
+    Raises:
+        UsageError: BFT-1060.
+    """
+    if path is None:
+        return ""
+    advice = "Give the path of a shell file in UTF-8 of at most 64 KiB."
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123 - read with a limit
+            text = stream.read(MAX_BYTES + 1).decode()
+    except UnicodeDecodeError as problem:
+        raise UsageError("BFT-1060", f"The preamble {path} is not UTF-8.", advice) from problem
+    except (OSError, ValueError) as problem:  # a NUL in the path
+        why = getattr(problem, "strerror", None) or problem
+        cause = f"The preamble {path} cannot be read: {why}."
+        raise UsageError("BFT-1060", cause, advice) from problem
+    check_preamble(text)
+    if not text.strip():
+        raise UsageError("BFT-1060", f"The preamble {path} is empty.", advice)
+    return text
+
+
+def run_under(
+    text: str, argv: Sequence[str], *, environment: Iterable[tuple[str, str]] = (), cwd: str
+) -> process.Completed:
+    """Run a command as on a node: under this preamble, in ``cwd``; without one, in /.
+
+    Raises:
+        UsageError: BFT-1061, the preamble failed.
+    """
+    with tempfile.NamedTemporaryFile("w", prefix="bft-preamble-", suffix=".sh") as file:
+        file.write(text)
+        file.flush()
+        done = process.run(
+            under(file.name, argv) if text else argv,
+            timeout_s=TIMEOUT_S,
+            env={**os.environ, **dict(environment)},
+            # A torch.py in our working directory must not be imported.
+            cwd=Path(cwd if text and Path(cwd).is_dir() else "/"),
+            output_cap_bytes=OUTPUT_CAP_BYTES,
+        )
+        if text and done.returncode == NOT_STARTED:
+            code, _, cause = why_not_started(done.stderr, done.returncode, file.name).partition(
+                ": "
+            )
+            raise UsageError(
+                code,
+                f"{cause.rstrip('.')}.",
+                "Run the file here with bash and correct it; its last command must succeed.",
+            )
+    return done
+
+
+def python_under(text: str, environment: Iterable[tuple[str, str]], cwd: str) -> str:
+    """Return the Python that a preamble puts first into PATH.
+
+    Raises:
+        UsageError: BFT-1006, there is none; BFT-1061.
+    """
+    argv = ("/bin/sh", "-c", _WHICH)
+    done = run_under(text, argv, environment=environment, cwd=cwd)
+    found = (done.stdout.split() or [""])[-1]
+    if not done.is_ok or not found.startswith("/"):
+        raise UsageError(
+            "BFT-1006",
+            "There is no python in PATH under the preamble.",
+            "Activate an environment in it, or name a Python with --interpreter or --venv.",
+        )
+    return found
+
 
 MAX_CURVE_BYTES = 1024 * 1024
 COMMAND = "command"  # the runtime whose script is any program
@@ -191,3 +276,76 @@ def read_curve(path: str) -> Curve:
     except ValueError as problem:  # a NUL in the path
         raise UsageError("BFT-1015", f"The curve cannot be read: {problem}.", example) from problem
     return curve
+
+
+PREFIX = "#BFT"
+_MAX_LINE_BYTES = 64 * 1024
+
+
+def read_directives(script: str) -> dict[str, Any]:
+    """Return the options that the script's head sets, by parameter name.
+
+    Raises:
+        UsageError: BFT-1003 with file and line; a value that is wrong in itself keeps
+            its own code.
+    """
+    parser = click.Command("directives", params=list(spec_options()), add_help_option=False)
+    values: dict[str, Any] = {}
+    for number, text in _directive_lines(script):
+        where = f"{script}:{number}"
+        try:
+            tokens = shlex.split(text, comments=True)
+            with parser.make_context(PREFIX, tokens, allow_interspersed_args=False) as ctx:
+                for name, value in given(ctx).items():
+                    merge(values, name, value)
+        except ValueError as problem:
+            raise _refusal(where, f"{problem}.") from problem
+        except click.UsageError as problem:
+            raise _refusal(where, problem.format_message()) from problem
+        except UsageError as problem:
+            raise UsageError(
+                problem.code, f"{where}: {problem.cause}", problem.next_step
+            ) from problem
+    return values
+
+
+def given(ctx: click.Context) -> dict[str, Any]:
+    """Return the parameters given explicitly, without defaults."""
+    return {
+        name: value
+        for name, value in ctx.params.items()
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+
+
+def merge(values: dict[str, Any], name: str, value: Any) -> None:
+    """Add a value: later values win, repeated ``--export`` options accumulate."""
+    earlier = values.get(name)
+    if name == "environment" and earlier:
+        value = (*earlier, *value)
+    if name in ("interpreter", "venv"):  # alternatives
+        values.pop("interpreter", None)
+        values.pop("venv", None)
+    values[name] = value
+
+
+def _directive_lines(script: str) -> Iterator[tuple[int, str]]:
+    with open(script, "rb") as stream:  # noqa: PTH123 - readline with a limit
+        number = 0
+        while line := stream.readline(_MAX_LINE_BYTES):
+            number += 1
+            if len(line) == _MAX_LINE_BYTES:
+                return  # no comment is this long
+            text = os.fsdecode(line.removeprefix(b"\xef\xbb\xbf")).rstrip("\r\n")
+            if text.strip() and not text.lstrip().startswith("#"):
+                return
+            if text == PREFIX or text.startswith((f"{PREFIX} ", f"{PREFIX}\t")):
+                yield number, text.removeprefix(PREFIX)
+
+
+def _refusal(where: str, problem: str) -> UsageError:
+    return UsageError(
+        "BFT-1003",
+        f"{where}: {problem}",
+        f"Correct this {PREFIX} line; 'bftrainer submit -h' lists the options.",
+    )

@@ -25,7 +25,7 @@ from bftrainer.cli.common import (
     socket_option,
     trainer_id_argument,
 )
-from bftrainer.cli.trainer_columns import (
+from bftrainer.cli.top import (
     USUAL,
     done,
     headers_of,

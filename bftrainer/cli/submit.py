@@ -20,8 +20,7 @@ from bftrainer.api.client import Client
 from bftrainer.api.documents import document, encode, listing, schema
 from bftrainer.cli.checks import check_here, check_script
 from bftrainer.cli.common import connect, json_option, print_json, socket_option
-from bftrainer.cli.directives import given, merge, read_directives
-from bftrainer.cli.spec import COMMAND, build_spec, find_command
+from bftrainer.cli.spec import COMMAND, build_spec, find_command, given, merge, read_directives
 from bftrainer.cli.submission import StartState, send_all, source_of, specs_of
 from bftrainer.cli.submit_options import spec_options
 from bftrainer.model.columns import shown

@@ -82,11 +82,7 @@ def selection_options(command: Command) -> Command:
 @json_option
 def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> None:
     """Say how much is idle in FILE, for how long, and how often that changes."""
-    from bftrainer.batch.traces.statistics import (  # noqa: PLC0415 - numpy takes 0.1 s
-        as_document,
-        fragment_cdf,
-        statistics,
-    )
+    from bftrainer.batch.traces.statistics import as_document, fragment_cdf, statistics  # noqa: PLC0415 - numpy takes 0.1 s
 
     chosen = load(file, **options)
     if plot is not None:

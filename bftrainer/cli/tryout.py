@@ -12,8 +12,7 @@ from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document
 from bftrainer.cli.checks import check_here, check_script
 from bftrainer.cli.common import json_option, print_json
-from bftrainer.cli.directives import given, merge, read_directives
-from bftrainer.cli.spec import build_spec
+from bftrainer.cli.spec import build_spec, given, merge, read_directives
 from bftrainer.cli.submit import warn_of_late_options
 from bftrainer.cli.submit_options import spec_options
 from bftrainer.model.errors import UsageError

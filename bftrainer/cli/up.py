@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer.api import paths
+from bftrainer.api import address
 from bftrainer.cli.common import connect, json_option, print_json, socket_option
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
@@ -100,7 +100,7 @@ def up(
 
     wish, sites = _wish(wished, as_job=as_job), load(batch_system)
     site = sites.examine(wish)
-    state_dir = paths.own_state_dir(os.environ, site.cluster)
+    state_dir = address.own_state_dir(os.environ, site.cluster)
     preamble = _checked_preamble(preamble_file)
     if preamble:
         wish = replace(wish, preamble=str(state_dir / start.PREAMBLE_NAME))
@@ -112,7 +112,7 @@ def up(
         _refuse_second(state_dir, sites)
         start.write_files(state_dir, plan.policy_text(chosen), preamble)
         argv = start.daemon_argv(state_dir, batch_system, bind, announce)
-        socket = str(state_dir / paths.SOCKET_NAME)
+        socket = str(state_dir / address.SOCKET_NAME)
 
         def status() -> StatusView:  # the job of --as-job may begin on any host
             return connect(socket).status()
@@ -135,7 +135,7 @@ def _checked_preamble(path: str | None) -> str:
     Raises:
         UsageError: BFT-1060, -1061; BFT-1006, this Python does not start under it.
     """
-    from bftrainer.cli.preamble import read_preamble, run_under  # noqa: PLC0415
+    from bftrainer.cli.spec import read_preamble, run_under  # noqa: PLC0415
 
     text = read_preamble(path)
     if text:
@@ -177,7 +177,7 @@ def _refuse_second(state_dir: Path, sites: OwnSites) -> None:
     if job := sites.find_daemon():
         who = f"job {job.job_id} is {job.state}"
     try:
-        who = f"process {connect(str(state_dir / paths.SOCKET_NAME)).status().pid}"
+        who = f"process {connect(str(state_dir / address.SOCKET_NAME)).status().pid}"
     except BftError as error:
         if not who and error.exit_code == ExitCode.DAEMON_UNREACHABLE:
             return

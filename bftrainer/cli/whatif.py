@@ -133,8 +133,8 @@ def _sizes(text: str) -> tuple[int, int]:
 
 
 def _write(path: Path, found: Study, source: str) -> None:
-    from bftrainer.batch.traces.errors import unreadable  # noqa: PLC0415
-    from bftrainer.lab.whatif.page import page  # noqa: PLC0415
+    from bftrainer.batch.traces.text import unreadable  # noqa: PLC0415
+    from bftrainer.lab.whatif.document import page  # noqa: PLC0415
 
     command = shlex.join(["bftrainer", *sys.argv[1:]])
     try:

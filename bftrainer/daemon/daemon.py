@@ -20,7 +20,7 @@ from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
 from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
 from bftrainer.batch.batch_system import BatchSystem
-from bftrainer.daemon.accounting.accountant import Accountant
+from bftrainer.daemon.accounts import Accountant
 from bftrainer.daemon.decider import Decider, DecisionFailures, Observed, input_of
 from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.daemon.kill_switch import Draining

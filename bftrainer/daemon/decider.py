@@ -20,7 +20,7 @@ from bftrainer.decide.isolation import decide_surely
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.trainers.trainers import TrainerBook
-from bftrainer.journal.changes import difference
+from bftrainer.journal.differences import difference
 from bftrainer.journal.journal import Journal
 from bftrainer.model.canonical import CanonicalError
 from bftrainer.model.cluster import Snapshot

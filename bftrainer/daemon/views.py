@@ -27,17 +27,15 @@ from bftrainer.daemon.explain.trainers import (
     trouble_sentences,
 )
 from bftrainer.daemon.harm.backoff import sentence
-from bftrainer.daemon.metric_values import Extras, daemon_figures
-from bftrainer.daemon.metrics import MetricSample
+from bftrainer.daemon.metrics import Extras, MetricSample, daemon_figures
 from bftrainer.decide import eligible, end_cost
 from bftrainer.decide.exclusion import sentences as left_out_sentences
 from bftrainer.decide.isolation import unfit
-from bftrainer.fleet.pilots.reasons import waiting, waiting_sentences
+from bftrainer.fleet.pilots.refusals import waiting, waiting_sentences
 from bftrainer.fleet.trainers import unreachable
-from bftrainer.model.account import AccountReport, Asked
 from bftrainer.model.cluster import JobState, Node, NodeState
 from bftrainer.model.decision import Plan, Terms
-from bftrainer.model.harm import HarmReport
+from bftrainer.model.reports import AccountReport, Asked, HarmReport
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import (
     Explanation,

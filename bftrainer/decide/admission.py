@@ -1,4 +1,4 @@
-"""Admits trainers to a decision where caps, fair share or turns leave some out. Pure.
+"""Admits trainers to a decision within caps, fair share and turns. Pure.
 
 Those that take part come first in the problem and are its P_jmax. Under caps alone: in order of
 submission, whoever has room for n_min under its caps. With fair share: in its order, whoever fits
@@ -11,22 +11,28 @@ a bound, one that has waited so long has a turn: it keeps the nodes it has, or g
 as long as the bound. Turns come before the policy, the longest wait first, at most for half of
 ``p_jmax`` at once. ``observe`` is an estimator (``observing``), ``allocating`` calls ``given_to``.
 Pure.
+
+``of_groups`` states them. ``within`` has any policy keep them: one that does not know of caps is
+asked again with smaller bounds for those whose cap it exceeds. Called by ``allocating`` and
+``asking``. Pure.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from bftrainer.decide.fair_share import Line
+from bftrainer.decide.policies.base import Decided, in_order
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import DecisionInput, Memory, Settings
-from bftrainer.model.fairness import Usage, Wait
-from bftrainer.model.trainer import TrainerRecord
+from bftrainer.model.fairness import Limits, Usage, Wait, limit_of
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from milp.errors import ProblemError
-from milp.problem import Problem, ProblemTrainer
+from milp.problem import Cap, Problem, ProblemTrainer
 from milp.solve import solve
+from milp.worth import allocation_value
 
 LOOKS = 0.02  # of a half-life, between two looks at whose turn it is
 
@@ -179,3 +185,105 @@ def given_to(trainer_id: str, problem: Problem, taken: Iterable[str]) -> Mapping
             continue
         return found.assignment
     return {}
+
+
+def of_groups(
+    records: Iterable[TrainerRecord], limits: Limits, kept: Mapping[str, int]
+) -> tuple[Cap, ...]:
+    """Return the caps of a decision.
+
+    Args:
+        records: all trainers.
+        limits: of the site.
+        kept: nodes of trainers that are not allocated; they count.
+    """
+    if not limits.is_of_groups:
+        return ()
+    members: dict[tuple[str, int], list[str]] = {}
+    for record in records:
+        for name, most, _ in limits_on(record.spec, limits):
+            members.setdefault((name, most), []).append(record.trainer_id)
+    return tuple(
+        [
+            Cap(
+                name=name,
+                trainers=tuple(own),
+                most=max(0, most - sum([kept.get(one, 0) for one in own])),
+            )
+            for (name, most), own in members.items()
+        ]
+    )
+
+
+def limits_on(spec: TrainerSpec, limits: Limits) -> list[tuple[str, int, str]]:
+    """Return whose limits a trainer shares: a name, the nodes, the policy's key."""
+    account = f"account {spec.account}" if spec.account else "the default account"
+    found = []
+    for name, most, key in (
+        (f"user {spec.user}", limit_of(limits.by_user, spec.user), "max_nodes_by_user"),
+        (account, limit_of(limits.by_account, spec.account), "max_nodes_by_account"),
+    ):
+        if most is not None:
+            found.append((name, most, key))
+    return found
+
+
+def within(problem: Problem, ask: Callable[[Problem], Decided]) -> Decided:
+    """Return the answer of a policy that knows nothing of caps, within them.
+
+    Members of an exceeded cap are bound to their sizes in the answer, the last admitted ones to
+    less; what that leaves is offered to the others. So a cap is exceeded once, unless the policy
+    lets no running trainer shrink: then whole trainers get nothing.
+    """
+    bounds = dict[str, int]()
+    for _ in range(len(problem.caps) + 1):
+        decided = ask(_offered(problem, bounds))
+        sizes = decided.allocation.sizes()
+        order = in_order([t.trainer_id for t in problem.trainers], decided.order)
+        exceeded = [cap for cap in problem.caps if _held(cap, sizes) > cap.most]
+        if not exceeded:
+            return _stated(problem, decided, decided.allocation.assignment)
+        for cap in exceeded:
+            bounds |= _cut(problem, cap, {**sizes, **bounds}, order)
+    assignment = dict(decided.allocation.assignment)
+    for cap in problem.caps:
+        for last in reversed([one for one in order if one in cap.trainers]):
+            if _held(cap, Counter(assignment.values())) > cap.most:
+                assignment = {n: t for n, t in assignment.items() if t != last}
+    return _stated(problem, decided, assignment)
+
+
+def _held(cap: Cap, sizes: Mapping[str, int]) -> int:
+    return sum([sizes.get(one, 0) for one in cap.trainers])
+
+
+def _cut(problem: Problem, cap: Cap, sizes: Mapping[str, int], order: list[str]) -> dict[str, int]:
+    """Return the sizes of the members with the last admitted ones cut."""
+    n_min = {t.trainer_id: t.n_min for t in problem.trainers}
+    left, bounds = cap.most, dict[str, int]()
+    for one in order:
+        if one in cap.trainers:
+            size = min(sizes.get(one, 0), left)
+            bounds[one] = size if size >= n_min[one] else 0
+            left -= bounds[one]
+    return bounds
+
+
+def _offered(problem: Problem, bounds: Mapping[str, int]) -> Problem:
+    """Return the problem with nothing in it that policies need not know."""
+    never = len(problem.nodes) + 1  # a size that nobody can have
+
+    def bound(trainer: ProblemTrainer, rank: int) -> ProblemTrainer:
+        most = bounds.get(trainer.trainer_id, trainer.n_max) if rank < problem.p_jmax else 0
+        low, high = (trainer.n_min, min(most, trainer.n_max)) if most else (never, never)
+        return replace(trainer, n_min=low, n_max=high, must_run=False)
+
+    trainers = tuple([bound(trainer, rank) for rank, trainer in enumerate(problem.trainers)])
+    return replace(problem, trainers=trainers, caps=())
+
+
+def _stated(problem: Problem, decided: Decided, assignment: Mapping[str, str]) -> Decided:
+    """Return the answer with this assignment and what it is worth."""
+    worth = allocation_value(problem, assignment)
+    allocation = replace(decided.allocation, assignment=assignment, objective=worth)
+    return replace(decided, allocation=allocation)

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from bftrainer.decide import admission as caps
 from bftrainer.decide import admission as turns
-from bftrainer.decide import caps, claims, observation, policy_answer, slow_nodes
+from bftrainer.decide import claims, observation, policy_answer, slow_nodes
 from bftrainer.decide.admission import Admission
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.eligible import suited

@@ -13,8 +13,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from bftrainer.decide.admission import Admission
-from bftrainer.decide.caps import within
+from bftrainer.decide.admission import Admission, within
 from bftrainer.decide.policies.base import (
     AllocationPolicy,
     Context,

@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from bftrainer.batch.queue.assignment import Matching
 from bftrainer.batch.queue.nodesets import NodeSet, NodeSets, first
+from bftrainer.batch.queue.requests import Matching
 from bftrainer.decide.feasible import Placed
 from bftrainer.decide.problem_input import nodes_by_trainer, problem_node, problem_trainer
 from bftrainer.model.cluster import Job

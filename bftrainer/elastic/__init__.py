@@ -12,15 +12,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.parameters import params
+from bftrainer.elastic.trial import params
 
 if TYPE_CHECKING:
     from bftrainer.elastic.batch import GlobalBatch, LogicalWorkers, PerWorkerBatch, Terms
+    from bftrainer.elastic.loader import Sharded
     from bftrainer.elastic.membership import GenerationInfo
     from bftrainer.elastic.per_sample import PerSample
     from bftrainer.elastic.reports import report
     from bftrainer.elastic.run import Run
-    from bftrainer.elastic.shards import Sharded
 
 __all__ = [
     "ElasticError",

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic.abandonable import GROUP_TIMEOUT_S
 from bftrainer.elastic.collective import (
+    GROUP_TIMEOUT_S,
     BackendTeardown,
     CollectiveWork,
     ExpiredError,

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic.abandonable import GROUP_TIMEOUT_S
+from bftrainer.elastic.collective import GROUP_TIMEOUT_S
 from bftrainer.elastic.device import DeviceCollective, host_memory
 from bftrainer.elastic.group import Group
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bftrainer.elastic.scratch import own_name
+from bftrainer.elastic.worker_keeper import own_name
 
 log = logging.getLogger("bftrainer.elastic")
 

@@ -1,22 +1,29 @@
-"""The checkpoint file format: writing, verifying and pruning.
+"""The checkpoint file format, and patience with file systems that answer with errors.
 
 A checkpoint is a magic line, a JSON header and raw bytes, followed by their SHA-256; a copy in
 another agent's memory has the same format. The two newest files are kept. ``fence`` decides who
 may write. The raw bytes are defined by the callers, ``checkpoint`` (tensors) and ``mpi.disk``
 (arrays). Standard library only.
+
+A checkpoint that cannot be read now is not one that is damaged: a training that began without it
+would do its work again, and remove it. Used by the readers of all runtimes. Standard library only.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import logging
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
+from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import SUFFIX
 
 MAGIC = b"bftrainer checkpoint 1\n"
@@ -153,3 +160,44 @@ def _read_header(file: BinaryIO, digest: Any) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise UnreadableError("its header is damaged")
     return header
+
+
+T = TypeVar("T")
+log = logging.getLogger("bftrainer.elastic")
+
+PATIENCE_S = 20.0  # less than the time-out of a group, whose members wait
+PAUSE_S = 0.5
+# nfs(5): of soft mounts, of files whose server forgot them; errno(3).
+_PASSING = frozenset(
+    {errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN}
+)
+
+
+def patiently(read: Callable[[], T], place: Path) -> T:
+    """Return what ``read`` returns, calling it again while the file system is in trouble.
+
+    Raises:
+        ElasticError: BFT-1343, when that lasts.
+        Exception: whatever else ``read`` raises.
+    """
+    ends_s = time.monotonic() + PATIENCE_S
+    is_told = False
+    while True:
+        try:
+            return read()
+        except OSError as problem:
+            if problem.errno not in _PASSING:
+                raise
+            why = problem.strerror or str(problem)
+        if time.monotonic() >= ends_s:
+            raise ElasticError(
+                "BFT-1343",
+                f"The file system does not let {place} be read ({why}), and without it the training"
+                " would begin anew.",
+                "It is tried again. Check the mount on this node; remove the file if only it is"
+                " damaged.",
+            )
+        if not is_told:
+            log.warning("BFT-1343: cannot read %s: %s; tried again", place, why)
+        is_told = True
+        time.sleep(PAUSE_S)

@@ -23,16 +23,18 @@ import torch
 from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo, Store
 
 from bftrainer.elastic import device
-from bftrainer.elastic.abandonable import (
+from bftrainer.elastic.agreement import Attempt, Meeting, attempt_all, choice_of
+from bftrainer.elastic.backend_choice import NCCL, BackendChoice, BackendOffer
+from bftrainer.elastic.collective import (
     GROUP_TIMEOUT_S,
     LEFT_BEHIND,
     AbandonableCall,
     Broken,
+    Collective,
+    Gloo,
     in_side_thread,
+    settle,
 )
-from bftrainer.elastic.agreement import Attempt, Meeting, attempt_all, choice_of
-from bftrainer.elastic.backend_choice import NCCL, BackendChoice, BackendOffer
-from bftrainer.elastic.collective import Collective, Gloo, settle
 from bftrainer.elastic.control import Control, Key, key_of
 from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.protocol import Commit

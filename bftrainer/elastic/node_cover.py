@@ -1,6 +1,6 @@
 """Which nodes to leave out so that the others all reach each other. Pure.
 
-Used by ``actuate.apart`` and, without a daemon, by ``trainers.agent.quorum``. Standard library
+Used by ``actuate.apart`` and, without a daemon, by ``trainers.agent.regroup``. Standard library
 only.
 """
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from bftrainer.elastic import backend_offer, group, loss_rule, registered_models, sample_order
+from bftrainer.elastic import agreement, group, loss_rule, models, sample_order
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import (
     BatchPiece,
@@ -31,17 +31,15 @@ from bftrainer.elastic.group import Broken
 from bftrainer.elastic.loader import Loader, View, least_share
 from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.membership import Membership
+from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, unwrap
 from bftrainer.elastic.ordered_reduction import OrderedReducer
 from bftrainer.elastic.per_sample import PerSampleStates
 from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.rates import KEY, Scaling, Updater, decided_by
-from bftrainer.elastic.run_info import RunInfo
-from bftrainer.elastic.run_progress import Length, StepDurations
+from bftrainer.elastic.run_info import Length, RunInfo, StepDurations
 from bftrainer.elastic.sample_order import Indices
 from bftrainer.elastic.sample_record import record_of
 from bftrainer.elastic.state import Counters, State, seed_everything
-from bftrainer.elastic.stray_updates import StrayUpdates, end_watch, quiet_schedulers
-from bftrainer.elastic.unwrap import unwrap
 
 
 class Run(RunInfo):
@@ -69,9 +67,9 @@ class Run(RunInfo):
         self._length = Length(epochs=epochs, samples=samples)
         if isinstance(model, list | tuple):
             model = [unwrap(one, self.no_sync) for one in model]
-        model = unwrap(registered_models.one_model(model), self.no_sync)
-        optimizer = registered_models.one_optimizer(optimizer)
-        self._strays = StrayUpdates(registered_models.parts_of(optimizer))
+        model = unwrap(models.one_model(model), self.no_sync)
+        optimizer = models.one_optimizer(optimizer)
+        self._strays = StrayUpdates(models.parts_of(optimizer))
         self._loader = Loader(loader, indices=indices)
         self._plan = self._loader.plan
         least, decided = least_share(model), decided_by(config)
@@ -95,7 +93,7 @@ class Run(RunInfo):
             new_reducer=self._new_reducer,
             reduces_alone=cutting.is_parted,
             plan=self._plan,
-            offer=backend_offer.offer_of(
+            offer=agreement.offer_of(
                 config.backend, self._state.parameters(), is_bitwise=cutting.logical > 0
             ),
         )

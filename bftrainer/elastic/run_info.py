@@ -1,16 +1,26 @@
-"""What ``Run`` tells the script and is told by it: position, size, metrics and hooks."""
+"""What ``Run`` tells the script and is told by it: position, size, speed, length, metrics.
+
+A step takes as long as its slowest worker, so step durations do not identify that worker. A
+worker's own part of a step does: from the end of one reduction until it only waits in the next.
+"""
 
 from __future__ import annotations
 
 import math
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Protocol
 
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.loss_rule import LossRule
 from bftrainer.elastic.membership import GenerationInfo, Membership
-from bftrainer.elastic.parameters import params
+from bftrainer.elastic.protocol import BY_AGENT, TELLS_TOTAL, Progress, WorkerConfig
+from bftrainer.elastic.state import Counters
+from bftrainer.elastic.trial import params
 
 Hook = Callable[[GenerationInfo], object]
 
@@ -181,3 +191,151 @@ class RunInfo:
     def on_committed(self, hook: Hook) -> None:
         """Call ``hook`` after every committed update."""
         self._on_committed.append(hook)
+
+
+PROGRESS_INTERVAL_S = 0.5
+
+
+class Where(Protocol):
+    """A position in a run; ``membership.GenerationInfo`` is one."""
+
+    @property
+    def generation(self) -> int:
+        """Number of the generation."""
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+
+    @property
+    def epoch(self) -> int:
+        """Passes over the data done."""
+
+    @property
+    def samples(self) -> int:
+        """Samples used."""
+
+    @property
+    def share(self) -> int:
+        """Samples of this worker in a full batch; 0: unknown."""
+
+
+class StepDurations:
+    """Durations of the last steps at the present size."""
+
+    def __init__(self, total: int = 0) -> None:
+        self._total = total  # samples of the whole run
+        self._step_s: deque[float] = deque(maxlen=20)
+        self._own_s: deque[float] = deque(maxlen=20)
+        self._last_s: float | None = None
+        self._batch = 0
+        self._reported_s = 0.0
+
+    def note(self, batch: int, waited_s: float | None = None) -> None:
+        """Record a committed step over ``batch`` samples.
+
+        Args:
+            batch: of all workers together.
+            waited_s: time this worker only waited for others; None: not measured (one worker,
+                or not a full batch).
+        """
+        now = time.monotonic()
+        if self._last_s is not None:
+            self._step_s.append(now - self._last_s)
+            if waited_s is not None:
+                self._own_s.append(max(0.0, now - self._last_s - waited_s))
+        self._last_s = now
+        self._batch = batch
+
+    def forget(self) -> None:
+        """Clear the durations because the size changes."""
+        self._last_s = None
+        self._step_s.clear()
+        self._own_s.clear()
+
+    def is_due(self) -> bool:
+        """Whether there is something to report and the last report is old enough."""
+        return bool(self._step_s) and time.monotonic() - self._reported_s >= PROGRESS_INTERVAL_S
+
+    def progress(self, info: Where, noise_scale: float = 0.0) -> Progress:
+        """Return the report."""
+        self._reported_s = time.monotonic()
+        step_s = median(self._step_s)
+        return Progress(
+            generation=info.generation,
+            step=info.step,
+            epoch=info.epoch,
+            samples=info.samples,
+            step_s=step_s,
+            samples_per_s=self._batch / step_s if step_s > 0 else 0.0,
+            own_s=median(self._own_s) if self._own_s else 0.0,
+            share=info.share,
+            total=self._total,
+            noise_scale=noise_scale,
+        )
+
+
+MOST_TOTAL = 10**15  # more: a script that ends its run by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """Epochs or samples; exactly one of them is given."""
+
+    epochs: int | None
+    samples: int | None
+
+    def __post_init__(self) -> None:
+        """Require exactly one positive length."""
+        if (self.epochs is None) == (self.samples is None):
+            raise ElasticError(
+                "BFT-1403",
+                "The length of the run is not given, or given twice.",
+                "Give Run either epochs or samples (submit --epochs or --samples override both).",
+            )
+        if (self.epochs or self.samples or 0) < 1:
+            raise ElasticError(
+                "BFT-1403", "The length of the run is not positive.", "Give at least one epoch."
+            )
+
+    def __str__(self) -> str:
+        """Return it as text."""
+        return f"{self.epochs} epochs" if self.samples is None else f"{self.samples} samples"
+
+    def total(self, epoch_samples: int, config: WorkerConfig) -> int:
+        """Return the samples of the whole run; 0: not known, or not asked for."""
+        total = self.samples or (self.epochs or 0) * epoch_samples
+        is_asked = dict(config.environment).get(TELLS_TOTAL) == BY_AGENT
+        return total if is_asked and total <= MOST_TOTAL else 0
+
+    def left(self, counters: Counters) -> int | None:
+        """Return how many samples are left; None: limited by epochs."""
+        return None if self.samples is None else self.samples - counters.samples
+
+    def is_done(self, counters: Counters) -> bool:
+        """Whether there is nothing left to train."""
+        is_reached = (self.epochs is not None and counters.epoch >= self.epochs) or (
+            self.samples is not None and counters.samples >= self.samples
+        )
+        return is_reached or (counters.is_complete and not self._is_more(counters))
+
+    def _is_more(self, counters: Counters) -> bool:
+        """Whether this length exceeds the one requested when the run was completed.
+
+        A script may end its run early; the run stays complete unless more is requested.
+        """
+        asked = counters.asked_samples if self.epochs is None else counters.asked_epochs
+        return asked is None or (self.epochs or self.samples or 0) > asked
+
+    def open(self, counters: Counters) -> bool:
+        """Reopen a completed run if this length exceeds it; return whether it did."""
+        if not counters.is_complete or self.is_done(counters):
+            return False
+        counters.is_complete = False
+        counters.asked_epochs = counters.asked_samples = None
+        return True
+
+    def complete(self, counters: Counters) -> None:
+        """Record that a run of this length is complete."""
+        counters.is_complete = True
+        counters.asked_epochs, counters.asked_samples = self.epochs, self.samples

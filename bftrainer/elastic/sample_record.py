@@ -17,7 +17,7 @@ from typing import Any
 from bftrainer.elastic.loss_rule import LossRule
 from bftrainer.elastic.membership import GenerationInfo
 from bftrainer.elastic.run_info import RunInfo
-from bftrainer.elastic.scratch import own_name
+from bftrainer.elastic.worker_keeper import own_name
 
 VARIABLE = "BFT_RECORD_SAMPLES"
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import codec, parentage, reports
+from bftrainer.elastic import checkpoint, reports, trial
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.sampler import mix
 
@@ -102,11 +102,11 @@ class State:
         }
         if self._within_epoch is not None:
             tree["within_epoch"] = self._within_epoch
-        return codec.encode(tree)
+        return checkpoint.encode(tree)
 
     def decode_rest(self, structure: Any, tensors: list[torch.Tensor]) -> Counters:
         """Restore what ``encode_rest`` returned on any member."""
-        tree = codec.decode(structure, tensors)
+        tree = checkpoint.decode(structure, tensors)
         for p, is_trained in zip(self.parameters(), tree["trained"], strict=True):
             p.requires_grad_(is_trained)
             p.grad = None
@@ -253,7 +253,7 @@ class Snapshots:
             "layout": self._state.layout(),
             "counters": counters.as_dict(),
             "structure": structure,
-            **parentage.mark(),
+            **trial.mark(),
         }
         return StateSnapshot(header=header, tensors=[*self._state.model_tensors(), *rest])
 

@@ -1,5 +1,8 @@
 """Brings all members of a newly formed group to one state.
 
+Chooses the member whose state all take, and returns the error of members that built another
+model or read other data. Used by ``state_transfer``.
+
 The source is the member with the most committed steps; if no member has a state, the
 newest checkpoint, else what rank 0's script built. Called by ``membership`` while all
 members wait.
@@ -7,22 +10,97 @@ members wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
 import torch
 
-from bftrainer.elastic import inheritance, parentage, reports, resume, transfer
+from bftrainer.elastic import reports, resume, transfer, trial
 from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.device import await_kernels, using
+from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
-from bftrainer.elastic.member_status import NO_STATE, MemberStatus, choose_source, refuse
 from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.sampler import NO_PLAN, EpochPlan
 from bftrainer.elastic.state import Counters, State, pack, unpack
 from bftrainer.elastic.writer import CheckpointWriter
+
+NO_STATE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """The status of one member, in integers."""
+
+    step: int  # committed, or NO_STATE
+    layout: int  # of the model
+    samples: int = 0  # in the dataset
+    batch: int = 0  # of the loader
+    order: int = 0  # how the loader goes through the samples: shuffling, shards
+
+    def row(self) -> list[int]:
+        """Return the status as a list of integers, the inverse of ``of``."""
+        return list(astuple(self))
+
+    @classmethod
+    def of(cls, row: Sequence[int]) -> MemberStatus:
+        """Return the status of another member."""
+        step, layout, samples, batch, order = row
+        return cls(step=step, layout=layout, samples=samples, batch=batch, order=order)
+
+
+def choose_source(standings: Sequence[MemberStatus]) -> int:
+    """Return the rank whose state all take: most committed steps, then lowest rank."""
+    return max(range(len(standings)), key=lambda r: (standings[r].step, -r))
+
+
+def refuse(
+    standings: Sequence[MemberStatus], nodes: Sequence[str], source: int, mine: int
+) -> ElasticError | None:
+    """Return the error of members that cannot train together; ``nodes`` are those of the ranks.
+
+    Raises:
+        ElasticError: this worker must end. Members that match the state's source do not: the
+            group goes on without the others.
+    """
+    error = _unlike(standings, nodes)
+    if error is None:
+        return None
+    is_sound = _alike(standings[mine]) == _alike(standings[source])
+    if standings[source].step != NO_STATE and is_sound:
+        return error
+    raise error
+
+
+def _alike(standing: MemberStatus) -> list[int]:
+    return standing.row()[1:]
+
+
+def _unlike(standings: Sequence[MemberStatus], nodes: Sequence[str]) -> ElasticError | None:
+    if len({s.layout for s in standings}) > 1:
+        return ElasticError(
+            "BFT-1408",
+            "The workers of this trainer built different models.",
+            "Build the model from arguments that are the same on every node.",
+        )
+    for what, values in (
+        ("datasets of different length", [f"{s.samples} samples" for s in standings]),
+        ("loaders with different batches", [f"{s.batch} samples" for s in standings]),
+        ("loaders with different orders or shards", [f"order {s.order:x}" for s in standings]),
+    ):
+        if len(set(values)) > 1:
+            first = dict(reversed(list(zip(values, nodes, strict=True))))
+            found = ", ".join(f"{value} on {first[value]}" for value in dict.fromkeys(values))
+            return ElasticError(
+                "BFT-1421",
+                f"The workers of this trainer have {what}: {found}.",
+                "Build the same dataset and DataLoader everywhere; check that all nodes see the"
+                " same files.",
+            )
+    return None
+
 
 T = TypeVar("T")
 
@@ -141,11 +219,11 @@ class StateTransfer:
         self.writer.cost = Cost.of(found.header)
         # A rehearsal may have stepped a schedule.
         options = self.initial.light["groups"] if self.initial else self.state.options()
-        own = inheritance.OwnOptions(self.state, options)
+        own = resume.OwnOptions(self.state, options)
         count = len(self.state.model_tensors())
         self._copy_into_model(found.tensors[:count])
         self.counters = self.state.decode_rest(found.header["structure"], found.tensors[count:])
-        if parentage.is_inherited(found.header):
+        if trial.is_inherited(found.header):
             self.state.resume_epoch()  # it would bring the other trial's options later
             own.put_back()
             self.state.extra[reports.KEY].load_state_dict(reports.NO_REPORTS)

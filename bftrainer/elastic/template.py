@@ -87,10 +87,10 @@ class ForkServer:
         """Work until the agent closes the socket."""
         import select  # noqa: PLC0415 - after sys.path is cleaned
 
-        from bftrainer.elastic import descendants, scratch, worker_keeper  # noqa: PLC0415 - as above
+        from bftrainer.elastic import worker_keeper  # noqa: PLC0415 - as above
 
-        self.scratch = scratch.Scratch()
-        descendants.adopt()
+        self.scratch = worker_keeper.Scratch()
+        worker_keeper.adopt()
         while True:
             readable, _, _ = select.select([self.channel, self.wake_out], [], [])
             if self.wake_out in readable:
@@ -120,10 +120,10 @@ class ForkServer:
 
     def sweep(self, kept: Kept) -> None:
         """End what a keeper left that was killed; of others we adopt nothing."""
-        from bftrainer.elastic import descendants, scratch, worker_keeper  # noqa: PLC0415 - as above
+        from bftrainer.elastic import worker_keeper  # noqa: PLC0415 - as above
 
-        gone = descendants.sweep(self.workers, limit_s=worker_keeper.LAST_S)
-        scratch.remove(self.scratch.of(kept.pid), gone)
+        gone = worker_keeper.sweep(self.workers, limit_s=worker_keeper.LAST_S)
+        worker_keeper.remove(self.scratch.of(kept.pid), gone)
 
     def handle_packet(self) -> bool:
         """Serve one request; return False when the agent is gone."""
@@ -182,17 +182,17 @@ class ForkServer:
             self.send("exited", worker_id=config.worker_id, pid=0, returncode=returncode)
             return
         self.workers[keeper] = Kept(config.worker_id, pid, says)
-        scratch = str(self.scratch.of(pid))
-        self.send("forked", worker_id=config.worker_id, pid=pid, scratch=scratch)
+        place = str(self.scratch.of(pid))
+        self.send("forked", worker_id=config.worker_id, pid=pid, scratch=place)
 
     def become_keeper(
         self, config: WorkerConfig, channel_fd: int, parent: int, said: int
     ) -> NoReturn:
         """In the child: fork the worker, and tell its status when nothing is left of it."""
-        from bftrainer.elastic import descendants, scratch, worker_keeper  # noqa: PLC0415 - as above
+        from bftrainer.elastic import worker_keeper  # noqa: PLC0415 - as above
 
         os.setpgid(0, 0)
-        descendants.adopt()
+        worker_keeper.adopt()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in (self.channel, self.wake_in, self.wake_out):
@@ -207,7 +207,7 @@ class ForkServer:
         os.close(channel_fd)
         os.write(said, worker.to_bytes(PID_BYTES, "little"))
         returncode, gone = worker_keeper.keep(worker, parent)
-        scratch.remove(self.scratch.of(worker), gone)
+        worker_keeper.remove(self.scratch.of(worker), gone)
         os.write(said, returncode.to_bytes(PID_BYTES, "little", signed=True))
         os._exit(0)
 

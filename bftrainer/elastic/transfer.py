@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import codec, device, device_transfer
+from bftrainer.elastic import checkpoint, device, device_transfer
 from bftrainer.elastic.device_transfer import PIECE_BYTES, Link
 from bftrainer.elastic.group import Group
 
@@ -41,7 +41,7 @@ def link_of(group: Group, chain: Sequence[int]) -> Link | None:
 def send(link: Link, structure: Any, tensors: Sequence[torch.Tensor], known: int) -> None:
     """Send a structure and its tensors; receivers know the shapes of the first ``known``."""
     apart = [(i, t.nbytes) for i, t in enumerate(tensors) if device.is_on_device(t)]
-    header = json.dumps([structure, codec.describe(tensors[known:]), apart]).encode()
+    header = json.dumps([structure, checkpoint.describe(tensors[known:]), apart]).encode()
     body = torch.frombuffer(bytearray(header), dtype=torch.uint8)
     _announce(link, torch.tensor([len(header)]))
     _announce(link, body)
@@ -66,7 +66,7 @@ def receive(
     )
     rest = [
         t if i not in apart or near is None else torch.empty_like(t, device=near)
-        for i, t in enumerate(codec.allocate(descriptions, spare), start=len(into))
+        for i, t in enumerate(checkpoint.allocate(descriptions, spare), start=len(into))
     ]
     landing = [
         (

@@ -1,18 +1,127 @@
-"""Keeps one worker: the process between it and whoever ordered it.
+"""Keeps one worker: its process, its descendants and its temporary files.
+
+A subreaper (prctl(2), PR_SET_CHILD_SUBREAPER) adopts the orphans below it, so nothing leaves the
+tree of its descendants. Each worker has one of its own, its keeper (``keeping``); above it
+template and agent adopt what a keeper leaves that was killed. Works for ordinary users, without
+cgroups. Standard library only.
 
 The keeper adopts what the worker's descendants leave behind. When the worker has ended, it kills
 and reaps all of them and removes their files, before anybody is told. It has no other work. The
 worker dies with its keeper, and the keeper ends the worker when its own parent has died. Used by
 ``template``. Standard library only.
+
+Workers end by ``os._exit`` or a signal, together with the children that load their data, so
+``multiprocessing`` does not clean up and every worker would leave a directory in the node's
+temporary directory. So each worker gets one that others know and remove: its keeper, or the agent
+where that was killed, too. Called by ``template`` and the agent. Standard library only.
+
+A process id is unique on its host only, and hosts that boot alike have the same ones. Standard
+library only.
 """
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import os
+import re
+import secrets
+import shutil
 import signal
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from multiprocessing import util
+from pathlib import Path
 
-from bftrainer.elastic.descendants import sweep
 from bftrainer.elastic.worker import die_with_parent
+
+LOOK_S = 0.001  # between two looks whether all have ended
+_PR_SET_CHILD_SUBREAPER = 36
+_MANAGER = b"torch_shm_manag\n"  # torch_shm_manager, where tensors are shared by file_system
+
+
+def adopt() -> None:
+    """Make this process the parent of the orphans among its descendants."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def end_below(pid: int, spared: Collection[int] = (), *, is_last: bool = True) -> set[int]:
+    """SIGKILL all descendants of an adopting process; return their pids.
+
+    A process that was sent the signal starts no other one, and whoever loses its parent moves up.
+    So a look from below that meets nobody new was the last. Safe from any thread.
+
+    Args:
+        pid: the adopting process, which is left alone.
+        spared: children that are left alone, with all below them.
+        is_last: whether the node has to be empty. Else torch's managers of shared files are left to
+            end, within 2 s: they remove files that nobody else knows.
+    """
+    found, known = [pid], {pid, *spared}  # parents before their children
+
+    def look_at(parent: int) -> None:
+        new = [child for child in children(parent) if child not in known]
+        found.extend(child for child in new if is_last or not _cleans_up(child))
+        known.update(new)
+
+    while True:
+        first = len(found)
+        for parent in found[::-1]:
+            look_at(parent)
+        for parent in itertools.islice(found, first, None):  # it grows
+            look_at(parent)
+        if len(found) == first:
+            return set(found[1:])
+        # In one go: processes that end take the processor from us.
+        for child in found[first:]:
+            with suppress(OSError):  # ended meanwhile, or runs as another user
+                os.kill(child, signal.SIGKILL)
+
+
+def sweep(spared: Collection[int] = (), *, limit_s: float = 0.0) -> set[int]:
+    """SIGKILL and reap our descendants but ``spared`` children; return the pids.
+
+    Repeats until none is left or the time is up: a process in the kernel may take long to end.
+    """
+    gone: set[int] = set()
+    limit = time.monotonic() + limit_s
+    while killed := end_below(os.getpid(), spared, is_last=False):
+        gone |= killed
+        reap(spared)
+        if time.monotonic() >= limit:
+            break
+        time.sleep(LOOK_S)
+    return gone
+
+
+def reap(spared: Collection[int] = ()) -> None:
+    """Reap the children that have ended, but not ``spared`` ones."""
+    for pid in children(os.getpid()):
+        if pid not in spared:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process, dead ones included; none if it has ended."""
+    found: list[int] = []
+    threads = f"/proc/{pid}/task"
+    with suppress(OSError):
+        # Not with pathlib, which takes twice the time: a node waits for this.
+        for thread in os.listdir(threads):  # noqa: PTH208
+            with suppress(OSError), open(f"{threads}/{thread}/children", "rb", 0) as file:  # noqa: PTH123
+                found += map(int, file.read().split())
+    return found
+
+
+def _cleans_up(pid: int) -> bool:
+    with suppress(OSError), open(f"/proc/{pid}/comm", "rb", 0) as file:  # noqa: PTH123 - as above
+        return file.read() == _MANAGER
+    return False
+
 
 LAST_S = 5.0  # for processes that were killed to end; some wait for a file system
 NOT_OURS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -59,3 +168,56 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return
+
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where the kernel has it
+_OF_TORCH = re.compile(r"torch_(\d{1,10})_\d+_\d+\Z", re.ASCII)  # the first number is a pid
+
+
+class Scratch:
+    """The directories of one template's workers, by pid."""
+
+    def __init__(self) -> None:
+        # Not tempfile.gettempdir(): it caches our directory, while a trainer may set its own.
+        # Short, because paths of Unix sockets below it are limited to 107 bytes.
+        self._base = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - 0700, below
+        self._prefix = f"bft-{secrets.token_hex(4)}-"
+
+    def of(self, pid: int) -> Path:
+        """Return the directory of a worker; it may not exist."""
+        return self._base / f"{self._prefix}{pid}"
+
+    def use(self, pid: int) -> None:
+        """In the worker: use its directory, here and in children; created on demand."""
+        own = self.of(pid)
+
+        def get_temp_dir() -> str:
+            own.mkdir(mode=0o700, exist_ok=True)
+            return str(own)
+
+        util.get_temp_dir = get_temp_dir
+
+
+def remove(directory: Path, pids: Collection[int]) -> None:
+    """Remove a worker's directory, and what processes that were killed left in shared memory.
+
+    These are files of torch. Each is named after the process that made it and unlinked at once,
+    unless that is killed between the two.
+    """
+    shutil.rmtree(directory, ignore_errors=True)
+    remove_shared(pids)
+
+
+def remove_shared(pids: Collection[int]) -> None:
+    """Remove torch's files in shared memory that processes of ours with these pids made."""
+    with suppress(OSError):
+        for file in SHARED_MEMORY.iterdir():
+            named = _OF_TORCH.match(file.name)
+            with suppress(OSError):
+                if named and int(named[1]) in pids and file.lstat().st_uid == os.getuid():
+                    file.unlink()
+
+
+def own_name() -> str:
+    """Return the host's name and the process id, "n1-4711"; unique among running processes."""
+    return f"{os.uname().nodename.replace('/', '_')}-{os.getpid()}"

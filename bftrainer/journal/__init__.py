@@ -7,6 +7,6 @@ them; other entries are written in the background.
 
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.lock import InstanceLock
-from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
+from bftrainer.journal.projection import JournalEntry, PilotRecord, PilotState
 
 __all__ = ["InstanceLock", "Journal", "JournalEntry", "PilotRecord", "PilotState"]

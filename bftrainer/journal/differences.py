@@ -1,5 +1,11 @@
 """Stores large payloads as differences from the previous one of their kind.
 
+Works on the values, not on their JSON: parts that are identical or equal are not traversed, so
+the effort is proportional to what has changed. ``differences`` computes changes when it writes
+and applies them when it reads. A change is None (none), ``{"v": whole}``, ``{"d": by key, "x":
+removed keys}`` or ``{"l": parts}``; a part is a run ``[first, count]`` of old items, a changed
+one, ``{"at": place, "c": change}``, or a new one, ``{"v": item}``.
+
 Decisions hold all nodes, jobs and trainers, most of them unchanged. ``DifferenceWriter`` shortens
 what the journal writes (``changes`` computes the difference); ``Reader`` restores the canonical
 JSON byte for byte. After ``LONGEST_CHAIN`` entries, at each start and after each checkpoint a
@@ -9,13 +15,198 @@ payload is written in full. Long texts are deflated.
 from __future__ import annotations
 
 import base64
+import dataclasses
+import enum
+import functools
+import types
+import typing
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
-from bftrainer.journal.changes import difference
-from bftrainer.model.canonical import CanonicalError, parse, text_of, to_plain
+from bftrainer.model.canonical import CanonicalError, encoder, parse, text_of, to_plain
+from milp.plain import added_fields, field_hints
+
+_Compare = Callable[[Any, Any], Any]
+_SCALARS = (str, float, int, bool, type(None), Path)
+
+
+def difference(base: object, new: object, hint: Any = Any) -> Any:
+    """Return the change from the plain form of ``base`` to that of ``new``.
+
+    Args:
+        base: a value of type ``hint``; not modified.
+        new: another; not modified.
+        hint: their type; ``Any``: plain JSON, or the values' own types.
+
+    Raises:
+        CanonicalError: BFT-2220, a new part has no canonical form.
+    """
+    return None if base is new else _compare(hint)(base, new)
+
+
+@functools.cache
+def _compare(hint: Any) -> _Compare:
+    """Return how values of a type hint are compared (built once per hint)."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    found: _Compare = functools.partial(_of_leaves, hint)
+    if hint is Any or hint is object:
+        found = _of_anything
+    elif dataclasses.is_dataclass(hint):
+        found = functools.partial(_of_fields, hint)
+    elif (other := _without_none(hint)) is not None:
+        found = functools.partial(_of_optional, hint, other)
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        found = functools.partial(_of_mappings, hint, *arguments)
+    elif _is_endless(hint):
+        found = functools.partial(_of_sequences, hint, arguments[0])
+    return found
+
+
+def _without_none(hint: Any) -> Any:
+    """Return ``X`` of ``X | None``; None: the hint is another one."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return None
+    others = [a for a in typing.get_args(hint) if a is not type(None)]
+    return others[0] if len(others) == 1 else None
+
+
+def _is_endless(hint: Any) -> bool:
+    """Whether it is a sequence of any length."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if not (isinstance(origin, type) and issubclass(origin, Sequence)):
+        return False
+    return not issubclass(origin, tuple) or arguments[1:] == (...,)
+
+
+def _of_anything(base: Any, new: Any) -> Any:
+    if type(base) is type(new):
+        kind: Any = type(new)
+        if dataclasses.is_dataclass(new):
+            return _of_fields(kind, base, new)
+        if isinstance(new, dict):
+            return _of_mappings(Any, Any, Any, base, new)
+        if isinstance(new, (list, tuple)):
+            return _of_sequences(Any, Any, base, new)
+    return _of_leaves(Any, base, new)
+
+
+def _of_leaves(hint: Any, base: Any, new: Any) -> Any:
+    is_scalar = isinstance(new, (*_SCALARS, enum.Enum))
+    if is_scalar and type(base) is type(new) and base == new:
+        return None
+    encode = encoder(hint)
+    plain = encode(new)
+    return None if text_of(encode(base)) == text_of(plain) else {"v": plain}
+
+
+def _of_optional(hint: Any, other: Any, base: Any, new: Any) -> Any:
+    if base is None or new is None:
+        return _of_leaves(hint, base, new)
+    return _compare(other)(base, new)
+
+
+def _of_fields(cls: Any, base: Any, new: Any) -> Any:
+    if {type(base), type(new)} != {cls}:
+        return _of_leaves(cls, base, new)
+    if _is_exact(cls) and base == new:
+        return None
+    changed, gone, added = {}, [], added_fields(cls)
+    for name, hint in field_hints(cls).items():
+        before, after = getattr(base, name), getattr(new, name)
+        if name in added and (before == added[name]) != (after == added[name]):
+            if after == added[name]:
+                gone.append(name)
+            else:
+                changed[name] = {"v": encoder(hint)(after)}
+        elif (change := difference(before, after, hint)) is not None:
+            changed[name] = change
+    return {"d": changed, "x": gone} if changed or gone else None
+
+
+def _of_mappings(hint: Any, key_hint: Any, item_hint: Any, base: Any, new: Any) -> Any:
+    if not (isinstance(base, Mapping) and isinstance(new, Mapping)):
+        return _of_leaves(hint, base, new)
+    encode, compare = encoder(item_hint), _compare(item_hint)
+    before, after = _by_name(hint, key_hint, base), _by_name(hint, key_hint, new)
+    changed = {}
+    for name, item in after.items():
+        if name not in before:
+            changed[name] = {"v": encode(item)}
+        elif before[name] is not item and (change := compare(before[name], item)) is not None:
+            changed[name] = change
+    gone = [name for name in before if name not in after]
+    return {"d": changed, "x": gone} if changed or gone else None
+
+
+def _by_name(hint: Any, key_hint: Any, given: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """The same with the keys as they are written."""
+    if all(type(key) is str for key in given):
+        return given
+    encode = encoder(key_hint)
+    named = {str(encode(key)): item for key, item in given.items()}
+    if named.keys() != encoder(hint)(given).keys():
+        raise TypeError("keys that are written otherwise")  # a bug: canonical has another rule
+    return named
+
+
+def _of_sequences(hint: Any, item_hint: Any, base: Any, new: Any) -> Any:
+    """Runs of items of ``base``, items that differ from theirs, and items that are new."""
+    if not (isinstance(base, (list, tuple)) and isinstance(new, (list, tuple))):
+        return _of_leaves(hint, base, new)
+    encode, is_exact = encoder(item_hint), _is_exact(item_hint)
+    places: dict[Any, int] | None = None
+    parts: list[Any] = []
+    at = 0  # where the run goes on
+    for index, item in enumerate(new):
+        place: int | None = at
+        change = None
+        if not (at < len(base) and (base[at] is item or (is_exact and base[at] == item))):
+            key = _key(item, index)
+            if at >= len(base) or _key(base[at], at) != key:
+                if places is None:
+                    places = {_key(one, i): i for i, one in reversed(list(enumerate(base)))}
+                place = places.get(key)
+            change = None if place is None else difference(base[place], item, item_hint)
+        if place is None:
+            parts.append({"v": encode(item)})
+            continue
+        if change is not None:
+            parts.append({"v": change["v"]} if "v" in change else {"at": place, "c": change})
+        elif parts and isinstance(parts[-1], list) and sum(parts[-1]) == place:
+            parts[-1][1] += 1
+        else:
+            parts.append([place, 1])
+        at = place + 1
+    is_same = len(base) == len(new) and parts in ([], [[0, len(base)]])
+    return None if is_same else {"l": parts}
+
+
+def _key(item: Any, index: int) -> Any:
+    """By what an item is found again: its first field names it (a node, a job, a trainer)."""
+    kind: Any = type(item)
+    if dataclasses.is_dataclass(item) and (fields := field_hints(kind)):
+        item = getattr(item, next(iter(fields)))
+    return item if isinstance(item, str) else index
+
+
+@functools.cache
+def _is_exact(hint: Any) -> bool:
+    """Whether values that are equal are certainly written alike: 1, 1.0 and True are not."""
+    if dataclasses.is_dataclass(hint):
+        kind: Any = hint
+        hints = field_hints(kind).values()
+        return all(f.compare for f in dataclasses.fields(hint)) and all(map(_is_exact, hints))
+    if (other := _without_none(hint)) is not None:
+        return _is_exact(other)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(origin, type) and issubclass(origin, (Mapping, Sequence, AbstractSet)):
+        return all(_is_exact(a) for a in arguments if a is not ...)
+    return hint in _SCALARS or isinstance(hint, enum.EnumType)
+
 
 PREFIX: Final = '{"a-difference-from":'
 DEFLATED: Final = '{"a-text-deflated":'

@@ -20,15 +20,20 @@ from typing import Self
 
 from sqlalchemy import Connection, select
 
-from bftrainer.journal import differences, mark, projection, retention, tables
-from bftrainer.journal.background_writer import Beside
-from bftrainer.journal.backlog import PASSING, Backlog, EntryDraft, Large, queued
+from bftrainer.journal import differences, mark, projection, tables
+from bftrainer.journal.backlog import PASSING, Backlog, Beside, EntryDraft, Large, queued
 from bftrainer.journal.database import Database, close_unchanged, open_database
 from bftrainer.journal.errors import JournalError, fenced, translated
 from bftrainer.journal.mark import Mark, MarkFile
-from bftrainer.journal.projection import OWN_KINDS, START, SUBMIT
+from bftrainer.journal.projection import (
+    OWN_KINDS,
+    START,
+    SUBMIT,
+    PilotRecord,
+    pilot_ordinal,
+    trainer_ordinal,
+)
 from bftrainer.journal.reader import Reading
-from bftrainer.journal.records import PilotRecord, pilot_ordinal, trainer_ordinal
 from bftrainer.journal.verify import verify
 from bftrainer.model.canonical import CanonicalError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
@@ -196,7 +201,7 @@ class Journal(Reading):
         """
         self._keep_s = keep_s
         with self._transaction(is_reading=True) as connection:
-            self._checkpointed = retention.last_checkpoint(connection)
+            self._checkpointed = tables.last_checkpoint(connection)
         self._cut = self._find_cut(keep_s)
         self._beside = Beside(self._write_notes)
 
@@ -278,9 +283,9 @@ class Journal(Reading):
 
     def _checkpoint(self, ended_before_s: float) -> int:
         with self._writing() as connection:
-            draft = retention.begin_checkpoint(connection, self.where, ended_before_s)
+            draft = tables.begin_checkpoint(connection, self.where, ended_before_s)
             seq = self._write(connection, draft)
-            retention.end_checkpoint(connection, seq)
+            tables.end_checkpoint(connection, seq)
         self._shorten.forget()  # later entries must not refer to earlier ones
         return seq
 
@@ -300,7 +305,7 @@ class Journal(Reading):
 
     def _verify_tail(self) -> None:
         with self._transaction(is_reading=True) as connection:
-            begin = retention.last_checkpoint(connection)
+            begin = tables.last_checkpoint(connection)
             verify(connection, self.where, begin=begin)
 
     def verify(self) -> int:
@@ -404,7 +409,7 @@ class Journal(Reading):
 
     def _keep_house(self) -> None:
         """Write a checkpoint, or remove some expired entries."""
-        if self._mark.seq - self._checkpointed >= retention.ENTRIES_BETWEEN:
+        if self._mark.seq - self._checkpointed >= tables.ENTRIES_BETWEEN:
             self._checkpointed = self._checkpoint(self._clock() - self._keep_s)
             self._cut = self._find_cut(self._keep_s)
         elif self._cut and not self._remove_some(self._cut):
@@ -426,12 +431,12 @@ class Journal(Reading):
 
     def _find_cut(self, keep_s: float) -> int:
         with self._transaction(is_reading=True) as connection:
-            return retention.last_checkpoint(connection, until_s=self._clock() - keep_s)
+            return tables.last_checkpoint(connection, until_s=self._clock() - keep_s)
 
     def _remove_some(self, cut: int) -> int:
         with self._transaction() as connection:
             self._refuse_if_replaced(connection)
-            return retention.remove_before(connection, cut)
+            return tables.remove_before(connection, cut)
 
     def _drafts(self, items: Sequence[EntryDraft | Large]) -> list[EntryDraft]:
         drafts = []
@@ -462,7 +467,7 @@ class Journal(Reading):
             )
             sha256 = connection.execute(at_mark).scalar()
             found = tables.head_of(connection, self.where)
-            first = retention.first_entry(connection)
+            first = tables.first_entry(connection)
         if sha256 == known.sha256 or (sha256 is None and known.seq < first):
             return  # second case: the marked entry was removed after a checkpoint
         problem = mark.lost(self.where, known, found, is_other=sha256 is not None)

@@ -10,8 +10,16 @@ from contextlib import AbstractContextManager
 from sqlalchemy import Connection, select
 
 from bftrainer.journal import differences, projection
-from bftrainer.journal.projection import Row, pilot_from, pilots_from, trainer_from, trainers_from
-from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
+from bftrainer.journal.projection import (
+    JournalEntry,
+    PilotRecord,
+    PilotState,
+    Row,
+    pilot_from,
+    pilots_from,
+    trainer_from,
+    trainers_from,
+)
 from bftrainer.journal.verify import first_to_follow
 from bftrainer.model.trainer import TrainerRecord
 

@@ -14,16 +14,24 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bftrainer.site.policy.document import Document, YamlNode, read_document
+from bftrainer.site.policy.document import (
+    Document,
+    PolicyErrors,
+    PolicyProblem,
+    YamlNode,
+    nearest,
+    read_document,
+)
 from bftrainer.site.policy.files import read_text
-from bftrainer.site.policy.problems import PolicyErrors, PolicyProblem, nearest
-from bftrainer.study.configurations import MOST, ConfigurationError, settled
-from bftrainer.study.parameters import (
+from bftrainer.study.configurations import (
+    MOST,
     CategoricalParameter,
+    ConfigurationError,
     DeclaredParameter,
     FloatParameter,
     IntParameter,
     Strict,
+    settled,
 )
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.trials import Rule, Scalar

@@ -18,7 +18,7 @@ from bftrainer.elastic.fence import write_whole
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.study import StudyView, TrialView
 from bftrainer.study.actions import Actor
-from bftrainer.study.directory import StudyDirectory
+from bftrainer.study.directory import StudyDirectory, Wishes, read_wishes
 from bftrainer.study.disk import Cleaner, FullDisk, writes
 from bftrainer.study.events import Events
 from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, StudySummary, with_trials
@@ -27,7 +27,6 @@ from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.storage import StudyStorage
 from bftrainer.study.trial_table import KnownTrial, know
 from bftrainer.study.trials import ENDS, Rule, Stage, Verdicts
-from bftrainer.study.wishes import Wishes, read_wishes
 
 NEWS_S = 1  # how long the daemon may wait for news: so late wishes are seen
 AWAY_S = 0.5  # between two tries while the daemon is away

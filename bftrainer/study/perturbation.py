@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from bftrainer.study.parameters import (
+from bftrainer.study.configurations import (
     CategoricalParameter,
     FloatParameter,
     IntParameter,

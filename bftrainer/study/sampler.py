@@ -25,7 +25,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from bftrainer.model.errors import BftError, ExitCode
-from bftrainer.study.parameters import FloatParameter, IntParameter, Parameter
+from bftrainer.study.configurations import FloatParameter, IntParameter, Parameter
 from bftrainer.study.trials import Scalar
 
 _Seen = list[tuple[TrialState, tuple[float, ...]]]

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.directory_watch import Notice, notice_for
-from bftrainer.batch.tail import Tail
-from bftrainer.batch.trust import UntrustedError, name_of
+from bftrainer.batch.tail import Tail, UntrustedError, name_of
 from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.notifications import NOT_POLLED
 from lsf_adapters.notifications.records import EarlierRecords, WholeRecords, announcements

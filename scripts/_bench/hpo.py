@@ -17,8 +17,7 @@ from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.costs import MEASURED
 from bftrainer.lab.simulator.session import Choices
-from bftrainer.lab.workloads.builders import hpo
-from bftrainer.lab.workloads.networks import NETWORKS, SAMPLES
+from bftrainer.lab.workloads.builders import NETWORKS, SAMPLES, hpo
 from bftrainer.model.decision import DecisionInput
 from bftrainer.study.rungs.registry import rule_of
 

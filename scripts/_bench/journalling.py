@@ -20,7 +20,7 @@ from bftrainer.decide.policies.base import load_policy
 from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.fleet.trainers.memory import remembered
 from bftrainer.journal import Journal, PilotRecord, PilotState
-from bftrainer.journal.background_writer import BATCH
+from bftrainer.journal.backlog import BATCH
 from bftrainer.model.decision import Settings
 from bftrainer.site.policy.model import SitePolicy
 

@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 
 from _bench.waiting import BenchError
-from bftrainer.study.plan.dag import simulate
 from bftrainer.study.plan.exact import exact, fastest
 from bftrainer.study.plan.problem import (
     Billing,
@@ -23,7 +22,7 @@ from bftrainer.study.plan.problem import (
     sha_stages,
 )
 from bftrainer.study.plan.published import Reading, greedy, naive, static
-from bftrainer.study.plan.stage_cost import Costs, Planned
+from bftrainer.study.plan.stage_cost import Costs, Planned, simulate
 from bftrainer.study.plan.stages import experiment_of, rung_stages
 from bftrainer.study.rungs.hyperband import Hyperband
 

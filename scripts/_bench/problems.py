@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from bftrainer.lab.workloads.networks import NETWORKS
+from bftrainer.lab.workloads.builders import NETWORKS
 from milp.problem import (
     Curve,
     Objective,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from _bench.waiting import wait_until
 from bftrainer.api.client import Client
-from bftrainer.batch.local.launch import LocalServer
+from bftrainer.batch.local.client import LocalServer
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import Context
 from bftrainer.decide.policies.base import Decided as Answer

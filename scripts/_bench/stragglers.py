@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from _bench.waiting import BenchError
-from bftrainer.batch.local.launch import start_server
+from bftrainer.batch.local.client import start_server
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.model.views import TrainerView

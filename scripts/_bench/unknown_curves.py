@@ -11,12 +11,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bftrainer.decide.throughput.measure import OBSERVE_S, SETTLE_S, WINDOW
+from bftrainer.decide.throughput.curves import OBSERVE_S, SETTLE_S, WINDOW
 from bftrainer.fleet.trainers.costs import learn_leaving, learn_throughput
 from bftrainer.lab.simulator.costs import PhysicalCosts
 from bftrainer.lab.simulator.physical import PhysicalModel
-from bftrainer.lab.simulator.tally import Tally
-from bftrainer.lab.simulator.trainers import SimTrainer
+from bftrainer.lab.simulator.trainers import SimTrainer, Tally
 from bftrainer.lab.workloads.submission import Submission
 from milp.problem import Curve
 

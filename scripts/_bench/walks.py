@@ -14,7 +14,7 @@ from typing import Final
 from _bench.plane import Plane
 from _bench.traced import ROOT, Recorder, first_s, read, wrapper
 from _bench.waiting import wait_until
-from bftrainer.batch.local.launch import LocalServer, start_server
+from bftrainer.batch.local.client import LocalServer, start_server
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerSpec
 

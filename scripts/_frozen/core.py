@@ -67,7 +67,7 @@ from bftrainer.model.trainer import (
 )
 from milp.problem import Curve, Objective
 from slurm_plugins.fields import ways_of
-from slurm_plugins.startable import judged
+from slurm_plugins.job_requests import judged
 
 T = TypeVar("T")
 

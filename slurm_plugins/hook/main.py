@@ -22,7 +22,7 @@ from bftrainer.fleet.wire.keys import load_or_create_pair, load_pair
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.place import name_of, why_unsafe_place
-from slurm_plugins.hook.relay_words import key_of, shown
+from slurm_plugins.hook.relay import key_of, shown
 from slurm_plugins.hook.source import address_of
 from slurm_plugins.hook.watch import HookFile
 

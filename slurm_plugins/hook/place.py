@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bftrainer.batch.trust import name_of, why_unsafe
+from bftrainer.batch.tail import name_of, why_unsafe
 
 __all__ = ["FIRST_LINE", "MAX_BYTES", "OLD", "name_of", "why_unsafe", "why_unsafe_place"]
 

@@ -1,4 +1,7 @@
-"""Carries the lines of the hook's file from a controller's host to the daemon's.
+"""Carries the lines of the hook's file from a controller's host to the daemon.
+
+Written by ``relay`` on a controller's host, read by ``relayed`` on the daemon's. Keys are shown to
+administrators in hexadecimal, which no shell, YAML or unit file takes for something else.
 
 ``bftrainer-slurm-hook --relay`` runs it on each controller's host, as a user who may read the file.
 It reads what Slurm's scripts append, so nothing here can delay a submission. Lines that cannot be
@@ -12,15 +15,79 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from typing import Annotated, Literal
 
 import zmq
+from pydantic import Field, ValidationError
+from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
+from bftrainer.batch.tail import MOST_BYTES, MOST_LINE_BYTES
 from bftrainer.fleet.wire.keys import KeyPair
+from bftrainer.fleet.wire.messages import Seconds, Strict, Words
 from bftrainer.model.errors import BatchSystemError
-from slurm_plugins.hook import relay_words
-from slurm_plugins.hook.relay_words import BEAT_S, SILENT_S, RelayWord
 from slurm_plugins.hook.watch import HookFile
+
+KEY_HEX_CHARS = 64
+BEAT_S = 2.0  # between two words of a relay
+SILENT_S = 3.5 * BEAT_S  # then it is lost
+MOST_FRAME_BYTES = 8 * MOST_BYTES  # JSON may write one byte as six
+
+Line = Annotated[str, Field(max_length=MOST_LINE_BYTES)]
+
+
+class RelayError(Exception):
+    """A frame that no relay of ours sends."""
+
+
+class RelayWord(Strict):
+    """One message of a relay; without lines it says that the relay is there."""
+
+    v: Literal[1] = 1
+    sent_s: Seconds  # monotonic clock of the relay's host
+    lines: tuple[Line, ...] = Field(default=(), max_length=MOST_BYTES)
+    is_too_much: bool = False  # some lines were skipped
+    why_deaf: Words = ""  # it cannot read the hook's file ...
+    is_waiting: bool = False  # ... as there is none yet: its controller was never in charge
+
+
+def encode(word: RelayWord) -> bytes:
+    """Return the frame."""
+    return word.model_dump_json().encode("utf-8", "replace")
+
+
+def decode(frame: bytes) -> RelayWord:
+    """Read a frame.
+
+    Raises:
+        RelayError: it is malformed, or has more than a relay reads at once.
+    """
+    try:
+        word = RelayWord.model_validate_json(frame)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or "top level"
+        raise RelayError(f"{where}: {first['msg']}") from problem
+    if sum(map(len, word.lines)) > MOST_BYTES:
+        raise RelayError("more lines than a relay reads at once")
+    return word
+
+
+def shown(key: str) -> str:
+    """Return a public key as administrators see it."""
+    return z85.decode(key).hex()
+
+
+def key_of(text: str) -> str:
+    """Return the public key that an administrator gave.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if len(text) != KEY_HEX_CHARS:
+        raise ValueError(f"a public key has {KEY_HEX_CHARS} hexadecimal digits")
+    return z85.encode(bytes.fromhex(text)).decode("ascii")
+
 
 LOG = logging.getLogger("bftrainer.relay")
 RECONNECT_MS = 100  # doubled after each failure, ...
@@ -135,7 +202,7 @@ class Relay:
             is_waiting=self._is_waiting,
         )
         try:
-            self._dealer.send(relay_words.encode(word), flags=zmq.DONTWAIT)
+            self._dealer.send(encode(word), flags=zmq.DONTWAIT)
         except zmq.Again:
             self._unsent += len(lines) or int(is_too_much)
             if self._is_connected:  # not quite yet, or full
@@ -174,5 +241,5 @@ class Relay:
                 "BFT-1514: the daemon at %s does not know this relay. Add its key to "
                 "hook_relay_keys: %s",
                 self._endpoint,
-                relay_words.shown(self._own_key),
+                shown(self._own_key),
             )

@@ -29,7 +29,7 @@ from bftrainer.batch.tail import MOST_BYTES
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.router import CurveRouter, Origin, RefusedMessages
 from bftrainer.model.errors import BatchSystemError, BftError
-from slurm_plugins.hook.relay_words import (
+from slurm_plugins.hook.relay import (
     BEAT_S,
     MOST_FRAME_BYTES,
     SILENT_S,

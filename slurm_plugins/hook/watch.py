@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bftrainer.batch.announcer import Announcement
-from bftrainer.batch.tail import MOST_BYTES, MOST_LINE_BYTES, Lines, Tail
-from bftrainer.batch.trust import UntrustedError, name_of
+from bftrainer.batch.tail import MOST_BYTES, MOST_LINE_BYTES, Lines, Tail, UntrustedError, name_of
 from bftrainer.model.errors import BatchSystemError
 from slurm_plugins.hook.lines import announcement
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bftrainer.elastic.abandonable import LEFT_BEHIND, Broken
-from bftrainer.elastic.collective import Collective, settle
+from bftrainer.elastic.collective import LEFT_BEHIND, Broken, Collective, settle
 from tests.support.waiting import wait_for
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.batch import process
-from bftrainer.journal.records import JournalEntry
+from bftrainer.journal.projection import JournalEntry
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.simulator.journal_replay import Again, take_again
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import backend_choice, backend_offer, device
+from bftrainer.elastic import agreement, backend_choice, device
 from bftrainer.elastic.backend_choice import BackendChoice, BackendOffer, choose
 from bftrainer.elastic.collective import settle
 from bftrainer.elastic.control import Control
@@ -84,21 +84,21 @@ def test_nccl_that_is_demanded_and_cannot_be_is_refused() -> None:
 )
 def test_a_worker_says_why_it_has_nothing_to_offer(where: list[str], why_not: str) -> None:
     parameters = [torch.empty(1, device=place) for place in where]
-    assert backend_offer.offer_of("auto", parameters) == BackendOffer(why_not=why_not)
-    assert backend_offer.offer_of("gloo", parameters) == BackendOffer(wanted="gloo")
+    assert agreement.offer_of("auto", parameters) == BackendOffer(why_not=why_not)
+    assert agreement.offer_of("gloo", parameters) == BackendOffer(wanted="gloo")
     with pytest.raises(ElasticError, match=why_not) as refusal:
-        backend_offer.offer_of("nccl", parameters)
+        agreement.offer_of("nccl", parameters)
     assert refusal.value.code == "BFT-1414"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_a_model_on_a_gpu_is_offered_by_the_gpus_own_name() -> None:
     parameters = [torch.empty(1, device="cuda:0")]
-    offer = backend_offer.offer_of("auto", parameters)
+    offer = agreement.offer_of("auto", parameters)
     assert offer.place == "cuda:0"
     assert offer.device
     assert offer.version
-    assert not backend_offer.offer_of("auto", parameters, is_bitwise=True).device
+    assert not agreement.offer_of("auto", parameters, is_bitwise=True).device
 
 
 # ---- the agreement -----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import ElasticError, checkpoint, codec, fence, resume
+from bftrainer.elastic import ElasticError, checkpoint, fence, resume
 from bftrainer.elastic.checkpoint_gap import (
     LIVES,
     Cost,
@@ -64,24 +64,24 @@ TREE: dict[Any, Any] = {
 
 
 def test_every_kind_of_state_survives_a_file(tmp_path: Path) -> None:
-    structure, tensors = codec.encode(TREE)
+    structure, tensors = checkpoint.encode(TREE)
     path = fence.path_for(tmp_path, 12, 3)
     checkpoint.write(path, {"structure": structure}, tensors)
     header, back = checkpoint.read(path)
-    assert same(codec.decode(header["structure"], back), TREE)
+    assert same(checkpoint.decode(header["structure"], back), TREE)
 
 
 def test_numpy_values_are_carried() -> None:
     numpy = pytest.importorskip("numpy")
-    structure, tensors = codec.encode({"a": numpy.arange(3.0), "b": numpy.float64(2.5)})
-    back = codec.decode(json.loads(json.dumps(structure)), tensors)
+    structure, tensors = checkpoint.encode({"a": numpy.arange(3.0), "b": numpy.float64(2.5)})
+    back = checkpoint.decode(json.loads(json.dumps(structure)), tensors)
     assert back["b"] == 2.5
     assert numpy.array_equal(back["a"], numpy.arange(3.0))
 
 
 def test_what_cannot_be_encoded_is_named() -> None:
     with pytest.raises(ElasticError, match=r"extra\['x'\]\[1\]") as refused:
-        codec.encode({"x": [1, object()]}, "extra")
+        checkpoint.encode({"x": [1, object()]}, "extra")
     assert refused.value.code == "BFT-1407"
 
 

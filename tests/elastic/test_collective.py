@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from bftrainer.elastic.abandonable import Broken
-from bftrainer.elastic.collective import ExpiredError, settle
+from bftrainer.elastic.collective import Broken, ExpiredError, settle
 from bftrainer.elastic.device import DeviceCollective, Stillborn, new_nccl, probe
 from bftrainer.elastic.group import Group
 from bftrainer.elastic.store import StoreServer

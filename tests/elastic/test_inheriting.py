@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as schedules
 
-from bftrainer.elastic import parentage, reports
-from bftrainer.elastic.inheritance import OwnOptions
+from bftrainer.elastic import reports
+from bftrainer.elastic import trial as parentage
+from bftrainer.elastic.resume import OwnOptions
 from bftrainer.elastic.state import Counters, State
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

@@ -10,7 +10,7 @@ import pytest
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.run_progress import Length
+from bftrainer.elastic.run_info import Length
 from bftrainer.elastic.state import Counters
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

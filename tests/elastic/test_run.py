@@ -19,8 +19,8 @@ from bftrainer.batch import process
 from bftrainer.elastic import ElasticError, GenerationInfo, Run
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.buckets import GradientReducer, layout
-from bftrainer.elastic.member_status import MemberStatus, choose_source
 from bftrainer.elastic.protocol import Interrupted
+from bftrainer.elastic.state_transfer import MemberStatus, choose_source
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

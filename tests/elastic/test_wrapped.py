@@ -15,7 +15,7 @@ from torch import nn
 
 from bftrainer.batch import process
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.unwrap import unwrap
+from bftrainer.elastic.models import unwrap
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from bftrainer.batch import process
 from bftrainer.elastic.protocol import WorkerConfig, to_body
-from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import KeyPair, generate_pair, save_pair
 from bftrainer.fleet.wire.messages import (
     AgentMessage,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.api.client import Client
-from bftrainer.api.requests import MAX_BODY_BYTES
+from bftrainer.api.http_messages import MAX_BODY_BYTES
 from bftrainer.api.server import ApiServer
 from bftrainer.cli.main import main
 from bftrainer.model.errors import BftError, ExitCode

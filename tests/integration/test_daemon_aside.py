@@ -17,8 +17,7 @@ from bftrainer.api.client import Client
 from bftrainer.batch.announcer import STAND_IN, Announcement
 from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.batch.local.adapter import LocalBatchSystem
-from bftrainer.batch.local.client import LocalClient
-from bftrainer.batch.local.launch import LocalServer
+from bftrainer.batch.local.client import LocalClient, LocalServer
 from bftrainer.daemon.daemon import HASTE_S, Daemon, DaemonOptions
 from bftrainer.daemon.service import DaemonService
 from bftrainer.decide.isolation import decide_surely

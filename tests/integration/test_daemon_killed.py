@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.batch.local.launch import LocalServer
+from bftrainer.batch.local.client import LocalServer
 from bftrainer.journal import Journal
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.simulator.journal_replay import take_again

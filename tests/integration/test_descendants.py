@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.elastic import descendants
+from bftrainer.elastic import worker_keeper
 from bftrainer.elastic.protocol import Commit, Member, to_body
 from bftrainer.fleet.wire.messages import Hello, KillWorker, Leave, Leaving, StartWorker, TellWorker
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until, write_executable
@@ -198,8 +198,8 @@ def test_what_is_above_a_worker_may_be_killed(tmp_path: Path, scratch: Path, kil
         agent = lab.start_agent()
         await until(lambda: daemon.of(Hello), "hello")
         pids = await loaded(lab, daemon, "w1")
-        [template] = descendants.children(agent.pid)
-        [keeper] = descendants.children(template)
+        [template] = worker_keeper.children(agent.pid)
+        [keeper] = worker_keeper.children(template)
         os.kill({"keeper": keeper, "template": template, "agent": agent.pid}[killed], 9)
         if killed == "agent":
             await until(lambda: not running(pids | {keeper, template}), "all have ended")

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from bftrainer.api import address, paths
+from bftrainer.api import address
 from bftrainer.api.address import KEY_NAME, Address
 from bftrainer.api.client import Client
 from bftrainer.api.remote_client import FarClient
 from bftrainer.api.remote_server import MAX_FRAME_BYTES
 from bftrainer.batch import process
-from bftrainer.batch.local.launch import LocalServer, start_server
+from bftrainer.batch.local.client import LocalServer, start_server
 from bftrainer.cli.common import FollowingClient
 from bftrainer.fleet.wire.keys import KeyPair, generate_pair, load_pair, save_pair
 from bftrainer.lab.demo.sidecar import DaemonProcess
@@ -210,18 +210,18 @@ def test_a_file_that_no_daemon_wrote_is_none(tmp_path: Path, changes: Mapping[st
 def test_the_state_directory_is_found(tmp_path: Path) -> None:
     home = tmp_path / ".bftrainer"
     where = {"HOME": str(tmp_path)}
-    assert paths.state_dir(where) == home
+    assert address.state_dir(where) == home
     for name in ("one", "pilots"):
         (home / name).mkdir(parents=True)
     (home / "one" / "daemon.json").touch()
-    assert paths.state_dir(where) == home / "one"
+    assert address.state_dir(where) == home / "one"
     (home / "two").mkdir()
     (home / "two" / "daemon.sock").touch()
     with pytest.raises(BftError, match="BFT-1108: You have daemons on several clusters: one, two"):
-        paths.state_dir(where)
-    assert paths.state_dir({**where, "BFTRAINER_STATE_DIR": "/x"}) == Path("/x")
+        address.state_dir(where)
+    assert address.state_dir({**where, "BFTRAINER_STATE_DIR": "/x"}) == Path("/x")
     (home / "daemon.sock").touch()  # a daemon without a cluster comes first
-    assert paths.state_dir(where) == home
+    assert address.state_dir(where) == home
 
 
 def test_whether_a_daemon_has_ended_for_sure() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bftrainer.batch.local.launch import start_server
+from bftrainer.batch.local.client import start_server
 from bftrainer.cli.main import cli
 from bftrainer.journal import Journal
 from bftrainer.journal.mark import MARK_NAME

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import descendants
+from bftrainer.elastic import worker_keeper
 from bftrainer.elastic.protocol import Commit, Member, Prepare, Stop, to_body
 from bftrainer.fleet.wire.messages import Hello, Leave, TellWorker
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until
@@ -109,7 +109,7 @@ def test_a_worker_and_its_pilot_leave_from_anywhere(tmp_path: Path, what: str) -
         prepare = Prepare(generation=2, attempt=1)
         daemon.send(TellWorker(worker_id="w1", body=to_body(prepare)))
         await until(lambda: daemon.said("w1", "Ready"), "it answers")
-        [template] = descendants.children(agent.pid)
+        [template] = worker_keeper.children(agent.pid)
         pids = below(template)
         daemon.send(TellWorker(worker_id="w1", body=to_body(Stop(reason="test"))))
         end = await until(lambda: daemon.exited("w1"), "it has ended")

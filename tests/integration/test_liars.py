@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import zmq
 
-from bftrainer.fleet.wire.agent_config import AgentConfig
 from bftrainer.fleet.wire.client import DaemonConnection
+from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import load_pair
 from bftrainer.fleet.wire.messages import DaemonMessage, Hello, Welcome
 from bftrainer.model.views import TrainerView

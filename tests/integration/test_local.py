@@ -16,11 +16,9 @@ import pytest
 
 from bftrainer.batch.batch_system import BatchSystem, PilotRequest, load_batch_system
 from bftrainer.batch.local.adapter import create
-from bftrainer.batch.local.client import LocalClient
-from bftrainer.batch.local.launch import LocalServer, start_server
-from bftrainer.batch.local.replay import delays_s
+from bftrainer.batch.local.client import LocalClient, LocalServer, start_server
 from bftrainer.batch.local.server import main as server_main
-from bftrainer.batch.local.workload import JobWorkload, WorkItem, workload_to_json
+from bftrainer.batch.local.workload import JobWorkload, WorkItem, delays_s, workload_to_json
 from bftrainer.batch.process import run
 from bftrainer.model.cluster import NodeState, Presence
 from bftrainer.model.errors import BatchSystemError, BftError, UsageError

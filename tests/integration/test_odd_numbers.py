@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bftrainer.batch.local.adapter import LocalBatchSystem
-from bftrainer.batch.local.launch import start_server
+from bftrainer.batch.local.client import start_server
 from bftrainer.daemon.daemon import Daemon, DaemonOptions
 from bftrainer.daemon.service import DaemonService
 from bftrainer.journal.journal import Journal

@@ -21,7 +21,7 @@ from bftrainer.daemon.daemon import Daemon, DaemonOptions
 from bftrainer.daemon.service import DaemonService
 from bftrainer.model.views import ReloadView
 from bftrainer.site.policy.model import SitePolicy
-from bftrainer.site.policy.schema import restart
+from bftrainer.site.policy.render import restart
 from tests.integration.daemon_scripts import light_spec
 
 DEFAULT = SitePolicy()

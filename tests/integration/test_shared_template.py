@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.batch.local.client import LocalClient
-from bftrainer.batch.local.launch import LocalServer, start_server
+from bftrainer.batch.local.client import LocalClient, LocalServer, start_server
 from bftrainer.elastic import protocol
 from tests.integration.test_local import processes_of
 from tests.support.processes import is_running, parent_of

@@ -18,9 +18,9 @@ from click.testing import CliRunner
 from bftrainer.batch import process
 from bftrainer.batch.traces import ReadOptions, read_trace
 from bftrainer.cli.main import cli
-from bftrainer.journal.records import JournalEntry, PilotState
-from bftrainer.lab.demo.journal_facts import collect
+from bftrainer.journal.projection import JournalEntry, PilotState
 from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.summary import collect
 from bftrainer.model.trainer import TrainerSpec
 from milp.problem import Curve
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, accounting

@@ -15,7 +15,7 @@ import pytest
 from bftrainer.daemon.harm.records import How
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.simulator.journal_replay import KIND, take_again
-from bftrainer.model.harm import HarmReport
+from bftrainer.model.reports import HarmReport
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
 from tests.integration.slurm_fixtures import running_cluster

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from bftrainer.cli.main import cli
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.model.harm import TakenCount
+from bftrainer.model.reports import TakenCount
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.slurm_fixtures import daemon_on, running_cluster
 from tests.integration.test_slurm_accounting import POLICY, spec

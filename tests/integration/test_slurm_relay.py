@@ -21,8 +21,8 @@ from bftrainer.batch.tail import MOST_BYTES
 from bftrainer.fleet.wire.keys import generate_pair, save_pair
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.errors import BatchSystemError
+from slurm_plugins.hook.relay import SILENT_S, RelayWord, encode, shown
 from slurm_plugins.hook.relay_receiver import RelayedHook, Relays
-from slurm_plugins.hook.relay_words import SILENT_S, RelayWord, encode, shown
 from slurm_plugins.hook.watch import Heard
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster

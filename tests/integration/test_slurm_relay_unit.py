@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugins.hook.relay_service import RELAY_KEY_FILE, RELAY_SERVICE_NAME, relay_service
+from slurm_plugins.hook.scripts import RELAY_KEY_FILE, RELAY_SERVICE_NAME, relay_service
 from tests.support.machine import ROOT, Machine
 from tests.support.waiting import wait_for
 
@@ -20,7 +20,7 @@ _LISTENER = f"""\
 import select, sys
 from pathlib import Path
 from bftrainer.fleet.wire.keys import load_or_create_pair
-from slurm_plugins.hook.relay_words import key_of
+from slurm_plugins.hook.relay import key_of
 from slurm_plugins.hook.relay_receiver import Relays
 
 keys = load_or_create_pair(Path("/root/daemon.key"))

@@ -20,8 +20,13 @@ from milp.codec import problem_from_dict
 from milp.errors import ProblemError
 from milp.problem import Allocation, Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.reference.backends import ModelStatus
-from milp.reference.guard import LimitedAnswer, RunnerReport, solve_limited
-from milp.reference.request import read_answer, write_request
+from milp.reference.guard import (
+    LimitedAnswer,
+    RunnerReport,
+    read_answer,
+    solve_limited,
+    write_request,
+)
 from milp.reference.solve import keep_map, solve_reference
 from milp.solve import solve
 from tests.support import solver_batch

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.api.address import SOCKET_NAME
 from bftrainer.api.client import Client
-from bftrainer.api.paths import SOCKET_NAME
 from bftrainer.batch import process
 from bftrainer.model.errors import BftError
 from tests.support import pages

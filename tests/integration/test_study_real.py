@@ -15,7 +15,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from bftrainer.batch.local.workload import JobWorkload, WorkItem
-from bftrainer.lab.demo.samples import Timeline, Use, node_seconds
+from bftrainer.lab.demo.watch import Timeline, Use, node_seconds
 from tests.integration.study_fixtures import POLICY, StudyUser, outcome
 from tests.support.site import Site
 

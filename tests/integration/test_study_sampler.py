@@ -10,7 +10,7 @@ pytest.importorskip("optuna")
 
 from optuna.study import StudyDirection
 
-from bftrainer.study.parameters import FloatParameter
+from bftrainer.study.configurations import FloatParameter
 from bftrainer.study.sampler import Drawer, distributions_of
 from tests.integration.study_fixtures import BOTH, LOOP, POLICY, StudyUser, Victim
 from tests.support.site import Site

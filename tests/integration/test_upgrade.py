@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.batch.local.launch import start_server
+from bftrainer.batch.local.client import start_server
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerSpec, TrainerState
 from tests.e2e import train_digits
@@ -105,7 +105,7 @@ def digits(out: Path) -> TrainerSpec:
 # What the journal's records consist of, in the release that runs it.
 _FIELDS = """
 import dataclasses, json, typing
-from bftrainer.journal.records import PilotRecord
+from bftrainer.journal.projection import PilotRecord
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.trainer import TrainerRecord
 

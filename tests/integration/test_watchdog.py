@@ -16,7 +16,7 @@ import pytest
 
 from bftrainer.api.client import Client
 from bftrainer.batch import process
-from bftrainer.batch.local.launch import LocalServer, start_server
+from bftrainer.batch.local.client import LocalServer, start_server
 from bftrainer.daemon import systemd
 from bftrainer.daemon.systemd import CYCLE_S, ServiceManager
 from bftrainer.model.errors import ExitCode

@@ -13,8 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.journal import Journal, differences
-from bftrainer.journal.changes import difference
-from bftrainer.journal.differences import DEFLATED, PREFIX, DifferenceWriter, Reader, applied
+from bftrainer.journal.differences import (
+    DEFLATED,
+    PREFIX,
+    DifferenceWriter,
+    Reader,
+    applied,
+    difference,
+)
 from bftrainer.model.canonical import CanonicalError, text_of, to_plain
 from tests.support.examples import examples
 

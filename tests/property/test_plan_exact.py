@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 from _bench.planning import brute_force_error, compared, drawn_costs, graph_error, large
 
-from bftrainer.lab.papers.rubberband.algorithm3 import place
-from bftrainer.lab.papers.rubberband.placement import replaced
+from bftrainer.lab.papers.rubberband.placement import place, replaced
 from bftrainer.study.plan import exact as module
-from bftrainer.study.plan.dag import simulate
 from bftrainer.study.plan.document import PlanRequest, plan_study
 from bftrainer.study.plan.exact import exact, fastest
 from bftrainer.study.plan.problem import Cloud, Scaling, Stage, sha_stages
 from bftrainer.study.plan.published import Reading, greedy, static
-from bftrainer.study.plan.stage_cost import Costs, Planned
+from bftrainer.study.plan.stage_cost import Costs, Planned, simulate
 from bftrainer.study.plan.stages import RungStage, experiment_of, rung_stages
 from bftrainer.study.rungs.hyperband import Hyperband
 

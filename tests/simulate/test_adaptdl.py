@@ -13,9 +13,15 @@ from typing import Any
 import pytest
 
 from bftrainer.decide.policies.base import Context, load_policy
-from bftrainer.lab.adaptdl.application import Application, packed, read_applications
 from bftrainer.lab.adaptdl.cluster import Setup, place, play
-from bftrainer.lab.adaptdl.job import Job, estimated_curve, read_jobs
+from bftrainer.lab.adaptdl.job import (
+    Application,
+    Job,
+    estimated_curve,
+    packed,
+    read_applications,
+    read_jobs,
+)
 from bftrainer.model.errors import UsageError
 from milp.problem import Problem
 from milp.solve import solve

@@ -13,8 +13,8 @@ from bftrainer.decide.policies.milp import POLICY
 from bftrainer.lab.simulator.costs import PhysicalCosts, constant
 from bftrainer.lab.simulator.replay import Outcome, Replay
 from bftrainer.lab.simulator.session import Choices, settings_of
-from bftrainer.lab.simulator.tally import Tally
-from bftrainer.lab.workloads.networks import NETWORKS
+from bftrainer.lab.simulator.trainers import Tally
+from bftrainer.lab.workloads.builders import NETWORKS
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionInput, Plan
 from milp.problem import Curve, Objective

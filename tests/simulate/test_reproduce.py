@@ -13,11 +13,11 @@ import pytest
 from bftrainer.batch.traces import SAMPLE
 from bftrainer.cli.main import main
 from bftrainer.lab.papers import report
+from bftrainer.lab.papers.bftrainer.diverse import runtimes_h
 from bftrainer.lab.papers.bftrainer.forward_time import sweep
 from bftrainer.lab.papers.bftrainer.paper import PAPER
-from bftrainer.lab.papers.bftrainer.replayer_share import POLICY
+from bftrainer.lab.papers.bftrainer.policies import POLICY
 from bftrainer.lab.papers.bftrainer.replays import MILP, REPLAYER_SHARE, PaperReplay, Record, play
-from bftrainer.lab.papers.bftrainer.runtimes import runtimes_h
 from bftrainer.lab.papers.bftrainer.scenario import (
     DIVERSE_FILE,
     EXPECTED,
@@ -33,8 +33,7 @@ from bftrainer.lab.papers.bftrainer.scenario import (
 )
 from bftrainer.lab.papers.bftrainer.series import Series, share_followed, static_outcome, windows_of
 from bftrainer.lab.papers.findings import Line, Reproduced
-from bftrainer.lab.papers.paper import Extent, Result
-from bftrainer.lab.papers.reproduction import Reproduction, play_all, reproduce
+from bftrainer.lab.papers.paper import Extent, Reproduction, Result, play_all, reproduce
 from bftrainer.lab.workloads import NETWORKS
 from bftrainer.model.errors import UsageError
 from milp.check import find_violations

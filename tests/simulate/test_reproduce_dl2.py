@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from bftrainer.lab.papers.dl2 import training
-from bftrainer.lab.papers.dl2.action_loop import Acting
 from bftrainer.lab.papers.dl2.cluster import Cluster, Job, draw_trace, play
 from bftrainer.lab.papers.dl2.paper import PAPER
 from bftrainer.lab.papers.dl2.published_learner import PublishedLearner
@@ -26,8 +25,9 @@ from bftrainer.lab.papers.dl2.rules import (
 )
 from bftrainer.lab.papers.dl2.setting import LARGE, MODELS, QUICK, TESTBED, Amounts
 from bftrainer.lab.papers.dl2.speeds import RECORDS, measured, read_speeds
+from bftrainer.lab.papers.dl2.training import Acting
 from bftrainer.lab.papers.findings import Line
-from bftrainer.lab.papers.reproduction import play_all
+from bftrainer.lab.papers.paper import play_all
 from bftrainer.model.errors import UsageError
 
 DATA = os.environ.get("BFTRAINER_DATA", "")

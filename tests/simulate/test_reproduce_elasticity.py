@@ -9,14 +9,13 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.lab.papers.elasticity.jobs import cifar
 from bftrainer.lab.papers.elasticity.paper import PAPER
 from bftrainer.lab.papers.elasticity.replays import OneJob, Slowed, play
 from bftrainer.lab.papers.elasticity.setting import EXPECTED, FULL, QUICK, Seeds, choose_scenario
-from bftrainer.lab.papers.elasticity.simulator import Outcome
+from bftrainer.lab.papers.elasticity.simulator import Outcome, cifar
 from bftrainer.lab.papers.elasticity.slowdown import SlowedOutcome
 from bftrainer.lab.papers.findings import Line
-from bftrainer.lab.papers.reproduction import play_all
+from bftrainer.lab.papers.paper import play_all
 
 CLUSTERS = choose_scenario(None, None, QUICK)
 

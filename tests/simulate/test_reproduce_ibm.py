@@ -12,13 +12,20 @@ import pytest
 from bftrainer.cli.main import main
 from bftrainer.lab.papers.findings import Line
 from bftrainer.lab.papers.ibm import figures, sensitivity, tables
-from bftrainer.lab.papers.ibm.jobs import ELASTIC, Sizes, read_world, sizes_of
+from bftrainer.lab.papers.ibm.jobs import (
+    ELASTIC,
+    Arrivals,
+    Job,
+    Sizes,
+    draw_jobs,
+    read_world,
+    sizes_of,
+)
 from bftrainer.lab.papers.ibm.paper import PAPER
 from bftrainer.lab.papers.ibm.replays import Experiment, play
 from bftrainer.lab.papers.ibm.setting import FULL, QUICK, choose_scenario
 from bftrainer.lab.papers.ibm.simulator import Outcome, Rules, Simulation
-from bftrainer.lab.papers.ibm.workload import Arrivals, Job, draw_jobs
-from bftrainer.lab.papers.reproduction import play_all
+from bftrainer.lab.papers.paper import play_all
 
 WORLD = read_world("ordered")
 CLUSTER = choose_scenario(None, None, QUICK)

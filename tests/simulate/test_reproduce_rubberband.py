@@ -12,8 +12,7 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.lab.papers.findings import Line
-from bftrainer.lab.papers.paper import Records, Result
-from bftrainer.lab.papers.reproduction import play_all
+from bftrainer.lab.papers.paper import Records, Result, play_all
 from bftrainer.lab.papers.rubberband import instance_start
 from bftrainer.lab.papers.rubberband.contradictions import most_instances, paid_instances
 from bftrainer.lab.papers.rubberband.paper import PAPER

@@ -14,7 +14,7 @@ from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.physical import PhysicalModel
 from bftrainer.lab.simulator.replay import Outcome, Replay, TrainerModel
 from bftrainer.lab.simulator.session import Choices, settings_of
-from bftrainer.lab.simulator.tally import Tally
+from bftrainer.lab.simulator.trainers import Tally
 from milp.problem import Problem
 from milp.solve import solve
 from tests.simulate.test_simulate import trace, trial

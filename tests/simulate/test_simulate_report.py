@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bftrainer.batch.traces.errors import TraceError
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
+from bftrainer.batch.traces.text import TraceError
 from bftrainer.lab.report import page, tables
 from bftrainer.lab.report.figures import FIGURES
 from bftrainer.lab.report.tables import WORDS, Setup

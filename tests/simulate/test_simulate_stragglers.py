@@ -8,12 +8,11 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.costs import Injection, PhysicalCosts, SlowNodes, constant, draw
 from bftrainer.lab.simulator.physical import PhysicalModel
 from bftrainer.lab.simulator.replay import Replay
 from bftrainer.lab.simulator.session import Choices, settings_of
-from bftrainer.lab.simulator.stragglers import Injection, SlowNodes, draw
-from bftrainer.lab.simulator.tally import Tally
+from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.model.errors import ExitCode
 from tests.simulate.test_simulate import trace, trial
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from bftrainer.batch.traces import FORMATS, Fragments, ReadOptions, TraceError, read_trace
-from bftrainer.batch.traces.clock import duration_s, iso_seconds, time_zone
 from bftrainer.batch.traces.fragments import make_fragments
-from bftrainer.batch.traces.jobs import JobTable, idle_fragments
-from bftrainer.batch.traces.queue import Pending, mark_unfillable
+from bftrainer.batch.traces.jobs import JobTable, Pending, idle_fragments, mark_unfillable
+from bftrainer.batch.traces.text import duration_s, iso_seconds, time_zone
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "traces"
 Row = tuple[str, float, float, bool | None]

@@ -14,13 +14,21 @@ from click.testing import CliRunner, Result
 
 from bftrainer.batch.traces.fragments import Fragments, make_fragments
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
-from bftrainer.batch.traces.idle import describe, held_down, uninterrupted
+from bftrainer.batch.traces.statistics import describe, held_down, uninterrupted
 from bftrainer.cli.main import cli
 from bftrainer.lab.simulator.costs import PhysicalCosts, constant
 from bftrainer.lab.simulator.session import Choices, play
-from bftrainer.lab.whatif import Assumptions, advice, as_document, estimate, page, study
-from bftrainer.lab.whatif.replays import Played, Replays, ReplaySetting, endless
-from bftrainer.lab.whatif.samples import Stretch, some_nodes, stretches
+from bftrainer.lab.whatif import Assumptions, advice, as_document, replays, study
+from bftrainer.lab.whatif import document as page
+from bftrainer.lab.whatif.replays import (
+    Played,
+    Replays,
+    ReplaySetting,
+    Stretch,
+    endless,
+    some_nodes,
+    stretches,
+)
 from bftrainer.model.errors import BftError, UsageError
 
 HOUR_S = 3600.0
@@ -133,12 +141,12 @@ class TestEstimates:
         played = Replays(given, [Stretch()], assumed, lambda: None).of(setting)
         choices = Choices(p_jmax=3, t_fwd_s=120.0, costs=assumed.costs, seed=assumed.seed)
         _, found = play(given, endless(given, setting, assumed), choices)
-        ours = estimate.point(
-            lambda sums: estimate.utilization(sums, curve=assumed.network.curve, p_jmax=3), played
+        ours = replays.point(
+            lambda sums: replays.utilization(sums, curve=assumed.network.curve, p_jmax=3), played
         )
         assert ours == pytest.approx(found.utilization, rel=1e-9)
         assert found.submitted > found.completed + 3  # the queue never ran dry
-        share = estimate.point(estimate.harvested_share, played)
+        share = replays.point(replays.harvested_share, played)
         assert share == pytest.approx(found.node_share_training)
 
     def test_the_interval_holds_the_value_and_needs_stretches(self) -> None:
@@ -147,14 +155,14 @@ class TestEstimates:
             Played(seconds=HOUR_S, offered_node_s=1000.0, harvested_node_s=h, samples=1.0)
             for h in chance.uniform(700, 900, size=40)
         ]
-        found = estimate.estimate(estimate.harvested_share, played, seed=1)
+        found = replays.estimate(replays.harvested_share, played, seed=1)
         assert found.low is not None
         assert found.high is not None
         assert found.low < found.value < found.high
         # 40 uniform values: the standard error of their mean is 0.0091.
         assert 0.02 < found.high - found.low < 0.05
-        assert found == estimate.estimate(estimate.harvested_share, played, seed=1)
-        assert estimate.estimate(estimate.harvested_share, played[:3], seed=1).low is None
+        assert found == replays.estimate(replays.harvested_share, played, seed=1)
+        assert replays.estimate(replays.harvested_share, played[:3], seed=1).low is None
 
 
 class Given:
@@ -163,16 +171,16 @@ class Given:
     def __init__(self, used: Mapping[Any, float], off: float | None = 0.0) -> None:
         self._used, self._off = used, off
 
-    def used(self, value: float, /) -> estimate.Estimate:
+    def used(self, value: float, /) -> replays.Estimate:
         return self._known(self._used[value])
 
-    def gain(self, value: float, over: float, /) -> estimate.Estimate:
+    def gain(self, value: float, over: float, /) -> replays.Estimate:
         return self._known(self._used[value] - self._used[over])
 
-    def _known(self, value: float) -> estimate.Estimate:
+    def _known(self, value: float) -> replays.Estimate:
         if self._off is None:
-            return estimate.Estimate(value=value)
-        return estimate.Estimate(value=value, low=value - self._off, high=value + self._off)
+            return replays.Estimate(value=value)
+        return replays.Estimate(value=value, low=value - self._off, high=value + self._off)
 
 
 class TestAdvice:

@@ -20,17 +20,15 @@ import pytest
 from bftrainer.api.admission import check_spec
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Peer
-from bftrainer.daemon.accounting.records import Sums
-from bftrainer.daemon.accounting.report import make_report as account_report
+from bftrainer.daemon.accounts import Sums
+from bftrainer.daemon.accounts import make_report as account_report
 from bftrainer.daemon.harm.backoff import BackOff
-from bftrainer.daemon.harm.records import HarmRecords
+from bftrainer.daemon.harm.records import HarmRecords, Rule
 from bftrainer.daemon.harm.report import make_report
-from bftrainer.daemon.harm.slo import Rule
 from bftrainer.fleet.trainers import record_updates
-from bftrainer.model.account import AccountReport, Asked
 from bftrainer.model.decision import Term
 from bftrainer.model.errors import BftError, ExitCode
-from bftrainer.model.harm import HarmReport
+from bftrainer.model.reports import AccountReport, Asked, HarmReport
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.trainer import (
     TrainerChange,
@@ -38,6 +36,7 @@ from bftrainer.model.trainer import (
     TrainerRecord,
     TrainerSpec,
     TrainerState,
+    withheld,
 )
 from bftrainer.model.views import (
     DrainView,
@@ -49,7 +48,6 @@ from bftrainer.model.views import (
     StatusView,
     TrainerView,
 )
-from bftrainer.model.withheld import withheld
 from bftrainer.site.policy.keys import Visibility
 from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import T0

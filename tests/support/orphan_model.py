@@ -26,8 +26,7 @@ from bftrainer.fleet.generations.members import (
 )
 from bftrainer.fleet.wire.peers import NO_KEY, PeerAnswer, PeerStanding
 from tests.support.worker_model import NO_STATE, Key, ModelWorker, World
-from trainers.agent.quorum import Absent
-from trainers.agent.regroup import Ask, Regroup, TellOwn
+from trainers.agent.regroup import Absent, Ask, Regroup, TellOwn
 from trainers.agent.regroup import Instruction as AgentInstruction
 
 

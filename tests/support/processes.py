@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bftrainer.elastic import descendants
+from bftrainer.elastic import worker_keeper
 
 
 def is_running(pid: int) -> bool:
@@ -24,6 +24,6 @@ def parent_of(pid: int) -> int:
 def below(pid: int) -> set[int]:
     """All descendants of a process that it has not lost to another parent."""
     found: set[int] = set()
-    for child in descendants.children(pid):
+    for child in worker_keeper.children(pid):
         found |= {child} | below(child)
     return found

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.fleet.wire.keys import KeyPair, generate_pair, load_or_create_pair
+from slurm_plugins.hook.relay import shown
 from slurm_plugins.hook.relay_receiver import Relays
-from slurm_plugins.hook.relay_words import shown
 
 
 def free_port() -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.generations.rescale_log import KIND, RescaleLog, RescaleRecord, repeat
-from bftrainer.journal.records import JournalEntry
+from bftrainer.journal.projection import JournalEntry
 from bftrainer.model.canonical import decode, encode
 
 SHORT = 7  # steps of a record that does not end: the next begins in any state

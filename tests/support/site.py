@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from bftrainer.batch.local.client import LocalClient
-from bftrainer.batch.local.launch import LocalServer, start_server
+from bftrainer.batch.local.client import LocalClient, LocalServer, start_server
 from bftrainer.batch.local.processes import NODE_VARIABLE
 from bftrainer.fleet.generations.members import Rescaled
 from bftrainer.lab.demo.local_site import LocalSite

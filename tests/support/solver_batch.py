@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from bftrainer.lab.solvers.runner import ChildRunner
 from milp.problem import Problem
-from milp.reference.request import SolverAnswer, answer_request, read_answer, write_request
+from milp.reference.guard import SolverAnswer, answer_request, read_answer, write_request
 from milp.reference.solve import keep_map
 
 

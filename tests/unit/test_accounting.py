@@ -13,18 +13,16 @@ import pytest
 from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.batch.local.adapter import create
 from bftrainer.cli.main import main
-from bftrainer.daemon.accounting import accountant as counting
-from bftrainer.daemon.accounting.accountant import Accountant
-from bftrainer.daemon.accounting.records import ADDED, Sums, add, day_of, days, read
-from bftrainer.daemon.accounting.report import make_report
+from bftrainer.daemon import accounts
+from bftrainer.daemon.accounts import ADDED, Accountant, Sums, add, day_of, days, make_report, read
 from bftrainer.daemon.decider import Observed
 from bftrainer.fleet.pilots.pilots import SIGNAL, Pilot, PilotBook
 from bftrainer.fleet.trainers.occupancy import Occupancy
-from bftrainer.journal import retention
+from bftrainer.journal import tables
 from bftrainer.journal.journal import Journal
-from bftrainer.model.account import Asked, NodeTime, Whose
 from bftrainer.model.cluster import EndedBy, NodeState, Presence
 from bftrainer.model.decision import Claim, Memory, Release
+from bftrainer.model.reports import Asked, NodeTime, Whose
 from bftrainer.model.trainer import TrainerProgress
 from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import T0, node, record, snapshot
@@ -180,13 +178,13 @@ def test_the_next_daemon_counts_on_from_where_the_last_one_wrote(site: Site) -> 
 
 def test_a_daemon_that_is_killed_loses_nothing_of_pilots_that_go_on(site: Site) -> None:
     site.open("p000001")
-    site.passes(counting.WRITTEN_EVERY_S + 1.0, trains=True)  # written
+    site.passes(accounts.WRITTEN_EVERY_S + 1.0, trains=True)  # written
     site.passes(100.0, trains=True)  # not written
     site.journal.close()
     site.start()
     site.pilots.pilots["p000001"].start_s = T0
     site.passes(1.0, trains=True)
-    assert site.total().trained_s == pytest.approx(counting.WRITTEN_EVERY_S + 102.0)
+    assert site.total().trained_s == pytest.approx(accounts.WRITTEN_EVERY_S + 102.0)
 
 
 def test_a_pilot_that_ended_without_a_daemon_counts_until_its_end(site: Site) -> None:
@@ -212,7 +210,7 @@ def test_a_pilot_that_ended_without_a_daemon_counts_until_its_end(site: Site) ->
 def test_a_clock_that_jumps_counts_no_more_than_a_pilot_may_take(site: Site) -> None:
     site.open("p000001")
     site.passes(365 * DAY_S, trains=True)
-    assert site.total().harvested_s == 3600.0 + counting.OVERTIME_S
+    assert site.total().harvested_s == 3600.0 + accounts.OVERTIME_S
 
 
 def test_days_are_the_sites_and_have_23_to_25_hours() -> None:
@@ -259,16 +257,16 @@ def replace_policy(policy: SitePolicy, **changes: object) -> SitePolicy:
 def test_all_sums_are_written_again_before_a_start_would_read_too_much(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(accounts, "MOST_ENTRIES", 3)
     site.open("p000001")
     for _ in range(9):
-        site.passes(counting.WRITTEN_EVERY_S + 1.0, trains=True)
+        site.passes(accounts.WRITTEN_EVERY_S + 1.0, trains=True)
     kinds = [entry.kind for entry in site.journal.entries()]
-    assert kinds.count(retention.ACCOUNT_SUMS) == 3  # the first, and after three entries each
+    assert kinds.count(tables.ACCOUNT_SUMS) == 3  # the first, and after three entries each
     assert kinds.count(ADDED) == 6
     assert read(site.journal, site.now_s).entries <= 3
     assert sum((t.trained_s for t in read(site.journal, site.now_s).sums.values()), 0.0) == (
-        pytest.approx(9 * (counting.WRITTEN_EVERY_S + 1.0))
+        pytest.approx(9 * (accounts.WRITTEN_EVERY_S + 1.0))
     )
 
 
@@ -283,7 +281,7 @@ def test_compacting_by_hand_sums_up_first(site: Site, capsys: pytest.CaptureFixt
     assert "entries were removed" in capsys.readouterr().out
     site.start()
     first, second = [entry.kind for entry in site.journal.entries()][:2]
-    assert (first, second) == ("checkpoint", retention.ACCOUNT_SUMS)
+    assert (first, second) == ("checkpoint", tables.ACCOUNT_SUMS)
     after = read(site.journal, site.now_s)
     assert (after.sums, after.since_s) == (before.sums, before.since_s)
 

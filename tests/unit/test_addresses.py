@@ -27,14 +27,19 @@ from bftrainer.batch.addresses import (
 )
 from bftrainer.elastic import ports
 from bftrainer.elastic.store import StoreServer
-from bftrainer.fleet.wire.agent_config import AgentConfig
-from bftrainer.fleet.wire.endpoint import endpoints_in, first_answering, remember, remembered_port
+from bftrainer.fleet.wire.endpoint import (
+    AgentConfig,
+    endpoints_in,
+    first_answering,
+    remember,
+    remembered_port,
+)
 from bftrainer.fleet.wire.keys import generate_pair
 from bftrainer.fleet.wire.listener import Surroundings, look_around, numeric_bind, place_of
 from bftrainer.fleet.wire.router import CurveRouter
 from bftrainer.model.errors import BftError, UsageError
+from bftrainer.site.policy.document import PolicyErrors
 from bftrainer.site.policy.load import load_policy
-from bftrainer.site.policy.problems import PolicyErrors
 from trainers.agent.main import data_address
 
 OWN = tuple(

@@ -22,7 +22,7 @@ from bftrainer.daemon.metrics import MetricsRegistry
 from bftrainer.daemon.service import DaemonService
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.site.policy import PolicyErrors, SitePolicy, load_policy_file
-from bftrainer.site.policy.schema import json_schema
+from bftrainer.site.policy.render import json_schema
 from tests.support.memory_service import MemoryService
 
 Capture = pytest.CaptureFixture[str]

@@ -14,7 +14,7 @@ from _bench.zero_harm.cells import CELLS, TIER
 from _bench.zero_harm.compare import Draw, compare, late, overtaken, refused_beside
 from _bench.zero_harm.runs import JobOutcome, NodeSpan, PlanSeen, Run, Shelf, Sidecar, length_s
 
-from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
+from bftrainer.journal.projection import JournalEntry, PilotRecord, PilotState
 
 NODES = ("n1", "n2")
 RULES = idle.Rules(reserve=0, shortest_gap_s=0.0, start_s=1.0)

@@ -15,8 +15,8 @@ from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from bftrainer.model.fairness import Blackout
 from bftrainer.site.policy.calendar import next_blackout
+from bftrainer.site.policy.document import PolicyErrors
 from bftrainer.site.policy.load import load_policy_file
-from bftrainer.site.policy.problems import PolicyErrors
 from tests.support.snapshots import T0, claimed, held, idle_nodes, record, released, snapshot
 
 ZONE = "Europe/Berlin"

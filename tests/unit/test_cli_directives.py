@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from bftrainer.api.admission import check_spec
-from bftrainer.cli.directives import merge, read_directives
-from bftrainer.cli.export import parse_variable
-from bftrainer.cli.spec import build_spec, read_curve
-from bftrainer.cli.submit_options import parse_sizes
+from bftrainer.cli.spec import build_spec, merge, read_curve, read_directives
+from bftrainer.cli.submit_options import parse_sizes, parse_variable
 from bftrainer.model.errors import UsageError
 from milp.problem import Curve
 

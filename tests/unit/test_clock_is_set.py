@@ -10,7 +10,7 @@ import pytest
 
 from bftrainer.batch.local.adapter import create
 from bftrainer.daemon.harm.monitor import MAX_LEAVING_S, on_our_clock
-from bftrainer.decide.throughput.measure import (
+from bftrainer.decide.throughput.curves import (
     OBSERVE_S,
     SETTLE_S,
     SETTLE_STEPS,
@@ -18,9 +18,9 @@ from bftrainer.decide.throughput.measure import (
     add_sample,
 )
 from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.trainers.costs import SPAN_S, RescaleBudget
 from bftrainer.fleet.trainers.quarantine import Quarantine
-from bftrainer.fleet.trainers.rescale_budget import SPAN_S, RescaleBudget
-from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import generate_pair, save_pair
 from bftrainer.fleet.wire.messages import Hello, Leaving
 from bftrainer.journal.journal import Journal

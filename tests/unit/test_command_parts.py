@@ -10,8 +10,7 @@ import pytest
 
 from bftrainer.daemon.explain.lives import restart_sentences
 from bftrainer.elastic.protocol import Commit, Member, WorkerConfig, from_body
-from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of
-from bftrainer.fleet.runtimes.config import worker_config
+from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of, worker_config
 from bftrainer.fleet.wire.messages import StartWorker, decode_to_agent, encode
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import (
@@ -22,7 +21,7 @@ from bftrainer.model.trainer import (
     TrainerSpec,
     TrainerState,
 )
-from trainers.command.lines import Pace, Place, parse_line
+from trainers.command.conversation import Pace, Place, parse_line
 from trainers.command.program import FencedError, directory_of, program_environment, take
 
 SPEC = TrainerSpec(

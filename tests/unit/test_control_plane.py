@@ -16,7 +16,7 @@ from bftrainer.fleet.wire.keys import KeyPair, generate_pair
 from bftrainer.fleet.wire.messages import Leave
 from bftrainer.fleet.wire.server import ENDED
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.records import PilotRecord, PilotState
+from bftrainer.journal.projection import PilotRecord, PilotState
 from bftrainer.site.policy.model import SitePolicy
 from tests.unit.test_wire import Agent, hello, until
 

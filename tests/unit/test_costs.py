@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.decide.throughput.measure import MAX_SIZES, Observation
+from bftrainer.decide.throughput.curves import MAX_SIZES, Observation
 from bftrainer.elastic.protocol import Progress
 from bftrainer.fleet.generations.members import Rescaled
 from bftrainer.fleet.trainers.costs import (

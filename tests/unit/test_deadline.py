@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import make_fragments
 from bftrainer.study.deadline.futures import Counts, Drawing, History, futures, history_of
-from bftrainer.study.deadline.outlook import Outlook, interval, outlook
-from bftrainer.study.deadline.reserve import held
+from bftrainer.study.deadline.outlook import Outlook, held, interval, outlook
 from bftrainer.study.deadline.work import LEAST_UNIT_S, MOST_NODES, Part, Work, finish_s, parts_of
 from bftrainer.study.plan.problem import Scaling
 from bftrainer.study.rungs.registry import rule_of

@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from bftrainer.decide.policies.base import Context, Standing, load_policy, options_of
-from bftrainer.decide.policies.dl2 import SHIPPED, Best, Dl2Policy, Options
-from bftrainer.decide.policies.dl2_model import MOST_BYTES, of_text, to_bytes
-from bftrainer.decide.policies.dl2_network import Array, Mask, fresh
-from bftrainer.decide.policies.dl2_rows import FEATURES
+from bftrainer.decide.policies.dl2 import FEATURES, SHIPPED, Best, Dl2Policy, Options
+from bftrainer.decide.policies.dl2_network import MOST_BYTES, Array, Mask, fresh, of_text, to_bytes
 from bftrainer.model.plugins import content_of
+from bftrainer.site.policy.document import PolicyErrors
 from bftrainer.site.policy.load import load_policy_file
-from bftrainer.site.policy.problems import PolicyErrors
 from milp.problem import Problem
 from tests.conformance.policy import PolicyConformance
 from tests.support.fleet import Fleet

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from bftrainer.batch.queue.assignment import Matching
 from bftrainer.batch.queue.model import NodeDemand
 from bftrainer.batch.queue.nodesets import NodeSets, first
+from bftrainer.batch.queue.requests import Matching
 from bftrainer.model.cluster import Job, Node, NodeLeft, NodeState, Partition, Reservation, meets
 from bftrainer.model.hostlist import ParseError
 from slurm_plugins.fields import ways_of

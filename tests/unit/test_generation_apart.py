@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bftrainer.elastic import protocol
-from bftrainer.fleet.generations.breakage import INTERRUPTED_PATIENCE_S, MOST_IN_VAIN
+from bftrainer.fleet.generations.breakage import INTERRUPTED_PATIENCE_S, MOST_IN_VAIN, SILENT_S
 from bftrainer.fleet.generations.members import Instruction, Parked, Rescaled, WorkerFailed
-from bftrainer.fleet.generations.reachability import SILENT_S
 from tests.support.generations import Driver
 
 

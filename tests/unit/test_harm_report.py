@@ -15,15 +15,25 @@ from bftrainer.api.documents import document, view_of
 from bftrainer.daemon.harm import backoff, records
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.monitor import HarmMonitor, on_our_clock
-from bftrainer.daemon.harm.records import HandOver, HarmRecords, How, Taken, Vain, Why
+from bftrainer.daemon.harm.records import (
+    BUCKETS_S,
+    HandOver,
+    HarmRecords,
+    How,
+    Rule,
+    Taken,
+    Vain,
+    Why,
+    histogram,
+    quantile,
+    slow_part,
+)
 from bftrainer.daemon.harm.report import make_report
-from bftrainer.daemon.harm.slo import BUCKETS_S, Rule, histogram, quantile, slow_part
-from bftrainer.daemon.metric_values import Extras, daemon_figures
-from bftrainer.daemon.metrics import MetricSample, MetricsRegistry
+from bftrainer.daemon.metrics import Extras, MetricSample, MetricsRegistry, daemon_figures
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import EndedBy, Job, Node
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Release, Settings
-from bftrainer.model.harm import HarmReport, TakenCount
+from bftrainer.model.reports import HarmReport, TakenCount
 from bftrainer.model.views import PollingView, RequestCount, StatusView
 from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import T0, held, pending, running, snapshot

@@ -19,13 +19,11 @@ from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.horovod import bootstrap
 from bftrainer.elastic.horovod import world as sockets
-from bftrainer.elastic.horovod.front import Front, Kept
 from bftrainer.elastic.horovod.session import Session
-from bftrainer.elastic.horovod.world import HorovodContext
+from bftrainer.elastic.horovod.world import Front, HorovodContext, Kept
 from bftrainer.elastic.protocol import WorkerConfig, from_body
 from bftrainer.elastic.store import StoreClient, StoreServer
-from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of
-from bftrainer.fleet.runtimes.config import worker_config
+from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of, worker_config
 from bftrainer.fleet.runtimes.horovod import BOOTSTRAP
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.journal import Journal, PilotRecord, PilotState, background_writer
+from bftrainer.journal import Journal, PilotRecord, PilotState, backlog
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerSpec
 from tests.support.waiting import wait_for
@@ -72,12 +72,12 @@ def test_closing_writes_what_waits(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with Journal.open(path, clock=time.time) as opened:
         opened.write_beside()
-        for number in range(3 * background_writer.BATCH):
+        for number in range(3 * backlog.BATCH):
             opened.note("turn", {"n": number})
         opened.close()
     with Journal.open(path, clock=time.time) as opened:
         found = [entry.plain()["n"] for entry in opened.entries()]
-        assert found == list(range(3 * background_writer.BATCH))
+        assert found == list(range(3 * backlog.BATCH))
     assert not [thread for thread in threading.enumerate() if thread.name == "journal"]
 
 
@@ -101,18 +101,18 @@ def test_of_what_waits_too_long_the_latest_records_are_kept(journal: Journal) ->
         thread = journal._beside
         assert thread is not None
         wait_for(lambda: not thread._queue, what="it is being written")
-        for turn in range(1, background_writer.LARGE_QUEUED + 3):
+        for turn in range(1, backlog.LARGE_QUEUED + 3):
             journal.note_large("look", Look(turn=turn))
         running = replace(PILOT, state=PilotState.RUNNING)
-        for _ in range(background_writer.QUEUED):
+        for _ in range(backlog.QUEUED):
             journal.note("turn", {}, pilots=[running])
         journal.note("end", {"n": 1}, pilots=[gone])
     journal.flush()
     assert journal.pilots() == (gone,)
     [late] = journal.entries("caught-up")
-    assert late.plain()["late"]["turn"] == background_writer.QUEUED
+    assert late.plain()["late"]["turn"] == backlog.QUEUED
     looks = [e.payload_as(Look).turn for e in journal.entries("look")]
-    assert looks == list(range(background_writer.LARGE_QUEUED + 1))
+    assert looks == list(range(backlog.LARGE_QUEUED + 1))
     assert [e.plain() for e in journal.entries("end")] == [{"n": 1}]
     journal.note("turn", {}, pilots=[replace(gone, reason="It was late.")])
     journal.flush()

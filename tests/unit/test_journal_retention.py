@@ -13,7 +13,7 @@ from bftrainer.cli.main import main
 from bftrainer.daemon.harm import backoff
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.monitor import SAID_AGAIN_S, HarmMonitor
-from bftrainer.journal import InstanceLock, Journal, PilotRecord, PilotState, retention
+from bftrainer.journal import InstanceLock, Journal, PilotRecord, PilotState, tables
 from bftrainer.journal.mark import MARK_NAME
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
@@ -156,7 +156,7 @@ def test_what_is_old_is_removed_and_the_rest_is_whole(site: Site) -> None:
 def test_a_removal_that_was_cut_short_is_no_damage(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "REMOVED_AT_ONCE", 5)
+    monkeypatch.setattr(tables, "REMOVED_AT_ONCE", 5)
     with site.open() as journal:
         journal.begin_incarnation()
         days(site, journal, 5, keep_s=DAY_S)
@@ -176,7 +176,7 @@ def test_a_checkpoint_that_says_something_else_is_found(
         journal.begin_incarnation()
         journal.append("asked", {}, pilots=[pilot(1)])
         with monkeypatch.context() as patched:
-            patched.setattr(retention, "_records", lambda *_: "[]")
+            patched.setattr(tables, "_records", lambda *_: "[]")
             journal.checkpoint(0.0)
         with pytest.raises(BftError, match="BFT-2205"):
             journal.verify()
@@ -194,8 +194,8 @@ def test_a_mark_older_than_all_that_is_left_is_no_complaint(site: Site) -> None:
 
 
 def test_a_daemon_does_it_by_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "ENTRIES_BETWEEN", 40)
-    monkeypatch.setattr(retention, "REMOVED_AT_ONCE", 15)
+    monkeypatch.setattr(tables, "ENTRIES_BETWEEN", 40)
+    monkeypatch.setattr(tables, "REMOVED_AT_ONCE", 15)
     with site.open() as journal:
         journal.begin_incarnation()
         journal.write_beside(keep_s=2 * DAY_S)
@@ -221,7 +221,7 @@ def test_a_daemon_does_it_by_itself(site: Site, monkeypatch: pytest.MonkeyPatch)
 def test_the_file_of_a_daemon_that_runs_for_long_does_not_grow(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "ENTRIES_BETWEEN", 100)
+    monkeypatch.setattr(tables, "ENTRIES_BETWEEN", 100)
     sizes = list[int]()
     with site.open() as journal:
         journal.begin_incarnation()

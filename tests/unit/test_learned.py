@@ -9,8 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bftrainer.decide.policies.dl2_model import ModelError, of_bytes, of_text, to_bytes
-from bftrainer.decide.policies.dl2_network import Array, Network, fresh, probabilities
+from bftrainer.decide.policies.dl2_network import (
+    Array,
+    ModelError,
+    Network,
+    fresh,
+    of_bytes,
+    of_text,
+    probabilities,
+    to_bytes,
+)
 from bftrainer.lab.teach.learner import Adam, Batch, Step, batch_of, forward, improve, warm_up
 from bftrainer.model.plugins import content_of
 

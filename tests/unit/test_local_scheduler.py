@@ -9,7 +9,6 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.batch.local.replay import PastJob, delays_s, start_times_s
 from bftrainer.batch.local.scheduler import (
     HeadReservation,
     Held,
@@ -18,6 +17,7 @@ from bftrainer.batch.local.scheduler import (
     WaitingPilot,
     run_pass,
 )
+from bftrainer.batch.local.workload import PastJob, delays_s, start_times_s
 from tests.support.examples import examples
 
 CYCLE_S = 5.0

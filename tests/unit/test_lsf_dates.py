@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bftrainer.model.hostlist import ParseError
 from lsf_adapters import table
-from lsf_adapters.reservations import reservations
+from lsf_adapters.hosts import reservations
 
 HEAD = "RSVID     TYPE  USER  NCPUS     RSV_HOSTS    TIME_WINDOW\n"
 MOMENTS = st.integers(timegm((2024, 1, 1, 0, 0, 0)), timegm((2036, 1, 1, 0, 0, 0)))

@@ -11,7 +11,7 @@ from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import NOTHING, Finding, Measured, Weight
 from lsf_adapters import doctor
 from lsf_adapters.commands import LsfCommands
-from lsf_adapters.settings import LsfSettings, SettingsReader, facts
+from lsf_adapters.queues import LsfSettings, SettingsReader, facts
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "lsf" / "volclava"
 VOLCLAVA = LsfSettings(

@@ -12,10 +12,10 @@ import pytest
 from bftrainer.model.cluster import JobState, NodeState
 from bftrainer.model.hostlist import ParseError
 from lsf_adapters import hosts, planned_starts, queue_list, queues, table
-from lsf_adapters.dialect import Dialect
-from lsf_adapters.long_form import LongForm
+from lsf_adapters.commands import Dialect
+from lsf_adapters.hosts import reservations
+from lsf_adapters.queue_list import LongForm
 from lsf_adapters.requests import JobRow, job_of, why_not_nodes
-from lsf_adapters.reservations import reservations
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "lsf" / "volclava"
 NOW_S = float(timegm((2026, 11, 22, 9, 0, 30)))

@@ -8,8 +8,8 @@ import pytest
 
 from bftrainer.batch.announcer import Announcement
 from bftrainer.model.cluster import Job
+from lsf_adapters.notifications.esub import submission
 from lsf_adapters.notifications.script import AFTER, BEFORE, FIRST_LINE, MOST_BYTES, install, script
-from lsf_adapters.notifications.submissions import submission
 
 T0 = 1_795_338_829.0
 SLOTS = {f"n{i:03}": 4 for i in range(1, 5)}

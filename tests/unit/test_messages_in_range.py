@@ -22,7 +22,7 @@ from bftrainer.fleet.wire.messages import (
     decode_from_agent,
     encode,
 )
-from trainers.command.lines import Pace, Place, parse_line
+from trainers.command.conversation import Pace, Place, parse_line
 
 PROGRESS = {
     "type": "Progress", "generation": 1, "step": 2, "epoch": 0, "samples": 3,

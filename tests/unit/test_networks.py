@@ -12,9 +12,9 @@ from bftrainer.batch import pilots_directory
 from bftrainer.batch.addresses import host_addresses
 from bftrainer.batch.firewall import rules
 from bftrainer.fleet.pilots.vain import LATE_S, LateAgents
-from bftrainer.fleet.wire import networks
+from bftrainer.fleet.wire import listener
 from bftrainer.fleet.wire.listener import Surroundings
-from bftrainer.journal.records import PilotState
+from bftrainer.journal.projection import PilotState
 from bftrainer.model.errors import UsageError
 from bftrainer.model.site import NOTHING, Measured
 
@@ -87,7 +87,7 @@ def test_findings_of_networks(tmp_path: Path) -> None:
     def codes(around: Surroundings, **given: Any) -> list[str]:
         usual: dict[str, Any] = {"control_network": "", "pilots_dir": None, "late": ()}
         asked = {**usual, "measured": Measured(start_s=1.0), **given}
-        return [one.code for one in networks.findings(around, **asked)]
+        return [one.code for one in listener.findings(around, **asked)]
 
     assert codes(around, control_network="nosuch0") == ["BFT-1313"]
     assert codes(around, late=["Its job 1 runs."])[-1] == "BFT-1314"

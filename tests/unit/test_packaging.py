@@ -15,8 +15,7 @@ from ruamel.yaml import YAML
 
 from bftrainer.batch.process import run
 from bftrainer.cli.main import VERBS
-from bftrainer.daemon.metric_values import Extras, daemon_figures
-from bftrainer.daemon.metrics import MetricsRegistry
+from bftrainer.daemon.metrics import Extras, MetricsRegistry, daemon_figures
 from bftrainer.model.views import PollingView, RequestCount
 from tests.support.memory_service import MemoryService
 

@@ -8,8 +8,13 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.fleet.pilots import refusals as pilot_refusals
-from bftrainer.fleet.pilots.reasons import refusal, waiting, waiting_sentences
-from bftrainer.fleet.pilots.refusals import MAX_PAUSE_S, PilotRefusals
+from bftrainer.fleet.pilots.refusals import (
+    MAX_PAUSE_S,
+    PilotRefusals,
+    refusal,
+    waiting,
+    waiting_sentences,
+)
 from bftrainer.model.decision import Claim, Memory
 from bftrainer.model.trainer import TrainerRecord
 from tests.support.snapshots import record

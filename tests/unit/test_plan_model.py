@@ -6,10 +6,9 @@ import itertools
 
 import pytest
 
-from bftrainer.study.plan.dag import Kind, simulate, tasks_of
 from bftrainer.study.plan.exact import exact
 from bftrainer.study.plan.problem import Billing, Cloud, Scaling, Stage, scaling_of, sha_stages
-from bftrainer.study.plan.stage_cost import Costs
+from bftrainer.study.plan.stage_cost import Costs, Kind, simulate, tasks_of
 from bftrainer.study.plan.stages import rung_stages
 from bftrainer.study.rungs.sha import Sha
 from milp.problem import Curve

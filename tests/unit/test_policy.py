@@ -25,11 +25,15 @@ from bftrainer.site.policy import (
     load_policy_file,
     policy_hash,
 )
-from bftrainer.site.policy.document import MAX_BYTES, read_document
+from bftrainer.site.policy.document import MAX_BYTES, MAX_PROBLEMS, read_document
 from bftrainer.site.policy.model import SiteObjective
-from bftrainer.site.policy.problems import MAX_PROBLEMS
-from bftrainer.site.policy.render import render_markdown, render_yaml, write
-from bftrainer.site.policy.schema import json_schema, yaml_value
+from bftrainer.site.policy.render import (
+    json_schema,
+    render_markdown,
+    render_yaml,
+    write,
+    yaml_value,
+)
 
 ROOT = Path(__file__).parents[2]
 EVERY_MISTAKE = """\

@@ -14,7 +14,7 @@ from bftrainer.decide.policy_answer import ask
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.replay import Replay
 from bftrainer.lab.simulator.session import Choices, settings_of
-from bftrainer.lab.simulator.tally import Tally
+from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.model.errors import UsageError
 from bftrainer.site.policy import PolicyErrors, load_policy_file
 from tests.conformance.policy import PolicyConformance

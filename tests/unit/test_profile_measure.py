@@ -7,7 +7,7 @@ from statistics import mean, stdev
 
 import pytest
 
-from bftrainer.decide.throughput.measure import (
+from bftrainer.decide.throughput.curves import (
     LEAST_ERROR,
     OBSERVE_S,
     SETTLE_S,

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from bftrainer.model.errors import UsageError
-from bftrainer.study.program_files import FIRST, ChangingError, copy_newest, drop_copies
+from bftrainer.study.checkpoint_files import FIRST, ChangingError, copy_newest, drop_copies
 from trainers.command.program import LINK, directory_of, take
 
 

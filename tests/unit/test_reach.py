@@ -10,8 +10,8 @@ import pytest
 
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.fleet.wire.peers import PeerStanding, Surveyed
-from trainers.agent.quorum import Absent, Answer, NextGeneration, Wait, judge
 from trainers.agent.reach import AGAIN_S, LEAST_S, MOST_S, REPORT_S, Search, reaches
+from trainers.agent.regroup import Absent, Answer, NextGeneration, Wait, judge
 
 A, B, C = (
     Member(worker_id=name, rank=rank, node=name, address=name, agent_endpoint=f"tcp://{name}:1")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.fleet.wire.peers import Done, PassCommit, PeerStanding, Promise, Surveyed
-from trainers.agent.quorum import Absent
-from trainers.agent.regroup import PASS_TRIES, Ask, Instruction, Regroup, TellOwn
+from trainers.agent.regroup import PASS_TRIES, Absent, Ask, Instruction, Regroup, TellOwn
 
 A, B, C = (
     Member(worker_id=name, rank=rank, node=name, address=name, agent_endpoint=f"tcp://{name}")

@@ -19,12 +19,12 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.hooks import optuna
 from bftrainer.elastic.protocol import MAX_REPORTS, Report
 from bftrainer.elastic.reports import Reports
-from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import generate_pair, save_pair
 from bftrainer.fleet.wire.messages import WorkerSaid
 from trainers.agent.link import DaemonLink
-from trainers.agent.split import Gathered
-from trainers.command.lines import Place, parse_line, value_in
+from trainers.agent.team import Gathered
+from trainers.command.conversation import Place, parse_line, value_in
 
 CHOSEN = {"lr": 0.1, "layers": 3, "act": "relu", "bias": True}
 

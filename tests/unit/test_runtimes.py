@@ -10,8 +10,7 @@ import pytest
 
 from bftrainer.batch import process
 from bftrainer.elastic.protocol import BY_DAEMON, TELLS, WorkerConfig, from_body
-from bftrainer.fleet.runtimes.base import load_runtime, template_of
-from bftrainer.fleet.runtimes.config import worker_config
+from bftrainer.fleet.runtimes.base import load_runtime, template_of, worker_config
 from bftrainer.fleet.wire.messages import StartWorker, decode_to_agent, encode
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState

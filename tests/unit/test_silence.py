@@ -16,7 +16,7 @@ from bftrainer.fleet.pilots.pilots import FORCE_AFTER_S, PilotBook
 from bftrainer.fleet.wire.messages import KillWorker, WorkerReport
 from bftrainer.fleet.wire.peers import Reach
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.records import PilotState
+from bftrainer.journal.projection import PilotState
 from bftrainer.model import canonical
 from bftrainer.model.cluster import JobState, NodeState
 from bftrainer.model.decision import Claim, Ends, Memory, PilotView, Settings

@@ -23,7 +23,7 @@ from lsf_adapters.adapter import LsfOptions
 from lsf_adapters.adapter import create as create_lsf
 from lsf_adapters.doctor import findings
 from lsf_adapters.notifications import script
-from lsf_adapters.settings import LsfSettings, facts
+from lsf_adapters.queues import LsfSettings, facts
 from slurm_plugins import site_files as slurm
 from slurm_plugins.adapter import create as create_slurm
 from tests.unit.test_lsf_doctor import VOLCLAVA, ibm

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from bftrainer.lab.site.backfill import Backfill
 from bftrainer.lab.site.jobs import Job, JobSpec, Kind, Preemptable
 from bftrainer.lab.site.machine import PREEMPT_S, Machine, Maintenance, SlurmSettings
-from bftrainer.lab.site.main_scheduler import MainScheduler
+from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 
 
 @dataclass

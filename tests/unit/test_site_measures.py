@@ -8,15 +8,13 @@ from dataclasses import replace
 import pytest
 from _bench.site import measures, scenarios
 
-from bftrainer.lab.site import cells, swf
-from bftrainer.lab.site.arms import Harvest, Outcome, Stage, play
-from bftrainer.lab.site.backfill import Backfill, Opening
-from bftrainer.lab.site.fork import alone, waiting_s
+from bftrainer.lab.site import cells, workload
+from bftrainer.lab.site.arms import Harvest, Outcome, Stage, alone, play, waiting_s
 from bftrainer.lab.site.jobs import Job, JobSpec, Preemptable
 from bftrainer.lab.site.machine import Machine, Maintenance, SlurmSettings
-from bftrainer.lab.site.main_scheduler import MainScheduler
 from bftrainer.lab.site.oracle import TICK_S, Oracle, idle_spans
 from bftrainer.lab.site.preemptable import PreemptableUsers
+from bftrainer.lab.site.scheduler import Backfill, MainScheduler, Opening
 from bftrainer.lab.site.workload import Demand, generate
 
 # ---- jobs ------------------------------------------------------------------------------------
@@ -46,18 +44,18 @@ LOG = """\
 
 
 def test_a_log_is_squeezed_until_its_load_is_right() -> None:
-    first, second = swf.read(LOG, n_nodes=16, load=1.0, span_s=1e9)
+    first, second = workload.read(LOG, n_nodes=16, load=1.0, span_s=1e9)
     assert (first.n_nodes, first.limit_s, first.run_s, first.user) == (8, 1200.0, 600.0, "u7")
     assert (second.n_nodes, second.limit_s, second.run_s) == (2, 300.0, 300.0)
     work = 8 * 600.0 + 2 * 300.0
     assert second.submit_s == pytest.approx(work / 16)
-    assert swf.read(LOG, n_nodes=16, load=1.0, span_s=1.0) == (first,)
+    assert workload.read(LOG, n_nodes=16, load=1.0, span_s=1.0) == (first,)
 
 
 @pytest.mark.parametrize("text", ["", "; no job\n", "1 2 3\n", "[]"])
 def test_what_is_no_log_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        swf.read(text, n_nodes=16, load=1.0, span_s=1.0)
+        workload.read(text, n_nodes=16, load=1.0, span_s=1.0)
 
 
 # ---- oracle ----------------------------------------------------------------------------------

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.api.paths import SITE_SOCKET
+from bftrainer.api.address import SITE_SOCKET
 from bftrainer.batch import process
-from bftrainer.batch.installation import findings
-from bftrainer.batch.service_files import PROGRAM, SOCKET, service_files
+from bftrainer.batch.service_files import PROGRAM, SOCKET, findings, service_files
 from bftrainer.model.errors import ExitCode
 from bftrainer.model.site import SiteFile, Weight
 from slurm_plugins import site_files as slurm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bftrainer.lab.site.nodesets import lowest, neighbours, positions
+from bftrainer.lab.site.jobs import lowest, neighbours, positions
 from bftrainer.lab.site.timeline import Timeline
 
 EVERY = 0b1111

@@ -11,7 +11,7 @@ import pytest
 
 from bftrainer.model.cluster import Job, NodeState
 from slurm_plugins import parse
-from slurm_plugins.startable import judged
+from slurm_plugins.job_requests import judged
 from tests.support.snapshots import (
     T0,
     Fold,

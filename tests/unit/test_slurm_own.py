@@ -6,9 +6,8 @@ import pytest
 
 from bftrainer.model.errors import UsageError
 from bftrainer.model.site import Finding, Weight
-from slurm_plugins import doctor, own_limits
-from slurm_plugins.own_limits import Taken
-from slurm_plugins.own_site import check_preemption, choose, why_not
+from slurm_plugins import doctor, own_site
+from slurm_plugins.own_site import Taken, check_preemption, choose, why_not
 
 NODE = Taken(cpus=64, gpus=4)
 TIERED = {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
@@ -30,13 +29,13 @@ PARTITIONS = {
 
 
 def _limits(text: str, fields: tuple[str, ...]) -> list[tuple[int, str]]:
-    (row,) = own_limits.rows(text, fields)
-    return [(limit.n_nodes, limit.words) for limit in own_limits.node_limits(row, "X", NODE)]
+    (row,) = own_site.rows(text, fields)
+    return [(limit.n_nodes, limit.words) for limit in own_site.node_limits(row, "X", NODE)]
 
 
 def test_limits_of_an_association_become_nodes() -> None:
     text = "lab||normal|3|6|||gres/gpu=10,node=5||1-00:00:00\n"
-    assert _limits(text, own_limits.ASSOCIATION) == [
+    assert _limits(text, own_site.ASSOCIATION) == [
         (3, "MaxJobs=3 of X"),
         (6, "MaxSubmit=6 of X"),
         (2, "GrpTRES=gres/gpu=10 of X, and a pilot takes 4"),
@@ -46,25 +45,25 @@ def test_limits_of_an_association_become_nodes() -> None:
 
 def test_limits_of_a_qos_become_nodes_and_a_job_too_small_for_a_node_is_none() -> None:
     text = "scav|5||||cpu=130,billing=9||gres/gpu=2|01:00:00\n"
-    assert _limits(text, own_limits.QOS) == [
+    assert _limits(text, own_site.QOS) == [
         (5, "MaxJobsPU=5 of X"),
         (2, "MaxTRESPU=cpu=130 of X, and a pilot takes 64"),
         (0, "MaxTRES=gres/gpu=2 of X"),
     ]
-    (row,) = own_limits.rows(text, own_limits.QOS)
-    assert own_limits.wall_s(row) == 3600.0
+    (row,) = own_site.rows(text, own_site.QOS)
+    assert own_site.wall_s(row) == 3600.0
 
 
 def test_the_association_of_the_partition_comes_before_the_general_one() -> None:
     text = "lab||normal|||||||\nlab|scavenge|scav|||||||\nother||normal|||||||\n"
-    found = own_limits.rows(text, own_limits.ASSOCIATION)
-    chosen = own_limits.association_of(found, "", "scavenge")
+    found = own_site.rows(text, own_site.ASSOCIATION)
+    chosen = own_site.association_of(found, "", "scavenge")
     assert chosen is not None
     assert chosen["DefaultQOS"] == "scav"
-    general = own_limits.association_of(found, "other", "scavenge")
+    general = own_site.association_of(found, "other", "scavenge")
     assert general is not None
     assert general["Account"] == "other"
-    assert own_limits.association_of(found, "nobody", "scavenge") is None
+    assert own_site.association_of(found, "nobody", "scavenge") is None
 
 
 def test_the_only_preemptable_partition_is_chosen() -> None:

@@ -18,9 +18,9 @@ from bftrainer.batch.tail import MOST_LINE_BYTES
 from bftrainer.fleet.wire.keys import generate_pair, load_pair
 from slurm_plugins.adapter import create
 from slurm_plugins.hook.main import main
+from slurm_plugins.hook.relay import RelayError, RelayWord, decode, encode, key_of, shown
 from slurm_plugins.hook.relay_receiver import KEPT_S, LATE_S, MOST_KEPT, WINDOW_S, Lateness, Repeats
-from slurm_plugins.hook.relay_service import RELAY_SERVICE_NAME, relay_service
-from slurm_plugins.hook.relay_words import RelayError, RelayWord, decode, encode, key_of, shown
+from slurm_plugins.hook.scripts import RELAY_SERVICE_NAME, relay_service
 from slurm_plugins.site_files import site_files
 from tests.unit.test_slurm_doctor import GOOD
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.fleet.logs import configure_logging
-from bftrainer.fleet.wire.agent_config import AgentConfig
-from bftrainer.fleet.wire.endpoint import remember, remembered_port
+from bftrainer.fleet.wire.endpoint import AgentConfig, remember, remembered_port
 from bftrainer.fleet.wire.keys import load_or_create_pair, write_private
 from bftrainer.journal.lock import InstanceLock, held
 from bftrainer.model.errors import BftError

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.study.configurations import CategoricalParameter, FloatParameter, IntParameter
 from bftrainer.study.document import (
     StudyDocument,
     StudyErrors,
@@ -15,7 +16,6 @@ from bftrainer.study.document import (
     parse_study,
     read_study,
 )
-from bftrainer.study.parameters import CategoricalParameter, FloatParameter, IntParameter
 
 SOUND = """\
 metric: loss

@@ -16,12 +16,20 @@ from bftrainer.cli.study import control, lookup
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import Report, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange
-from bftrainer.study.directory import is_running, only_loop, write_directory
+from bftrainer.study.directory import (
+    Wishes,
+    change_wishes,
+    is_running,
+    only_loop,
+    paused,
+    resumed,
+    stopped,
+    write_directory,
+)
 from bftrainer.study.rungs.ranking import best_first
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.trial_table import know
 from bftrainer.study.trials import NewTrial, Stage, Trial, Value
-from bftrainer.study.wishes import Wishes, change_wishes, paused, resumed, stopped
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, stored, study, view
 
 CHECKPOINTS = ("step-000000000001-generation-00000001.bft", "step-000000000002-g.bft")

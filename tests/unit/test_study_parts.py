@@ -13,24 +13,28 @@ import pytest
 from bftrainer.model.errors import BftError
 from bftrainer.model.study import Report, TrialTag, TrialView
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.study.arguments import check_places, filled, spec_of
+from bftrainer.study.actions import check_places, filled, spec_of
+from bftrainer.study.configurations import CategoricalParameter, FloatParameter, IntParameter
 from bftrainer.study.directory import (
+    Wishes,
+    change_wishes,
     check_same,
     is_running,
     new_directory,
     only_loop,
+    paused,
     read_directory,
+    read_wishes,
+    resumed,
     write_directory,
 )
 from bftrainer.study.disk import drop_checkpoints, keep_newest
 from bftrainer.study.document import StudyDocument, parse_study
 from bftrainer.study.events import Events, read_events
 from bftrainer.study.outcome import best_of, rungs_of
-from bftrainer.study.parameters import CategoricalParameter, FloatParameter, IntParameter
 from bftrainer.study.perturbation import perturbed
 from bftrainer.study.trial_table import KnownTrial, know
 from bftrainer.study.trials import End, NewTrial, Stage, StoredTrial
-from bftrainer.study.wishes import Wishes, change_wishes, paused, read_wishes, resumed
 
 TEXT = """\
 parameters:

@@ -16,15 +16,15 @@ from bftrainer.api.documents import document
 from bftrainer.cli.main import cli
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.study.directory import StudyDirectory, new_directory, write_directory
-from bftrainer.study.document import StudyDocument
-from bftrainer.study.outcome import StudySummary, TrialRow
-from bftrainer.study.parameters import (
+from bftrainer.study.configurations import (
     CategoricalParameter,
     FloatParameter,
     IntParameter,
     Parameter,
 )
+from bftrainer.study.directory import StudyDirectory, new_directory, write_directory
+from bftrainer.study.document import StudyDocument
+from bftrainer.study.outcome import StudySummary, TrialRow
 from bftrainer.study.plots import kinds
 from bftrainer.study.plots.kinds import Scale, importances, scale_of
 from bftrainer.study.plots.material import Material, Stay, material

@@ -19,15 +19,18 @@ from bftrainer.elastic.fence import write_whole
 from bftrainer.model.errors import ExitCode
 from bftrainer.study.directory import (
     StudyDirectory,
+    Wishes,
+    change_wishes,
     is_running,
     read_directory,
+    read_wishes,
+    stopped,
     write_directory,
 )
 from bftrainer.study.loop import summary_of
 from bftrainer.study.outcome import TrialRow, row_of
 from bftrainer.study.trial_table import SILENT
 from bftrainer.study.trials import Stage
-from bftrainer.study.wishes import Wishes, change_wishes, read_wishes, stopped
 from tests.unit.test_study_parts import known, stored, view
 
 Output = pytest.CaptureFixture[str]

@@ -34,8 +34,7 @@ from bftrainer.model.canonical import from_plain, to_plain
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 from tests.support.generations import offer
-from trainers.agent.split import split
-from trainers.agent.team import Process, Team
+from trainers.agent.team import Process, Team, split
 
 NODE = WorkerConfig(
     trainer_id="t1", worker_id="t1-1-3", node="n1", script="/s/train.py", local_size=2,

@@ -18,7 +18,7 @@ from bftrainer.decide.policies.base import Context, Decided, Standing, load_poli
 from bftrainer.decide.policies.utility_exact import best_sizes
 from bftrainer.decide.policy_answer import ask
 from bftrainer.decide.throughput.fit import MeasuredSize
-from bftrainer.lab.papers.elasticity.jobs import on_cpus
+from bftrainer.lab.papers.elasticity.simulator import on_cpus
 from milp.problem import Curve, Problem, ProblemTrainer
 from tests.conformance.policy import PolicyConformance
 from tests.support.policies import problem_of, trainer

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from bftrainer.api.admission import Allowance, check_spec
 from bftrainer.api.documents import CodecError, trials_document
+from bftrainer.api.http_messages import read_trials
 from bftrainer.api.privacy import for_peer
-from bftrainer.api.requests import read_trials
 from bftrainer.api.service import Peer
 from bftrainer.elastic.protocol import Report as Said
 from bftrainer.elastic.protocol import Reported
 from bftrainer.fleet.generations.members import Ended
-from bftrainer.fleet.runtimes.config import worker_config
+from bftrainer.fleet.runtimes.base import worker_config
 from bftrainer.fleet.trainers.record_updates import (
     at_rung,
     check_growth,

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from bftrainer.elastic import checkpoint, codec
-from bftrainer.lab.tryout.baseline import (
+from bftrainer.elastic import checkpoint
+from bftrainer.lab.tryout.report import (
     Comparison,
     Outcome,
-    as_text,
+    comparison_text,
     loss_difference,
     outcome,
     parameter_difference,
@@ -25,7 +25,7 @@ def saved(directory: Path, *parameters: torch.Tensor, layout: int = 1) -> Path:
     """Write a checkpoint of these parameters, a buffer and an optimizer's moment."""
     directory.mkdir()
     rest = {"trained": [True] * len(parameters), "moment": torch.ones(3)}
-    structure, tensors = codec.encode(rest)
+    structure, tensors = checkpoint.encode(rest)
     header = {"layout": layout, "counters": {"step": 7, "samples": 70}, "structure": structure}
     name = directory / "step-000000000007-0.bft"
     checkpoint.write(name, header, [*parameters, torch.full((2,), float(layout)), *tensors])
@@ -76,7 +76,7 @@ def test_the_page_says_what_it_means(
     parameters: float | None, losses: float | None, said: str
 ) -> None:
     found = Comparison(elastic=ONE, alone=ONE, parameters=parameters, losses=losses)
-    text = "\n".join(as_text(found))
+    text = "\n".join(comparison_text(found))
     assert said in text
     assert "250" in text
     assert "reported" not in text

@@ -13,7 +13,7 @@ from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.daemon.harm.records import HarmRecords, Taken
 from bftrainer.fleet.trainers.trainers import TrainerBook
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.records import PilotRecord, PilotState
+from bftrainer.journal.projection import PilotRecord, PilotState
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.site.policy.model import SitePolicy
 from milp.problem import Curve

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import patience, protocol, resume, writer
+from bftrainer.elastic import files, protocol, resume, writer
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import write_whole
-from bftrainer.elastic.patience import patiently
+from bftrainer.elastic.files import patiently
 from bftrainer.elastic.protocol import Unsaved, WorkerConfig
-from bftrainer.elastic.scratch import own_name
+from bftrainer.elastic.worker_keeper import own_name
 from bftrainer.fleet.generations import stimuli
 from tests.support.generations import Driver
 
@@ -101,7 +101,7 @@ def test_a_temporary_file_is_of_this_host_and_process(
 def test_what_cannot_be_read_for_a_while_is_read_then(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(patience, "PAUSE_S", 0.0)
+    monkeypatch.setattr(files, "PAUSE_S", 0.0)
     troubles = [OSError(number, os.strerror(number))] * 3
 
     def read() -> str:
@@ -116,7 +116,7 @@ def test_what_cannot_be_read_for_a_while_is_read_then(
 def test_a_training_does_not_begin_anew_because_its_checkpoint_cannot_be_read_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(files, "PATIENCE_S", 0.0)
     monkeypatch.setattr(
         "bftrainer.elastic.checkpoint.newest_first", lambda _where: _fail(errno.ESTALE)
     )

@@ -15,8 +15,7 @@ from bftrainer.fleet.pilots.agents import AgentBook
 from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.fleet.pilots.strays import StrayPilots
 from bftrainer.fleet.trainers.reported_workers import judge
-from bftrainer.fleet.wire.agent_config import AgentConfig
-from bftrainer.fleet.wire.endpoint import endpoints_in
+from bftrainer.fleet.wire.endpoint import AgentConfig, endpoints_in
 from bftrainer.fleet.wire.keys import generate_pair, load_pair
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Claim
@@ -28,7 +27,7 @@ from tests.support.generations import offer
 from tests.support.snapshots import T0, running, snapshot
 from tests.unit.test_trainer_book import Site
 from tests.unit.test_who_says import WARM, _left_behind, _report
-from trainers.agent.folder import KEPT, tidy
+from trainers.agent.preambles import KEPT, tidy
 
 CLAIM = Claim(node="n1", time_limit_s=3600.0, for_trainer="t1")
 OF_ALICE = replace(running("71", "n1"), pilot_id="p000001", user="alice")

@@ -11,7 +11,7 @@ from bftrainer.decide.claims import DID_NOT_CONNECT
 from bftrainer.fleet.pilots.pilots import Pilot
 from bftrainer.fleet.pilots.refusals import MAX_PAUSE_S, PilotRefusals
 from bftrainer.fleet.pilots.vain import IN_A_ROW, TIMES
-from bftrainer.journal.records import PilotRecord
+from bftrainer.journal.projection import PilotRecord
 from bftrainer.model.cluster import EndedBy, Presence
 from bftrainer.model.decision import Claim, Memory
 from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerState

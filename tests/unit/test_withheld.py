@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.fleet.trainers.record_updates import again, changed, freed, unmet
-from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.model.withheld import withheld
+from bftrainer.model.trainer import (
+    TrainerChange,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerState,
+    withheld,
+)
 
 QUEUED, RUNNING, PARKED = TrainerState.QUEUED, TrainerState.RUNNING, TrainerState.PARKED
 FAILED, FINISHED = TrainerState.FAILED, TrainerState.FINISHED

@@ -15,9 +15,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from bftrainer.fleet.wire.agent_config import AgentConfig
 from bftrainer.fleet.wire.client import DaemonConnection
-from bftrainer.fleet.wire.endpoint import endpoints_in, first_answering
+from bftrainer.fleet.wire.endpoint import AgentConfig, endpoints_in, first_answering
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.messages import (
     AgentMessage,

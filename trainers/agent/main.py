@@ -19,9 +19,9 @@ from typing import NoReturn
 
 from bftrainer.batch.addresses import LOOPBACK, host_addresses, host_of, in_network, source_towards
 from bftrainer.elastic import ports, protocol
-from bftrainer.elastic.descendants import adopt
+from bftrainer.elastic.worker_keeper import adopt
 from bftrainer.fleet.logs import OneLine
-from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import generate_pair, load_pair
 from bftrainer.fleet.wire.messages import (
     DaemonMessage,
@@ -35,9 +35,9 @@ from bftrainer.fleet.wire.messages import (
 )
 from bftrainer.fleet.wire.peers import PeerServer
 from bftrainer.model.errors import BftError
-from trainers.agent.folder import forget, tidy
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
+from trainers.agent.preambles import forget, tidy
 from trainers.agent.reach import Reach
 from trainers.agent.signals import EXIT_LIMIT_S, SignalWaiter
 from trainers.agent.start import Started

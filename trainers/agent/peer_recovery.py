@@ -28,8 +28,7 @@ from bftrainer.fleet.wire.peers import (
     ask,
     refuses,
 )
-from trainers.agent.quorum import Absent
-from trainers.agent.regroup import Ask, Instruction, Note, Regroup, TellOwn
+from trainers.agent.regroup import Absent, Ask, Instruction, Note, Regroup, TellOwn
 from trainers.agent.workers import Workers
 
 LOG = logging.getLogger("bftrainer.agent")

@@ -1,13 +1,18 @@
-"""Preambles on a node: their files in the pilot's directory, and what they print.
+"""Preambles on a node, and the folders of a user's pilots.
 
 Called by ``workers``, ``templates`` and ``programs``; ``bftrainer.model.preamble`` runs them.
+
+Nobody else removes anything there. So an agent removes its key as soon as it is read, its
+configuration when it leaves, and what earlier pilots of its user left. Called by the agent.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -92,3 +97,27 @@ def _append(path: Path, text: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as log:
             log.write(text)
+
+
+KEPT = 50  # folders of pilots that have ended, for their logs
+LONGEST_S = 31 * 86_400.0  # no pilot lives as long
+
+
+def tidy(folder: Path) -> None:
+    """Remove our key, and old folders beside ours (blocking)."""
+    forget(folder / "agent.key")
+    ended: list[tuple[float, Path]] = []
+    now_s = time.time()
+    with suppress(OSError):
+        for other in folder.parent.iterdir():
+            changed_s = other.lstat().st_mtime
+            if now_s - changed_s > LONGEST_S or not (other / "agent.json").exists():
+                ended.append((changed_s, other))
+    for _, other in sorted(ended, reverse=True)[KEPT:]:
+        shutil.rmtree(other, ignore_errors=True)
+
+
+def forget(file: Path) -> None:
+    """Remove a file that may be gone."""
+    with suppress(OSError):
+        file.unlink(missing_ok=True)

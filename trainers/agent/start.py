@@ -20,9 +20,9 @@ from typing import Any
 
 import bftrainer
 from bftrainer.batch import process
-from bftrainer.elastic.descendants import end_below
 from bftrainer.elastic.ports import VARIABLE
 from bftrainer.elastic.shared_template import peer_uid
+from bftrainer.elastic.worker_keeper import end_below
 from bftrainer.fleet.wire.keys import read_private
 from bftrainer.model.errors import BftError
 from bftrainer.model.preamble import under

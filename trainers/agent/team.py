@@ -1,4 +1,10 @@
-"""A team: the workers of one trainer on this node, which join and leave together.
+"""A team: the workers of one trainer on this node, and the split of their orders.
+
+Makes a ``WorkerConfig`` for each worker from the node's and from the devices of the
+allocation. Called by ``trainers.agent.workers``.
+
+A node is ready, has entered or has left when all its workers are, have or did. Messages that
+are the same on all workers are taken from the first. Called by ``trainers.agent.team``.
 
 Merges the messages and ends of its processes into those of the node. The daemon knows teams
 only, by the id of their order. Called by ``trainers.agent.workers``.
@@ -6,17 +12,170 @@ only, by the id of their order. Called by ``trainers.agent.workers``.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import Key, key_of
+from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.fleet.wire.messages import WorkerExited, WorkerReport, WorkerSaid
 from bftrainer.fleet.wire.peers import NO_KEY, PeerStanding
+from bftrainer.model.errors import UsageError
 from trainers.agent.channel import Channel
-from trainers.agent.split import FIRST, Gathered
+
+# Variables in which batch systems list a job's devices: Slurm 22.05, gres.html, "GPU Management".
+DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+
+
+def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> list[WorkerConfig]:
+    """Return the configuration of each of the node's ``local_size`` workers.
+
+    Each gets as many devices as its trainer requested. Without a request each of several
+    workers gets one, and a single worker all. A single worker gets no other variables.
+
+    Args:
+        config: of the node; its ``worker_id`` is the id of its workers together in rosters.
+        gpus: devices that the pilot requested.
+        environ: the agent's, as set by the batch system.
+
+    Raises:
+        UsageError: BFT-1417 when there are devices, but not one for each worker.
+    """
+    count = config.local_size
+    if count == 1 and not config.gpus:
+        return [config]
+    devices = _devices(config, gpus, environ)
+    if count == 1:
+        own = _share(config, devices, 0)
+        return [dataclasses.replace(config, environment=(*config.environment, *own))]
+    return [
+        dataclasses.replace(
+            config,
+            worker_id=name_of(config.worker_id, rank),
+            member=config.worker_id,
+            local_rank=rank,
+            log_path=_log_of(config.log_path, rank),
+            environment=(
+                *config.environment,
+                ("LOCAL_RANK", str(rank)),
+                ("LOCAL_WORLD_SIZE", str(count)),
+                *_share(config, devices, rank),
+            ),
+        )
+        for rank in range(count)
+    ]
+
+
+def _share(
+    config: WorkerConfig, devices: Mapping[str, tuple[str, ...]], rank: int
+) -> list[tuple[str, str]]:
+    """Return the variables that list the devices of one worker."""
+    each = config.gpus or 1
+    return [(name, ",".join(listed[rank * each :][:each])) for name, listed in devices.items()]
+
+
+def name_of(worker_id: str, local_rank: int) -> str:
+    """Return the id of a worker; the first has that of the node."""
+    return f"{worker_id}-{local_rank}" if local_rank else worker_id
+
+
+def _log_of(log_path: str, local_rank: int) -> str:
+    path = Path(log_path)
+    return str(path.with_stem(name_of(path.stem, local_rank))) if log_path else ""
+
+
+def _devices(
+    config: WorkerConfig, gpus: int, environ: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the devices of this node by variable; empty if it has none."""
+    found = {name: _listed(environ[name]) for name in DEVICE_VARIABLES if name in environ}
+    found = {name: devices for name, devices in found.items() if devices}
+    if not found and gpus:
+        # The batch system counts devices without listing them: all of them are ours.
+        found = {DEVICE_VARIABLES[0]: tuple(map(str, range(gpus)))}
+    each = config.gpus or 1
+    for devices in found.values():
+        if len(devices) < config.local_size * each:
+            of = f" with {each} each" if config.gpus else ""
+            raise UsageError(
+                "BFT-1417",
+                f"{config.node} has {len(devices)} GPU(s) for {config.local_size} workers{of}"
+                " (--workers-per-node).",
+                "Request at most as many workers as the smallest node has GPUs.",
+            )
+    return found
+
+
+def _listed(value: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in value.split(","))
+    return tuple(n for n in names if n and n not in ("-1", "NoDevFiles"))
+
+
+Body = dict[str, Any]
+ALL_SAY = frozenset({"Warm", "Ready", "Entered", "Left"})
+FIRST_SAYS = frozenset({"Progress", "Reported", "Finished"})
+FIRST = 0
+
+
+class Gathered:
+    """The newest body of each type from each of ``size`` workers."""
+
+    def __init__(self, size: int) -> None:
+        self._newest: list[dict[str, Body]] = [{} for _ in range(size)]
+        self._interrupted = (-1, -1)  # the newest that was forwarded
+
+    def said(self, local_rank: int, body: Body) -> Body | None:
+        """Record a worker's message; return the node's message that follows, if any."""
+        kind = body["type"]
+        self._newest[local_rank][kind] = body
+        if kind in ALL_SAY:
+            return self._together(kind)
+        if kind in FIRST_SAYS and local_rank != FIRST:
+            return None
+        if kind == "Progress":
+            return self._progress(body)
+        if kind == "Interrupted":
+            if _number(body) <= self._interrupted:
+                return None
+            self._interrupted = _number(body)
+        return body
+
+    def has_said(self, local_rank: int, *kinds: str) -> bool:
+        """Whether a worker has sent one of these."""
+        return any(kind in self._newest[local_rank] for kind in kinds)
+
+    def _together(self, kind: str) -> Body | None:
+        said = [newest[kind] for newest in self._newest if kind in newest]
+        if len(said) < len(self._newest):
+            return None
+        # Leavers may have seen different generations; they are in none of them.
+        if kind != "Left" and len({_number(body) for body in said}) > 1:
+            return None
+        whole = dict(said[FIRST])
+        for name in ("warm_up_s", "store_port", "pause_s", "transfer_s"):
+            if name in whole:
+                whole[name] = max(body[name] for body in said)
+        return whole
+
+    def _progress(self, body: Body) -> Body:
+        """Return the first worker's report, with the own part of the slowest worker."""
+        said = [newest.get("Progress", {}) for newest in self._newest]
+        if any(one.get("generation") != body["generation"] for one in said):
+            return {**body, "own_s": 0.0}  # not measured until all have reported
+        measured = [one["own_s"] for one in said]
+        return {
+            **body,
+            "own_s": max(measured) if all(measured) else 0.0,
+            "share": sum(one["share"] for one in said),
+        }
+
+
+def _number(body: Body) -> tuple[int, int]:
+    return (body.get("generation", 0), body.get("attempt", 0))
 
 
 @dataclass(slots=True, kw_only=True)

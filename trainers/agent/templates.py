@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bftrainer.batch import process
-from bftrainer.elastic import scratch
+from bftrainer.elastic import worker_keeper
 from bftrainer.model.preamble import CODE
 from trainers.agent.channel import Channel
 from trainers.agent.preambles import NO_PREAMBLE, Output, Preamble
@@ -91,8 +91,8 @@ class Killed:
     def remove(self) -> None:
         """Remove the directories, and files in shared memory (blocking)."""
         for directory in self.scratch:
-            scratch.remove(directory, ())
-        scratch.remove_shared(self.pids)
+            worker_keeper.remove(directory, ())
+        worker_keeper.remove_shared(self.pids)
 
 
 @dataclass(slots=True)

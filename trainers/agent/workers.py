@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.descendants import end_below, reap, sweep
+from bftrainer.elastic.worker_keeper import end_below, reap, sweep
 from bftrainer.fleet.wire.messages import (
     StartWorker,
     TellWorker,
@@ -35,9 +35,8 @@ from bftrainer.model.errors import BftError
 from trainers.agent.channel import Channel
 from trainers.agent.preambles import Preamble, placed
 from trainers.agent.programs import ProgramPool
-from trainers.agent.split import FIRST, split
 from trainers.agent.start import KILLED, Started
-from trainers.agent.team import Process, Team
+from trainers.agent.team import FIRST, Process, Team, split
 from trainers.agent.templates import Killed, TemplatePool
 
 LOG = logging.getLogger("bftrainer.agent")

@@ -21,16 +21,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.descendants import reap, sweep
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.ports import VARIABLE, listen_within
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
-from bftrainer.elastic.worker_keeper import LAST_S
+from bftrainer.elastic.worker_keeper import LAST_S, reap, sweep
 from bftrainer.fleet.runtimes.checks import signal_number
 from bftrainer.model.preamble import NOT_STARTED, under, why_not_started
 from bftrainer.model.trainer import Launch
-from trainers.command.conversation import Conversation, Orders, read_orders
-from trainers.command.lines import parse_line, value_in
+from trainers.command.conversation import Conversation, Orders, parse_line, read_orders, value_in
 from trainers.command.program import (
     ControlFile,
     FencedError,

@@ -18,7 +18,7 @@ from bftrainer.batch.batch_system import (
     PilotRequest,
 )
 from bftrainer.batch.local.client import LocalClient
-from bftrainer.batch.local.jobs import EndReason
+from bftrainer.batch.local.cluster import EndReason
 from bftrainer.model.cluster import (
     EndedBy,
     Job,

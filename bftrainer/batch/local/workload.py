@@ -1,18 +1,25 @@
-"""Background workloads of ordinary jobs, read from a file.
+"""Workloads of ordinary jobs: read, submitted, and replayed without pilots.
 
 The server submits the jobs at their times; the demo and the tests write workloads.
+
+``server`` calls it in every iteration; ``requests`` starts it.
+
+The demo calls ``delays_s`` with the server's history.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.batch.local.cluster import JobRequest, LocalCluster
+from bftrainer.batch.local.scheduler import Held, Waiting, run_pass
+from bftrainer.model.errors import BatchSystemError, ExitCode, UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,3 +117,169 @@ def workload_to_json(workload: JobWorkload) -> dict[str, Any]:
     """Write what ``workload_from_json`` reads."""
     jobs = [asdict(item) for item in workload.items]
     return {"jobs": jobs, "repeat_s": workload.repeat_s}
+
+
+log = logging.getLogger(__name__)
+
+
+class WorkloadProgress:
+    """A workload and how far it is."""
+
+    def __init__(self, cluster: LocalCluster, workload: JobWorkload) -> None:
+        self._cluster = cluster
+        self._workload = workload
+        self._started_s: float | None = None  # of the present round
+        self._next = 0
+
+    def start(self, workload: JobWorkload | None, now_s: float) -> None:
+        """Begin (again) with the given workload, or with the one it has."""
+        self._workload = workload or self._workload
+        self._started_s, self._next = now_s, 0
+
+    def submit_due(self, now_s: float) -> float:
+        """Submit what is due and return when the next job is (infinity: none)."""
+        while (due_s := self._due_s()) <= now_s:
+            if self._next == len(self._workload.items):
+                self._started_s, self._next = due_s, 0
+                continue
+            item = self._workload.items[self._next]
+            self._next += 1
+            request = JobRequest(
+                user=item.user,
+                n_nodes=item.n_nodes,
+                limit_s=item.limit_s,
+                argv=("sleep", f"{item.duration_s:.3f}"),
+            )
+            try:
+                self._cluster.submit(request, now_s)
+            except BatchSystemError as refusal:
+                log.warning("job %d of the workload is refused: %s", self._next, refusal)
+        return due_s
+
+    def _due_s(self) -> float:
+        if self._started_s is None:
+            return math.inf
+        items, repeat_s = self._workload.items, self._workload.repeat_s
+        if self._next < len(items):
+            return self._started_s + items[self._next].at_s
+        return math.inf if repeat_s is None or not items else self._started_s + repeat_s
+
+    def view(self) -> dict[str, Any]:
+        """How far it is, for the history."""
+        n_items = len(self._workload.items)
+        return {"started_s": self._started_s, "n_submitted": self._next, "n_jobs": n_items}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastJob:
+    """An ordinary job as it was submitted, and how long it ran."""
+
+    job_id: str
+    n_nodes: int
+    limit_s: float
+    submit_s: float
+    duration_s: float
+    withdrawn_s: float = math.inf  # cancelled before it started
+
+
+def start_times_s(
+    jobs: Iterable[PastJob], *, nodes: Sequence[str], cycle_s: float, cycle_at_s: float = 0.0
+) -> dict[str, float]:
+    """When each job starts on a cluster of its own; full passes are at ``cycle_at_s`` + n cycles.
+
+    Jobs that never start are missing.
+    """
+    coming = sorted(jobs, key=lambda j: j.submit_s)
+    queue: dict[str, PastJob] = {}
+    running: dict[str, tuple[float, Held]] = {}  # with the time of their end
+    starts: dict[str, float] = {}
+    # Number of the next full pass, the one at ``cycle_at_s`` being 0.
+    cycle = math.floor((coming[0].submit_s - cycle_at_s) / cycle_s) if coming else 0
+    while coming or queue:
+        due_s = [cycle_at_s + cycle * cycle_s] if queue else []
+        due_s += [coming[0].submit_s] if coming else []
+        due_s += [end_s for end_s, _ in running.values()]
+        due_s += [j.withdrawn_s for j in queue.values()]
+        now_s = min(due_s)
+        if not queue:  # the passes since the queue was last empty had nothing to do
+            cycle = max(cycle, math.ceil((now_s - cycle_at_s) / cycle_s))
+        running = {i: r for i, r in running.items() if r[0] > now_s}
+        while coming and coming[0].submit_s <= now_s:
+            job = coming.pop(0)
+            queue[job.job_id] = job
+        queue = {i: j for i, j in queue.items() if j.withdrawn_s > now_s}
+        queue = {i: j for i, j in queue.items() if j.n_nodes <= len(nodes)}
+        is_cycle = now_s >= cycle_at_s + cycle * cycle_s
+        for is_full in (False, True) if is_cycle else (False,):
+            for job_id, held in _starts(now_s, nodes, running, queue, is_full=is_full):
+                running[job_id] = (now_s + queue.pop(job_id).duration_s, held)
+                starts[job_id] = now_s
+        cycle += is_cycle
+    return starts
+
+
+def _starts(
+    now_s: float,
+    nodes: Sequence[str],
+    running: Mapping[str, tuple[float, Held]],
+    queue: Mapping[str, PastJob],
+    *,
+    is_full: bool,
+) -> list[tuple[str, Held]]:
+    decided = run_pass(
+        now_s=now_s,
+        nodes=nodes,
+        held=[held for _, held in running.values()],
+        waiting=[
+            Waiting(job_id=j.job_id, n_nodes=j.n_nodes, limit_s=j.limit_s) for j in queue.values()
+        ],
+        pilots=(),
+        is_full=is_full,
+    )
+    return [
+        (
+            job_id,
+            Held(
+                job_id=job_id,
+                nodes=where,
+                start_s=now_s,
+                ends_by_s=now_s + queue[job_id].limit_s,
+            ),
+        )
+        for job_id, where in decided.starts.items()
+    ]
+
+
+def delays_s(
+    history: Sequence[Mapping[str, Any]],
+    *,
+    n_nodes: int,
+    cycle_s: float,
+    cycle_at_s: float = 0.0,
+) -> dict[str, float]:
+    """Return how much later each job of ``LocalClient.history`` started than without pilots.
+
+    ``cycle_at_s`` is the time of any full pass (a snapshot's ``cycle``). Real starts are some
+    milliseconds late, so small values are insignificant and may be negative.
+    """
+    jobs = [_past(record) for record in history]
+    nodes = [f"n{i}" for i in range(1, n_nodes + 1)]
+    ideal_s = start_times_s(jobs, nodes=nodes, cycle_s=cycle_s, cycle_at_s=cycle_at_s)
+    return {
+        record["job_id"]: record["start_s"] - ideal_s[record["job_id"]]
+        for record in history
+        if record["start_s"] is not None and record["job_id"] in ideal_s
+    }
+
+
+def _past(record: Mapping[str, Any]) -> PastJob:
+    start_s, end_s = record["start_s"], record["end_s"]
+    is_withdrawn = start_s is None and end_s is not None
+    return PastJob(
+        job_id=record["job_id"],
+        n_nodes=record["n_nodes"],
+        limit_s=record["limit_s"],
+        submit_s=record["submit_s"],
+        duration_s=record["limit_s"] if None in (start_s, end_s) else end_s - start_s,
+        withdrawn_s=end_s if is_withdrawn else math.inf,
+    )

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, reduce
 from operator import or_
 
-from bftrainer.batch.queue.assignment import Matching
 from bftrainer.batch.queue.model import GapEnd, JobNeeds, NodeDemand, Then
 from bftrainer.batch.queue.nodesets import NodeSet, NodeSets, first
+from bftrainer.batch.queue.requests import Matching
 from bftrainer.model.cluster import Job, JobState, Snapshot
 
 FIRST_SPAN_S = 30.0  # each further span lasts as long as all before it

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from bftrainer.batch.traces.errors import TraceError, malformed, unreadable
 from bftrainer.batch.traces.fragments import Fragments, make_fragments
+from bftrainer.batch.traces.text import TraceError, malformed, unreadable
 
 Progress = Callable[[float], None]
 MAGIC = "# bftrainer-trace 1"

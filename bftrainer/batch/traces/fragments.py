@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bftrainer.batch.traces.errors import TraceError
+from bftrainer.batch.traces.text import TraceError
 
 Times = NDArray[np.float64]
 Indices = NDArray[np.int32]

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bftrainer.batch.traces.errors import TraceError
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments, make_fragments
+from bftrainer.batch.traces.text import TraceError
 
 Progress = Callable[[float], None]
 SUMMIT_NODES = 4734

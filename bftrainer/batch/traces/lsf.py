@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
 
-from bftrainer.batch.traces.clock import lsf_seconds
-from bftrainer.batch.traces.errors import malformed
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.jobs import NEVER_S, JobTable, idle_fragments, neighbours
-from bftrainer.batch.traces.lines import read_lines
+from bftrainer.batch.traces.text import lsf_seconds, malformed, read_lines
 
 Progress = Callable[[float], None]
 _WORD = re.compile(r'"((?:[^"]|"")*)"|([^\s"]+)')

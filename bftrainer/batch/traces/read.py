@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bftrainer.batch.traces import files, lsf, sacct, swf
-from bftrainer.batch.traces.clock import time_zone
-from bftrainer.batch.traces.errors import TraceError, unreadable
 from bftrainer.batch.traces.fragments import Fragments
+from bftrainer.batch.traces.text import TraceError, time_zone, unreadable
 
 Progress = Callable[[float], None]
 

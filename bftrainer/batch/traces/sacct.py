@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
 
-from bftrainer.batch.traces.clock import duration_s, iso_seconds
-from bftrainer.batch.traces.errors import malformed
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.jobs import JobTable, idle_fragments, neighbours
-from bftrainer.batch.traces.lines import read_lines
+from bftrainer.batch.traces.text import duration_s, iso_seconds, malformed, read_lines
 from bftrainer.model.hostlist import ParseError, expand
 
 Progress = Callable[[float], None]

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bftrainer.batch.traces.errors import TraceError, malformed
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.jobs import JobTable, idle_fragments
-from bftrainer.batch.traces.lines import read_lines
+from bftrainer.batch.traces.text import TraceError, malformed, read_lines
 
 Progress = Callable[[float], None]
 FIELDS = 18

@@ -16,13 +16,12 @@ import click
 
 from bftrainer.api.admission import check_spec
 from bftrainer.cli.checks import check_here, check_script
-from bftrainer.cli.directives import given, merge, read_directives
-from bftrainer.cli.spec import COMMAND, build_spec, find_command
+from bftrainer.cli.spec import COMMAND, build_spec, find_command, given, merge, read_directives
 from bftrainer.cli.submit_options import parse_sizes, spec_options
 from bftrainer.fleet.runtimes.base import inherits
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.study.arguments import check_places
+from bftrainer.study.actions import check_places
 from bftrainer.study.document import StudyDocument
 
 # What the study decides for each trial.

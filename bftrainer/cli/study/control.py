@@ -20,9 +20,17 @@ from bftrainer.cli.study.lookup import (
 )
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, UsageError
-from bftrainer.study.directory import StudyDirectory, is_running
+from bftrainer.study.directory import (
+    StudyDirectory,
+    Wishes,
+    change_wishes,
+    is_running,
+    paused,
+    read_wishes,
+    resumed,
+    stopped,
+)
 from bftrainer.study.outcome import FAILED, OVER, STOPPED
-from bftrainer.study.wishes import Wishes, change_wishes, paused, read_wishes, resumed, stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

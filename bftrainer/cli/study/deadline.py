@@ -20,8 +20,7 @@ from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
     from bftrainer.batch.traces.fragments import Fragments
-    from bftrainer.study.deadline.outlook import Outlook
-    from bftrainer.study.deadline.reserve import Held
+    from bftrainer.study.deadline.outlook import Held, Outlook
 
 _SQLITE = b"SQLite format 3\0"  # section 1.3 of the file format, SQLite 3.46
 NAME = "study-deadline"  # of the document
@@ -77,7 +76,7 @@ def deadline(
 
     And how many reserved nodes beside them make that likely enough, and what those cost.
     """
-    from bftrainer.cli.study.plan_input import scaling_of_study  # noqa: PLC0415 - slow to import
+    from bftrainer.cli.study.plan import scaling_of_study  # noqa: PLC0415 - slow to import
     from bftrainer.study.deadline.futures import Drawing  # noqa: PLC0415
     from bftrainer.study.deadline.outlook import history_for, outlook  # noqa: PLC0415
     from bftrainer.study.deadline.work import SPREAD, Work, parts_of  # noqa: PLC0415

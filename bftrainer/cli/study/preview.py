@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from bftrainer.cli.common import duration
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.study.arguments import spec_of
+from bftrainer.study.actions import spec_of
+from bftrainer.study.configurations import CategoricalParameter, Parameter
 from bftrainer.study.directory import StudyDirectory
-from bftrainer.study.parameters import CategoricalParameter, Parameter
 from bftrainer.study.trials import Scalar, StoredTrial
 
 if TYPE_CHECKING:

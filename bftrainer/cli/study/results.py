@@ -22,7 +22,7 @@ from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import PARAMETERS
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec
-from bftrainer.study.arguments import filled
+from bftrainer.study.actions import filled
 from bftrainer.study.directory import StudyDirectory, read_directory
 from bftrainer.study.outcome import StudySummary, TrialRow, parameters_line
 

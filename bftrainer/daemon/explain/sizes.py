@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bftrainer.daemon.explain.nodes import true_cause
-from bftrainer.decide.caps import limits_on
+from bftrainer.decide.admission import limits_on
 from bftrainer.decide.decision import terms_of
 from bftrainer.decide.eligible import Classes
 from bftrainer.decide.exclusion import why_left_out, without

@@ -16,13 +16,12 @@ from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.daemon.harm import backoff, ledger, records
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.ledger import Farewell, Ledger
-from bftrainer.daemon.harm.records import HandOver, HarmRecords, Vain
+from bftrainer.daemon.harm.records import HandOver, HarmRecords, Rule, Vain, slow_part
 from bftrainer.daemon.harm.report import make_report
-from bftrainer.daemon.harm.slo import Rule, slow_part
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.records import JournalEntry
+from bftrainer.journal.projection import JournalEntry
 from bftrainer.model.decision import DecisionInput, Plan, Settings
-from bftrainer.model.harm import HarmReport
+from bftrainer.model.reports import HarmReport
 from bftrainer.site.policy.model import SitePolicy
 
 LOG = logging.getLogger("bftrainer.harm")

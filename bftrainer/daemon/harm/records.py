@@ -1,15 +1,24 @@
-"""Records of the harm monitor: hand-overs, nodes released in vain, nodes taken.
+"""Records of the harm monitor, and the service-level objective over them.
 
 ``ledger`` makes them, the journal keeps them (entries of kind ``harm``); ``slo``, ``backoff`` and
 ``report`` use nothing else. Times are seconds since the epoch on the daemon's clock.
+
+The default limit (``harm_slo_s``) is one second: an agent exits 0.05 s after it was told, Slurm
+starts batch jobs at ticks of one to three seconds, and its times are whole seconds, so shorter
+delays go unnoticed. The default share (``harm_slo_share``) is 0.95: one node in twenty may be slow
+for reasons of its own.
 """
 
 from __future__ import annotations
 
 import enum
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bftrainer.model.cluster import EndedBy
+from bftrainer.model.reports import DelayBucket
 
 KIND = "harm"  # of the journal's entries
 
@@ -91,3 +100,70 @@ class HarmRecords:
     def is_empty(self) -> bool:
         """Whether there is nothing to journal."""
         return not (self.hand_overs or self.vain or self.taken)
+
+
+BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # upper bounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """The promise, and when breaking it is forgotten."""
+
+    limit_s: float = 1.0
+    share: float = 0.95
+    quiet_s: float = 1800.0
+
+
+def delays_s(hand_overs: Iterable[HandOver]) -> list[float]:
+    """Return the measured delays, in order."""
+    return [h.delay_s for h in hand_overs if h.delay_s is not None]
+
+
+def histogram(delays: Iterable[float]) -> tuple[DelayBucket, ...]:
+    """Count delays in fixed buckets."""
+    counts = [0] * (len(BUCKETS_S) + 1)
+    for delay in delays:
+        counts[bisect_left(BUCKETS_S, delay)] += 1
+    return tuple(
+        DelayBucket(at_most_s=bound, count=count)
+        for bound, count in zip((*BUCKETS_S, None), counts, strict=True)
+    )
+
+
+def share_within(delays: Sequence[float], limit_s: float) -> float | None:
+    """Return the share of delays within the limit; None if there are none."""
+    return sum(d <= limit_s for d in delays) / len(delays) if delays else None
+
+
+def quantile(delays: Sequence[float], q: float) -> float | None:
+    """Return the smallest delay that a share ``q`` of the delays does not exceed."""
+    if not delays:
+        return None
+    ordered = sorted(delays)
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+
+
+def worst(hand_overs: Iterable[HandOver], count: int) -> tuple[HandOver, ...]:
+    """Return the slowest, slowest first; unmeasured ones last."""
+    return tuple(
+        sorted(hand_overs, key=lambda h: -1.0 if h.delay_s is None else h.delay_s, reverse=True)[
+            :count
+        ]
+    )
+
+
+def slow_part(done: HandOver) -> str:
+    """Say in one sentence which part took most of the time."""
+    if done.delay_s is None:
+        return "The batch system ended the pilot and its agent did not report."
+    if done.cancel_s is None or done.agent_s is None or done.epilog_s is None:
+        return f"The agent did not report: the node was free within {done.delay_s:.2f} s."
+    order = "the batch system's signal" if done.how is How.PREEMPTED else "our order"
+    parts = {
+        f"our decision took {done.decision_s:.2f} s": done.decision_s,
+        f"the agent received {order} after {done.cancel_s:.2f} s": done.cancel_s,
+        f"the agent took {done.agent_s:.2f} s to leave": done.agent_s,
+        f"the batch system's epilog took {done.epilog_s:.2f} s": done.epilog_s,
+    }
+    slowest = max(parts, key=parts.__getitem__)
+    return f"{slowest[0].upper()}{slowest[1:]}."

@@ -10,9 +10,12 @@ from collections.abc import Iterable
 
 from bftrainer.daemon.harm import backoff
 from bftrainer.daemon.harm.backoff import BackOff
-from bftrainer.daemon.harm.records import HandOver, HarmRecords, How, Why
-from bftrainer.daemon.harm.slo import (
+from bftrainer.daemon.harm.records import (
+    HandOver,
+    HarmRecords,
+    How,
     Rule,
+    Why,
     delays_s,
     histogram,
     quantile,
@@ -21,7 +24,7 @@ from bftrainer.daemon.harm.slo import (
     worst,
 )
 from bftrainer.model.cluster import EndedBy
-from bftrainer.model.harm import HarmReport, TakenCount, VainCount, WorstCase
+from bftrainer.model.reports import HarmReport, TakenCount, VainCount, WorstCase
 
 WORST_SHOWN = 10
 

@@ -1,19 +1,25 @@
-"""Throughput curves of trainers, and how well they are known.
+"""Throughput curves of trainers: measured with errors, plausible, and how well known. Pure.
 
 The curve is fitted to measurements (``fit``); a user's own curve is used until measurements
 contradict it, then corrected. Called by ``decide.stating`` and ``decide.asking``.
+
+An ``Observation`` follows one generation: committed samples over time, cut into intervals, without
+the first steps after a rescale. Each interval is one observation; ``add`` folds it into the
+statistics of its size, a window in which old ones fade (EWMA). Pure: the time comes in. Called by
+``actuate.costs`` and by the simulator.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
 from bftrainer.decide.throughput.batch_curve import fitted_with_batches
 from bftrainer.decide.throughput.fit import CAUTIOUS, USUAL, Fitted, MeasuredSize, correct, fit
 from bftrainer.decide.throughput.plausibility import FASTEST, LEAP, is_plausible
-from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
+from bftrainer.model.trainer import MeasuredCosts, SizeThroughput, TrainerRecord
 from milp.problem import Curve, Problem
 from milp.worth import curve_at
 
@@ -81,3 +87,102 @@ def is_known(record: TrainerRecord) -> bool:
 
 def _times(curve: Curve, factor: float) -> Curve:
     return replace(curve, samples_per_s=tuple(factor * rate for rate in curve.samples_per_s))
+
+
+SETTLE_S, SETTLE_STEPS = 1.0, 3  # of a new generation, to warm caches and buffers
+OBSERVE_S = 2.0  # one observation; a report comes every half second
+WINDOW = 30.0  # observations this long ago weigh 1/e: a minute of training
+MAX_SIZES = 24  # per trainer; the one measured longest ago is dropped
+USUAL_NOISE = 0.05  # prior relative standard deviation
+USUAL_NOISE_WEIGHT = 2.0  # of the prior, in observations
+CLIP_SD = 4.0  # observations further off (stalls) are clipped
+LEAST_ERROR = 0.003  # lower bound of the error of a mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The start of the current observation of a generation."""
+
+    generation: int
+    size: int
+    step: int
+    samples: int
+    at_s: float
+    is_settled: bool = False
+    batch: int = 0  # global batch, if the trainer admits several
+
+
+def add_sample(
+    watch: Observation, *, generation: int, step: int, samples: int, now_s: float
+) -> tuple[Observation, float | None]:
+    """Process a report; return samples per second when an observation is complete.
+
+    Every member reports, so reports may come twice or late; those change nothing, nor do
+    implausible ones.
+    """
+    if now_s < watch.at_s:  # the clock was set back
+        watch = replace(watch, at_s=now_s, is_settled=False)
+    if generation != watch.generation or samples <= watch.samples or now_s <= watch.at_s:
+        return watch, None
+    span_s = now_s - watch.at_s
+    if samples - watch.samples > FASTEST * span_s:
+        return watch, None
+    here = replace(watch, step=step, samples=samples, at_s=now_s, is_settled=True)
+    if not watch.is_settled:
+        is_settled = span_s >= SETTLE_S and step - watch.step >= SETTLE_STEPS
+        return (here if is_settled else watch), None
+    if span_s < OBSERVE_S:
+        return watch, None
+    return here, (samples - watch.samples) / span_s
+
+
+def add(
+    known: tuple[SizeThroughput, ...],
+    size: int,
+    samples_per_s: float,
+    now_s: float,
+    batch: int = 0,
+) -> tuple[SizeThroughput, ...]:
+    """Fold one observation into the statistics of its size and batch, which stay sorted."""
+    by_size = {(one.size, one.batch): one for one in known}
+    before = by_size.get((size, batch))
+    if before is None:
+        while len(by_size) >= MAX_SIZES:
+            del by_size[min(by_size, key=lambda n: (by_size[n].seen_s, n))]
+        before = SizeThroughput(size=size, batch=batch)
+    by_size[size, batch] = _fold(before, samples_per_s, now_s)
+    return tuple(by_size[n] for n in sorted(by_size))
+
+
+def _fold(before: SizeThroughput, samples_per_s: float, now_s: float) -> SizeThroughput:
+    """Welford's update, after fading the known observations to fit the window."""
+    fade = min(1.0, (WINDOW - 1.0) / before.count) if before.count > 0.0 else 1.0
+    count, m2 = fade * before.count + 1.0, fade * before.m2
+    if before.count >= USUAL_NOISE_WEIGHT + 1.0:
+        reach = CLIP_SD * deviation(before)
+        low, high = before.mean_samples_per_s - reach, before.mean_samples_per_s + reach
+        samples_per_s = min(max(low, samples_per_s), high)
+    off = samples_per_s - before.mean_samples_per_s
+    mean = before.mean_samples_per_s + off / count
+    return replace(
+        before,
+        count=count,
+        mean_samples_per_s=mean,
+        m2=m2 + off * (samples_per_s - mean),
+        seen_s=now_s,
+    )
+
+
+def deviation(known: SizeThroughput) -> float:
+    """Standard deviation of an observation, with a prior for few observations."""
+    usual = USUAL_NOISE * known.mean_samples_per_s
+    squares = known.m2 + USUAL_NOISE_WEIGHT * usual * usual
+    return math.sqrt(squares / (max(0.0, known.count - 1.0) + USUAL_NOISE_WEIGHT))
+
+
+def error_of(known: SizeThroughput) -> float:
+    """Relative standard error of the mean."""
+    if known.count <= 0.0 or known.mean_samples_per_s <= 0.0:
+        return 1.0
+    error = deviation(known) / known.mean_samples_per_s / math.sqrt(known.count)
+    return max(LEAST_ERROR, error)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from bftrainer.elastic import reports
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.parameters import params
+from bftrainer.elastic.trial import params
 
 log = logging.getLogger("bftrainer.elastic")
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import checkpoint, codec, fence
+from bftrainer.elastic import checkpoint, fence
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
@@ -80,7 +80,7 @@ class Saver:
         found = find(self.directory, LAYOUT)
         if found is None:
             return "", 0, 0
-        tree = codec.decode(found.header["structure"], found.tensors)
+        tree = checkpoint.decode(found.header["structure"], found.tensors)
         try:
             put_back(state, tree)
         except (KeyError, RuntimeError, ValueError) as problem:
@@ -89,7 +89,7 @@ class Saver:
         return found.source, int(found.header["step"]), int(found.header["samples"])
 
     def _collect(self, state: Any) -> tuple[dict[str, Any], list[Any]]:
-        structure, tensors = codec.encode(committed(state), "hvd.elastic.State")
+        structure, tensors = checkpoint.encode(committed(state), "hvd.elastic.State")
         step, samples = self._counts.committed
         where = {"step": step, "samples": samples, "reports": self._reports.state_dict()}
         return {"layout": LAYOUT, **where, "structure": structure}, tensors

@@ -17,7 +17,7 @@ import torch
 from bftrainer.elastic.batch import Terms
 from bftrainer.elastic.membership import GenerationInfo
 from bftrainer.elastic.protocol import Commit
-from bftrainer.elastic.run_progress import StepDurations
+from bftrainer.elastic.run_info import StepDurations
 
 
 class Counts:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from bftrainer.elastic.abandonable import Broken
+from bftrainer.elastic.collective import Broken
 from bftrainer.elastic.control import Control, die, key_of
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import WorkerGenerations

@@ -15,13 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import files, parentage
+from bftrainer.elastic import files, trial
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence, claim, path_for, write_whole
-from bftrainer.elastic.files import UnreadableError
+from bftrainer.elastic.files import UnreadableError, patiently
 from bftrainer.elastic.mpi.state import MpiState
-from bftrainer.elastic.patience import patiently
 from bftrainer.elastic.protocol import Saved
 from bftrainer.elastic.reports import NO_REPORTS
 from bftrainer.elastic.writer import telling
@@ -84,7 +83,7 @@ class Disk:
             "counters": {"samples": checkpoint.samples, "is_complete": checkpoint.is_complete},
             "reports": checkpoint.reports,
             "bytes": [len(part) for part in (*checkpoint.arrays, *checkpoint.rows)],
-            **parentage.mark(),
+            **trial.mark(),
         }
         parts = [memoryview(part) for part in (*checkpoint.arrays, *checkpoint.rows)]
         write_whole(path, files.parts_of(header, parts))
@@ -144,7 +143,7 @@ class Disk:
             header = files.read_from(file, allocate)
         n_arrays = len(self._state.arrays)
         # Earlier releases have none, and what another trial reported is not ours.
-        is_own = "reports" in header and not parentage.is_inherited(header)
+        is_own = "reports" in header and not trial.is_inherited(header)
         try:
             return Checkpoint(
                 step=int(header["step"]),

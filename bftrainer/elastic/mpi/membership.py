@@ -15,12 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from bftrainer.elastic.abandonable import GROUP_TIMEOUT_S, AbandonableCall, Broken
+from bftrainer.elastic.collective import GROUP_TIMEOUT_S, AbandonableCall, Broken
 from bftrainer.elastic.control import Control, Key, end_as_loss, key_of
 from bftrainer.elastic.generations import WorkerGenerations
 from bftrainer.elastic.mpi import library
-from bftrainer.elastic.mpi.comm import Comm, GroupBroken
-from bftrainer.elastic.mpi.connection import Union, unite
+from bftrainer.elastic.mpi.comm import Comm, GroupBroken, Union, unite
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
 from bftrainer.elastic.protocol import Commit
 

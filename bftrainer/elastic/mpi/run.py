@@ -21,9 +21,9 @@ from bftrainer.elastic.mpi.membership import Change, MpiMembership
 from bftrainer.elastic.mpi.standalone import Launched
 from bftrainer.elastic.mpi.state import BlockRows, MpiState, RecentCopies
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
-from bftrainer.elastic.parameters import params
 from bftrainer.elastic.protocol import Finished, Warm
-from bftrainer.elastic.run_progress import StepDurations
+from bftrainer.elastic.run_info import StepDurations
+from bftrainer.elastic.trial import params
 
 COPY_S = 1.0  # between two copies of the rows to a neighbour's memory
 

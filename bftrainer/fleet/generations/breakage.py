@@ -1,4 +1,14 @@
-"""Generations that cannot go on: whom to do without, and when that is a failure. No I/O.
+"""Generations that cannot go on, and members that cannot reach each other. Bookkeeping without I/O.
+
+Two nodes are *apart* when the agent of one cannot connect to the other (``trainers.agent.reach``),
+though both reach the daemon. What agents report and the time come in; the nodes that the trainer
+does without go out. Reports are repeated while they hold. One that no longer names a node ends the
+pair at once, the first time; from the second time on it is kept for a while, which doubles, so that
+a cable with a loose contact does not stop the trainer again and again. So is a pair that nobody
+reports on any more.
+
+Only the reporting trainer goes by a report: an agent may run as a user. Used by
+``actuate.worker_set``.
 
 A generation breaks when a member is lost, when a collective fails without a visible cause, and when
 two members cannot reach each other (``actuate.apart``). In the last case it is given up at once and
@@ -9,15 +19,136 @@ without a step between, count as a failure each ``MOST_IN_VAIN`` times, so that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.fields import shortened
+from bftrainer.elastic.node_cover import cover
+from bftrainer.elastic.protocol import Unreachable
 from bftrainer.fleet.generations.members import Forming, Instruction, Worker
-from bftrainer.fleet.generations.reachability import Apart
 from bftrainer.fleet.generations.worker_set import WorkerSet
+
+SILENT_S = 20.0  # a report lasts so long, if no other follows; reports come every 3 s
+HOLD_S = 5.0  # after the second end of a pair
+MOST_S = 600.0
+FADES_S = 120.0  # after its end a pair is forgotten: one cut in two minutes costs little
+MOST_PAIRS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two nodes that are, or were, apart; times of the machine's clock."""
+
+    nodes: tuple[str, str]  # by name
+    since_s: float  # of this time
+    until_s: float  # it counts until then
+    times: int = 1
+
+    @property
+    def both(self) -> frozenset[str]:
+        """The two nodes."""
+        return frozenset(self.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """What is known of a trainer's nodes; each change makes a new one."""
+
+    pairs: tuple[Pair, ...] = ()
+    patience_s: float = 0.0  # pairs count when one is so old
+
+    def heard(self, node: str, others: Collection[str], now_s: float) -> Apart:
+        """Return it after a report: ``node`` cannot reach ``others``, and reaches all else."""
+        named = {frozenset((node, other)) for other in others if other != node}
+        pairs: list[Pair] = []
+        for pair in self.pairs:
+            if now_s > pair.until_s + FADES_S:
+                continue
+            if pair.both in named:
+                named.discard(pair.both)
+                pairs.append(_again(pair, now_s))
+            elif node in pair.nodes and now_s < pair.until_s:
+                pairs.append(_ended(pair, now_s))
+            else:
+                pairs.append(pair)
+        for both in sorted(named, key=sorted):
+            first, second = sorted(both)
+            until_s = now_s + SILENT_S
+            pairs.append(Pair(nodes=(first, second), since_s=now_s, until_s=until_s))
+        return replace(self, pairs=tuple(pairs[-MOST_PAIRS:]))
+
+    def present(self, now_s: float) -> tuple[Pair, ...]:
+        """Return the pairs that count now: all, once one is old enough.
+
+        The younger pairs tell which of the oldest pair's two nodes nobody reaches.
+        """
+        there = tuple(p for p in self.pairs if now_s < p.until_s)
+        return there if any(p.since_s + self.patience_s <= now_s for p in there) else ()
+
+    def left_out(self, now_s: float, order: Sequence[str]) -> frozenset[str]:
+        """Return which of these nodes the trainer does without; the first are kept first."""
+        there = set(order)
+        return cover((p.both for p in self.present(now_s) if there >= p.both), order)
+
+    def barred(self, now_s: float, has: Collection[str]) -> dict[str, float]:
+        """Return the nodes that it must not get, and since when, the machine's clock.
+
+        Those apart from nodes it ``has``; if it has none, the fewest without which all others
+        reach each other.
+        """
+        present, own = self.present(now_s), set(has)
+        out = cover((p.both for p in present), ()) if not own & _nodes(present) else frozenset()
+        found: dict[str, float] = {}
+        for pair in present:
+            for node in (pair.both - own) if pair.both & own else pair.both & out:
+                found[node] = min(pair.since_s, found.get(node, pair.since_s))
+        return dict(sorted(found.items()))
+
+    def sentence(self, now_s: float, without: Iterable[str] = ()) -> str:
+        """Name the pairs, and which nodes the trainer goes on without; "": there are none."""
+        present = self.present(now_s)
+        if not present:
+            return ""
+        said = [f"{a} and {b}" for a, b in (pair.nodes for pair in present[:4])]
+        more = f" (and {len(present) - 4} more pairs)" if len(present) > 4 else ""
+        gone = ", ".join(sorted(without))
+        return (
+            f"BFT-1340: {', '.join(said)}{more} cannot reach each other"
+            f"{f'; it goes on without {gone}' if gone else ''}. Check cables, routes and"
+            " firewalls between them; a node comes back when it can be reached."
+        )
+
+
+def of_agents_there(said: Unreachable, agent_on: Callable[[str], str]) -> Unreachable:
+    """Return a report without nodes that have another agent by now.
+
+    The one that is meant never answers again if its node has come back at another address.
+    """
+    if len(said.agents) != len(said.nodes):
+        return said
+    meant = [(node, agent) for node, agent in zip(said.nodes, said.agents, strict=True)
+             if agent_on(node) in ("", agent)]  # fmt: skip
+    nodes, agents = tuple(node for node, _ in meant), tuple(agent for _, agent in meant)
+    return replace(said, nodes=nodes, agents=agents)
+
+
+def _nodes(pairs: Iterable[Pair]) -> set[str]:
+    return {node for pair in pairs for node in pair.nodes}
+
+
+def _again(pair: Pair, now_s: float) -> Pair:
+    if now_s >= pair.until_s:
+        pair = replace(pair, since_s=now_s, times=pair.times + 1)
+    lasts_s = min(MOST_S, SILENT_S * 2.0 ** min(16, pair.times - 1))
+    return replace(pair, until_s=max(pair.until_s, now_s + lasts_s))
+
+
+def _ended(pair: Pair, now_s: float) -> Pair:
+    hold_s = 0.0 if pair.times == 1 else min(MOST_S, HOLD_S * 2.0 ** min(16, pair.times - 2))
+    return replace(pair, until_s=min(pair.until_s, now_s + hold_s))
+
 
 LOST = "a member was lost"
 INTERRUPTED_PATIENCE_S = 1.0  # wait for the cause of a broken collective

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from bftrainer.fleet.generations.members import NodeOffer
 from bftrainer.fleet.pilots.strays import forget_secrets
-from bftrainer.fleet.wire.agent_config import AgentConfig
-from bftrainer.fleet.wire.endpoint import remember
+from bftrainer.fleet.wire.endpoint import AgentConfig, remember
 from bftrainer.fleet.wire.keys import KeyPair, pair_text, save_pair
 from bftrainer.fleet.wire.messages import Hello, Welcome
 from bftrainer.model.errors import BftError

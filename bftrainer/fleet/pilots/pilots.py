@@ -17,7 +17,7 @@ from pathlib import Path
 from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
 from bftrainer.fleet.logs import SaidOnce
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.records import PilotRecord, PilotState
+from bftrainer.journal.projection import PilotRecord, PilotState
 from bftrainer.model.cluster import Job, JobState, Snapshot
 from bftrainer.model.decision import Claim, PilotView, Release
 from bftrainer.model.errors import BatchSystemError

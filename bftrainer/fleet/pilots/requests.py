@@ -21,7 +21,7 @@ from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.runtimes.base import template_of
 from bftrainer.fleet.wire.keys import KeyPair, generate_pair
 from bftrainer.journal.errors import JournalError
-from bftrainer.journal.records import PilotRecord
+from bftrainer.journal.projection import PilotRecord
 from bftrainer.model.decision import Plan
 from bftrainer.model.errors import BatchSystemError, BftError
 from bftrainer.model.trainer import TrainerRecord

@@ -13,7 +13,7 @@ from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
-from bftrainer.journal.records import pilot_ordinal
+from bftrainer.journal.projection import pilot_ordinal
 from bftrainer.model.cluster import JobState, Snapshot
 
 LOG = logging.getLogger("bftrainer.pilots")

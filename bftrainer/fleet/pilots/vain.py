@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from bftrainer.decide.claims import DID_NOT_CONNECT
 from bftrainer.fleet.pilots.agents import AgentBook
 from bftrainer.fleet.pilots.pilots import PilotBook
-from bftrainer.journal.records import PilotRecord, PilotState
+from bftrainer.journal.projection import PilotRecord, PilotState
 from bftrainer.model.cluster import EndedBy
 from bftrainer.model.trainer import TrainerRecord
 

@@ -1,4 +1,4 @@
-"""The interface of a trainer runtime, and its lookup by name.
+"""The interface of a trainer runtime, its lookup by name, and a worker's configuration.
 
 A runtime turns a trainer's record into the order that starts one of its workers. Called by
 ``bftrainer.fleet``; built in are ``torch``, ``command``, ``horovod`` and ``mpi``.
@@ -8,6 +8,8 @@ Whatever the runtime, a worker speaks ``bftrainer.elastic.protocol`` with the da
 the process is started (a fork of the warm template, or one of our modules, which may run the
 user's program) and what a change of size does to it (``Resize``). See
 docs/design/elastic-runtime.md.
+
+Called by ``bftrainer.fleet``, for the runtime that makes the order.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import enum
 import functools
 from typing import Protocol
 
-from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.checkpoint_gap import LIVES
+from bftrainer.elastic.protocol import BY_DAEMON, TELLS, WorkerConfig
 from bftrainer.fleet.wire.messages import StartWorker
 from bftrainer.model.errors import UsageError
+from bftrainer.model.node_request import asked
 from bftrainer.model.plugins import load_plugin
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 
@@ -98,3 +102,51 @@ def _forks(name: str) -> bool:
         return getattr(load_runtime(name), "forks", True)  # a plug-in may be older than this
     except UsageError:  # no longer installed
         return False
+
+
+def worker_config(
+    record: TrainerRecord,
+    *,
+    worker_id: str,
+    node: str,
+    address: str,
+    incarnation: int,
+    log_path: str,
+) -> WorkerConfig:
+    """Return the configuration of a worker.
+
+    ``address`` is the agent's data-plane address, where the worker listens. The seed is the
+    trainer's: all workers must draw the same permutation of the data in every epoch.
+    """
+    spec = record.spec
+    trial = spec.trial.environment if spec.trial is not None else ()
+    lasted = " ".join(f"{life_s:.1f}" for life_s in record.lives.lasted_s)
+    lives = ((LIVES, lasted),) if lasted else ()
+    return WorkerConfig(
+        trainer_id=record.trainer_id,
+        worker_id=worker_id,
+        node=node,
+        script=spec.script,
+        args=spec.args,
+        cwd=spec.cwd,
+        environment=(
+            *spec.environment,
+            *trial,
+            *((name, BY_DAEMON) for name in TELLS),
+            *lives,
+        ),
+        log_path=log_path,
+        checkpoint_dir=spec.checkpoint_dir,
+        checkpoint_interval_s=spec.checkpoint_interval_s,
+        epochs=spec.epochs,
+        samples=spec.samples,
+        address=address,
+        incarnation=incarnation,
+        seed=0,
+        backend=spec.backend,
+        local_size=spec.workers_per_node,
+        gpus=asked(spec).n_gpus // spec.workers_per_node,
+        preamble=spec.preamble,
+        batch_per_worker=0 if spec.batch is None else spec.batch.per_worker,
+        lr_rule="" if spec.batch is None else spec.batch.lr_rule,
+    )

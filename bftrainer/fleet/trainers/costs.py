@@ -1,17 +1,25 @@
-"""Learns costs and throughput from observed rescales and progress, for the next decision.
+"""Learns costs and throughput from rescales and progress, and limits how often nodes change.
 
 A new measurement replaces a known one only if it differs enough, so that decisions do not oscillate
-with noise. Throughput statistics are kept by size (``bftrainer.decide.throughput.measure``);
+with noise. Throughput statistics are kept by size (``bftrainer.decide.throughput.curves``);
 decisions get a mean when it is first known, when it has moved by more than noise, and when its
 error has halved. Workers' reports are bounded by what their trainer declared or showed before
 (``profile.plausible``).
+
+Complete generations come in; the trainers that have used up the policy's ``rescale_budget``, and
+until when, go out to decisions. Losses, give-backs and shrinks do not count: they are not chosen
+for the trainer, and a plan that moves nodes back and forth shows in the nodes that join. Used by
+``actuate.trainers``.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 
-from bftrainer.decide.throughput.measure import MAX_SIZES, Observation, add, add_sample, error_of
+from bftrainer.decide.throughput.curves import MAX_SIZES, Observation, add, add_sample, error_of
 from bftrainer.decide.throughput.plausibility import is_plausible, most_believed
 from bftrainer.elastic.protocol import Progress
 from bftrainer.fleet.generations.members import Rescaled
@@ -178,3 +186,56 @@ def blend(known: float | None, measured: float) -> float:
     if abs(measured - known) <= NOISE * known:
         return known
     return 0.5 * (known + measured)
+
+
+SPAN_S = 3600.0
+PLANNED = "planned"
+
+
+class RescaleBudget:
+    """Planned rescales that gave a trainer new nodes, within the last hour."""
+
+    def __init__(self, limit: int | None) -> None:
+        """Allow ``limit`` per trainer and hour; None: unlimited."""
+        self.limit = limit
+        self._at_s: dict[str, deque[float]] = {}
+        self._nodes: dict[str, frozenset[str]] = {}
+
+    def on_rescaled(self, trainer_id: str, done: Rescaled, now_s: float) -> None:
+        """A generation is complete."""
+        before, after = self._nodes.get(trainer_id, frozenset()), frozenset(done.nodes)
+        self._nodes[trainer_id] = after
+        has_joined = done.size > done.size_before or bool(before and after - before)
+        if self.limit and done.size_before and done.reason == PLANNED and has_joined:
+            kept = deque(self._at_s.get(trainer_id, ()), self.limit)
+            kept.append(now_s)
+            self._at_s[trainer_id] = kept
+
+    def forget(self, trainer_id: str) -> None:
+        """Drop a trainer that is final."""
+        self._at_s.pop(trainer_id, None)
+        self._nodes.pop(trainer_id, None)
+
+    def used_up(self, now_s: float) -> Mapping[str, float]:
+        """Return the trainers without rescales left, and when each has one again."""
+        limit = self.limit or 0  # None: unlimited
+        last = {i: list(times)[-limit:] for i, times in sorted(self._at_s.items()) if limit}
+        return {
+            trainer_id: times[0] + SPAN_S
+            for trainer_id, times in last.items()
+            # A time in the future: the clock was set back.
+            if len(times) == limit and times[-1] <= now_s < times[0] + SPAN_S
+        }
+
+    def in_words(self, trainer_id: str, now_s: float) -> tuple[str, ...]:
+        """Say that a trainer keeps its nodes for now, if it does."""
+        until_s = self.used_up(now_s).get(trainer_id)
+        if until_s is None:
+            return ()
+        at = time.strftime("%H:%M", time.localtime(until_s))
+        return (
+            (
+                f"It was given other nodes {self.limit} times within an hour (rescale_budget):"
+                f" until {at} it keeps those it has and gets no others."
+            ),
+        )

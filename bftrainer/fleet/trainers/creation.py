@@ -9,10 +9,10 @@ import math
 import secrets
 from dataclasses import dataclass, field
 
-from bftrainer.decide.throughput.measure import Observation
+from bftrainer.decide.throughput.curves import Observation
 from bftrainer.elastic.protocol import Report
+from bftrainer.fleet.generations.breakage import Apart
 from bftrainer.fleet.generations.generation import GenerationMachine
-from bftrainer.fleet.generations.reachability import Apart
 from bftrainer.fleet.generations.rescale_log import KIND, RescaleLog
 from bftrainer.fleet.generations.restart import KILL_MARGIN_S, RestartMachine
 from bftrainer.fleet.generations.stimuli import LimitsSet, WindUp

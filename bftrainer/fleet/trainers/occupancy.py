@@ -15,8 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bftrainer.fleet.trainers.creation import Trainer
-from bftrainer.model.trainer import TrainerRecord, as_decided
-from bftrainer.model.withheld import withheld
+from bftrainer.model.trainer import TrainerRecord, as_decided, withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

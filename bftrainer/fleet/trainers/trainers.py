@@ -14,7 +14,7 @@ from typing import Protocol
 
 from bftrainer.decide.throughput.batch_curve import batches_of
 from bftrainer.elastic import protocol
-from bftrainer.fleet.generations import reachability, stimuli
+from bftrainer.fleet.generations import breakage, stimuli
 from bftrainer.fleet.generations.failures import given_up
 from bftrainer.fleet.generations.generation import mark_of
 from bftrainer.fleet.generations.members import (
@@ -29,10 +29,10 @@ from bftrainer.fleet.generations.members import (
     Tell,
     WorkerFailed,
 )
-from bftrainer.fleet.runtimes.base import load_runtime
-from bftrainer.fleet.runtimes.config import worker_config
+from bftrainer.fleet.runtimes.base import load_runtime, worker_config
 from bftrainer.fleet.trainers import record_updates
 from bftrainer.fleet.trainers.costs import (
+    RescaleBudget,
     learn_leaving,
     learn_progress,
     learn_rescale,
@@ -50,7 +50,6 @@ from bftrainer.fleet.trainers.record_updates import (
     save_grace_s,
 )
 from bftrainer.fleet.trainers.reported_workers import Reports
-from bftrainer.fleet.trainers.rescale_budget import RescaleBudget
 from bftrainer.fleet.trainers.speeds import SpeedBook
 from bftrainer.fleet.trainers.takeover import AdoptingTrainers
 from bftrainer.fleet.trainers.unreachable import Cuts, all_barred
@@ -233,7 +232,7 @@ class TrainerBook(AdoptingTrainers):
         elif isinstance(message, protocol.Reported):
             self._on_reported(trainer, message)
         elif isinstance(message, protocol.Unreachable):
-            message = reachability.of_agents_there(message, self.agent_on)
+            message = breakage.of_agents_there(message, self.agent_on)
         self._handle(trainer, stimuli.WorkerMessage(worker_id=worker_id, message=message))
 
     def on_exit(self, pilot_id: str, worker_id: str, returncode: int, cause: str) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from bftrainer.fleet.wire.dead_paths import come_back_soon
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.messages import (
     MAX_MESSAGE_BYTES,
@@ -27,6 +26,7 @@ from bftrainer.fleet.wire.router import (
     QUEUED_MESSAGES,
     RefusedMessages,
     SocketPump,
+    come_back_soon,
     has_input,
 )
 

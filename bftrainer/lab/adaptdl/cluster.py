@@ -21,8 +21,7 @@ from bftrainer.decide.policies.base import (
     options_of,
 )
 from bftrainer.decide.policy_answer import ask
-from bftrainer.lab.adaptdl.application import most_gpus
-from bftrainer.lab.adaptdl.job import PAUSE_S, Job, estimated_curve
+from bftrainer.lab.adaptdl.job import PAUSE_S, Job, estimated_curve, most_gpus
 from milp.problem import Objective, Problem, ProblemNode, ProblemTrainer
 
 TICK_S = 60

@@ -1,4 +1,8 @@
-"""A job of AdaptDL's cluster: how it progresses on the GPUs it has, second by second.
+"""A job of AdaptDL's cluster and the measured network it trains, second by second.
+
+A placement is the number of GPUs on each node of a job. What was not measured is interpolated as
+in the artifact: linearly over the local batch of the same placement, else linearly over nodes,
+GPUs and local batch (Delaunay), else it is unknown.
 
 Epochs end on whole seconds. A change of placement costs a pause. Its batch is fixed, split among
 its GPUs as the artifact does.
@@ -6,14 +10,181 @@ its GPUs as the artifact does.
 
 from __future__ import annotations
 
+import csv
+import importlib
+import math
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from bftrainer.lab.adaptdl.application import Application, packed, read_rows
+import numpy as np
+
 from bftrainer.model.errors import UsageError
 from milp.problem import Curve
+from milp.tables import FloatArray
+
+EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
+LARGEST_LOCAL = {"yolov3": 8}  # samples per GPU that fit, where fewer than were measured
+ON_ONE_GPU = frozenset({"ncf"})  # networks that train on no more
+MOST_NODES = 16
+ROUNDING = 1e-8  # what a ratio may exceed a whole number by
+
+Placement = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """How long a step takes."""
+
+    step_s: float
+    sync_s: float  # part of it: the gradients' reduction
+
+    def with_accumulation(self, passes: int) -> float:
+        """Seconds of a step with so many passes before the last, which alone reduces."""
+        return self.step_s + (self.step_s - self.sync_s) * passes
+
+
+class Application:
+    """The measurements of one network."""
+
+    def __init__(self, folder: Path, epochs: int) -> None:
+        """Read a folder of traces.
+
+        Raises:
+            UsageError: BFT-3070, a file is missing or unreadable.
+        """
+        self.name, self.epochs = folder.name, epochs
+        try:
+            self._read(folder)
+        except (OSError, KeyError, ValueError, IndexError) as error:
+            raise UsageError(
+                "BFT-3070",
+                f"The traces of {folder.name} in {folder} cannot be read: {error}.",
+                "Set BFTRAINER_DATA to a folder with adaptdl-osdi21/traces of AdaptDL's artifact.",
+            ) from error
+        self.step_time = lru_cache(maxsize=None)(self._step_time)
+
+    def _read(self, folder: Path) -> None:
+        self._validations = {
+            int(path.stem.rpartition("-")[2]): _columns(path)
+            for path in sorted(folder.glob("validation-*.csv"))
+        }
+        self.batches = sorted(self._validations)
+        self.smallest_batch, self.largest_batch = self.batches[0], self.batches[-1]
+        by_place: defaultdict[Placement, list[tuple[float, float, float]]] = defaultdict(list)
+        alike: defaultdict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
+        for row in read_rows(folder / "placements.csv"):
+            placement = tuple(map(int, row["placement"]))
+            local = int(row["local_bsz"])
+            times = float(row["step_time"]), float(row["sync_time"])
+            by_place[placement].append((local, *times))
+            alike[len(placement), sum(placement), local].append(times)
+        self._by_place = {one: np.array(sorted(rows)).T for one, rows in by_place.items()}
+        local_batches = [local for _, _, local in alike]
+        self.smallest_local = min(local_batches)
+        self.largest_local = LARGEST_LOCAL.get(self.name, max(local_batches))
+        points = [(*key, *np.mean(rows, axis=0)) for key, rows in sorted(alike.items())]
+        names = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
+        points += [
+            tuple([float(row[name]) for name in names])
+            for row in read_rows(folder / "scalability.csv")
+        ]
+        self._points = np.array(points, dtype=np.float64)
+        self._between: Any = None  # made when it is needed, which takes a while
+
+    def _step_time(self, placement: Placement, local: int) -> StepTime | None:
+        """Return the times with ``local`` samples per GPU; None: unknown."""
+        turned = (placement[i:] + placement[:i] for i in range(len(placement)))
+        rows = self._by_place.get(min(turned))
+        if rows is not None:
+            x, step, sync = rows
+            if not x[0] <= local <= x[-1]:
+                return None
+            return StepTime(
+                step_s=float(np.interp(local, x, step)), sync_s=float(np.interp(local, x, sync))
+            )
+        if self._between is None:
+            interpolator = _scipy().LinearNDInterpolator
+            self._between = interpolator(self._points[:, :3], self._points[:, 3:])
+        at = [min(len(placement), MOST_NODES), sum(placement), local]
+        step_s, sync_s = self._between(at)[0].tolist()
+        return None if math.isnan(step_s) else StepTime(step_s=step_s, sync_s=sync_s)
+
+    def value(self, column: str, batch: int, epoch: int) -> float:
+        """Return a column of the validations, linear between the batches measured.
+
+        Raises:
+            ValueError: the batch is beyond those measured.
+        """
+        low = max(one for one in self.batches if one <= batch)
+        high = min(one for one in self.batches if one >= batch)
+        a, b = (float(self._validations[one][column][epoch]) for one in (low, high))
+        return a if low == high else ((batch - low) * b + (high - batch) * a) / (high - low)
+
+    def progress(self, epoch: int) -> float:
+        """Return the progress at which an epoch is complete, in samples of the smallest batch."""
+        if epoch == 0:
+            return 0.0
+        return min(float(one["progress"][epoch - 1]) for one in self._validations.values())
+
+    def gain(self, batch: int, epoch: int) -> float:
+        """Return the progress of a step with a global batch."""
+        sqr = self.value("grad_sqr", batch, epoch)
+        var = self.value("grad_var", batch, epoch)
+        return (var + sqr) / (var / (batch / self.smallest_batch) + sqr)
+
+    def split(self, batch: int, n_gpus: int, *, least_passes: int = 0) -> tuple[int, int]:
+        """Return samples per GPU and pass, and passes before the last, of a global batch."""
+        share = math.ceil(batch / n_gpus - ROUNDING)
+        passes = max(least_passes, math.ceil(share / self.largest_local - ROUNDING) - 1)
+        local = math.ceil(share / (passes + 1) - ROUNDING)
+        return min(local, int(self.largest_batch / (n_gpus * (passes + 1)))), passes
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _columns(path: Path) -> dict[str, FloatArray]:
+    rows = read_rows(path)
+    return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+
+
+def _scipy() -> Any:
+    try:
+        return importlib.import_module("scipy.interpolate")
+    except ImportError as error:
+        raise UsageError(
+            "BFT-3071",
+            "AdaptDL's cluster needs scipy to interpolate step times, and it is not installed.",
+            "Install it with pip install 'bftrainer[adaptdl]'.",
+        ) from error
+
+
+def read_applications(folder: Path) -> dict[str, Application]:
+    """Read all networks from ``folder``/traces.
+
+    Raises:
+        UsageError: BFT-3070, a file is missing or unreadable.
+    """
+    return {name: Application(folder / "traces" / name, n) for name, n in EPOCHS.items()}
+
+
+def packed(n_gpus: int, per_node: int) -> Placement:
+    """Return the placement on as few nodes as possible."""
+    full, rest = divmod(n_gpus, per_node)
+    return (*[per_node] * full, *([rest] if rest else []))
+
+
+def most_gpus(application: Application, batch: int) -> int:
+    """Return the most GPUs that a job of a batch can use."""
+    return 1 if application.name in ON_ONE_GPU else max(1, batch // application.smallest_local)
+
 
 PAUSE_S = 30
 

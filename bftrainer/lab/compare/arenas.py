@@ -1,11 +1,11 @@
-"""The arenas: idle nodes of a trace, AdaptDL's cluster, and a whole site."""
+"""The arenas, and every policy in each: idle nodes of a trace, AdaptDL's cluster, a whole site."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -14,10 +14,10 @@ import numpy as np
 from bftrainer.batch.traces import Fragments
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.adaptdl.application import Application, read_applications
 from bftrainer.lab.adaptdl.cluster import Setup
 from bftrainer.lab.adaptdl.cluster import play as play_cluster
-from bftrainer.lab.adaptdl.job import read_jobs
+from bftrainer.lab.adaptdl.job import Application, read_applications, read_jobs
+from bftrainer.lab.parallel import play_each
 from bftrainer.lab.simulator.metrics import jain, static_samples
 from bftrainer.lab.simulator.session import Choices, play
 from bftrainer.lab.simulator.trainers import SimTrainer
@@ -263,3 +263,28 @@ def _score(found: Trained, p_jmax: int) -> Score:
         job_wait_s=found.wait_s,
         job_wait_added=beside_s / without_s - 1.0 if without_s else None,
     )
+
+
+Key = tuple[str, str, int]  # arena, policy, seed
+
+
+def play_all(
+    arenas: Sequence[Arena],
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    processes: int,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> dict[Key, Score]:
+    """Return all scores."""
+    tasks = [
+        (arena.name, policy, seed) for arena in arenas for seed in seeds for policy in policies
+    ]
+    by_name = {arena.name: arena for arena in arenas}
+    play = partial(_play, by_name)
+    return play_each(play, tasks, processes=processes, on_progress=on_progress)
+
+
+def _play(arenas: dict[str, Arena], key: Key) -> Score:
+    name, policy, seed = key
+    return arenas[name].play(policy, seed)

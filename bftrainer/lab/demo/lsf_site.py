@@ -14,8 +14,8 @@ from pathlib import Path
 
 from bftrainer.api.client import Client
 from bftrainer.batch.local.workload import JobWorkload, WorkItem
-from bftrainer.lab.demo.reference import ProcessRun
 from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.lab.demo.trainers import ProcessRun
 from bftrainer.model.cluster import Snapshot
 from lsf_adapters.adapter import LsfBatchSystem, create
 from lsf_adapters.testcluster import LsfConfig, LsfTestCluster, Parameters

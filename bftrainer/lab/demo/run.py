@@ -16,15 +16,24 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bftrainer.api.documents import document
-from bftrainer.lab.demo.journal_facts import JournalFacts, collect
-from bftrainer.lab.demo.laptop import POLICY, laptop_site, scratch_directory
-from bftrainer.lab.demo.reference import References, accuracy_in
-from bftrainer.lab.demo.samples import Use, node_seconds
-from bftrainer.lab.demo.site import DemoSite
-from bftrainer.lab.demo.summary import NEXT, Summary, TrainerResult, account, sentences
-from bftrainer.lab.demo.trainers import DemoTrainer, demo_trainers
-from bftrainer.lab.demo.watch import Watch
-from bftrainer.lab.demo.workload import demo_workload
+from bftrainer.lab.demo.local_site import (
+    POLICY,
+    DemoSite,
+    demo_workload,
+    laptop_site,
+    scratch_directory,
+)
+from bftrainer.lab.demo.summary import (
+    NEXT,
+    JournalFacts,
+    Summary,
+    TrainerResult,
+    account,
+    collect,
+    sentences,
+)
+from bftrainer.lab.demo.trainers import DemoTrainer, References, accuracy_in, demo_trainers
+from bftrainer.lab.demo.watch import Use, Watch, node_seconds
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerState
 

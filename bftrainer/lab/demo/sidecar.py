@@ -19,7 +19,7 @@ from pathlib import Path
 from bftrainer.api.client import Client
 from bftrainer.batch import process
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.records import JournalEntry
+from bftrainer.journal.projection import JournalEntry
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.views import StatusView
 

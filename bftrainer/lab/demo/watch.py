@@ -1,11 +1,117 @@
-"""Polls the cluster and the daemon, and keeps what they said."""
+"""Watches the demonstration: polls cluster and daemon, samples node use, shows a page.
+
+The snapshots are the demonstration's own, so that offered and harvested time is not measured by
+the daemon, which is being judged. ``watch`` takes them, ``summary`` and ``picture`` read them.
+"""
 
 from __future__ import annotations
 
+import enum
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from bftrainer.lab.demo.samples import Timeline
-from bftrainer.lab.demo.site import DemoSite
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bftrainer.lab.demo.local_site import DemoSite
+from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.model.views import TrainerView
+
+
+class Use(enum.StrEnum):
+    """The use of a node at an instant; all but the first two count as offered."""
+
+    ORDINARY = "ordinary"  # somebody else's job is on it
+    AWAY = "away"  # down, drained, reserved or unknown
+    TRAINING = "training"  # a member of a trainer's generation
+    STARTING = "starting"  # held, and its worker is on its way in
+    HELD = "held"  # held without a worker: just come, or leaving
+    FREE = "free"  # idle and not ours
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether the node is idle as far as ordinary jobs go."""
+        return self not in (Use.ORDINARY, Use.AWAY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of time in which a node did the same thing."""
+
+    node: str
+    use: Use
+    trainer_id: str = ""
+    start_s: float
+    end_s: float
+
+    @property
+    def length_s(self) -> float:
+        """How long it lasted."""
+        return self.end_s - self.start_s
+
+
+class Timeline:
+    """What every node did, from the first sample to the last; each holds until the next."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[Span]] = {}
+
+    def add(self, snapshot: Snapshot, trainers: Sequence[TrainerView]) -> None:
+        """Take a sample, unless the batch system did not say."""
+        if snapshot.nodes is None or snapshot.jobs is None:
+            return
+        on_node = {
+            node: job
+            for job in sorted(snapshot.jobs, key=lambda j: j.is_ordinary)  # ordinary jobs win
+            if job.state in (JobState.RUNNING, JobState.COMPLETING)
+            for node in job.nodes
+        }
+        member = {n: t.record.trainer_id for t in trainers for n in t.observed_nodes}
+        joining = {n: t.record.trainer_id for t in trainers for n in t.requested_nodes}
+        now_s = snapshot.taken_at_s
+        for node in snapshot.nodes:
+            row = self._rows.setdefault(node.name, [])
+            use, trainer_id = _use(node, on_node.get(node.name), member, joining)
+            if row:
+                row[-1] = replace(row[-1], end_s=now_s)
+            if not row or (row[-1].use, row[-1].trainer_id) != (use, trainer_id):
+                row.append(
+                    Span(node=node.name, use=use, trainer_id=trainer_id, start_s=now_s, end_s=now_s)
+                )
+
+    def now(self) -> tuple[Span, ...]:
+        """Return the last span of every node."""
+        return tuple(row[-1] for row in self._rows.values())
+
+    def spans(self) -> tuple[Span, ...]:
+        """Return all spans, by node and by time."""
+        return tuple(span for row in self._rows.values() for span in row)
+
+
+def _use(
+    node: Node, job: Job | None, member: Mapping[str, str], joining: Mapping[str, str]
+) -> tuple[Use, str]:
+    """Return what a node does and for which trainer."""
+    name = node.name
+    if job is not None and job.is_ordinary:
+        return Use.ORDINARY, ""
+    if job is not None:
+        if name in member:
+            return Use.TRAINING, member[name]
+        return (Use.STARTING, joining[name]) if name in joining else (Use.HELD, "")
+    if node.state in (NodeState.IDLE, NodeState.PLANNED):
+        return Use.FREE, ""
+    # Occupied by something that is not in the queue (any more): nothing we could use.
+    is_busy = node.state in (NodeState.ALLOCATED, NodeState.COMPLETING)
+    return (Use.ORDINARY if is_busy else Use.AWAY), ""
+
+
+def node_seconds(of: Sequence[Span], *uses: Use) -> float:
+    """Add up the spans of the given uses."""
+    return sum(span.length_s for span in of if span.use in uses)
 
 
 class Watch:
@@ -32,3 +138,77 @@ class Watch:
         """Whether every trainer has ended."""
         states = [view.record.state for view in self.status.trainers]
         return bool(states) and all(state.is_final for state in states)
+
+
+TRAINER_STYLES = ("dodger_blue1", "orange1", "green3")
+_OTHER_STYLES = {Use.ORDINARY: "grey58", Use.AWAY: "red"}
+
+
+def line(watch: Watch) -> str:
+    """Return it in one line, for logs and pipes."""
+    names = _names(watch)
+    nodes = " ".join(f"{n.node}={_what(n, names)}" for n in watch.timeline.now())
+    sizes = " ".join(
+        f"{t.record.spec.name}:{len(t.observed_nodes)}@{t.record.progress.epoch}"
+        for t in watch.status.trainers
+    )
+    return f"{watch.elapsed_s:5.1f} s  {nodes}  |  {sizes}  |  {_counters(watch)}"
+
+
+def page(watch: Watch) -> RenderableType:
+    """Return everything at a glance."""
+    names = _names(watch)
+    styles = dict(zip(names, TRAINER_STYLES, strict=False))
+    nodes = _table("NODE", "NOW")
+    for node in watch.timeline.now():
+        style = styles.get(node.trainer_id, _OTHER_STYLES.get(node.use, "dim"))
+        is_faint = node.use is Use.STARTING
+        nodes.add_row(node.node, Text(_what(node, names), style=f"dim {style}" * is_faint or style))
+    trainers = _table("TRAINER", "STATE", "NODES", "EPOCH", "SAMPLES/S", "RESCALES")
+    for style, view in zip(TRAINER_STYLES, watch.status.trainers, strict=False):
+        trainers.add_row(Text(view.record.spec.name, style=style), *_cells(view))
+    head = Text(f"bftrainer demo, {watch.elapsed_s:.0f} s", style="bold")
+    return Group(head, nodes, trainers, Text(_counters(watch)))
+
+
+def _names(watch: Watch) -> dict[str, str]:
+    return {t.record.trainer_id: t.record.spec.name for t in watch.status.trainers}
+
+
+def _what(node: Span, names: dict[str, str]) -> str:
+    name = names.get(node.trainer_id, "")
+    match node.use:
+        case Use.TRAINING:
+            return name
+        case Use.STARTING:
+            return f"{name}(starting)"
+        case Use.ORDINARY:
+            return "job"
+        case use:
+            return use.value
+
+
+def _cells(view: TrainerView) -> tuple[str, ...]:
+    record = view.record
+    return (
+        record.state.value,
+        str(len(view.observed_nodes)),
+        f"{record.progress.epoch}/{record.spec.epochs}",
+        f"{record.progress.samples_per_s:.0f}",
+        str(record.rescales),
+    )
+
+
+def _counters(watch: Watch) -> str:
+    status = watch.status
+    return (
+        f"rescales {status.rescales}  given back {status.give_backs}  "
+        f"preempted {status.preemptions}"
+    )
+
+
+def _table(*headers: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in headers:
+        table.add_column(header, min_width=len(header))
+    return table

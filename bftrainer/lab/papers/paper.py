@@ -1,4 +1,4 @@
-"""The parts of a paper's reproduction; papers are found by their folder.
+"""The parts of a paper's reproduction; papers are found by their folder, replays played.
 
 A ``Paper`` chooses a scenario (what is replayed), and names its results. A result says which
 replays it needs and computes its findings from their records. Replays are asked for by value, so
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from bftrainer.lab import papers
 from bftrainer.lab.papers.findings import Reproduced
+from bftrainer.lab.parallel import play_each
 from bftrainer.model.errors import UsageError
 
 Records = Mapping[Any, Any]  # replay -> what it left
@@ -114,3 +116,53 @@ def load(name: str) -> Paper:
     if not isinstance(paper, Paper):
         raise TypeError(f"{papers.__name__}.{name}.paper:PAPER is not a Paper")
     return paper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """A paper's evaluation, repeated."""
+
+    paper: Paper
+    scenario: Scenario
+    extent: Extent
+    results: tuple[Result, ...]
+    findings: Mapping[str, Reproduced]  # by result_id; none for a result that is missing
+
+
+def reproduce(
+    paper: Paper,
+    scenario: Scenario,
+    extent: Extent,
+    results: Sequence[Result],
+    *,
+    processes: int,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> Reproduction:
+    """Play what the results need, each replay once, and compute their findings."""
+    runs = {run for result in results for run in result.runs(extent)}
+    records = play_all(paper, scenario, runs, processes=processes, on_progress=on_progress)
+    return Reproduction(
+        paper=paper,
+        scenario=scenario,
+        extent=extent,
+        results=tuple(results),
+        findings={
+            result.result_id: result.find(records, extent)
+            for result in results
+            if result.find is not None
+        },
+    )
+
+
+def play_all(
+    paper: Paper,
+    scenario: Scenario,
+    runs: Iterable[Hashable],
+    *,
+    processes: int,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> Records:
+    """Play each replay once; the records do not depend on the number of processes."""
+    todo = sorted(set(runs), key=paper.cost)  # the longest first
+    play = partial(paper.play, scenario)
+    return play_each(play, todo, processes=processes, on_progress=on_progress)

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bftrainer.batch.traces.errors import unreadable
+from bftrainer.batch.traces.text import unreadable
 from bftrainer.lab.papers.findings import Chart, Line
-from bftrainer.lab.papers.paper import Result
-from bftrainer.lab.papers.reproduction import Reproduction
+from bftrainer.lab.papers.paper import Reproduction, Result
 from bftrainer.study.plots.style import new_canvas
 
 SCHEMA = "bftrainer/reproduction/1"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer import __version__
-from bftrainer.batch.traces.errors import unreadable
+from bftrainer.batch.traces.text import unreadable
 from bftrainer.lab.report.figures import FIGURES, Figure
 from bftrainer.lab.report.tables import WORDS, Setup, check_place, label_of, shown_value
 from bftrainer.lab.simulator.session import ReplayRun

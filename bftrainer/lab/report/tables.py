@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from bftrainer.batch.traces.errors import unreadable
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments, Times
+from bftrainer.batch.traces.text import unreadable
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.history import RunningSums
 from bftrainer.lab.simulator.metrics import Metrics, static_outcome

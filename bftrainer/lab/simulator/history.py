@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bftrainer.lab.simulator.tally import Tally
-from bftrainer.lab.simulator.trainers import SimTrainer
+from bftrainer.lab.simulator.trainers import SimTrainer, Tally
 
 MAX_NOTES = 2000  # of a replay: more than a figure can show
 

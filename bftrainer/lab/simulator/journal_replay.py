@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 from bftrainer.decide.isolation import decide_surely
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.journal.records import JournalEntry
+from bftrainer.journal.projection import JournalEntry
 from bftrainer.model.canonical import digest
 from bftrainer.model.decision import DecisionRecord, Plan
 

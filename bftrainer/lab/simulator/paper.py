@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from bftrainer.lab.simulator.tally import Tally
-from bftrainer.lab.simulator.trainers import SimTrainer
+from bftrainer.lab.simulator.trainers import SimTrainer, Tally
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import PilotView, Plan
 from bftrainer.model.trainer import MeasuredCosts

@@ -14,10 +14,8 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bftrainer.lab.simulator.costs import PhysicalCosts
-from bftrainer.lab.simulator.stragglers import SlowNodes
-from bftrainer.lab.simulator.tally import Tally
-from bftrainer.lab.simulator.trainers import SimTrainer
+from bftrainer.lab.simulator.costs import PhysicalCosts, SlowNodes
+from bftrainer.lab.simulator.trainers import SimTrainer, Tally
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import PilotView, Plan, Replacing
 from bftrainer.model.trainer import MeasuredCosts

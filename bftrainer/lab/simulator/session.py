@@ -11,15 +11,13 @@ from functools import partial
 
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.simulator.costs import PhysicalCosts
+from bftrainer.lab.simulator.costs import Injection, PhysicalCosts, SlowNodes, draw
 from bftrainer.lab.simulator.history import History, Recorder
 from bftrainer.lab.simulator.metrics import Metrics, measure
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.physical import PhysicalModel
 from bftrainer.lab.simulator.replay import Outcome, Replay, TrainerModel
-from bftrainer.lab.simulator.stragglers import Injection, SlowNodes, draw
-from bftrainer.lab.simulator.tally import Tally
-from bftrainer.lab.simulator.trainers import SimTrainer
+from bftrainer.lab.simulator.trainers import SimTrainer, Tally
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionInput, Plan, Settings
 from bftrainer.model.fairness import Limits

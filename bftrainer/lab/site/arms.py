@@ -1,26 +1,69 @@
-"""One run: a machine, its jobs, somebody beside it or nobody, and what came of it.
+"""Arms of an experiment on the simulated site, each from the same stage.
+
+Two schedules that differ by one start are soon different altogether: the phase of backfill alone
+changes the mean wait of hours by a tenth and more. So what bftrainer adds is measured block by
+block: each begins with a copy of the machine beside bftrainer, in which it is not, and both run on
+to the end of the block.
 
 Called by ``grid`` and ``scenarios`` in worker processes. The same jobs come to all arms.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from bftrainer.lab.site.backfill import Backfill
-from bftrainer.lab.site.fork import alone, waiting_s
 from bftrainer.lab.site.jobs import Job, JobSpec
 from bftrainer.lab.site.machine import Machine, Maintenance, SlurmSettings
-from bftrainer.lab.site.main_scheduler import MainScheduler
 from bftrainer.lab.site.oracle import Oracle, idle_spans
 from bftrainer.lab.site.preemptable import PreemptableUsers
+from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 
 if TYPE_CHECKING:
     from bftrainer.lab.site.sidecar import Sidecar
+
+
+def alone(machine: Machine, backfill: Backfill) -> Machine:
+    """Copy a machine, without its neighbour and the neighbour's jobs."""
+    neighbour, know, kept = machine.neighbour, backfill.know, machine.events
+    machine.neighbour, backfill.know = None, tuple_of_nobody
+    own = [event for event in kept if _owner(event[2]) is not neighbour]
+    machine.events = sorted(own, key=itemgetter(0, 1))  # a heap with holes is none
+    try:
+        twin = copy.deepcopy(machine)
+    finally:
+        machine.neighbour, backfill.know, machine.events = neighbour, know, kept
+    for mine in list(twin.preemptable.values()):
+        twin.cancel_preemptable(mine)
+    return twin
+
+
+def tuple_of_nobody() -> type[tuple[Job, ...]]:
+    """Nobody is known of."""
+    return tuple
+
+
+def waiting_s(machine: Machine, from_s: float, to_s: float) -> float:
+    """Return how long all jobs together waited in a span that is over."""
+    total_s = 0.0
+    for job in machine.jobs:
+        if job.spec.submit_s < to_s and job.is_eligible and not job.is_refused:
+            start_s = to_s if job.start_s is None else min(job.start_s, to_s)
+            total_s += max(0.0, start_s - max(job.spec.submit_s, from_s))
+    return total_s
+
+
+def _owner(action: object) -> object:
+    if isinstance(action, partial):
+        action = action.func
+    return getattr(action, "__self__", None)
+
 
 BLOCK_S, BLOCK_CYCLES = 1200.0, 10
 Arm = Literal["without", "bftrainer", "preemptable"]

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bftrainer.lab.site import swf
+from bftrainer.lab.site import workload
 from bftrainer.lab.site.arms import Stage
 from bftrainer.lab.site.jobs import JobSpec
 from bftrainer.lab.site.machine import Maintenance, SlurmSettings
@@ -67,7 +67,7 @@ class Cell:
 
     def _jobs(self, seed: int, span_s: float) -> tuple[JobSpec, ...]:
         if self.log:
-            return swf.read(self.log, n_nodes=self.n_nodes, load=self.load, span_s=span_s)
+            return workload.read(self.log, n_nodes=self.n_nodes, load=self.load, span_s=span_s)
         return generate(Demand(n_nodes=self.n_nodes, span_s=span_s, load=self.load, seed=seed))
 
 

@@ -23,9 +23,8 @@ from bftrainer.batch.announcer import STAND_IN, UNSEEN_S, Announcement
 from bftrainer.daemon.poller import rules_of
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.site.jobs import Job
+from bftrainer.lab.site.jobs import Job, NodeSet, positions
 from bftrainer.lab.site.machine import Machine
-from bftrainer.lab.site.nodesets import NodeSet, positions
 from bftrainer.site.policy import model as policy_model
 
 EPOCH_S = 1_700_000_040.0  # of the begin of a run: a whole minute

@@ -16,8 +16,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
-from bftrainer.lab.site.jobs import Job, JobSpec, Preemptable
-from bftrainer.lab.site.nodesets import NodeSet, lowest, neighbours
+from bftrainer.lab.site.jobs import Job, JobSpec, NodeSet, Preemptable, lowest, neighbours
 from bftrainer.lab.site.timeline import Timeline
 
 

@@ -12,10 +12,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from bftrainer.lab.site.backfill import Opening
-from bftrainer.lab.site.jobs import Job
+from bftrainer.lab.site.jobs import Job, positions
 from bftrainer.lab.site.machine import Maintenance
-from bftrainer.lab.site.nodesets import positions
+from bftrainer.lab.site.scheduler import Opening
 
 TICK_S = 2.0  # from a submission to the main scheduler's pass, in the mean
 SHORTEST_S = 60.0  # limit that Slurm knows

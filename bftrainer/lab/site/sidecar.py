@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from bftrainer.lab.site.backfill import queue_of, startable
 from bftrainer.lab.site.core import UNSHOWN_S, Core, Orders, Pilot
-from bftrainer.lab.site.jobs import Job, Preemptable
+from bftrainer.lab.site.jobs import Job, NodeSet, Preemptable
 from bftrainer.lab.site.machine import Machine
-from bftrainer.lab.site.nodesets import NodeSet
+from bftrainer.lab.site.scheduler import queue_of, startable
 from bftrainer.lab.site.timeline import Timeline
 
 HEARD_S, LOOK_S, LEAVE_S, ORDER_S = 0.02, 0.1, 0.05, 0.05

@@ -14,7 +14,7 @@ import math
 from bisect import bisect_right, insort
 from collections.abc import Iterable
 
-from bftrainer.lab.site.nodesets import NodeSet
+from bftrainer.lab.site.jobs import NodeSet
 
 FIRST_SPAN_S = 30.0
 Gap = tuple[float, float, NodeSet]  # free from, until, which nodes

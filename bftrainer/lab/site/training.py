@@ -14,14 +14,12 @@ from typing import Any
 
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.paper import PaperModel
-from bftrainer.lab.simulator.tally import Tally
-from bftrainer.lab.simulator.trainers import SimTrainer, make_trainer
+from bftrainer.lab.simulator.trainers import SimTrainer, Tally, make_trainer
 from bftrainer.lab.site.arms import Stage, mean_wait_s, run_blocks
-from bftrainer.lab.site.backfill import Backfill
 from bftrainer.lab.site.core import EPOCH_S, Core
 from bftrainer.lab.site.machine import Machine
-from bftrainer.lab.site.main_scheduler import MainScheduler
 from bftrainer.lab.site.oracle import idle_spans
+from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 from bftrainer.lab.site.sidecar import Sidecar
 from bftrainer.lab.workloads.submission import Submission
 

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-WORK = "milp.reference.request:answer_request"
+WORK = "milp.reference.guard:answer_request"
 OUT_OF_MEMORY = 3
 CPU_GRACE_S = 5
 

@@ -1,6 +1,6 @@
 """Runs a solver as a child process with limits, and keeps the problem of a failure.
 
-A request of ``milp.reference.request`` comes in, a RunnerReport goes out; never an
+A request of ``milp.reference.guard`` comes in, a RunnerReport goes out; never an
 exception for what the child does. Handed to ``milp.reference.guard.solve_limited``.
 
 A Problem and a solver's name come in, a LimitedAnswer goes out. On failure the problem
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bftrainer.batch import process
-from bftrainer.elastic.scratch import own_name
+from bftrainer.elastic.worker_keeper import own_name
 from bftrainer.lab.solvers.child import OUT_OF_MEMORY, WORK
 from milp.codec import canonical_json, problem_hash, problem_to_dict
 from milp.problem import Problem

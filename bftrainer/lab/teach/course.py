@@ -18,13 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy, options_of
-from bftrainer.decide.policies.dl2 import WINDOW, Best, Dl2Policy
+from bftrainer.decide.policies.dl2 import FEATURES, WINDOW, Best, Dl2Policy
 from bftrainer.decide.policies.dl2_network import Array, Mask, Network, fresh, probabilities
-from bftrainer.decide.policies.dl2_rows import FEATURES
 from bftrainer.lab.teach.episodes import Episode, Played, draw, play
-from bftrainer.lab.teach.journal import read
 from bftrainer.lab.teach.learner import Adam, Step, batch_of, improve, warm_up
-from bftrainer.lab.teach.lessons import Watched
+from bftrainer.lab.teach.lessons import Watched, read
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
 
 ROLLOUTS = 4

@@ -14,7 +14,7 @@ from bftrainer.decide.policies.dl2_network import Array
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.replay import Replay
 from bftrainer.lab.simulator.session import Choices, settings_of
-from bftrainer.lab.simulator.tally import Tally
+from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.lab.workloads.builders import diverse
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionInput, Plan

@@ -17,15 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from bftrainer.batch.local.workload import JobWorkload, WorkItem
-from bftrainer.lab.demo.journal_facts import collect
-from bftrainer.lab.demo.laptop import laptop_site, scratch_directory
-from bftrainer.lab.demo.local_site import LocalSite
-from bftrainer.lab.demo.samples import Use
-from bftrainer.lab.demo.watch import Watch
-from bftrainer.lab.tryout import baseline
-from bftrainer.lab.tryout.baseline import Comparison, Outcome
+from bftrainer.lab.demo.local_site import LocalSite, laptop_site, scratch_directory
+from bftrainer.lab.demo.summary import collect
+from bftrainer.lab.demo.watch import Use, Watch
+from bftrainer.lab.tryout import report as baseline
 from bftrainer.lab.tryout.records import Records, epochs, has_committed, losses, newest, speeds
-from bftrainer.lab.tryout.report import Kill, TryReport, as_text, wrong
+from bftrainer.lab.tryout.report import Comparison, Kill, Outcome, TryReport, as_text, wrong
 from bftrainer.model.columns import shown
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState, with_place
 

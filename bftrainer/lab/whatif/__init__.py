@@ -7,8 +7,8 @@ docs/howto/choose-settings.md.
 
 from __future__ import annotations
 
-from bftrainer.lab.whatif.assumptions import Assumptions
 from bftrainer.lab.whatif.document import as_document
+from bftrainer.lab.whatif.replays import Assumptions
 from bftrainer.lab.whatif.study import Study, study
 
 __all__ = ["Assumptions", "Study", "as_document", "study"]

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bftrainer.lab.whatif.assumptions import NODES_PER_TRAINER, Assumptions
-from bftrainer.lab.whatif.estimate import Estimate
+from bftrainer.lab.whatif.replays import NODES_PER_TRAINER, Assumptions, Estimate
 
 P_JMAX_WORTH = 0.01  # a larger P_jmax slows every trainer: it must gain this much U
 AS_GOOD = 0.002  # of U: smaller differences do not matter

@@ -1,25 +1,137 @@
-"""Replays stretches of a trace with given settings, each only once, side by side.
+"""Replays stretches of a trace under stated assumptions, and estimates figures from them.
+
+A year of a large machine cannot be replayed twenty times in a minute. How much is
+replayed follows from the trace and a seed, never from the speed of this machine, so
+that the same question has the same answer everywhere.
 
 Returns the result of a setting for each stretch, in the same order, so that ``study`` can compare
 settings stretch by stretch. How many processes play makes no difference to it.
+
+The interval is a percentile bootstrap over the stretches (B. Efron, R. Tibshirani, An
+Introduction to the Bootstrap, 1993): stretches are drawn again with replacement, all
+figures of one drawing from the same stretches. It says how much the choice and the
+chances of these stretches matter, not whether the assumptions hold.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
-from bftrainer.batch.traces.fragments import Fragments
-from bftrainer.batch.traces.idle import held_down
+import numpy as np
+from numpy.typing import NDArray
+
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments
+from bftrainer.batch.traces.statistics import held_down
 from bftrainer.lab.parallel import play_each
-from bftrainer.lab.simulator.costs import PhysicalCosts
+from bftrainer.lab.simulator.costs import MEASURED, PhysicalCosts
 from bftrainer.lab.simulator.session import Choices, play
-from bftrainer.lab.whatif.assumptions import Assumptions
-from bftrainer.lab.whatif.samples import Stretch
-from bftrainer.lab.workloads.builders import hpo
+from bftrainer.lab.workloads.builders import NETWORKS, SAMPLES, Network, hpo
 from bftrainer.lab.workloads.submission import TrainerWorkload
+from milp.problem import Curve
+
+MOST_EQ_NODES = 64.0  # of a replay; a part of the nodes represents a larger pool
+SHORTEST_S = 2 * HOUR_S  # of a stretch, because no trainer runs at its start
+LONGEST_S = 24 * HOUR_S
+ENOUGH = 8  # stretches for a good interval, if the trace is long enough
+FEWEST = 4  # stretches for any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A span of time; both None: the whole trace."""
+
+    start_s: float | None = None
+    length_s: float | None = None
+
+    def of(self, trace: Fragments) -> Fragments:
+        """Return this part of a trace."""
+        if self.start_s is None or self.length_s is None:
+            return trace
+        return trace.restrict(start_s=self.start_s, hours=self.length_s / HOUR_S)
+
+
+def some_nodes(trace: Fragments, seed: int) -> tuple[Fragments, float]:
+    """Return neighbouring nodes with a pool of a replayable size, and their share of it.
+
+    Neighbours, because nodes of one job come free together.
+    """
+    whole = trace.node_seconds()
+    if trace.equivalent_nodes() <= MOST_EQ_NODES:
+        return trace, 1.0
+    count = math.ceil(len(trace.names) * MOST_EQ_NODES / trace.equivalent_nodes())
+    chance = random.Random(seed)  # noqa: S311 - a sample, reproducible by its seed
+    first = chance.randrange(len(trace.names) - count + 1)
+    part = trace.restrict(slice(first, first + count))
+    return part, part.node_seconds() / whole
+
+
+def stretches(
+    trace: Fragments, *, events_each: float, events: float, seed: int
+) -> tuple[Stretch, ...]:
+    """Return stretches of equal length, spread over the trace, with about so many events.
+
+    Args:
+        trace: to be replayed.
+        events_each: in one stretch, within the limits of its length.
+        events: in all of them together.
+        seed: of the choice; one stretch is drawn from each of equally long parts, so that
+            no hour of the day and no end of the trace is preferred.
+    """
+    per_s = len(trace.pool_changes()) / trace.duration_s
+    wanted_s = max(SHORTEST_S, min(events_each / per_s, LONGEST_S, trace.duration_s / ENOUGH))
+    n_all = int(trace.duration_s // wanted_s)
+    if n_all < 2:
+        return (Stretch(),)
+    length_s = math.floor(trace.duration_s / n_all)
+    n = min(n_all, max(FEWEST, round(events / (per_s * length_s))))
+    chance = random.Random(seed)  # noqa: S311 - a sample, reproducible by its seed
+    edges = [k * n_all // n for k in range(n + 1)]
+    chosen = [chance.randrange(a, b) for a, b in pairwise(edges)]
+    return tuple(
+        Stretch(start_s=trace.span_s[0] + k * length_s, length_s=float(length_s)) for k in chosen
+    )
+
+
+T_FWD_S = (10.0, 60.0, 120.0, 300.0, 1200.0)
+HOLD_DOWN_S = (0.0, 10.0, 30.0, 60.0, 120.0)
+NODES_PER_TRAINER = (16, 8, 4, 2)  # P_jmax is tried at N_eq divided by these
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """Trainers, costs and the values to try; a tuple of one value is not varied."""
+
+    policies: tuple[str, ...] = ("milp",)  # the first one is used for the settings
+    costs: PhysicalCosts = field(default_factory=lambda: MEASURED)
+    network: Network = field(default_factory=lambda: NETWORKS["shufflenet"])
+    samples: float = SAMPLES  # per trainer; another one always waits
+    n_min: int = 1
+    n_max: int = 64
+    t_fwd_s: tuple[float, ...] = T_FWD_S
+    p_jmax: tuple[int, ...] = ()  # empty: follows from N_eq
+    hold_down_s: tuple[float, ...] = HOLD_DOWN_S
+    n_nodes: int | None = None  # of the machine; None: those the trace names
+    poll_interval_s: float = 1.0  # turns the hold-down time into idle_confirmations
+    seed: int = 1
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return the assumptions in words."""
+        return (
+            (
+                f"There is always a trainer waiting: {self.network.name} (Table 2 of the BFTrainer "
+                f"paper), {self.samples:,.0f} samples each, {self.n_min} to {self.n_max} nodes."
+            ),
+            f"Costs: {self.costs}.",
+            "All nodes are alike, and every trainer may use every node.",
+            "Ordinary jobs run as they did; nodes come back to them when the trace says so.",
+            "No node is kept in reserve; a pilot's time limit never strikes.",
+            "The future of a gap is not known: no node is left alone for a gap that is too short.",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,4 +267,92 @@ def endless(trace: Fragments, setting: ReplaySetting, given: Assumptions) -> Tra
     return dataclasses.replace(
         made,
         submissions=tuple(dataclasses.replace(s, n_min=given.n_min) for s in made.submissions),
+    )
+
+
+Values = NDArray[np.float64]
+DRAWINGS = 2000
+TAILS = (0.025, 0.975)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A figure and its 95% interval; None if there are too few stretches."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Sums over stretches, one entry per resample."""
+
+    seconds: Values
+    offered_node_s: Values
+    harvested_node_s: Values
+    samples: Values
+
+
+def estimate(figure: Callable[..., Values], *plays: Sequence[Played], seed: int) -> Estimate:
+    """Return a figure of one setting, or of several on the same stretches.
+
+    Args:
+        figure: from the ``Sums`` of each setting to values.
+        plays: what the stretches gave under each setting, in the same order.
+        seed: of the drawings.
+    """
+    n = len(plays[0])
+    value = point(figure, *plays)
+    if n < FEWEST:
+        return Estimate(value=value)
+    chance = np.random.Generator(np.random.PCG64(seed))
+    weights = chance.multinomial(n, np.full(n, 1.0 / n), size=DRAWINGS).astype(np.float64)
+    low, high = np.quantile(figure(*(_sums(p, weights) for p in plays)), TAILS)
+    return Estimate(value=value, low=float(low), high=float(high))
+
+
+def point(figure: Callable[..., Values], *plays: Sequence[Played]) -> float:
+    """Return the figure of all stretches together."""
+    return float(figure(*(_sums(p, np.ones((1, len(p)))) for p in plays))[0])
+
+
+def _sums(played: Sequence[Played], weights: Values) -> Sums:
+    def total(name: str) -> Values:
+        column: Values = weights @ np.array([getattr(p, name) for p in played])
+        return column
+
+    return Sums(**{name: total(name) for name in Played.__slots__})
+
+
+def utilization(sums: Sums, *, curve: Curve, p_jmax: int) -> Values:
+    """Return U = A_e / A_s (eqs. 17-19), A_s with the full N_eq of these stretches."""
+    share = sums.offered_node_s / sums.seconds / p_jmax
+    rate = np.interp(share, (0, *curve.sizes), (0.0, *curve.samples_per_s))
+    static: Values = rate * p_jmax * sums.seconds
+    return sums.samples / np.where(static > 0, static, np.inf)
+
+
+def harvested_share(sums: Sums) -> Values:
+    """Return the part of the idle node-time in which a trainer trained."""
+    offered = np.where(sums.offered_node_s > 0, sums.offered_node_s, np.inf)
+    return sums.harvested_node_s / offered
+
+
+def lost_share_per_second(base: Sums, dearer: Sums, *, step_s: float) -> Values:
+    """Return the share of the samples that each additional second costs.
+
+    Not of the node-time: with dear pauses the decision moves fewer nodes, so that more of
+    them train, at sizes that are worth less.
+    """
+    before = np.where(base.samples > 0, base.samples, np.inf)
+    return (base.samples - dearer.samples) / before / step_s
+
+
+def times(share: Estimate, amount: float) -> Estimate:
+    """Return the share of an amount that is known for the whole trace."""
+    return Estimate(
+        value=share.value * amount,
+        low=None if share.low is None else share.low * amount,
+        high=None if share.high is None else share.high * amount,
     )

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from bftrainer.batch.traces.fragments import Fragments
-from bftrainer.batch.traces.idle import IdleTime, describe, uninterrupted
-from bftrainer.batch.traces.statistics import statistics
+from bftrainer.batch.traces.statistics import IdleTime, describe, statistics, uninterrupted
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.costs import PhysicalCosts, Quantity
-from bftrainer.lab.whatif import estimate as figures
+from bftrainer.lab.whatif import replays as figures
 from bftrainer.lab.whatif.advice import (
     Sweep,
     p_jmax_values,
@@ -24,10 +23,16 @@ from bftrainer.lab.whatif.advice import (
     sweep_p_jmax,
     sweep_t_fwd,
 )
-from bftrainer.lab.whatif.assumptions import Assumptions
-from bftrainer.lab.whatif.estimate import Estimate, estimate, times
-from bftrainer.lab.whatif.replays import Replays, ReplaySetting
-from bftrainer.lab.whatif.samples import some_nodes, stretches
+from bftrainer.lab.whatif.replays import (
+    Assumptions,
+    Estimate,
+    Replays,
+    ReplaySetting,
+    estimate,
+    some_nodes,
+    stretches,
+    times,
+)
 from bftrainer.model.errors import ExitCode, UsageError
 
 # Events to replay per value and for the expected harvest: half a minute of processor time.

@@ -5,9 +5,15 @@
 
 from __future__ import annotations
 
-from bftrainer.lab.workloads.builders import by_name, diverse, hpo, workload_names
+from bftrainer.lab.workloads.builders import (
+    NETWORKS,
+    Network,
+    by_name,
+    diverse,
+    hpo,
+    workload_names,
+)
 from bftrainer.lab.workloads.documents import read_workload, write_workload
-from bftrainer.lab.workloads.networks import NETWORKS, Network
 from bftrainer.lab.workloads.submission import Submission, TrainerWorkload
 
 __all__ = [

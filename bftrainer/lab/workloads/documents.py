@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bftrainer.batch.traces.errors import TraceError, unreadable
+from bftrainer.batch.traces.text import TraceError, unreadable
 from bftrainer.lab.workloads.submission import Submission, TrainerWorkload
 from milp.problem import Curve
 

@@ -14,7 +14,7 @@ from bftrainer.lab.simulator.costs import MEASURED
 from bftrainer.lab.simulator.metrics import measure
 from bftrainer.lab.simulator.physical import PhysicalModel
 from bftrainer.lab.simulator.replay import Outcome, Replay
-from bftrainer.lab.simulator.tally import Tally
+from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.lab.workloads.submission import TrainerWorkload
 from bftrainer.model.decision import Settings
 from bftrainer.site.policy.calendar import next_blackout

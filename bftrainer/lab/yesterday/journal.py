@@ -19,7 +19,7 @@ from bftrainer.batch.queue.occupancy import (
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments, make_fragments
 from bftrainer.decide.throughput.curves import fitted
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.records import JournalEntry
+from bftrainer.journal.projection import JournalEntry
 from bftrainer.lab.simulator.journal_replay import KIND
 from bftrainer.lab.workloads.submission import Submission, TrainerWorkload
 from bftrainer.model.decision import DecisionInput, DecisionRecord

@@ -4,6 +4,7 @@ A file comes in, a frozen ``SitePolicy`` goes out; the daemon reads it at start 
 reload, ``bftrainer policy check`` before that.
 """
 
+from bftrainer.site.policy.document import PolicyErrors, PolicyProblem
 from bftrainer.site.policy.load import (
     LoadedPolicy,
     load_policy,
@@ -11,7 +12,6 @@ from bftrainer.site.policy.load import (
     load_policy_files,
 )
 from bftrainer.site.policy.model import LogLevel, SitePolicy, policy_hash
-from bftrainer.site.policy.problems import PolicyErrors, PolicyProblem
 
 __all__ = [
     "LoadedPolicy",

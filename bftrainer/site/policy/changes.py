@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bftrainer.model.views import SettingChange
 from bftrainer.site.policy.model import SitePolicy
-from bftrainer.site.policy.schema import restart, yaml_value
+from bftrainer.site.policy.render import restart, yaml_value
 
 MOST_CHARS = 200  # of a value: an option may be the content of a file
 

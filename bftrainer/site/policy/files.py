@@ -11,8 +11,7 @@ from typing import Any
 
 from bftrainer.batch.batch_system import OptionError, OptionProblem
 from bftrainer.model.plugins import CONTENT, content_of
-from bftrainer.site.policy.document import MAX_BYTES
-from bftrainer.site.policy.problems import MAX_PROBLEMS, PolicyErrors, PolicyProblem
+from bftrainer.site.policy.document import MAX_BYTES, MAX_PROBLEMS, PolicyErrors, PolicyProblem
 
 SUFFIXES = (".yaml", ".yml")
 

@@ -17,11 +17,10 @@ from pydantic_core import ErrorDetails
 
 from bftrainer.batch.batch_system import OptionError, load_batch_system
 from bftrainer.model.errors import UsageError
-from bftrainer.site.policy.document import Document, YamlNode, read_document
+from bftrainer.site.policy.document import Document, PolicyErrors, YamlNode, nearest, read_document
 from bftrainer.site.policy.files import policy_files, read_text, with_files
 from bftrainer.site.policy.model import REMOVED, SitePolicy, conflicts, policy_hash
-from bftrainer.site.policy.problems import PolicyErrors, nearest
-from bftrainer.site.policy.schema import expectation, yaml_value
+from bftrainer.site.policy.render import expectation, yaml_value
 
 ENTRY_POINT_GROUP = "bftrainer.policies"
 DEFAULT_ORIGIN = "default"

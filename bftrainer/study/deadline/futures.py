@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import Fragments
-from bftrainer.batch.traces.idle import held_down
+from bftrainer.batch.traces.statistics import held_down
 
 Counts = NDArray[np.int64]
 

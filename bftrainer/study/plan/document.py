@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from bftrainer.study.plan.dag import Drawn, simulate
 from bftrainer.study.plan.exact import exact, fastest
 from bftrainer.study.plan.problem import Cloud, Scaling
 from bftrainer.study.plan.published import Reading, descend, greedy, naive, static
-from bftrainer.study.plan.stage_cost import Costs, Floats, Planned
+from bftrainer.study.plan.stage_cost import Costs, Drawn, Floats, Planned, simulate
 from bftrainer.study.plan.stages import RungStage, experiment_of
 
 NAME: Final = "study-plan"  # of the document

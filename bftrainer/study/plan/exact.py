@@ -1,4 +1,13 @@
-"""The cheapest plan that is in time.
+"""The cheapest plan that is in time, by choices and bounds of each stage. Pure.
+
+If a second costs ``price`` beside what is rented, the cheapest way from a stage to the end is a
+shortest path over instances, and its cost less ``price`` times the seconds left is below that of
+every plan that is in time (Lagrangian relaxation of the deadline; Handler and Zang 1980). The best
+of many prices is the bound. The path itself is a plan: the cheapest one that is in time is a good
+one to begin with.
+
+Instances matter only whether a stage needs more of them or not, and what growing costs is linear
+in both numbers: a stage takes two running minima over instances.
 
 Plans are built stage by stage as labels of time, cost and instances. A label is dropped if another
 one with the same instances is no later and no dearer, or if what is surely still to be paid
@@ -9,13 +18,222 @@ If there are too many, the most promising go on: the bound then says how good th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from bftrainer.study.plan.bound import Bound, Ints, Option, arrays_of, options_of, relaxed
+from bftrainer.study.plan.problem import Billing
 from bftrainer.study.plan.stage_cost import Costs, Floats, Planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An allocation of a stage."""
+
+    gpus: int
+    instances: int
+    length_s: float
+    cost: float  # of the training; that of growing depends on the stage before
+
+
+def options_of(costs: Costs, index: int, most: int) -> tuple[Option, ...]:
+    """Return all that an optimal plan can need, in order of their instances.
+
+    If growing is free, instances that make a stage no faster are of no use; else they may be kept
+    for a later one.
+    """
+    found: list[Option] = []
+    fastest_s = float("inf")
+    for instances in range(1, costs.cloud.instances(most) + 1):
+        options = _undominated(
+            _of(costs, index, gpus) for gpus in _gpus(costs, index, instances, most)
+        )
+        if costs.cloud.is_free_to_grow:
+            options = [one for one in options if one.length_s < fastest_s]
+        found += options
+        fastest_s = min([fastest_s, *(one.length_s for one in options)])
+    return tuple(found)
+
+
+def _gpus(costs: Costs, index: int, instances: int, most: int) -> Iterable[int]:
+    """Name the GPUs with which a stage has so many instances, of those that are alike the least."""
+    cloud = costs.cloud
+    low = (instances - 1) * cloud.gpus_per_instance + 1
+    high = min(most, instances * cloud.gpus_per_instance)
+    if costs.scaling.spread > 0.0 and low < costs.experiment[index].trials * costs.scaling.n_min:
+        return range(low, high + 1)  # who follows whom on a GPU makes a difference
+    if cloud.billing is Billing.INSTANCE:  # the more, the faster, for the same money
+        return (_least_alike(costs, index, low, high),)
+    return sorted({_least_alike(costs, index, low, gpus) for gpus in range(low, high + 1)})
+
+
+def _least_alike(costs: Costs, index: int, low: int, gpus: int) -> int:
+    """Return the least GPUs, from ``low`` on, with the share and the rounds of ``gpus``."""
+    trials = costs.experiment[index].trials
+    each, at_once = costs.share(index, gpus)
+    if 0 < at_once < trials:
+        rounds = -(-trials // at_once)
+        at_once = -(-trials // rounds)
+    return max(low, each * at_once)
+
+
+def _of(costs: Costs, index: int, gpus: int) -> Option:
+    length_s, gpu_s = costs.run(index, gpus)
+    cloud = costs.cloud
+    instances = cloud.instances(gpus)
+    paid_s = (
+        gpu_s / cloud.gpus_per_instance
+        if cloud.billing is Billing.FUNCTION
+        else instances * length_s
+    )
+    return Option(gpus=gpus, instances=instances, length_s=length_s, cost=paid_s * cloud.price_s)
+
+
+def _undominated(options: Iterable[Option]) -> Sequence[Option]:
+    kept: list[Option] = []
+    for one in sorted(options, key=lambda o: (o.length_s, o.cost)):
+        if one.length_s < math.inf and (not kept or one.cost < kept[-1].cost):
+            kept.append(one)
+    return kept
+
+
+Ints = npt.NDArray[np.int64]
+PRICES = 200
+RANGE = 1e4  # of the prices above zero
+DOUBLINGS = 60  # of the price, until the deadline holds
+HALVINGS = 40  # of the interval in which the right price is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageArrays:
+    """The options of each stage as arrays, and what growing to them takes."""
+
+    instances: tuple[Ints, ...]
+    length_s: tuple[Floats, ...]
+    cost: tuple[Floats, ...]
+    grow_s: float  # by however many
+    each_new: float  # growing costs this x (instances of the stage) ...
+    each_old: float  # ... + this x (instances before)
+
+    @property
+    def rows(self) -> int:
+        """Numbers of instances from 0 on."""
+        return 1 + max(int(one.max()) for one in self.instances)
+
+    def to_pay(self, price: float, weight: float = 1.0) -> tuple[Floats, ...]:
+        """Return the least of weight x cost + price x time from each stage to the end.
+
+        By the instances before the stage; one more than stages, the last is 0.
+        """
+        count = np.arange(self.rows)
+        each_new = weight * self.each_new * count + price * self.grow_s
+        each_old = weight * self.each_old * count
+        tables = [np.zeros(self.rows)]
+        for stage in reversed(range(len(self.cost))):
+            at = self.instances[stage]
+            of = weight * self.cost[stage] + price * self.length_s[stage] + tables[-1][at]
+            stay = np.full(self.rows, np.inf)
+            np.minimum.at(stay, at, of)
+            here = np.minimum.accumulate(stay)
+            above = np.minimum.accumulate((stay + each_new)[::-1])[::-1]
+            here[:-1] = np.minimum(here[:-1], above[1:] + each_old[:-1])
+            tables.append(here)
+        return tuple(reversed(tables))
+
+    def path(self, price: float, weight: float = 1.0) -> tuple[int, ...]:
+        """Return which option each stage has on the way of ``to_pay``."""
+        tables, before, chosen = self.to_pay(price, weight), 0, list[int]()
+        for stage, instances in enumerate(self.instances):
+            of = weight * self.cost[stage] + price * self.length_s[stage]
+            of = of + tables[stage + 1][instances]
+            grown = weight * (self.each_new * instances + self.each_old * before)
+            grown = grown + price * self.grow_s
+            best = int(np.argmin(of + np.where(instances > before, grown, 0.0)))
+            chosen.append(best)
+            before = int(instances[best])
+        return tuple(chosen)
+
+
+def arrays_of(costs: Costs, options: Sequence[Sequence[Option]]) -> StageArrays:
+    """Return the options of a study's stages as arrays."""
+    cloud, grow_s = costs.cloud, costs.grow_s(1)
+    new = cloud.init_s * cloud.price_s + cloud.data_price
+    waits = 0.0 if cloud.billing is Billing.FUNCTION else grow_s * cloud.price_s  # what was there
+    return StageArrays(
+        instances=tuple(np.array([one.instances for one in of]) for of in options),
+        length_s=tuple(np.array([one.length_s for one in of]) for of in options),
+        cost=tuple(np.array([one.cost for one in of]) for of in options),
+        grow_s=grow_s,
+        each_new=new,
+        each_old=waits - new,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Bounds for all stages, instances and times left."""
+
+    prices: Floats  # ascending from 0
+    to_pay: tuple[Floats, ...]  # one more than stages: prices x instances
+    least_s: tuple[Floats, ...]  # one more than stages: by instances, the time that it takes at all
+
+    def rest(self, stage: int, instances: int, left_s: Floats) -> Floats:
+        """Return what is to be paid from a stage on; infinite where it cannot be in time."""
+        at = self.to_pay[stage][:, min(instances, self.to_pay[stage].shape[1] - 1)]
+        # What is to be paid is concave in the price: the best price falls with the time left.
+        worth_s = np.diff(at) / np.diff(self.prices)
+        best = np.searchsorted(-worth_s, -left_s)
+        rest = np.maximum(at[best] - self.prices[best] * left_s, 0.0)
+        least_s = self.least_s[stage][min(instances, len(self.least_s[stage]) - 1)]
+        return np.where(left_s < least_s - 1e-9, np.inf, rest)
+
+
+def relaxed(
+    costs: Costs, options: Sequence[Sequence[Option]], deadline_s: float
+) -> tuple[Bound, Planned | None]:
+    """Return the bound of a study, and the best plan in time that a price gives; None: none is."""
+    stages = arrays_of(costs, options)
+    least_s = stages.to_pay(1.0, weight=0.0)
+    price, known = _right_price(costs, options, stages, deadline_s)
+    highest = RANGE * max(price, costs.cloud.price_s)
+    prices = np.unique([0.0, *np.geomspace(price / RANGE, highest, PRICES), price])
+    tables = [stages.to_pay(float(one)) for one in prices]
+    to_pay = tuple(np.stack(of) for of in zip(*tables, strict=True))
+    return Bound(prices=prices, to_pay=to_pay, least_s=least_s), known
+
+
+def _right_price(
+    costs: Costs, options: Sequence[Sequence[Option]], stages: StageArrays, deadline_s: float
+) -> tuple[float, Planned | None]:
+    """Return the least price at which the cheapest way is in time, and the best plan on the way."""
+    known: Planned | None = None
+
+    def is_in_time(price: float) -> bool:
+        nonlocal known
+        chosen = zip(options, stages.path(price), strict=True)
+        plan = costs.predict(tuple(of[one].gpus for of, one in chosen))
+        if plan.time_s > deadline_s + 1e-9:
+            return False
+        if known is None or plan.cost < known.cost:
+            known = plan
+        return True
+
+    high = costs.cloud.price_s
+    for _ in range(DOUBLINGS):
+        if is_in_time(high):
+            break
+        high *= 2.0
+    low = 0.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        if is_in_time(middle):
+            high = middle
+        else:
+            low = middle
+    return high, known
+
 
 MOST_LABELS = 5_000
 SLACK = 1e-9  # of seconds, and of costs as a share

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bftrainer.study.configurations import CategoricalParameter, Parameter
 from bftrainer.study.outcome import TrialRow
-from bftrainer.study.parameters import CategoricalParameter, Parameter
 from bftrainer.study.plots.material import Material, Stay
 from bftrainer.study.plots.style import (
     ACTIVE,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bftrainer.study.configurations import Parameter
 from bftrainer.study.outcome import StudySummary, TrialRow
-from bftrainer.study.parameters import Parameter
 from bftrainer.study.trials import Stage
 
 _ENDS = {str(stage) for stage in Stage if stage.is_over}

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from bftrainer.batch.traces.errors import TraceError
+from bftrainer.batch.traces.text import TraceError
 from bftrainer.model.columns import shown
 from bftrainer.study.plots.material import Material
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.study.deadline.futures import Drawing, futures
-from bftrainer.study.deadline.reserve import least_reserve
+from bftrainer.study.deadline.outlook import least_reserve
 from bftrainer.study.deadline.work import finish_s
 
 from . import grid

@@ -28,11 +28,9 @@ from _bench.zero_harm.cells import Settings
 from _bench.zero_harm.runs import JobOutcome
 from _bench.zero_harm.submit import Submitter
 from _bench.zero_harm.workload import Demand, PlannedJob, generate
-from bftrainer.lab.site.backfill import Backfill
-from bftrainer.lab.site.jobs import Job, JobSpec
+from bftrainer.lab.site.jobs import Job, JobSpec, NodeSet
 from bftrainer.lab.site.machine import Machine, SlurmSettings
-from bftrainer.lab.site.main_scheduler import MainScheduler
-from bftrainer.lab.site.nodesets import NodeSet
+from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 from slurm_plugins.testcluster import SlurmTestCluster
 
 N_NODES, BF_INTERVAL_S = 16, 10

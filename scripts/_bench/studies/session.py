@@ -17,7 +17,7 @@ from bftrainer.lab.simulator.metrics import static_samples
 from bftrainer.lab.simulator.physical import PhysicalModel
 from bftrainer.lab.simulator.replay import Outcome, TrainerModel
 from bftrainer.lab.simulator.session import Choices, OnPlan, settings_of
-from bftrainer.lab.simulator.tally import Tally
+from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.study.trials import Stage
 

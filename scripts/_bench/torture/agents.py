@@ -15,7 +15,7 @@ from typing import Any
 
 import zmq
 
-from bftrainer.fleet.wire.agent_config import AgentConfig
+from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import load_pair
 
 HELLO_SHARE = 0.1  # of its words; one that was refused is heard again only after it

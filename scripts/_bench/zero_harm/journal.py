@@ -12,7 +12,7 @@ from typing import Any
 
 from _bench.zero_harm.runs import NodeSpan, PlanSeen, Sidecar
 from bftrainer.batch.queue.backfill import slot_begin_s
-from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
+from bftrainer.journal.projection import JournalEntry, PilotRecord, PilotState
 
 
 def read(

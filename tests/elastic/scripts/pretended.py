@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import backend_offer, device, group
+from bftrainer.elastic import agreement, device, group
 from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.device import DeviceCollective
 
@@ -53,4 +53,4 @@ def pretend(kind: str) -> None:
     if kind == "gloo":
         device.new_nccl = over_gloo
     if kind in ("gloo", "missing"):
-        backend_offer.offer_of = offer_of
+        agreement.offer_of = offer_of

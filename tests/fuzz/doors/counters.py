@@ -12,7 +12,7 @@ import torch
 from bftrainer.elastic import files
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.protocol import WorkerConfig
-from bftrainer.elastic.run_progress import Length
+from bftrainer.elastic.run_info import Length
 from bftrainer.elastic.state import State
 from bftrainer.elastic.writer import CheckpointWriter
 from tests.fuzz.door import Door

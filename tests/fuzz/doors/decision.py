@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bftrainer.api.documents import CodecError, decode, parse
-from bftrainer.api.requests import MAX_BODY_BYTES
+from bftrainer.api.http_messages import MAX_BODY_BYTES
 from bftrainer.model.decision import Settings
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec

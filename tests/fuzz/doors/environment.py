@@ -6,7 +6,7 @@ import tempfile
 
 from bftrainer.api import notification
 from bftrainer.api.admission import MAX_STRING_BYTES
-from bftrainer.cli.preamble import read_preamble
+from bftrainer.cli.spec import read_preamble
 from bftrainer.model.errors import UsageError
 from bftrainer.model.preamble import MAX_BYTES, why_not_started
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from slurm_plugins.hook.relay import MOST_FRAME_BYTES, RelayError, RelayWord, decode, encode
 from slurm_plugins.hook.relay_receiver import Repeats
-from slurm_plugins.hook.relay_words import MOST_FRAME_BYTES, RelayError, RelayWord, decode, encode
 from slurm_plugins.hook.watch import MOST_BYTES, Heard
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents

@@ -11,8 +11,7 @@ from typing import Any
 from sqlalchemy import create_engine, insert
 from sqlalchemy.pool import StaticPool
 
-from bftrainer.fleet.wire.agent_config import AgentConfig
-from bftrainer.fleet.wire.endpoint import port_in
+from bftrainer.fleet.wire.endpoint import AgentConfig, port_in
 from bftrainer.fleet.wire.keys import load_pair
 from bftrainer.journal import mark, projection
 from bftrainer.journal.errors import JournalError

@@ -12,10 +12,10 @@ from bftrainer.batch.pilot_job import pilot_of
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.hostlist import ParseError
 from lsf_adapters import hosts, planned_starts, queue_list, queues, table
-from lsf_adapters.dialect import Dialect, cluster_of
-from lsf_adapters.long_form import LongForm
+from lsf_adapters.commands import Dialect, cluster_of
+from lsf_adapters.hosts import reservations
+from lsf_adapters.queue_list import LongForm
 from lsf_adapters.requests import Asked, JobRow, asked_hosts, hosts_of, job_of
-from lsf_adapters.reservations import reservations
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts
 

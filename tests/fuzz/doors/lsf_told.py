@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from lsf_adapters.notifications.esub import LONGEST_FILE, submission
 from lsf_adapters.notifications.records import (
     DROPPED,
     MOST_RECORD_BYTES,
@@ -12,7 +13,6 @@ from lsf_adapters.notifications.records import (
     announcements,
 )
 from lsf_adapters.notifications.script import FIRST_LINE
-from lsf_adapters.notifications.submissions import LONGEST_FILE, submission
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings, texts
 from tests.support.lsf_events import PILOTS, job_new, job_start, job_status

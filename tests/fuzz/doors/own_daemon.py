@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bftrainer.api import address
 from bftrainer.api.remote_server import request_of
-from slurm_plugins import own_limits
-from slurm_plugins.own_limits import Taken
+from slurm_plugins import own_site
+from slurm_plugins.own_site import Taken
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings, texts
 
@@ -29,8 +29,8 @@ def _address(raw: bytes) -> None:
 
 
 def _limits(text: str) -> None:
-    for row in own_limits.rows(text, own_limits.ASSOCIATION):
-        for limit in own_limits.node_limits(row, "X", Taken(cpus=4, gpus=2)):
+    for row in own_site.rows(text, own_site.ASSOCIATION):
+        for limit in own_site.node_limits(row, "X", Taken(cpus=4, gpus=2)):
             assert limit.n_nodes >= 0
 
 

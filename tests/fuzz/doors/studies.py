@@ -9,9 +9,8 @@ from typing import Any
 
 from bftrainer.cli.study.lookup import read_summary
 from bftrainer.model.errors import BftError
-from bftrainer.study.directory import read_directory
+from bftrainer.study.directory import read_directory, read_wishes
 from bftrainer.study.document import StudyErrors, read_study
-from bftrainer.study.wishes import read_wishes
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 

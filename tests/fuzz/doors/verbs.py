@@ -6,9 +6,9 @@ import contextlib
 
 from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import CodecError, schema
-from bftrainer.api.requests import read_change
+from bftrainer.api.http_messages import read_change
 from bftrainer.cli.submit_options import parse_array, parse_begin, parse_ids
-from bftrainer.cli.trainer_columns import parse_columns
+from bftrainer.cli.top import parse_columns
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerSpec
 from tests.fuzz.door import Door

@@ -36,10 +36,9 @@ from bftrainer.site.policy.model import SitePolicy
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents, numbers, texts
 from tests.support.generations import offer
-from trainers.agent.quorum import Absent
-from trainers.agent.regroup import Ask, Regroup
-from trainers.agent.split import Gathered
-from trainers.command.lines import Pace, Place, parse_line, value_in
+from trainers.agent.regroup import Absent, Ask, Regroup
+from trainers.agent.team import Gathered
+from trainers.command.conversation import Pace, Place, parse_line, value_in
 
 _NUMBERS: Mapping[str, Any] = {"generation": 1, "attempt": 1, "step": 7, "epoch": 0, "samples": 70}
 _MEMBERS = [

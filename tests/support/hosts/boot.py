@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from bftrainer.batch import process
-from bftrainer.elastic import descendants
+from bftrainer.elastic import worker_keeper
 from tests.support.hosts.rack import PATH, HostError, Rack
 from tests.support.own_root import KERNELS_DIRECTORIES
 from tests.support.waiting import wait_for
@@ -92,8 +92,8 @@ class Booting:
 
     def _first(self) -> int:
         self._insist()
-        below = descendants.children(self._child.pid)
-        return next((pid for child in below for pid in descendants.children(child)), 0)
+        below = worker_keeper.children(self._child.pid)
+        return next((pid for child in below for pid in worker_keeper.children(child)), 0)
 
     def _insist(self) -> None:
         if self._child.poll() is not None:

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from bftrainer.batch import process
-from bftrainer.elastic import descendants
+from bftrainer.elastic import worker_keeper
 from tests.support.hosts.plan import USERS
 from tests.support.waiting import wait_for
 
@@ -70,7 +70,7 @@ class Rack:
     def _first(self) -> int:
         if self._child.poll() is not None:
             raise HostError(f"unshare ended with {self._child.returncode}")
-        return next(iter(descendants.children(self._child.pid)), 0)
+        return next(iter(worker_keeper.children(self._child.pid)), 0)
 
     def run(self, *argv: str, namespaces: tuple[str, ...] = ("net", "mount")) -> str:
         """Run a command of this machine in namespaces of the rack; its output."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Self, cast
 
-from bftrainer.batch.local.launch import LocalServer
+from bftrainer.batch.local.client import LocalServer
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from tests.support.hosts.cluster import Cluster, running_hosts
 from tests.support.hosts.plan import LOGIN

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bftrainer.batch import process
-from bftrainer.batch.local.launch import start_server
+from bftrainer.batch.local.client import start_server
 
 COMMANDS = ("qsub", "qstat", "qdel", "pbsnodes", "pbs_rstat")
 

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.lab.papers.bftrainer import (
-    diverse,
-    forward_time,
-    replayer,
-    runtimes,
-    sensitivity,
-    six_hours,
-    statements,
-)
+from bftrainer.lab.papers.bftrainer import diverse, forward_time, replayer
 from bftrainer.lab.papers.bftrainer.replays import longest_first, play
 from bftrainer.lab.papers.bftrainer.scenario import EXPECTED, FULL, QUICK, choose_scenario
 from bftrainer.lab.papers.paper import Paper, Result
@@ -72,23 +64,23 @@ RESULTS: tuple[Result, ...] = (
         result_id="fig10",
         shows="Fig. 10: U in six hours",
         how="outcome, costs taken off, over that of the six hours' own N_eq; T_fwd 120 s",
-        runs=six_hours.milp_and_heuristic,
-        find=six_hours.fig10,
+        runs=forward_time.milp_and_heuristic,
+        find=forward_time.fig10,
     ),
     Result(
         result_id="fig11",
         shows="Fig. 11: preemption and rescale cost in six hours",
         how="samples lost, summed over the week",
-        runs=six_hours.milp_and_heuristic,
-        find=six_hours.fig11,
+        runs=forward_time.milp_and_heuristic,
+        find=forward_time.fig11,
     ),
     Result(
         result_id="speedup",
         shows="section 5.1.2: MILP over heuristic between contiguous events",
         how="outcome between two events, costs taken off, T_fwd 120 s; ratios where the "
         "heuristic's is above 0",
-        runs=six_hours.milp_and_heuristic,
-        find=six_hours.speedup,
+        runs=forward_time.milp_and_heuristic,
+        find=forward_time.speedup,
     ),
     Result(
         result_id="fig12",
@@ -96,8 +88,8 @@ RESULTS: tuple[Result, ...] = (
         how="mean runtime of completed trainers, T_fwd 10 s; paper's values: Tables 3 and 4",
         why="trainers completed within 168 h only, so the longest runs are missing; the paper's "
         "1,000 trainers go on for about 200 h",
-        runs=runtimes.all_p_jmax,
-        find=runtimes.fig12,
+        runs=diverse.all_p_jmax,
+        find=diverse.fig12,
     ),
     Result(
         result_id="fig13",
@@ -111,7 +103,7 @@ RESULTS: tuple[Result, ...] = (
         shows="Fig. 14: resource integral, runtime and U against P_jmax",
         how="T_fwd 10 s; node-hours of the week per sample processed, times 1,000 trainers",
         why="extrapolated from a week; the paper plays until 1,000 trainers are complete",
-        runs=runtimes.all_p_jmax,
+        runs=diverse.all_p_jmax,
         find=diverse.fig14,
     ),
     Result(
@@ -120,8 +112,8 @@ RESULTS: tuple[Result, ...] = (
         how="trainers completed within the week, T_fwd 10 s",
         why="trainers completed within 168 h only; the paper's go on to the end of all 1,000, "
         "and it gives one digit for most cells",
-        runs=runtimes.table3_runs,
-        find=runtimes.table3,
+        runs=diverse.table3_runs,
+        find=diverse.table3,
     ),
     Result(
         result_id="table4",
@@ -129,29 +121,29 @@ RESULTS: tuple[Result, ...] = (
         how="trainers completed within the week, T_fwd 10 s",
         why="trainers completed within 168 h only; the paper's go on to the end of all 1,000, "
         "and it gives one digit for most cells",
-        runs=runtimes.table4_runs,
-        find=runtimes.table4,
+        runs=diverse.table4_runs,
+        find=diverse.table4,
     ),
     Result(
         result_id="fig15",
         shows="Fig. 15: U by network",
         how="HPO of each network over the first 60 h",
-        runs=sensitivity.networks,
-        find=sensitivity.fig15,
+        runs=diverse.networks,
+        find=diverse.fig15,
     ),
     Result(
         result_id="fig16",
         shows="Fig. 16: U and rescale cost",
         how="HPO of ShuffleNet, R times 1 to 10",
-        runs=sensitivity.costs,
-        find=sensitivity.fig16,
+        runs=diverse.costs,
+        find=diverse.fig16,
     ),
     Result(
         result_id="statements",
         shows="abstract and section 5.1: 75% heuristic, 80% MILP, up to 93%",
         how="as in Figs. 9, 10 and 14",
-        runs=statements.runs,
-        find=statements.find,
+        runs=forward_time.runs,
+        find=forward_time.find,
     ),
 )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
-from bftrainer.lab.papers.bftrainer import replayer_share
-from bftrainer.lab.papers.bftrainer.any_node import AnyNode
+from bftrainer.lab.papers.bftrainer import policies
+from bftrainer.lab.papers.bftrainer.policies import AnyNode
 from bftrainer.lab.papers.bftrainer.scenario import (
     WeekOfNodes,
     first_hours,
@@ -21,10 +21,10 @@ from bftrainer.lab.simulator.metrics import Metrics, measure
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.replay import Replay
 from bftrainer.lab.simulator.session import Choices, settings_of
-from bftrainer.lab.simulator.tally import Tally
+from bftrainer.lab.simulator.trainers import Tally
 from milp.problem import Objective
 
-REPLAYER_SHARE = replayer_share.POLICY.name
+REPLAYER_SHARE = policies.POLICY.name
 SEED = 1
 
 
@@ -74,7 +74,7 @@ MILP = PaperReplay()
 def _policy(run: PaperReplay) -> AllocationPolicy:
     # The replayer's division is no policy for sites, so it is not an installed plug-in.
     is_replayers = run.policy == REPLAYER_SHARE
-    policy = replayer_share.POLICY if is_replayers else load_policy(run.policy)
+    policy = policies.POLICY if is_replayers else load_policy(run.policy)
     return AnyNode(policy, seed=SEED) if run.is_any_node else policy
 
 

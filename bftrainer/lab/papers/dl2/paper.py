@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bftrainer.lab.papers.dl2 import baselines, learners
+from bftrainer.lab.papers.dl2 import learners
 from bftrainer.lab.papers.dl2.replays import longest_first, play
-from bftrainer.lab.papers.dl2.scenario import choose_scenario
 from bftrainer.lab.papers.dl2.setting import EXPECTED, FULL, QUICK
+from bftrainer.lab.papers.dl2.speeds import choose_scenario
 from bftrainer.lab.papers.paper import Paper, Result
 
 BEYOND = (
@@ -20,16 +20,16 @@ RESULTS: tuple[Result, ...] = (
         how="500 servers, 200 jobs, means of 10 traces; of Optimus the paper's ratio to DL2 over "
         "DL2's to DRF",
         tolerance=4.0,
-        runs=baselines.runs,
-        find=baselines.find,
+        runs=learners.runs,
+        find=learners.find,
     ),
     Result(
         result_id="ceiling",
         shows="Fig. 9: DL2 takes 44.1% less time than DRF",
         how="what is gained by rules that know the true speed of every size",
         why=BEYOND,
-        runs=baselines.ceiling_runs,
-        find=baselines.ceiling,
+        runs=learners.ceiling_runs,
+        find=learners.ceiling,
     ),
     Result(
         result_id="warm-up",
@@ -67,7 +67,7 @@ RESULTS: tuple[Result, ...] = (
         result_id="code",
         shows="what the published code does that the paper does not say",
         how="read; nothing is played",
-        find=baselines.differences,
+        find=learners.differences,
     ),
     Result(
         result_id="fig11",

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bftrainer.decide.policies.scaling_rule import Condition, Payoff, Points, Throughput
-from bftrainer.lab.papers.elasticity.jobs import JOBS, Job
 from bftrainer.lab.papers.elasticity.setting import Clusters
-from bftrainer.lab.papers.elasticity.simulator import Outcome, autoscaled, static
+from bftrainer.lab.papers.elasticity.simulator import JOBS, Job, Outcome, autoscaled, static
 from bftrainer.lab.papers.elasticity.slowdown import SlowedJob, SlowedOutcome
 
 THRESHOLD = 0.1  # S, section 7.1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bftrainer.lab.papers.elasticity.jobs import ASSUMED
+from bftrainer.lab.papers.elasticity.simulator import ASSUMED
 from bftrainer.lab.papers.findings import read_expected
 from bftrainer.lab.papers.paper import Extent
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bftrainer.decide.throughput.stragglers import Field, entered, record_report
-from bftrainer.lab.papers.elasticity.jobs import (
+from bftrainer.lab.papers.elasticity.simulator import (
     BATCH,
     COMPUTE_S,
     EPOCH_OF_CIFAR,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bftrainer.lab.papers.elasticity.jobs import JOBS
 from bftrainer.lab.papers.elasticity.replays import OneJob, mean
 from bftrainer.lab.papers.elasticity.setting import EXPECTED, Seeds, seeds
-from bftrainer.lab.papers.elasticity.simulator import Outcome
+from bftrainer.lab.papers.elasticity.simulator import JOBS, Outcome
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, percent
 from bftrainer.lab.papers.paper import Records
 

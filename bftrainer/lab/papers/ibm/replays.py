@@ -6,10 +6,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bftrainer.lab.papers.ibm.jobs import ELASTIC, World, read_world, with_caps_of_the_largest_batch
+from bftrainer.lab.papers.ibm.jobs import (
+    ELASTIC,
+    Arrivals,
+    World,
+    draw_jobs,
+    read_world,
+    with_caps_of_the_largest_batch,
+)
 from bftrainer.lab.papers.ibm.setting import Cluster
 from bftrainer.lab.papers.ibm.simulator import Rules, Simulation
-from bftrainer.lab.papers.ibm.workload import Arrivals, draw_jobs
 
 ORDERED, FREE = "ordered", "free"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bftrainer.decide.policies.convolution import Floats, best_sizes
-from bftrainer.lab.papers.ibm.workload import Job
+from bftrainer.lab.papers.ibm.jobs import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

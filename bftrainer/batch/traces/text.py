@@ -1,0 +1,180 @@
+"""Reads logs: lines, times as batch systems print them, and the errors of files.
+
+Codes: 4001 malformed file (with its line), 4002 file cannot be read or written, 4003
+format unknown, 4004 optional package missing, 4005 selection outside the trace, 4006
+not a pandas frame, 4007 contradictory fragments, 4008 no jobs or nodes,
+4009 parameters of the generator, 4010 malformed workload, 4011 unknown workload.
+
+Local times need the time zone of the cluster; seconds of the epoch do not. Used by the
+readers of sacct and LSF output.
+
+Gives (line number, text) pairs and reports how much of the file is read; whatever is
+wrong with the bytes becomes a ``TraceError`` with the line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from bftrainer.model.errors import ExitCode, UsageError
+
+
+class TraceError(UsageError):
+    """A trace or workload, or a part of one, cannot be used."""
+
+    def __init__(self, code: str, cause: str, next_step: str) -> None:
+        super().__init__(code, cause, next_step, exit_code=ExitCode.VALIDATION_FAILED)
+
+
+def malformed(path: Path, line: int | None, what: str, next_step: str = "") -> TraceError:
+    """Return the error of a file that violates its format."""
+    where = path.name if line is None else f"{path.name}:{line}"
+    return TraceError(
+        "BFT-4001",
+        f"{where}: {what}.",
+        next_step or "Correct the file, or name its format with --format.",
+    )
+
+
+def unreadable(path: Path, problem: OSError) -> TraceError:
+    """Return the error of a file that cannot be read or written."""
+    return TraceError(
+        "BFT-4002",
+        f"{path}: {problem.strerror or problem}.",
+        "Check the name and the permissions of the file.",
+    )
+
+
+_EPOCH = re.compile(r"[0-9]{1,12}")
+_DURATION = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_LSF = re.compile(
+    r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) +([0-9]{1,2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})(?: ([0-9]{4}))?"
+)
+_EARLIEST = datetime(1971, 1, 1, tzinfo=UTC)
+
+
+def time_zone(name: str) -> tzinfo:
+    """Return the zone with that name of the tz database.
+
+    Raises:
+        TraceError: BFT-4005, there is no such zone here.
+    """
+    try:
+        return UTC if name == "UTC" else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise TraceError(
+            "BFT-4005",
+            f"There is not a time zone {name[:60]!r} on this machine.",
+            "Name one like Europe/Berlin, or export with SLURM_TIME_FORMAT=%s.",
+        ) from None
+
+
+def iso_seconds(text: str, zone: tzinfo, not_before_s: float | None = None) -> float:
+    """Return the seconds of ``2024-05-01T10:00:00``, with or without offset, or of ``%s``.
+
+    An hour that a clock change repeats is the first one, unless that would be before
+    ``not_before_s`` (a job cannot end before it starts).
+
+    Raises:
+        ValueError: this is no such time.
+    """
+    if _EPOCH.fullmatch(text):
+        return float(text)
+    if len(text) < 16 or text[4] != "-" or text[10] not in "T ":
+        raise ValueError(f"{text[:40]!r} is not a time")
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is not None:
+        return at.timestamp()
+    return _local(at, zone, not_before_s)
+
+
+def lsf_seconds(text: str, zone: tzinfo, year: int, not_before_s: float | None = None) -> float:
+    """Return the seconds of ``Mon May  6 10:00:00``; LSF prints the year only on request.
+
+    Raises:
+        ValueError: this is no such time.
+    """
+    found = _LSF.fullmatch(text)
+    if found is None or found[1] not in _MONTHS:
+        raise ValueError(f"{text[:40]!r} is not a time")
+    month = _MONTHS.index(found[1]) + 1
+    day, hour, minute, second = (int(found[i]) for i in (2, 3, 4, 5))
+    at = datetime(int(found[6] or year), month, day, hour, minute, second)  # noqa: DTZ001 - below
+    return _local(at, zone, not_before_s)
+
+
+def _local(at: datetime, zone: tzinfo, not_before_s: float | None) -> float:
+    at = at.replace(tzinfo=zone)
+    try:
+        if at < _EARLIEST or at.year > 9000:
+            raise ValueError(f"the year {at.year} is not a plausible year of a job")
+        seconds = at.timestamp()
+        later = at.replace(fold=1).timestamp()
+    except OverflowError as problem:
+        raise ValueError(str(problem)) from problem
+    return later if not_before_s is not None and seconds < not_before_s <= later else seconds
+
+
+def duration_s(text: str) -> float | None:
+    """Return the seconds of ``1-02:03:04``, ``10:00`` (minutes) or ``90`` (minutes).
+
+    None stands for words: no limit, or one that the source does not say.
+
+    Raises:
+        ValueError: this is not a duration.
+    """
+    if not text or text.lower() in {"unlimited", "partition_limit", "invalid", "n/a", "none"}:
+        return None
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text[:40]!r} is not a duration")
+    days, first, second, third = (None if part is None else int(part) for part in found.groups())
+    if days is not None:  # D-H, D-H:M, D-H:M:S
+        hours, minutes, seconds = first or 0, second or 0, third or 0
+    elif third is not None:
+        hours, minutes, seconds = first or 0, second or 0, third
+    else:  # M or M:S
+        hours, minutes, seconds = 0, first or 0, second or 0
+    return timedelta(days=days or 0, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
+
+
+Progress = Callable[[float], None]
+MAX_LINE = 16 << 20  # characters; a job on every node of the largest machine stays below
+LINES_PER_REPORT = 10_000
+
+
+def read_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[int, str]]:
+    """Yield number (from 1) and text of each line that is not empty.
+
+    Bytes that are no UTF-8 are escaped: names and comments of jobs may be in any encoding.
+    """
+    number = 0
+    try:
+        total = max(1, path.stat().st_size)
+        with path.open("rb") as raw:
+            stream: Any = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            text = io.TextIOWrapper(
+                stream, encoding="utf-8", errors="backslashreplace", newline="\n"
+            )
+            while line := text.readline(MAX_LINE):
+                number += 1
+                if len(line) == MAX_LINE:
+                    raise malformed(path, number, f"a line of more than {MAX_LINE >> 20} MiB")
+                stripped = line.rstrip("\r\n")
+                if stripped:
+                    yield number, stripped
+                if progress is not None and number % LINES_PER_REPORT == 0:
+                    progress(raw.tell() / total)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
+        raise malformed(path, number + 1, f"the gzip file is damaged ({problem})") from problem
+    except OSError as problem:
+        raise unreadable(path, problem) from problem

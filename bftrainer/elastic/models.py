@@ -1,0 +1,245 @@
+"""The models and optimizers that a script registers: combined, unwrapped, watched for updates.
+
+Called by ``Run``, so that all other modules handle one model and one optimizer.
+
+The run trains the plain model. The wrapper, which the script still calls, is changed to pass
+calls through, so that gradients are averaged only once. Refused if the script has built a
+process group of several members, and where the model is sharded. Called by ``Run``.
+
+While a run lasts, a torch hook sees every optimizer step of the training thread and raises if
+the script made it itself. Optimizers that are created and discarded within one batch (to perturb
+an input, say) are allowed. Used by ``run``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from bftrainer.elastic.errors import ElasticError, sharded
+
+
+class Optimizers:
+    """Several optimizers that update together, with the interface that a run needs."""
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        self.parts = tuple(parts)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of all optimizers."""
+        return [group for part in self.parts for group in part.param_groups]
+
+    def step(self) -> None:
+        """Step all optimizers."""
+        for part in self.parts:
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all."""
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the states.
+
+        Raises:
+            ValueError: they are those of other optimizers.
+        """
+        states = state.get("parts", ())
+        if len(states) != len(self.parts):
+            raise ValueError(f"{len(states)} optimizers were saved, {len(self.parts)} are here")
+        for part, own in zip(self.parts, states, strict=True):
+            part.load_state_dict(own)
+
+
+def parts_of(optimizer: Any) -> tuple[Any, ...]:
+    """Return the single optimizers of a registered one."""
+    return optimizer.parts if isinstance(optimizer, Optimizers) else (optimizer,)
+
+
+def one_model(models: Any) -> torch.nn.Module:
+    """Return the registered model, or one that holds all of them."""
+    given = models if isinstance(models, list | tuple) else [models]
+    for model in given:
+        if not isinstance(model, torch.nn.Module):
+            raise ElasticError(
+                "BFT-1401",
+                f"The model is a {type(model).__name__}, not a torch.nn.Module.",
+                "Give Run the model, or a list of models that train together.",
+            )
+    return given[0] if len(given) == 1 else torch.nn.ModuleList(given)
+
+
+def one_optimizer(optimizers: Any) -> Any:
+    """Return the registered optimizer, or one that steps with all of them."""
+    given = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
+    for one in given:
+        if not all(hasattr(one, name) for name in ("param_groups", "step", "state_dict")):
+            raise ElasticError(
+                "BFT-1401",
+                f"The optimizer is a {type(one).__name__}, not one of torch.optim.",
+                "Give Run the optimizer, or a list of optimizers that step together.",
+            )
+        closure = inspect.signature(one.step).parameters.get("closure")
+        if closure is not None and closure.default is closure.empty:
+            raise ElasticError(
+                "BFT-1401",
+                f"The optimizer {type(one).__name__} needs a closure, which runs the model again.",
+                "Use an optimizer whose step() needs none.",
+            )
+    if not given:
+        raise ElasticError("BFT-1401", "The list of optimizers is empty.", "Give Run at least one.")
+    return given[0] if len(given) == 1 else Optimizers(given)
+
+
+log = logging.getLogger("bftrainer.elastic")
+
+
+def unwrap(
+    model: torch.nn.Module, no_sync: Callable[[], AbstractContextManager[None]]
+) -> torch.nn.Module:
+    """Return the plain model; ``no_sync`` replaces the wrapper's own."""
+    if how := _sharding(model):
+        raise sharded(how)
+    if isinstance(model, DataParallel):
+        raise ElasticError(
+            "BFT-1401",
+            "The model is already wrapped in DataParallel.",
+            "Give Run the plain model; it averages the gradients itself.",
+        )
+    if not isinstance(model, DistributedDataParallel):
+        return model
+    members = model.process_group.size()
+    if members != 1:
+        raise ElasticError(
+            "BFT-1401",
+            f"The model is wrapped in DistributedDataParallel over {members} processes.",
+            "Leave out init_process_group and the wrapper, or start it with world_size=1:"
+            " bftrainer starts the workers and averages the gradients itself.",
+        )
+    if model.device_ids:
+        _keep_moving_inputs(model)
+    else:
+        # Bypasses the wrapper, whose hooks are armed only in its own forward. A bound method,
+        # because a module would be registered as a child.
+        _replace(model, "forward", model.module.__call__)
+    _replace(model, "no_sync", no_sync)
+    log.warning(
+        "the model is wrapped in DistributedDataParallel: bftrainer trains the inner model"
+        " and averages its gradients; the wrapper only forwards calls."
+    )
+    plain: torch.nn.Module = model.module
+    return plain
+
+
+def _sharding(model: torch.nn.Module) -> str:
+    """Return how the model is sharded; "": it is not, or by modules that are not imported."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    tensor = sys.modules.get("torch.distributed.tensor")
+    if fsdp is not None:
+        for module in model.modules():
+            if isinstance(module, fsdp.FullyShardedDataParallel):
+                return "by FSDP: FullyShardedDataParallel"
+            if isinstance(module, getattr(fsdp, "FSDPModule", ())):  # from torch 2.6 on
+                return "by FSDP: fully_shard"
+    if any(isinstance(p, getattr(tensor, "DTensor", ())) for p in model.parameters()):
+        return "its parameters are DTensors"
+    return ""
+
+
+def _keep_moving_inputs(model: DistributedDataParallel) -> None:
+    """Disable the wrapper's hooks but keep its forward, which moves inputs to its device."""
+    if model.static_graph:
+        raise ElasticError(
+            "BFT-1401",
+            "The model is wrapped in DistributedDataParallel with static_graph=True.",
+            "Give Run the plain model, or remove static_graph.",
+        )
+    # What its own no_sync() sets temporarily.
+    _replace(model, "require_backward_grad_sync", False)  # noqa: FBT003 - an attribute's value
+    _replace(model, "require_forward_param_sync", False)  # noqa: FBT003
+
+
+def _replace(model: DistributedDataParallel, name: str, value: Any) -> None:
+    setattr(model, name, value)
+
+
+_watching: list[Callable[[], None]] = []  # removes the hook of the latest run
+
+
+class StrayUpdates:
+    """Watches optimizer steps from the first batch of a run to its end."""
+
+    def __init__(self, registered: tuple[Any, ...]) -> None:
+        # By id, because the hook sees the wrapped optimizer, not a wrapper.
+        self._registered = {id(optimizer) for optimizer in registered}
+        self._thread = 0
+        self._batch = 0
+        self._is_ours = False
+        self._first: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def next_batch(self) -> None:
+        """Count the batch that the script gets; watch from the first one on."""
+        self._batch += 1
+        if self._batch > 1:
+            return
+        self._thread = threading.get_ident()
+        end_watch()  # of a run that this one replaces
+        _watching.append(register_optimizer_step_pre_hook(self._see).remove)
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Allow optimizer steps in here: they are the run's."""
+        self._is_ours = True
+        try:
+            yield
+        finally:
+            self._is_ours = False
+
+    def _see(self, optimizer: Any, _args: object, _kwargs: object) -> None:
+        if self._is_ours or threading.get_ident() != self._thread:
+            return
+        name = type(optimizer).__name__
+        if id(optimizer) in self._registered:
+            raise ElasticError(
+                "BFT-1422",
+                f"The script calls step() of its {name}, which run.step() does.",
+                "Remove the call.",
+            )
+        if self._first.setdefault(optimizer, self._batch) == self._batch:
+            return
+        groups = optimizer.param_groups
+        count = sum(p.numel() for group in groups for p in group["params"])
+        raise ElasticError(
+            "BFT-1422",
+            f"A second optimizer ({name}, {count} parameters) steps outside run.step(): its"
+            " parameters would differ between workers and not be in checkpoints.",
+            "Register it with its model and remove its step():"
+            " elastic.Run([model_a, model_b], [opt_a, opt_b], ...); see"
+            " docs/howto/train-pytorch.md, Several models.",
+        )
+
+
+def end_watch() -> None:
+    """Stop watching: the run is over."""
+    while _watching:
+        _watching.pop()()
+
+
+@contextmanager
+def quiet_schedulers() -> Iterator[None]:
+    """Silence torch's warning that ``lr_scheduler.step()`` came before an update."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        yield

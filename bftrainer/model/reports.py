@@ -1,0 +1,178 @@
+"""Plain data of ``bftrainer account`` and ``report harm``, and of their API documents.
+
+``bftrainer.daemon.accounting`` makes it, the API transfers it, the command line prints it. Imports
+nothing that would slow down a verb's start.
+
+``report`` makes it, the API transfers it, the command line prints it. Imports nothing that would
+slow down a verb's start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COLUMNS = ("user", "account", "trainer", "day")  # by which lines can be told apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTime:
+    """What became of the time of nodes; node-seconds, and numbers of pilots."""
+
+    trained_s: float = 0.0  # forward
+    redone_s: float = 0.0  # until a trainer was again as far as it once had been
+    warm_up_s: float = 0.0  # from a pilot's start, or a new trainer, until its worker trained
+    idle_s: float = 0.0  # without a trainer
+    returned_s: float = 0.0  # what ordinary jobs' nodes still had of their pilots' time limits
+    pilots: int = 0  # ended
+    given_back: int = 0  # of these: by us, for an ordinary job
+    preempted: int = 0  # by the batch system, for one
+
+    @property
+    def lost_s(self) -> float:
+        """What was harvested and did not bring a trainer forward."""
+        return self.redone_s + self.warm_up_s + self.idle_s
+
+    @property
+    def harvested_s(self) -> float:
+        """The time of pilots from start to end, as the batch system's accounting has it."""
+        return self.trained_s + self.lost_s
+
+    def __add__(self, other: NodeTime) -> NodeTime:
+        """Add each figure."""
+        return NodeTime(
+            trained_s=self.trained_s + other.trained_s,
+            redone_s=self.redone_s + other.redone_s,
+            warm_up_s=self.warm_up_s + other.warm_up_s,
+            idle_s=self.idle_s + other.idle_s,
+            returned_s=self.returned_s + other.returned_s,
+            pilots=self.pilots + other.pilots,
+            given_back=self.given_back + other.given_back,
+            preempted=self.preempted + other.preempted,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whose:
+    """Whose time it was, on what, on which day."""
+
+    day: str  # of the site, "2026-11-24"
+    user: str = ""  # "": nobody's: a pilot that never had a trainer
+    account: str = ""  # "": the user's default
+    trainer_id: str = ""  # "": several, or nobody's
+    node_type: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a report is to show."""
+
+    by: tuple[str, ...] = ("user",)  # of ``COLUMNS``
+    since: str = ""  # first day; "": the first that is known
+    until: str = ""  # last day; "": today
+    user: str = ""  # only his rows; "": everybody's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountLine:
+    """A line of the report; what it does not tell apart is ""."""
+
+    user: str = ""
+    account: str = ""
+    trainer: str = ""
+    day: str = ""
+    harvested_h: float = 0.0  # node-hours, of which were lost:
+    lost_h: float = 0.0
+    redone_h: float = 0.0
+    warm_up_h: float = 0.0
+    idle_h: float = 0.0
+    given_back_h: float = 0.0  # to ordinary jobs: what was left of the pilots' time limits
+    pilots: int = 0
+    pilots_given_back: int = 0
+    pilots_preempted: int = 0
+    energy_kwh: float | None = None  # estimate; None: the policy does not say what nodes draw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountReport:
+    """Who used what, from one day to another."""
+
+    by: tuple[str, ...]  # of ``COLUMNS``
+    since: str  # first day
+    until: str  # last day
+    complete_since_s: float  # nothing is known of the time before
+    counted_until_s: float
+    lines: tuple[AccountLine, ...]
+    total: AccountLine
+    user: str = ""  # whose rows these are; "": everybody's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayBucket:
+    """A bar of the histogram: delays up to ``at_most_s`` and above the previous bar."""
+
+    at_most_s: float | None  # None: all longer delays
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstCase:
+    """One of the slowest hand-overs."""
+
+    job_id: str
+    n_nodes: int
+    node: str
+    pilot_id: str
+    how: str
+    asked_s: float | None
+    delay_s: float | None
+    precision_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VainCount:
+    """Nodes released in vain, for one reason."""
+
+    why: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenCount:
+    """Pilots that others ended without a job seen on their node, of one kind."""
+
+    by: str
+    pilots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarmReport:
+    """The effect on ordinary jobs."""
+
+    since_s: float
+    until_s: float
+    limit_s: float
+    share_promised: float
+    hand_overs: int  # nodes
+    jobs: int  # that got them
+    measured: int
+    share_within: float | None
+    is_kept: bool  # the promise
+    median_s: float | None
+    p95_s: float | None
+    max_s: float | None
+    histogram: tuple[DelayBucket, ...]
+    given_back: int  # nodes that ordinary jobs got because we released them
+    preempted: int  # nodes they got because the batch system ended our pilot
+    preempted_jobs: int  # jobs that had to preempt
+    share_preempted: float | None  # of the jobs that got nodes
+    preempted_jobs_per_hour: float | None
+    taken: int  # pilots that others ended without a job seen on the node
+    in_vain: int
+    share_in_vain: float | None  # of the nodes released for a job
+    in_vain_per_hour: float | None
+    vain: tuple[VainCount, ...]
+    worst: tuple[WorstCase, ...]
+    back_off_level: int
+    back_off: str  # one sentence, "" at level 0
+    taken_by: tuple[TakenCount, ...] = ()
