@@ -15,10 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from bftrainer.decide import admission as caps
-from bftrainer.decide import admission as turns
 from bftrainer.decide import claims, observation, policy_answer, slow_nodes
-from bftrainer.decide.admission import Admission
+from bftrainer.decide.admission import Admission, given_to, in_turn, of_groups
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.eligible import suited
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
@@ -65,7 +63,7 @@ def _kept(draft: Draft, names: set[str]) -> dict[str, str]:
     held = nodes_by_trainer(draft.memory.assignment, names)
     sizes = {one: len(own) for one, own in held.items()}
     over = set[str]()
-    for cap in caps.of_groups(given.trainers, given.settings.limits, {}):
+    for cap in of_groups(given.trainers, given.settings.limits, {}):
         if sum([sizes.get(one, 0) for one in cap.trainers]) > cap.most:
             over.update(cap.trainers)
     return {
@@ -83,7 +81,7 @@ def _turns(draft: Draft, names: set[str], kept: Mapping[str, str]) -> dict[str, 
     found: dict[str, str] = {}
     held = nodes_by_trainer(draft.memory.assignment, names)
     n_min = {record.trainer_id: record.spec.n_min for record in draft.given.trainers}
-    for one in turns.in_turn(draft.memory, draft.given):
+    for one in in_turn(draft.memory, draft.given):
         own = held.get(one, ())
         taken = {*kept, *found}
         if one in kept.values():
@@ -91,7 +89,7 @@ def _turns(draft: Draft, names: set[str], kept: Mapping[str, str]) -> dict[str, 
         if len(own) >= max(1, n_min[one]) and taken.isdisjoint(own):
             found.update(dict.fromkeys(own, one))
         elif problem := _problem(draft, names, {}):
-            found |= turns.given_to(one, problem, taken)
+            found |= given_to(one, problem, taken)
     return found
 
 
@@ -138,7 +136,7 @@ def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem 
         t_fwd_s=t_fwd_s,
         p_jmax=p_jmax,
         objective=settings.objective,
-        caps=caps.of_groups(given.trainers, settings.limits, Counter(kept.values())),
+        caps=of_groups(given.trainers, settings.limits, Counter(kept.values())),
     )
     return suited(problem, given, observation.warm_up_s(draft.memory.joining, t_fwd_s))
 

@@ -7,10 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from bftrainer.batch.queue.model import NextPlan, QueueModel
-from bftrainer.decide import pool as blackout
 from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
-from bftrainer.decide.pool import Pool, build_pool
+from bftrainer.decide.pool import Pool, build_pool, gap_end
 from bftrainer.decide.victims import Pick, tiers_of
 from bftrainer.model.decision import Claim, DecisionInput, Memory, PoolNode, Release
 
@@ -73,7 +72,7 @@ class Draft:
             self.memory,
             given.settings,
             given.now_s,
-            blackout.gap_end(given),
+            gap_end(given),
         )
         pool = leave_to_jobs(pool, queue, given, self.memory)
         cools = {  # without a pilot; ``allocating`` skips those with one
