@@ -110,7 +110,7 @@ def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_
         values = given.model_dump(mode="json")
         _print_json(
             {
-                "schema": "bftrainer/site/policy/1",
+                "schema": "bftrainer/policy/1",
                 "file": " ".join(map(str, paths)) or None,
                 "policy_hash": loaded.sha256,
                 "settings": {

@@ -40,7 +40,7 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
         policy: the allocation policy; None: every trainer keeps its nodes.
 
     Raises:
-        Exception: caused by one part of the input. ``bftrainer.surviving`` finds that part and
+        Exception: caused by one part of the input. ``isolation`` finds that part and
             decides without it.
     """
     if given.snapshot.nodes is None or given.snapshot.jobs is None:

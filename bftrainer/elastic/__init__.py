@@ -44,7 +44,7 @@ _HOMES = {
     "PerSample": "per_sample",
     "PerWorkerBatch": "batch",
     "Run": "run",
-    "Sharded": "shards",
+    "Sharded": "loader",
     "Terms": "batch",
     "report": "reports",
 }

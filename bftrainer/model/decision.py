@@ -144,7 +144,7 @@ class Ends:
 
 
 class Kind(enum.StrEnum):
-    """What a decision can leave out (``bftrainer.surviving``)."""
+    """What a decision can leave out (``isolation``)."""
 
     REQUEST = "request"  # of a job; it then counts as asking for any nodes
     TRAINER = "trainer"

@@ -170,7 +170,7 @@ def test_the_finder_serves_the_elastic_package_and_nothing_else() -> None:
         "assert not finder.ensure_importable(root)\n"
         "import bftrainer.elastic.protocol\n"
         "assert 'torch' not in sys.modules\n"
-        "for name in ('bftrainer.cli', 'bftrainer.batch.process', 'milp', 'trainers'):\n"
+        "for name in ('bftrainer.cli', 'bftrainer.batch', 'milp', 'trainers'):\n"
         "    assert not importlib.util.find_spec(name), name\n"
     )
     done = process.run([sys.executable, "-I", "-S", "-c", text], timeout_s=300)

@@ -78,7 +78,7 @@ def test_garbage_gets_one_answer_and_an_end(said: bytes, status: bytes) -> None:
 
 @pytest.mark.usefixtures("quiet")
 def test_a_name_that_is_not_unicode_is_a_malformed_request() -> None:
-    body = rb'{"schema": "bftrainer/site/submit/1", "spec": {"\ud800": 1}}'
+    body = rb'{"schema": "bftrainer/submit/1", "spec": {"\ud800": 1}}'
     answer = exchange(SUBMIT + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
     assert answer.startswith(b"HTTP/1.1 400")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "BFT-1103"

@@ -278,7 +278,7 @@ def test_wait_survives_a_restart_of_the_daemon(
         (["status"], "bftrainer/status/1"),
         (["status", "t1"], "bftrainer/trainer/1"),
         (["nodes"], "bftrainer/nodes/1"),
-        (["explain", "t1"], "bftrainer/daemon/explain/1"),
+        (["explain", "t1"], "bftrainer/explain/1"),
         (["logs", "t1"], "bftrainer/logs/1"),
     ],
 )

@@ -181,9 +181,9 @@ SPEC = {"name": "n", "user": ME, "script": "/s.py"}
         (b"\xff", 400, "BFT-1103"),
         (b"[" * 200_000, 400, "BFT-1103"),
         (b"1" * 20_000, 400, "BFT-1103"),
-        ({"schema": "bftrainer/site/submit/2", "spec": SPEC}, 400, "BFT-1103"),
-        ({"schema": "bftrainer/site/submit/1"}, 400, "BFT-1103"),
-        ({"schema": "bftrainer/site/submit/1", "spec": SPEC, "more": 1}, 400, "BFT-1103"),
+        ({"schema": "bftrainer/submit/2", "spec": SPEC}, 400, "BFT-1103"),
+        ({"schema": "bftrainer/submit/1"}, 400, "BFT-1103"),
+        ({"schema": "bftrainer/submit/1", "spec": SPEC, "more": 1}, 400, "BFT-1103"),
         ({**SPEC, "frobnicate": 1}, 400, "BFT-1103"),
         ({**SPEC, "n_min": "1"}, 400, "BFT-1103"),
         ({**SPEC, "n_min": True}, 400, "BFT-1103"),
@@ -204,7 +204,7 @@ def test_the_server_refuses_what_is_not_a_submission(
     service: MemoryService, body: bytes | dict[str, object], status: int, code: str
 ) -> None:
     if isinstance(body, dict) and "schema" not in body:
-        body = {"schema": "bftrainer/site/submit/1", "spec": body}
+        body = {"schema": "bftrainer/submit/1", "spec": body}
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     answered, error = post(text)
     assert (answered, error["code"]) == (status, code)

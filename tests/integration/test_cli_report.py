@@ -71,7 +71,7 @@ def test_the_report_for_programs_and_its_span(service: MemoryService, capsys: Ou
     before = time.time()
     assert main(["report", "harm", "--json", "--since", "30m"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "bftrainer/daemon/harm/1"
+    assert found["schema"] == "bftrainer/harm/1"
     # It is asked for in whole milliseconds.
     assert before - 1800.001 <= found["since_s"] <= time.time() - 1799.999
     assert found["worst"][0]["delay_s"] == 4.0

@@ -55,7 +55,7 @@ def test_demo_shows_everything_it_promises(scratch: Path, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document == json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert document["schema"] == "bftrainer/lab/demo/1"
+    assert document["schema"] == "bftrainer/demo/1"
     _check_figures(document)
     picture = (tmp_path / "out" / "timeline.png").read_bytes()
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")

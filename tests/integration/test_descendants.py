@@ -295,15 +295,15 @@ def test_signals_that_were_ignored_at_the_start_are_heeded(tmp_path: Path) -> No
 def test_a_process_that_starts_others_without_end_is_ended(tmp_path: Path) -> None:
     text = (
         "import os, sys\n"
-        "from bftrainer.elastic import descendants\n"
-        "descendants.adopt()\n"
+        "from bftrainer.elastic import worker_keeper\n"
+        "worker_keeper.adopt()\n"
         "if os.fork() == 0:\n"
         "    for _ in range(10_000):\n"
         "        os.setsid()\n"
         "        if os.fork():\n"
         "            os._exit(0)\n"
-        "descendants.sweep(limit_s=60.0)\n"
-        "sys.exit(len(descendants.children(os.getpid())))\n"
+        "worker_keeper.sweep(limit_s=60.0)\n"
+        "sys.exit(len(worker_keeper.children(os.getpid())))\n"
     )
     script = tmp_path / "chain.py"
     script.write_text(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import io
+import re
 import shutil
 import sys
 import tokenize
@@ -14,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from house import House
 
 from bftrainer.batch import process
 
@@ -94,6 +96,50 @@ def test_there_is_something_to_judge() -> None:
 def test_no_module_is_longer_than_800_lines() -> None:
     lengths = {_name(p): len(p.read_text(encoding="utf-8").splitlines()) for p in _everything()}
     assert {n: k for n, k in lengths.items() if k > MAX_LINES} == {}
+
+
+@pytest.fixture(scope="module")
+def house() -> House:
+    return House(ROOT)
+
+
+def test_rooms_are_few_and_import_downward(house: House) -> None:
+    assert len(house.entries()) <= 12
+    assert not house.upward()
+
+
+def test_names_are_nouns_and_mean_one_thing(house: House) -> None:
+    assert len(house.clashes()) <= 10
+    assert len(house.participles()) <= 0.03 * len(house.product)
+
+
+def test_docstrings_say_and_do_not_ask(house: House) -> None:
+    assert max(house.questions()) <= 3.0  # per cent
+
+
+def test_no_user_is_he() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    texts = [p for p in pages if "adr" not in p.parts] + [
+        p for p in _product() if "testcluster" not in p.parts
+    ]
+    found = {
+        f"{_name(path)}:{number}"
+        for path in texts
+        for number, line in enumerate(path.read_text("utf-8").split("\n"), 1)
+        if re.search(r"\b([Hh]e|him|his|His|himself)\b(?!'s range)", line)
+    }
+    assert found == set()
+
+
+def test_equipment_is_for_the_demonstration_alone() -> None:
+    users = {
+        _name(path)
+        for path in _product()
+        if "testcluster" not in path.parts
+        for node in _nodes(path)
+        if isinstance(node, ast.ImportFrom) and "testcluster" in (node.module or "")
+    }
+    assert users == {"bftrainer/lab/demo/lsf_site.py"}
 
 
 def test_no_function_is_longer_than_60_lines() -> None:

@@ -22,7 +22,7 @@ from bftrainer.lab.compare.arenas import Arena, Score
 from bftrainer.lab.report.page import STYLE
 from bftrainer.study.plots.style import matplotlib, new_canvas
 
-SCHEMA = "bftrainer/lab/compare/1"
+SCHEMA = "bftrainer/compare/1"
 HEADERS = (
     "POLICY", ">U", ">JCT MEAN h", ">P95 h", ">JCT AGAINST", ">MAKESPAN h", ">NODE-h",
     ">FAIRNESS", ">RESCALES", ">DECISION ms", ">ENDED", ">JOB WAIT",

@@ -50,7 +50,7 @@ class DemoTrainer:
         return TrainerSpec(
             name=self.name,
             user=getpass.getuser(),
-            script=str(Path(__file__).resolve().with_name("paced.py")),
+            script=str(Path(__file__).resolve().with_name("pace.py")),
             args=(str(ms_per_sample), *self.plain_arguments),
             cwd=str(directory),
             interpreter=sys.executable,

@@ -17,7 +17,7 @@ from typing import Any
 
 from bftrainer.site.policy.model import SitePolicy
 
-SCHEMA_ID = "bftrainer/site/policy/1"
+SCHEMA_ID = "bftrainer/policy/1"
 _TYPES = {
     "number": "a number",
     "integer": "a whole number",

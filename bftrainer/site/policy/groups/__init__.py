@@ -1,1 +1,0 @@
-"""The settings of the policy, one module a group; ``model`` assembles them."""
