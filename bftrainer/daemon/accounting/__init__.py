@@ -1,1 +1,1 @@
-"""Who used what: node-hours harvested, lost and given back, by day, user, account and trainer."""
+"""Node-hours harvested, lost and given back, by day, user, account and trainer."""
