@@ -1,1 +1,1 @@
-"""The settings of the policy, one module a group; ``model`` assembles them."""
+"""Empty; the groups of settings are in ``bftrainer.site.policy.keys``."""
