@@ -1,1 +1,1 @@
-"""What runs on a node: the agent, the runtimes that start workers, example scripts."""
+"""Programs on a node: the agent, the runtimes that start workers, example scripts."""

@@ -1,11 +1,12 @@
-"""The daemon's socket, whether its path can be trusted, and ``daemon.json`` of a user's own.
+"""The daemon's socket, the check of its path, and ``daemon.json`` of a user's own daemon.
 
 Called by the server before it binds and by the client before it connects. A user who can write to a
 directory on the path could replace our socket, so such paths are refused.
 
-The directory is seen by several hosts (docs/adr/0027-own-daemon.md). The daemon writes the file
-when it answers; verbs on other hosts read whom to ask, and the next daemon whether one lives. The
-file, and the key beside it, are readable by the user alone.
+Several hosts see the directory of a user's own daemon (docs/adr/0027-own-daemon.md). The daemon
+writes ``daemon.json`` when it answers; verbs on other hosts read from it which daemon to ask, and
+the next daemon whether one is alive. The file, and the key beside it, are readable by the user
+alone.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ class Address:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is, or was, on this host since it was booted."""
+        """Return whether the daemon is, or was, on this host since the host was booted."""
         return (self.host, self.boot_id) == this_host()
 
     @property
@@ -266,7 +267,7 @@ def remove(state_dir: Path, address: Address) -> None:
 
 
 def is_gone(address: Address, environ: Mapping[str, str]) -> bool:
-    """Whether that daemon has certainly ended: our host says so, or it was our own batch job."""
+    """Return whether that daemon has certainly ended: so says its host, or it was our batch job."""
     if address.job_id and address.job_id == environ.get("SLURM_JOB_ID"):
         return True  # the batch system starts a requeued job when it has ended
     if address.host != this_host()[0]:

@@ -239,7 +239,7 @@ def check_strings(spec: TrainerSpec) -> None:
 
 
 def is_variable(name: str) -> bool:
-    """Whether an environment variable may have this name."""
+    """Return whether an environment variable may have this name."""
     return _VARIABLE.match(name) is not None
 
 

@@ -4,7 +4,7 @@ The server refuses unknown fields and long lists; the client ignores unknown fie
 older command line can read a newer daemon.
 
 ``document`` wraps a view and adds a ``schema`` field, ``view_of`` reads it back. The API sends the
-same documents that the verbs print.
+documents that the verbs print.
 """
 
 from __future__ import annotations

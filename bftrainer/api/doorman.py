@@ -1,11 +1,11 @@
 """Accepts connections to the API, with a limit per user.
 
-Nothing that the other side sends can change its ``Credentials``. Called where connections are
-accepted; the account's name is looked up later, because that may take long.
-
 Connections go to ``receive`` with the user that the kernel reports. A connection above its user's
 share gets one prepared answer and is closed, which is cheap enough that a flood does not delay
 other users.
+
+Nothing that the other side sends can change its ``Credentials``. The account's name is looked up
+after a connection is accepted, because that may take long.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Places:
         self._of: dict[int, dict[Guest, None]] = {}
 
     def make_room(self, uid: int) -> bool:
-        """Whether one more may come; if necessary, the user with most connections loses one."""
+        """Return whether one more is accepted; may close one of the user with most connections."""
         n_own = len(self._of.get(uid, ()))
         if uid in self._owners:
             return n_own < PLACES_OF_OWNER

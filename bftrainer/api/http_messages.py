@@ -1,11 +1,10 @@
 """Requests and responses: path, query and body in, documents and errors out.
 
-Used by ``routes``; nothing is looked up, so whoever asks may send anything.
+Used by ``routes``. Nothing is looked up, so requests may contain anything. ``HANDLERS`` is for the
+application.
 
 A study's trials differ in number, parameters, arguments and directory only, so that a thousand of
 them fit into one request (``documents.trials_document``).
-
-Used by ``routes``; ``HANDLERS`` is for the application.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``submit --notify`` says: a mail, or a command. Pure.
+"""The notification of ``submit --notify``: a mail, or a command. Pure.
 
 ``mail:ADDRESS``, or a command line whose first word is an absolute path; no shell reads it.
 """

@@ -1,4 +1,4 @@
-"""What a user sees of the trainers of others.
+"""A user's view of the trainers of others.
 
 The owner, root and the daemon's own user see everything. Others see names, users, sizes and
 progress, but nothing that may contain secrets: environment, paths, arguments, reasons of failures.
@@ -24,7 +24,7 @@ _TRAINER_ID = re.compile(r"\bt[1-9][0-9]{0,14}\b")
 
 
 def is_trusted(peer: Peer, owner: str) -> bool:
-    """Whether this user may see everything of the owner's trainers."""
+    """Return whether this user may see everything of the owner's trainers."""
     return peer.uid in (0, os.geteuid()) or peer.user == owner
 
 
@@ -96,10 +96,10 @@ def no_trainer(trainer_id: str) -> UsageError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What one user sees."""
+    """The trainers, and their details, that one user sees."""
 
     peer: Peer
-    is_own: bool  # only of his own trainers
+    is_own: bool  # only of their own trainers
     others: frozenset[str] = frozenset()  # trainers that are not shown
     foreign: frozenset[str] = frozenset()  # trainers whose failures are not
 

@@ -1,4 +1,4 @@
-"""Client of a user's own daemon on another host: the same calls, over CURVE (``far_server``)."""
+"""Client of a user's own daemon on another host: the same calls, over CURVE (``remote_server``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The API for a user's verbs on other hosts: the requests of the Unix socket, over CURVE.
 
-Who has the client key in the state directory is the user whose daemon it is; nobody else gets
-past the handshake. One frame is one request, one frame its answer (``far_client``).
+Only the user of the daemon can read the client key in its state directory; without it the
+handshake fails. One frame is one request, one frame its answer (``remote_client``).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The routes of the API: requests in, documents (``documents``) out.
 
-A file system that hangs blocks its readers for ever. Each call runs in a thread of its own that is
-never joined, and counts for the user whose files it reads. A user with too many calls under way is
-refused at once; other users are not affected.
-
 Serves a ``Service`` under /v1, and /metrics for Prometheus. The service is called in the daemon's
 event loop, which nothing else here may block: a background thread parses and writes large texts,
 users' files are read outside the loop, and one user's requests are served one by one, so that
 another user waits for one of them at most.
+
+A file system that hangs blocks its readers for ever. So each call that reads a user's files runs in
+a thread of its own that is never joined, and counts for that user (``Aside``). A user with too many
+calls under way is refused at once; other users are not affected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The daemon's interface for its users: the protocol behind every API route.
 
-``bftrainer.daemon.service`` implements ``Service``, ``bftrainer.api.server`` serves it. What it
-returns is in ``bftrainer.model.views``.
+``bftrainer.daemon.service`` implements ``Service``, ``bftrainer.api.server`` serves it. Its results
+are views (``bftrainer.model.views``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Peer:
 
 
 class TrialService(Protocol):
-    """What studies ask; implemented by ``bftrainer.daemon.service``."""
+    """The calls that studies make; implemented by ``bftrainer.daemon.service``."""
 
     def studies(self, user: str) -> tuple[StudyCount, ...]:
         """Return the user's studies."""

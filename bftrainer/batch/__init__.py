@@ -1,1 +1,1 @@
-"""The batch system: its state, its queue, how processes start, and one on this machine."""
+"""The batch system: its state, its queue, the start of processes, and one on this machine."""

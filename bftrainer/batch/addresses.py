@@ -105,7 +105,7 @@ def source_towards(host: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether packets to an address never leave this host."""
+    """Return whether packets to an address never leave this host."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

@@ -43,7 +43,7 @@ class Announcer(Protocol):
 
     @property
     def hears_all(self) -> bool:
-        """Whether it is told of every job; else the daemon polls as if there were no source."""
+        """True if it is told of every job; else the daemon polls as if there were no source."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when there is something to read."""
@@ -105,7 +105,7 @@ class UnseenAnnouncements:
 
     @property
     def is_unshown(self) -> bool:
-        """Whether an announced job awaits the poll that must show it."""
+        """Return whether an announced job awaits the poll that must show it."""
         return bool(self._heard)
 
     def look_begins(self) -> float:
@@ -184,7 +184,7 @@ def _without(end: _Ended, snapshot: Snapshot, jobs: list[Job]) -> tuple[Snapshot
 
 
 def _is_that(job: Job, end: _Ended) -> bool:
-    """Whether it is the job that ended, not one that started there later."""
+    """Return whether it is the job that ended, not one that started there later."""
     if not job.is_ordinary or job.state is not JobState.RUNNING or job.start_s is None:
         return False
     return job.start_s < end.said_s and end.nodes == set(job.nodes)
@@ -199,12 +199,12 @@ def _is_alike(announced: Job, shown: Job) -> bool:
 
 
 def is_stand_in(job_id: str) -> bool:
-    """Whether the job was announced and no snapshot has shown it."""
+    """Return whether the job was announced and no snapshot has shown it."""
     return job_id.startswith(STAND_IN)
 
 
 def is_same_job(announced: Job, shown: Job) -> bool:
-    """Whether a shown job may be the announced one; both times are whole seconds.
+    """Return whether a shown job may be the announced one; both times are whole seconds.
 
     An announcement that knows the job's id carries it as its family (LSF).
     """

@@ -1,4 +1,4 @@
-"""The protocol every batch system implements, and how one is found by name.
+"""The protocol that every batch system implements, and the look-up of one by name.
 
 Implementations: ``bftrainer.batch.local`` (process groups on this machine), ``slurm_plugins``
 (Slurm 22.05 and later), ``lsf_adapters``; docs/howto/add-batch-system.md adds another. They share
@@ -41,7 +41,7 @@ class PilotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotObservation:
-    """What the batch system reports about one pilot job."""
+    """The batch system's report on one pilot job."""
 
     presence: Presence
     phase: str = ""  # "pending" | "running" | "ending" when present, else ""
@@ -57,7 +57,7 @@ class PilotObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionProblem:
-    """What is wrong with one option of a batch system, or of a policy."""
+    """A fault of one option of a batch system, or of a policy."""
 
     path: tuple[str | int, ...]  # its name, then the path inside its value; (): all options
     cause: str

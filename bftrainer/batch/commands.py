@@ -1,9 +1,10 @@
 """Runs a batch system's commands, and is the base of a small adapter that does nothing else.
 
-Base of ``SlurmCommands`` and ``LsfCommands``, which know the commands. Variables of the caller that
+``Commands`` is the base of ``SlurmCommands`` and ``LsfCommands``. Variables of the caller that
 could change an output (``SQUEUE_*``, ``BSUB_*`` and the like) are not passed on.
 
-docs/howto/add-batch-system.md shows one. Slurm's and LSF's adapters need more of their own.
+``ByCommands`` is the base of a small adapter; docs/howto/add-batch-system.md shows one. Slurm's and
+LSF's adapters need more of their own.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Reading:
 
 
 class ByCommands(BatchSystem):
-    """What adapters that run commands have in common; they add what only they can know."""
+    """The base of adapters that run commands; an adapter adds its own commands and formats."""
 
     def __init__(self, commands: Commands) -> None:
         self.commands = commands

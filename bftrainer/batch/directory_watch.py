@@ -1,6 +1,6 @@
-"""Notices that something in a directory changed: by inotify, or by looking again and again.
+"""Notices changes in a directory: by inotify, or by looking at it again and again.
 
-Called by ``poll.tail`` and by adapters. inotify reports only what this host did (inotify(7),
+Called by ``tail`` and by adapters. inotify reports only what this host did (inotify(7),
 "Limitations and caveats"), so a directory on a remote file system is looked at by a thread. It
 alone waits if the file system's server does not answer.
 """
@@ -134,7 +134,7 @@ class Looking:
 
 
 class FileChanged:
-    """Whether a path's file was appended to, cut or replaced since the last call."""
+    """A check of one file: appended to, cut or replaced since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -153,7 +153,7 @@ class FileChanged:
 
 
 def is_local(path: Path) -> bool:
-    """Whether inotify sees all changes there; False if in doubt.
+    """Return whether inotify sees all changes there; False if in doubt.
 
     Raises:
         OSError: the path is missing.

@@ -1,11 +1,11 @@
 """A pilot's job: its name and its script. Pure.
 
 Several daemons of one user may share a partition or queue, and each numbers its pilots p000001 and
-so on. The token says whose they are: it follows from where the daemon keeps the folders of its
+so on. A token in the name tells them apart: it follows from the path of the daemon's folders of
 pilots.
 
-For batch systems that write a job's output only at its end, or whose options cannot hold every
-variable. Called by adapters' ``launch_pilot``.
+The script is for batch systems that write a job's output only at its end, or whose options cannot
+hold every variable. Called by adapters' ``launch_pilot``.
 """
 
 from __future__ import annotations

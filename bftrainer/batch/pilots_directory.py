@@ -1,4 +1,4 @@
-"""Whether nodes can see the directory of pilots: what this host tells of it.
+"""The visibility of the pilots' directory from nodes, as far as this host can tell.
 
 A pilot whose output file cannot be opened ends before any process of ours runs, and the cause is in
 the log of the node's batch daemon only.

@@ -33,7 +33,7 @@ class Completed:
 
     @property
     def is_ok(self) -> bool:
-        """Whether the command ended by itself with status 0 and complete output."""
+        """Return whether the command ended by itself with status 0 and complete output."""
         return self.returncode == 0 and not self.timed_out and not self.truncated
 
 

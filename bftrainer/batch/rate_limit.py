@@ -1,4 +1,4 @@
-"""When the next poll may begin: request budgets, controller latency, announcements. No clock.
+"""The time of the next poll: request budgets, controller latency, announcements. No clock.
 
 Polls, orders (pilots submitted and cancelled) and announcements come in with their times; the
 time of the next poll goes out. Called by ``bftrainer.daemon.poller``.
@@ -150,7 +150,7 @@ class PollRateLimiter:
             self._uncalled.add(ended_s, requests)
 
     def is_called(self, now_s: float) -> bool:
-        """Whether a poll that begins now answers a call and no regular poll is due."""
+        """Return whether a poll that begins now answers a call and no regular poll is due."""
         due_s = min(self.calls.due_s(), self.soon.due_s())
         return due_s <= now_s < self._uncalled_s(now_s)
 

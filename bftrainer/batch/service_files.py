@@ -1,9 +1,9 @@
-"""What systemd is told of a site's daemon, and whether the site's files are installed.
+"""The systemd files of a site's daemon, and a check that the site's files are installed.
 
 Adapters add these to their site's files; the packages of ``packaging/`` contain the same. Settings
 as of systemd.exec(5) and systemd.service(5), release 252.
 
-Called by ``bftrainer doctor``; reads files of this host only.
+``bftrainer doctor`` calls ``findings``, which reads files of this host only.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _of(file: SiteFile, root: Path) -> Iterator[Finding]:
 
 
 def _is_ours(text: str, file: SiteFile) -> bool:
-    """Whether it is an other version of our file, and not the site's that ours was merged into."""
+    """True for another version of our file, False for a site's file that ours was merged into."""
     return text.partition("\n")[0] == file.text.partition("\n")[0]
 
 

@@ -1,6 +1,6 @@
-"""What a batch system may offer beside ``BatchSystem``: files for the administrator of its site.
+"""An optional part of a batch system: files for the administrator of its site.
 
-Used by ``bftrainer site init``. A batch system without the method has no such files.
+Used by ``bftrainer site init``. A batch system without the method has none.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Reads what others append to a file, as long as only they can write it.
+"""Reads the lines that another user appends to a file that only this user and root can write.
 
-Called by the readers of such files (``poll.tail``, the adapters) and by the commands that create
-their directories. With write access there, others could replace a file by a pipe, a link or a file
-of their own.
+With write access to its directory, others could replace a file by a pipe, a link or a file of their
+own; ``why_unsafe`` finds that, also for the commands that create such directories.
 
 Called by the adapters' announcers (``slurm_plugins.hook.watch``,
-``lsf_adapters.notifications.watch``). We only read, and only while no one but the file's owner and
-root can write there.
+``lsf_adapters.notifications.watch``).
 """
 
 from __future__ import annotations
@@ -111,7 +109,7 @@ class _Reading:
         return why_unsafe(status, owner_uid)
 
     def is_at(self, path: Path) -> bool:
-        """Whether the path still names this file, or nothing."""
+        """Return whether the path still names this file, or nothing."""
         try:
             return os.path.samestat(os.fstat(self._fd), path.lstat())
         except FileNotFoundError:

@@ -1,14 +1,13 @@
-"""Node-hours by user, account and trainer: followed, kept in the journal, summarised.
-
-``records`` says how they are kept, ``accountant`` what is added, ``report`` how they are shown.
+"""Node-hours by user, account and trainer: measured, kept in the journal, summarised.
 
 ``account`` entries hold what was added since the one before, ``account-sums`` entries all sums.
-The journal never removes the last of these, so that entries that go take nothing from the sums.
+The journal never removes the last of these, so that the removal of entries does not change the
+sums.
 
-Looks once a second. What a pilot has used since the last look counts as what it does now, so the
-sum over a pilot is exact and its parts are to a second. Times are cut to whole seconds, as batch
-systems do in their own accounting. A daemon that starts counts the time since its predecessor's
-last entry; trainers go on without one.
+``Accountant`` looks once a second. The time that a pilot has used since the last look counts as
+what it does now, so the sum over a pilot is exact and its parts are exact to a second. Times are
+cut to whole seconds, as batch systems do in their own accounting. A daemon that starts counts the
+time since its predecessor's last entry, because trainers go on without a daemon.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ def _row(item: tuple[Whose, NodeTime]) -> Row:
 
 @dataclass(slots=True, kw_only=True)
 class Kept:
-    """What a journal holds."""
+    """Sums and time span of the accounts in a journal."""
 
     since_s: float  # figures are complete from then on
     until_s: float
@@ -276,7 +275,7 @@ ASKED_FOR_S = 60.0  # how an ended pilot ended is known by then
 
 
 class Trainers(Protocol):
-    """What is used of the daemon's ``TrainerBook``."""
+    """The part of the daemon's ``TrainerBook`` that is used here."""
 
     @property
     def records(self) -> Mapping[str, TrainerRecord]:
@@ -499,7 +498,7 @@ class Accountant:
         return self._types[1].get(node, "default")
 
     def _redoes(self, trainer_id: str) -> bool:
-        """Whether a trainer is not yet as far as it once was."""
+        """Return whether a trainer is not yet as far as it once was."""
         record = self._trainers.records[trainer_id]
         known = self._furthest.get(trainer_id) or record.failing.best
         best = self._furthest[trainer_id] = known.joined(_mark(record))

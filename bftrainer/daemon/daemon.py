@@ -1,4 +1,4 @@
-"""The daemon: connects poll -> events -> decide -> actuate, and journals everything.
+"""The daemon: connects poll -> events -> decide -> fleet, and journals everything.
 
 One asyncio event loop, and one background thread each for polling, cancelling, claiming, deciding
 and writing the journal. None of them waits for another (docs/adr/0016).

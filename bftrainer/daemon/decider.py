@@ -2,8 +2,6 @@
 
 ``decide_surely`` leaves out what a decision fails on and continues, so a bug shows only here and in
 ``status``. One ``DecisionFailures`` per daemon.
-
-Called by the daemon for each of its decisions.
 """
 
 from __future__ import annotations
@@ -187,6 +185,6 @@ class Observed:
     decided_s: float | None = None
 
     def is_to_wake(self, now_s: float) -> bool:
-        """Whether the policy asked for a decision by now."""
+        """Return whether the policy asked for a decision by now."""
         wake_at_s = self.plan.wake_at_s if self.plan is not None else None
         return wake_at_s is not None and wake_at_s <= now_s

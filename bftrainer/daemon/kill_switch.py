@@ -1,10 +1,10 @@
 """The kill switch: gives all nodes back, takes none, and keeps the trainers queued.
 
 ``bftrainer drain --all`` begins it, ``bftrainer resume`` ends it; in between it outlives daemons,
-for the journal says so. ``bftrainer down`` gives back in the same way, and the daemon ends.
+because it is in the journal. ``bftrainer down`` gives back in the same way, and the daemon ends.
 
 A pilot leaves as soon as no worker is on it; workers write a checkpoint first. At the deadline
-all of them are gone: a little earlier, whoever is left is told to leave at once.
+all pilots are gone: shortly before it, the remaining ones are told to leave at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ END_SHARE: Final = 0.25  # of a time shorter than four times that
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """What an administrator asked for."""
+    """A drain requested by an administrator."""
 
     by: str
     since_s: float
@@ -66,7 +66,7 @@ class Draining:
 
     @property
     def is_on(self) -> bool:
-        """Whether nodes are given back and none are taken."""
+        """Return whether nodes are given back and none are taken."""
         return bool(self._reason)
 
     def begin(self, by: str, limit_s: float) -> None:

@@ -142,7 +142,7 @@ def _family(figure: MetricSample) -> Metric:
     return family
 
 
-# Counted by ``wire.refused_messages``; always exported, because alerts need existing series.
+# Counted by ``RefusedMessages``; always exported, because alerts need existing series.
 REFUSALS = (
     "stranger", "handshake-failed", "malformed", "impostor", "before-hello", "superseded", "fenced",
     "later", "not-its-worker", "not-its-copy", "not-believed", "unknown", "failed",
@@ -151,7 +151,7 @@ REFUSALS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a scrape needs beyond the status."""
+    """Data for a scrape beyond the status."""
 
     pool_nodes: int
     pauses: int

@@ -91,7 +91,7 @@ class Poller:
 
     @property
     def has_hook(self) -> bool:
-        """Whether the batch system notifies us of all changes."""
+        """Return whether the batch system notifies us of all changes."""
         return self._announcer is not None and self._announcer.hears_all
 
     def adopt_policy(self, policy: SitePolicy) -> None:

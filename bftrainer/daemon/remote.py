@@ -27,7 +27,7 @@ PORT_NAME = "api-endpoint"
 
 
 class FarDaemon:
-    """What other hosts see of this daemon."""
+    """The daemon's interface to other hosts."""
 
     def __init__(self, state_dir: Path, api: ApiServer, keys: KeyPair, ports: str = "") -> None:
         client = load_or_create_pair(state_dir / address.KEY_NAME)

@@ -1,4 +1,4 @@
-"""What the daemon tells systemd: that it serves, what it does, that it lives (sd_notify(3), 252).
+"""Messages from the daemon to systemd: ready, status, watchdog (sd_notify(3), 252).
 
 One datagram each on ``$NOTIFY_SOCKET``; without that variable nothing is sent. The watchdog is fed
 by completed cycles alone: a poll whose outcome was handled, answered or not, and a turn of the

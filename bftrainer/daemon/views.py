@@ -1,4 +1,4 @@
-"""What users see of the daemon: its state as views."""
+"""Views of the daemon's state for users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training script imports: an elastic training loop around ordinary PyTorch.
+"""The interface of a training script: an elastic training loop around ordinary PyTorch.
 
 A script gives ``Run`` its model, optimizer and loader, iterates over ``run.epochs()`` and
 ``run.batches()``, and updates with ``run.step()``. Workers join and leave between two updates.

@@ -2,10 +2,10 @@
 
 The members publish their offers. If all can use NCCL, each connects and probes it, and the
 generation uses it only if all succeeded; otherwise it trains with gloo. No member decides
-alone. Called by ``group``, in the thread that forms a group.
+alone. ``group`` calls ``choice_of`` and ``attempt_all`` in the thread that forms a group.
 
-Depends on the model's parameters and on the trainer's ``backend``. Called by ``run`` when the
-model is known.
+An offer depends on the model's parameters and on the trainer's ``backend``; ``run`` makes it by
+``offer_of`` when the model is known.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def choice_of(meeting: Meeting, store: StoreClient, offer: BackendOffer) -> Back
     """Publish this member's offer and return the choice that follows from all offers.
 
     Raises:
-        ElasticError: BFT-1414, see ``choosing``.
+        ElasticError: BFT-1414, see ``backend_choice``.
         RuntimeError: the store is gone, or a member never came.
     """
     if offer.wanted == backend_choice.GLOO:

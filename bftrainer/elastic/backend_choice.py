@@ -1,7 +1,7 @@
 """Chooses the back end of a generation from its members' offers. Pure.
 
-All members read the same offers (``agreeing``) and so make the same choice; ``offering`` makes
-this worker's offer.
+All members read the same offers and so make the same choice; ``agreement`` makes this worker's
+offer and exchanges the offers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BACKENDS = (AUTO, GLOO, NCCL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOffer:
-    """What one member has for a generation."""
+    """The back ends that one member can use in a generation."""
 
     wanted: str = AUTO  # one of BACKENDS, the same for all workers of a trainer
     device: str = ""  # unique name of its GPU; "": none for NCCL

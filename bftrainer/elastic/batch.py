@@ -1,4 +1,4 @@
-"""How a script declares its batch, and how a global batch is divided among the workers.
+"""The declaration of a batch by a script, and its division among the workers.
 
 A script gives ``Run`` a ``GlobalBatch`` or a ``PerWorkerBatch``, and optionally
 ``LogicalWorkers``; a submission with ``--batch`` makes it a ``DecidedBatch``. From these follow
@@ -102,7 +102,7 @@ class Cutting:
 
     @property
     def is_parted(self) -> bool:
-        """Whether a step may have several passes."""
+        """Return whether a step may have several passes."""
         return bool(self.logical) or self.most is not None
 
     @property

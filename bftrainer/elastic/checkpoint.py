@@ -2,9 +2,7 @@
 
 Handles the ``state_dict()``s of models, optimizers, schedulers and users' own objects. The
 structure refers to tensors by number; they are not copied. Used by the transfer between
-members and by checkpoint files.
-
-Used by ``resuming`` and by ``writer`` in the background.
+members and by checkpoint files, which ``writer`` writes in the background and ``resume`` reads.
 """
 
 from __future__ import annotations

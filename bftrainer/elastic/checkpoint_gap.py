@@ -1,4 +1,4 @@
-"""The age of checkpoints, and how long a training may go on without one. Pure.
+"""The optimum interval between checkpoints, and the ages of committed steps. Pure.
 
 A checkpoint costs time, and so does what is lost without one. The sum is least when they are
 sqrt(2 * cost * expected life) apart (J. W. Young, "A first order approximation to the optimum
@@ -6,7 +6,8 @@ checkpoint interval", Communications of the ACM 17(9), 1974, pp. 530-531; J. T. 
 order estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer
 Systems 22(3), 2006, pp. 303-312).
 
-Keeps a subset of the committed steps. Used by ``writer`` when it takes over from another worker.
+``Ages`` keeps the times of a subset of the committed steps, for a worker that takes over as writer
+from another one. Used by ``writer``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def expected_life_s(lives_s: Sequence[float], age_s: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a checkpoint took; nothing while that is not known."""
+    """Time that a checkpoint cost; zeros while that is not known."""
 
     hold_s: float = 0.0  # for which the training stood still
     slow_s: float = 0.0  # that steps took longer while it was written
@@ -77,7 +78,7 @@ def optimum_s(cost: Cost, life_s: float) -> float:
 
 
 class Slowdown:
-    """How much longer steps take while a checkpoint is written than before that."""
+    """The increase of the step time while a checkpoint is written."""
 
     def __init__(self) -> None:
         self._steps = {False: 0.0, True: 0.0}

@@ -1,12 +1,12 @@
 """The collectives that a generation needs of a back end, and waits that can be abandoned.
 
-The result is the action's outcome, or ``Broken`` if a newer generation came first. Used by
-``group``, ``forming`` and ``mpi``. Standard library only.
-
 ``Collective`` is the interface; gloo's is here, the one for GPUs in ``device``. A collective
 in progress is a ``CollectiveWork``; ``settle`` waits for it in slices, so that it can be
 abandoned at any moment. Used by ``group``, ``buckets``, ``ordered_reduction`` and
 ``state_transfer``.
+
+``AbandonableCall`` runs any other blocking action in a thread. Its result is the action's outcome,
+or ``Broken`` if a newer generation came first. Used by ``group``, ``horovod`` and ``mpi``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class AbandonableCall(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether the action has ended."""
+        """Return whether the action has ended."""
         return bool(self._outcome)
 
     def wait(
@@ -109,7 +109,7 @@ class CollectiveWork(Protocol):
     """A collective in progress."""
 
     def is_completed(self) -> bool:
-        """Whether it has ended, with or without success: it no longer writes to its tensor."""
+        """Return whether it has ended, with or without success; it no longer uses its tensor."""
 
     def wait(self, timeout: timedelta) -> object:
         """Wait up to ``timeout``; the collective continues if that was too short.
@@ -138,7 +138,7 @@ class Collective(Protocol):
         """Abort and free everything, without waiting for either."""
 
     def is_gone(self, within_s: float) -> bool:
-        """Whether it can no longer write to any tensor; waits up to ``within_s`` for that."""
+        """Return whether no tensor can be written to any more; wait up to ``within_s`` for that."""
 
 
 class BackendTeardown:
@@ -162,7 +162,7 @@ class BackendTeardown:
         threading.Thread(target=destroy, name="bft-drop-group", daemon=True).start()
 
     def is_over(self, within_s: float) -> bool:
-        """Whether its threads have ended; waits up to ``within_s``."""
+        """Return whether its threads have ended; wait up to ``within_s`` for that."""
         return self._is_over.wait(within_s)
 
 
@@ -196,7 +196,7 @@ class Gloo:
         self._ending.begin(last)
 
     def is_gone(self, within_s: float) -> bool:
-        """Whether its threads have ended, so that no collective writes any more."""
+        """Return whether its threads have ended, so that no collective writes any more."""
         return self._ending.is_over(within_s)
 
 
@@ -238,7 +238,7 @@ def words_of(problem: RuntimeError) -> str:
 
 
 def _is_of_a_signal(problem: RuntimeError) -> bool:
-    """Whether a signal handler of the script raised it during our wait."""
+    """Return whether a signal handler of the script raised it during our wait."""
     trace = problem.__traceback__
     trace = None if trace is None else trace.tb_next  # the first frame is ours
     if trace is None:

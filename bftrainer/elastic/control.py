@@ -67,7 +67,7 @@ class Control:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the script runs without an agent."""
+        """Return whether the script runs without an agent."""
         return self.channel is None
 
     # ---- for the training loop ---------------------------------------------------
@@ -221,7 +221,7 @@ def current() -> Control:
 
 
 def is_worker() -> bool:
-    """Whether an agent started this process."""
+    """Return whether an agent started this process."""
     return bool(_current) and not _current[0].is_plain
 
 

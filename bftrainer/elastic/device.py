@@ -43,7 +43,7 @@ SETTINGS = {
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is not in host memory."""
+    """Return whether a tensor is not in host memory."""
     return tensor.device.type != "cpu"
 
 
@@ -75,7 +75,7 @@ class Stillborn:
         self._reason = reason
 
     def is_completed(self) -> bool:
-        """Whether it has ended."""
+        """Return True: it has ended."""
         return True
 
     def wait(self, timeout: timedelta) -> None:  # noqa: ARG002 - as in collective.Work
@@ -92,7 +92,7 @@ class DeviceWork:
         self._waited_since_s: float | None = None
 
     def is_completed(self) -> bool:
-        """Whether it has ended, with or without success."""
+        """Return whether it has ended, with or without success."""
         return bool(self._work.is_completed())
 
     def wait(self, timeout: timedelta) -> None:
@@ -157,7 +157,7 @@ class DeviceCollective:
         self._ending.begin(last, before=abort)
 
     def is_gone(self, within_s: float) -> bool:
-        """Whether no kernel writes any more; waits up to ``within_s`` for that."""
+        """Return whether no kernel writes any more; wait up to ``within_s`` for that."""
         return self._ending.is_over(within_s)
 
 

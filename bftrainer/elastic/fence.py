@@ -94,7 +94,7 @@ def claim(directory: Path, fence: Fence) -> bool:
 
 
 def _forbids(held: Fence, fence: Fence) -> bool:
-    """Whether ``held`` excludes ``fence``; equal order with another token is another writer."""
+    """Return whether ``held`` excludes ``fence``; at equal order, it excludes other tokens."""
     return held.order > fence.order or (held.order == fence.order and held.token != fence.token)
 
 

@@ -49,7 +49,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def is_deep(text: bytes) -> bool:
-    """Whether JSON text nests brackets deeper than ``MOST_DEPTH``.
+    """Return whether JSON text nests brackets deeper than ``MOST_DEPTH``.
 
     Checked before parsing, in linear time: each round removes the innermost pairs, and too
     many consecutive opening brackets end the search. Unbalanced brackets count as deep or are

@@ -1,12 +1,13 @@
 """The checkpoint file format, and patience with file systems that answer with errors.
 
 A checkpoint is a magic line, a JSON header and raw bytes, followed by their SHA-256; a copy in
-another agent's memory has the same format. The two newest files are kept. ``fence`` decides who
-may write. The raw bytes are defined by the callers, ``checkpoint`` (tensors) and ``mpi.disk``
-(arrays). Standard library only.
+another agent's memory has the same format. The two newest files are kept. ``fence`` decides which
+worker may write. The raw bytes are defined by the callers, ``checkpoint`` (tensors) and
+``mpi.disk`` (arrays).
 
 A checkpoint that cannot be read now is not one that is damaged: a training that began without it
-would do its work again, and remove it. Used by the readers of all runtimes. Standard library only.
+would do its work again, and remove it. So the readers of all runtimes read ``patiently``. Standard
+library only.
 """
 
 from __future__ import annotations

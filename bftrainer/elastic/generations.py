@@ -1,7 +1,8 @@
-"""A worker's half of a generation: hear of it, enter it, report to the daemon, leave.
+"""The worker's part of a generation: receive its commit, enter it, report to the daemon, leave.
 
 The same for every runtime whose workers are members themselves (PyTorch, MPI, Horovod); how a
-group forms and how state moves is theirs. The daemon's half is ``actuate.generation``.
+group forms and how state moves is up to the runtime. The daemon's part is
+``bftrainer.fleet.generations.generation``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ log = logging.getLogger("bftrainer.elastic")
 
 
 class WorkerGenerations:
-    """Which generation this worker is in, and which one it was last told to enter."""
+    """The generation that this worker is in, and the commits that it was sent."""
 
     def __init__(self, control: Control) -> None:
         self.control = control
@@ -36,7 +37,7 @@ class WorkerGenerations:
         return self.control.newer_than(self.seen)
 
     def must_abandon(self) -> bool:
-        """Whether that commit declares the present generation broken."""
+        """Return whether a newer commit declares the present generation broken."""
         newer = self.newer()
         return newer is not None and newer.abandon
 
@@ -113,7 +114,7 @@ class WorkerGenerations:
         )
 
     def is_saver(self, commit: Commit) -> bool:
-        """Whether this worker writes the checkpoint before the trainer is parked."""
+        """Return whether this worker writes the checkpoint before the trainer is parked."""
         config = self.control.config
         is_named = config.member_id == commit.saver and config.local_rank == 0
         return not commit.members and (is_named or (not commit.saver and self.rank == 0))

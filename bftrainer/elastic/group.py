@@ -6,9 +6,9 @@ slices, and is abandoned when a newer ``Commit`` arrives; the next group has fre
 fresh key in a fresh store, and fresh buffers. Used by ``membership``, ``buckets`` and
 ``transfer``.
 
-Starts when the control thread receives a ``Commit``; ``membership`` takes the group at the
-switch, when it is usually connected. A group that is no longer wanted is dropped when it is
-complete, because nothing can interrupt it.
+``FormingGroups`` starts to form a group when the control thread receives a ``Commit``;
+``membership`` takes it at the switch, when it is usually connected. A group that is no longer
+wanted is dropped when it is complete, because nothing can interrupt it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Group:
         self.store = None
 
     def is_gone(self, within_s: float) -> bool:
-        """Whether its threads have ended, so that no collective writes any more."""
+        """Return whether its threads have ended, so that no collective writes any more."""
         return self.control.is_gone(within_s) and (self.data is None or self.data.is_gone(within_s))
 
 
@@ -136,7 +136,7 @@ def build(
     offer: BackendOffer = BackendOffer(),  # noqa: B008 - frozen
     per_node: int = 1,
 ) -> Group:
-    """Connect to all members of a commit; blocks, so ``forming`` calls it in a thread.
+    """Connect to all members of a commit; blocks, so ``FormingGroups`` calls it in a thread.
 
     Raises:
         ElasticError: BFT-1414 when NCCL is demanded and cannot be used.
@@ -222,7 +222,7 @@ class FormingGroups:
                 )
 
     def is_slow(self, commit: Commit) -> bool:
-        """Whether the group of ``commit`` is still forming, and may take seconds.
+        """Return whether the group of ``commit`` is still forming, and may take seconds.
 
         Members may wait while sockets connect, but not for a communicator of GPUs.
         """

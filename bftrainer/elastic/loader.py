@@ -4,10 +4,10 @@ A stream has no index, so its samples cannot be assigned exactly once. ``Sharded
 from what the dataset declares: the number of samples of each shard, and an iterator over a
 shard from a given sample on. The order of an epoch interleaves all shards, so that workers read
 different shards at the same time; after a rescale the new reader of a shard skips to where the
-previous one stopped. Used in the script's ``DataLoader``; ``loader`` asks for the order.
+previous one stopped. Used in the script's ``DataLoader``.
 
-For each position in the epoch it returns this worker's share of the global batch, fetched and
-collated as the user's loader would. With ``num_workers`` the loader's processes read ahead for
+For each position in the epoch ``Loader`` returns this worker's share of the global batch, fetched
+and collated as the user's loader would. With ``num_workers`` the loader's processes read ahead for
 the rest of the epoch, from the position and rank at which a generation begins; with
 ``persistent_workers`` they are kept.
 """

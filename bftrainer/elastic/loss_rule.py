@@ -1,4 +1,4 @@
-"""How the gradients of a global batch's parts add up to that of the whole.
+"""The weights with which gradients of parts of a global batch add up to that of the whole.
 
 A loss that is a mean over the samples weighs each part by its samples, a sum adds them up, and a
 mean over something else is weighted by what the script says in ``run.weight``. The script may
@@ -193,7 +193,7 @@ class LossRule:
         self._pending = None
 
     def is_open(self) -> bool:
-        """Whether the loss over another number of samples would help."""
+        """Return whether the loss over another number of samples would help."""
         return self._is_looking and bool(self._terms) and not self._verdict().is_certain
 
     def state_dict(self) -> dict[str, Any]:

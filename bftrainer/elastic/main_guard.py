@@ -27,7 +27,7 @@ class Mark:
 
     @property
     def is_set(self) -> bool:
-        """Whether a child has run the script as far as its training loop."""
+        """Return whether a child has run the script as far as its training loop."""
         return os.fstat(self._fd).st_size > 0
 
 

@@ -114,7 +114,7 @@ class Membership(WorkerGenerations):
         )
 
     def wants_switch(self) -> bool:
-        """Whether this worker has a commit for a later generation and could enter it now."""
+        """Return whether this worker has a commit for a later generation and could enter it now."""
         newer = self.newer()
         return newer is not None and not self._forming.is_slow(newer)
 

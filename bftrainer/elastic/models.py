@@ -1,14 +1,14 @@
 """The models and optimizers that a script registers: combined, unwrapped, watched for updates.
 
-Called by ``Run``, so that all other modules handle one model and one optimizer.
+Used by ``run``; all other modules then handle one model and one optimizer.
 
-The run trains the plain model. The wrapper, which the script still calls, is changed to pass
-calls through, so that gradients are averaged only once. Refused if the script has built a
-process group of several members, and where the model is sharded. Called by ``Run``.
+The run trains the plain model. A wrapper such as DistributedDataParallel, which the script still
+calls, is changed to pass calls through, so that gradients are averaged only once. Refused if the
+script has built a process group of several members, and where the model is sharded.
 
 While a run lasts, a torch hook sees every optimizer step of the training thread and raises if
 the script made it itself. Optimizers that are created and discarded within one batch (to perturb
-an input, say) are allowed. Used by ``run``.
+an input, say) are allowed.
 """
 
 from __future__ import annotations

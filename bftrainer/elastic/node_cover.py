@@ -1,7 +1,7 @@
-"""Which nodes to leave out so that the others all reach each other. Pure.
+"""The choice of nodes to leave out, so that all others reach each other. Pure.
 
-Used by ``actuate.apart`` and, without a daemon, by ``trainers.agent.regroup``. Standard library
-only.
+Used by ``bftrainer.fleet.generations.breakage`` and, without a daemon, by
+``trainers.agent.regroup``. Standard library only.
 """
 
 from __future__ import annotations

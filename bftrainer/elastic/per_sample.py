@@ -65,7 +65,7 @@ class PerSample:
 
     @property
     def places(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self._all)
 
     def serve(self, first: int, last: int, *, is_new: bool) -> None:

@@ -1,12 +1,12 @@
 """The batch and the learning rate of each generation of a run.
 
-The factor follows from the batch and, for ``adascale``, from measured squares of gradients.
-The estimates are part of the run's common state. The factor is applied around the update only,
-so that schedulers see the rates they set. The gain is that of AdaScale (Johnson et al., "AdaScale
-SGD: A User-Friendly Algorithm for Distributed Training", ICML 2020, section 3). Used by ``run``.
+The factor on the learning rate follows from the batch and, for ``adascale``, from measured squares
+of gradients. The estimates are part of the run's common state. The factor is applied around the
+update only, so that schedulers see the rates they set. The gain is that of AdaScale (Johnson et
+al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML 2020, section 3).
 
-Brings together how the script cuts its batches (``batch``), what a generation is told, and the
-measured noise of the gradients (``rates``). Used by ``run``.
+``Scaling`` combines the script's batch rule (``batch``), the batch that a generation is told, and
+the measured noise of the gradients. Used by ``run``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Rates:
 
     @property
     def measures(self) -> bool:
-        """Whether squares of gradients are needed."""
+        """Return whether squares of gradients are needed."""
         return self._rule == "adascale"
 
     @property

@@ -60,7 +60,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How a loss is reduced over the samples."""
+    """The reduction of a loss over the samples."""
 
     kind: str = ""  # MEAN, SUM, or "" if it is unclear
     is_certain: bool = False  # no other reading is possible
@@ -165,7 +165,7 @@ class _Walk:
             yield so_far
 
     def _is_free(self, node: Any) -> bool:
-        """Whether nothing but parameters goes into a node."""
+        """Return whether nothing but parameters goes into a node of the graph."""
         waiting, known = [node], set()
         while waiting:
             one = waiting.pop()

@@ -5,9 +5,9 @@ and is of this model; the log says why others were skipped. Called by ``state_tr
 rank 0.
 
 Population based training (Jaderberg et al., "Population Based Training of Neural Networks",
-2017) copies weights and perturbs settings. Where a checkpoint is of another trial
-(``parentage``), the options of the optimizers stay those that this script set, and learning rates
-are taken to where the schedule is; all else is the checkpoint's. Used by ``state_transfer``.
+2017) copies weights and perturbs settings. Where a checkpoint is of another trial (``trial``), the
+options of the optimizers stay those that this script set, and learning rates are taken to where
+the schedule is; all else is the checkpoint's.
 """
 
 from __future__ import annotations

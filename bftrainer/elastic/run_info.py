@@ -1,4 +1,4 @@
-"""What ``Run`` tells the script and is told by it: position, size, speed, length, metrics.
+"""Data that ``Run`` and the script exchange: position, size, speed, length, metrics.
 
 A step takes as long as its slowest worker, so step durations do not identify that worker. A
 worker's own part of a step does: from the end of one reduction until it only waits in the next.
@@ -79,17 +79,17 @@ class RunInfo:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which prints and writes; never while rehearsing."""
+        """Return whether this is rank 0, which prints and writes; never while rehearsing."""
         return self.rank == 0 and not self._is_rehearsing
 
     @property
     def rehearsing(self) -> bool:
-        """Whether the present batch is a joiner's rehearsal, which changes nothing."""
+        """Return whether the present batch is a joiner's rehearsal, which changes nothing."""
         return self._is_rehearsing
 
     @property
     def is_last_pass(self) -> bool:
-        """Whether the next ``step()`` updates: no further pass over this batch follows."""
+        """Return whether the next ``step()`` updates: no further pass over this batch follows."""
         return self._is_last_pass
 
     @property
@@ -164,11 +164,11 @@ class RunInfo:
         self._rule.given = value
 
     def _is_in_vain(self) -> bool:
-        """Whether what the script does now changes nothing."""
+        """Return whether the script's present work changes nothing."""
         return self._is_rehearsing
 
     def _is_epoch_over(self) -> bool:
-        """Whether all batches of the present epoch are committed."""
+        """Return whether all batches of the present epoch are committed."""
         return False
 
     def on_loss(self, hook: Callable[[GenerationInfo, float, LossRule], object]) -> None:
@@ -254,7 +254,7 @@ class StepDurations:
         self._own_s.clear()
 
     def is_due(self) -> bool:
-        """Whether there is something to report and the last report is old enough."""
+        """Return whether there is something to report and the last report is old enough."""
         return bool(self._step_s) and time.monotonic() - self._reported_s >= PROGRESS_INTERVAL_S
 
     def progress(self, info: Where, noise_scale: float = 0.0) -> Progress:
@@ -313,14 +313,14 @@ class Length:
         return None if self.samples is None else self.samples - counters.samples
 
     def is_done(self, counters: Counters) -> bool:
-        """Whether there is nothing left to train."""
+        """Return whether nothing is left to train."""
         is_reached = (self.epochs is not None and counters.epoch >= self.epochs) or (
             self.samples is not None and counters.samples >= self.samples
         )
         return is_reached or (counters.is_complete and not self._is_more(counters))
 
     def _is_more(self, counters: Counters) -> bool:
-        """Whether this length exceeds the one requested when the run was completed.
+        """Return whether this length exceeds the one requested when the run was completed.
 
         A script may end its run early; the run stays complete unless more is requested.
         """

@@ -26,7 +26,7 @@ def mix(*numbers: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:
-    """How an epoch is divided into global batches."""
+    """The division of an epoch into global batches."""
 
     samples: int  # in the dataset, or in an epoch of the script's own order
     batch: int  # the global batch: the loader's batch_size

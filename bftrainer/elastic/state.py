@@ -4,7 +4,7 @@ It consists of the registered model, optimizer, scheduler and extra objects, exp
 tensors and structures that a joiner or a checkpoint needs, and restored from them. Used by
 ``transfer`` (between members), ``checkpoint`` (disk) and ``run``.
 
-A thread writes the copy while the training goes on. Used by ``writer``.
+``writer`` has a thread write the copy while the training goes on.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Brings all members of a newly formed group to one state.
 
-Chooses the member whose state all take, and returns the error of members that built another
-model or read other data. Used by ``state_transfer``.
-
-The source is the member with the most committed steps; if no member has a state, the
-newest checkpoint, else what rank 0's script built. Called by ``membership`` while all
-members wait.
+The source is the member with the most committed steps; if no member has a state, the newest
+checkpoint, else what rank 0's script built. Members that built another model or read other data
+are refused. Called by ``membership`` while all members wait.
 """
 
 from __future__ import annotations

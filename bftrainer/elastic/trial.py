@@ -1,7 +1,7 @@
 """The parameters of a trial, and the trial that wrote a checkpoint. Standard library only.
 
 A trial that starts from another one's state (population based training) keeps what is its own:
-``inheriting`` the options of its optimizers, every runtime what was reported.
+the options of its optimizers (``resume``) and, in every runtime, the metrics it reported.
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ def mark() -> dict[str, str]:
 
 
 def is_inherited(header: Mapping[str, Any]) -> bool:
-    """Whether this is a trial and the checkpoint is not its own."""
+    """Return whether this is a trial and the checkpoint is not its own."""
     own = mark()
     return bool(own) and header.get(KEY) != own[KEY]

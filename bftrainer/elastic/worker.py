@@ -1,12 +1,11 @@
 """Turns a forked process into a worker, runs the user's script in it and ends it.
 
-The main thread of the script has unlimited time; what it leaves behind (threads, pools, exit
-handlers) has ``GRACE_S``. Children in the worker's process group end with it. Called by
-``worker``.
-
 The template calls ``run_worker`` with the worker's configuration and channel; it never returns.
 The script's output goes to the log and its end is the exit status; if it raised, ``Failed`` is
 reported and the traceback is in the log.
+
+The main thread of the script has unlimited time; what it leaves behind (threads, pools, exit
+handlers) has ``GRACE_S``. Children in the worker's process group end with it.
 """
 
 from __future__ import annotations

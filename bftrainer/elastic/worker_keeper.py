@@ -1,22 +1,20 @@
 """Keeps one worker: its process, its descendants and its temporary files.
 
 A subreaper (prctl(2), PR_SET_CHILD_SUBREAPER) adopts the orphans below it, so nothing leaves the
-tree of its descendants. Each worker has one of its own, its keeper (``keeping``); above it
-template and agent adopt what a keeper leaves that was killed. Works for ordinary users, without
-cgroups. Standard library only.
+tree of its descendants. Each worker has one of its own, its keeper; above it, template and agent
+adopt the processes of a keeper that was killed. Works for ordinary users, without cgroups.
 
-The keeper adopts what the worker's descendants leave behind. When the worker has ended, it kills
-and reaps all of them and removes their files, before anybody is told. It has no other work. The
-worker dies with its keeper, and the keeper ends the worker when its own parent has died. Used by
-``template``. Standard library only.
+When the worker has ended, the keeper kills and reaps all its descendants and removes their files,
+before the end is reported. It has no other work. The worker dies with its keeper, and the keeper
+ends the worker when its own parent has died.
 
 Workers end by ``os._exit`` or a signal, together with the children that load their data, so
 ``multiprocessing`` does not clean up and every worker would leave a directory in the node's
-temporary directory. So each worker gets one that others know and remove: its keeper, or the agent
-where that was killed, too. Called by ``template`` and the agent. Standard library only.
+temporary directory. So each worker gets a directory that its keeper removes, or the agent if the
+keeper was killed, too.
 
-A process id is unique on its host only, and hosts that boot alike have the same ones. Standard
-library only.
+A process id is unique on its host only, and hosts that boot alike have the same ones, so
+``own_name`` adds the host. Used by ``template`` and the agent. Standard library only.
 """
 
 from __future__ import annotations
@@ -130,7 +128,7 @@ NOT_OURS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal
 def keep(worker: int, parent: int) -> tuple[int, set[int]]:
     """Wait for the worker, a child of ours, to end; end all that it leaves.
 
-    Call ``descendants.adopt`` before it is started.
+    Call ``adopt`` before it is started.
 
     Args:
         worker: its pid, which is also a process group.

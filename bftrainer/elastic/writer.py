@@ -1,11 +1,11 @@
 """Writes the checkpoints of a run while it trains, and tells when it cannot.
 
-Training goes on, and the next checkpoint is tried in its turn; until one is complete the daemon
-repeats what was told last. Used by the writers of all runtimes.
-
 Ordinarily a snapshot is taken at a step boundary and written by a thread; when the run parks or
-ends, the state itself is written before the call returns. Each file is reported as ``Saved``.
-``resuming`` reads them.
+ends, the state itself is written before the call returns. Each file is reported as ``Saved``;
+``resume`` reads them.
+
+When a write fails, training goes on and the next checkpoint is tried in its turn; until one is
+complete the daemon repeats the failure reported last. All runtimes report failures by ``telling``.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
 
     def is_due(self) -> bool:
-        """Whether a periodic checkpoint should be taken at this boundary."""
+        """Return whether a periodic checkpoint should be taken at this boundary."""
         if self.directory is None or self._step <= self._begun:
             return False
         if time.monotonic() - self.last_s < self.gap_s():

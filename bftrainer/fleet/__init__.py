@@ -1,1 +1,1 @@
-"""Pilots, agents, workers and generations: what a plan becomes."""
+"""Pilots, agents, workers and generations: the execution of a plan."""

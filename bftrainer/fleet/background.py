@@ -1,7 +1,7 @@
 """Work of the daemon beside its loops, and threads that run from the start.
 
-Python starts the threads of a pool when there is work. On a host that has no more processes to give
-that fails with ``RuntimeError``, in the middle of what the daemon does, and would end it.
+Python starts the threads of a pool when there is work. On a host at its limit of processes that
+fails with ``RuntimeError``, in the middle of the daemon's work, and would end the daemon.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ LOG = logging.getLogger("bftrainer.daemon")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """What the owner of a control plane is notified of; all called in the event loop."""
+    """Callbacks from a control plane to its owner; all called in the event loop."""
 
     came: Callable[[str], object] = lambda _pilot_id: None  # before trainers hear of it
     # (pilot, why, its farewell if it sent one); before trainers hear of it

@@ -27,7 +27,7 @@ class PilotEnds:
 
     def __init__(self, pilots: PilotBook, plane: ControlPlane, background: Background) -> None:
         self._pilots, self._plane, self._background = pilots, plane, background
-        # A user can stop what is started as him; nobody else's cancels wait for it.
+        # Users can stop what is started as them; the cancels of others do not wait for it.
         self._threads = ready_threads(MOST_AT_ONCE if pilots.as_submitter else 1, "cancel")
         self._wanted: dict[str, dict[str, bool]] = {}  # user -> job id -> with force
         self._busy: set[str] = set()

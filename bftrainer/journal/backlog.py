@@ -1,10 +1,9 @@
-"""Entries that are not written yet: by the writer's thread, or because it cannot.
+"""Entries that are not written yet: they wait for the writer's thread, or for the disk.
 
-``Journal.note`` adds entries; the next successful transaction writes them. Only the latest record
-of each trainer and pilot is kept, and a limited number of short payloads, so an outage of any
-length needs little memory.
-
-Entries beyond the queue's limits go into a backlog, as in an outage.
+``Journal.note`` adds entries; the next successful transaction writes them. Entries beyond the
+queue's limits go into a backlog, and in an outage all do. It keeps only the latest record of each
+trainer and pilot, and a limited number of short payloads, so an outage of any length needs little
+memory.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class Backlog:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether entries wait."""
+        """Return whether entries wait."""
         return bool(self._kinds)
 
     def draft(self) -> EntryDraft:
@@ -144,7 +143,7 @@ class Backlog:
         self._tries = min(self._tries + 1, 16)
 
     def is_due(self) -> bool:
-        """Whether it is time to try again."""
+        """Return whether to try again now."""
         has_to = self.is_waiting or self.trouble is not None
         return has_to and time.monotonic() >= self._next_try_s
 

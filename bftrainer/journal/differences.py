@@ -1,13 +1,13 @@
 """Stores large payloads as differences from the previous one of their kind.
 
 Works on the values, not on their JSON: parts that are identical or equal are not traversed, so
-the effort is proportional to what has changed. ``differences`` computes changes when it writes
-and applies them when it reads. A change is None (none), ``{"v": whole}``, ``{"d": by key, "x":
+the effort is proportional to what has changed. Changes are computed when an entry is written and
+applied when it is read. A change is None (none), ``{"v": whole}``, ``{"d": by key, "x":
 removed keys}`` or ``{"l": parts}``; a part is a run ``[first, count]`` of old items, a changed
 one, ``{"at": place, "c": change}``, or a new one, ``{"v": item}``.
 
 Decisions hold all nodes, jobs and trainers, most of them unchanged. ``DifferenceWriter`` shortens
-what the journal writes (``changes`` computes the difference); ``Reader`` restores the canonical
+what the journal writes (``difference`` computes the change); ``Reader`` restores the canonical
 JSON byte for byte. After ``LONGEST_CHAIN`` entries, at each start and after each checkpoint a
 payload is written in full. Long texts are deflated.
 """
@@ -75,7 +75,7 @@ def _without_none(hint: Any) -> Any:
 
 
 def _is_endless(hint: Any) -> bool:
-    """Whether it is a sequence of any length."""
+    """Return whether the type is a sequence of any length."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if not (isinstance(origin, type) and issubclass(origin, Sequence)):
         return False
@@ -195,7 +195,7 @@ def _key(item: Any, index: int) -> Any:
 
 @functools.cache
 def _is_exact(hint: Any) -> bool:
-    """Whether values that are equal are certainly written alike: 1, 1.0 and True are not."""
+    """Return whether equal values are certainly written alike: 1, 1.0 and True are not."""
     if dataclasses.is_dataclass(hint):
         kind: Any = hint
         hints = field_hints(kind).values()

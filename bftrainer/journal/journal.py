@@ -421,7 +421,7 @@ class Journal(Reading):
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether a daemon of another host may write, too; a file has the lock beside it."""
+        """True if a daemon of another host may write, too; a file has the lock beside it."""
         return self._database is not None and self._database.engine.dialect.name != "sqlite"
 
     def _refuse_if_replaced(self, connection: Connection) -> None:

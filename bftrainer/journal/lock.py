@@ -102,7 +102,7 @@ class InstanceLock:
 
 
 def is_shared(directory: Path, mounts: str | None = None) -> bool:
-    """Whether other hosts share the file system of a directory."""
+    """Return whether other hosts share the file system of a directory."""
     return filesystem_type(directory, mounts) in SHARED_FILESYSTEMS
 
 

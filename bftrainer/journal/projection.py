@@ -4,12 +4,10 @@ Another release may have written fields or values that this one refuses. The jou
 all the same (``verify`` compares the text), and the daemon must start for all other records.
 Such a trainer becomes failed, with the reason. Of such a pilot, whose job may be on a node, all
 readable fields are used. Nothing is written back, so a release that can read the record finds it
-unchanged. Called by ``projection``. For payloads of entries see ``JournalEntry.payload_if``.
+unchanged. For payloads of entries see ``JournalEntry.payload_if``.
 
-``journal`` writes these rows in the transaction of their entry; ``verify`` recomputes them from
-the first entry on and compares.
-
-``migrations`` creates them (a test compares the two); ``journal`` reads and writes.
+``migrations`` creates the tables (a test compares the two). ``journal`` writes the rows in the
+transaction of their entry; ``verify`` recomputes them from the first entry on and compares.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class PilotState(enum.StrEnum):
 
     @property
     def is_active(self) -> bool:
-        """Whether its job may still be in the queue or on a node."""
+        """Return whether the pilot's job may still be in the queue or on a node."""
         return self is not PilotState.ENDED
 
 

@@ -35,7 +35,7 @@ class Way:
 
 
 def meets(features: Collection[str], wanted: Rule) -> bool:
-    """Whether a node with these features meets the rule.
+    """Return whether a node with these features meets the rule.
 
     Slurm evaluates mixed AND and OR from left to right, people expect AND first. Here AND comes
     first: all nodes that meet the rule from left to right meet it too, so none is missed.
@@ -120,7 +120,7 @@ class NodeLeft:
     gpus: int = 0
 
     def covers(self, other: NodeLeft) -> bool:
-        """Whether this is at least as much as ``other``."""
+        """Return whether this is at least as much as ``other``."""
         is_room = self.cpus >= other.cpus and self.memory_mb >= other.memory_mb
         return is_room and self.gpus >= other.gpus
 
@@ -209,7 +209,7 @@ class Job:
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether the job is not a pilot of ours."""
+        """Return whether the job is not a pilot of ours."""
         return self.pilot_id is None
 
     @property
@@ -263,7 +263,7 @@ class Snapshot:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every part that a decision needs was read."""
+        """Return whether every part that a decision needs was read."""
         return not self.unread and None not in (self.nodes, self.jobs, self.reservations)
 
     def with_last_known(self, before: Snapshot | None) -> Snapshot:
@@ -301,7 +301,7 @@ def not_idle_where_jobs_run(nodes: Iterable[Node], jobs: Iterable[Job]) -> tuple
 
 
 class EndedBy(enum.StrEnum):
-    """Who or what ended a pilot, by what the batch system says."""
+    """The cause of a pilot's end, as far as the batch system tells."""
 
     PREEMPTED = "preempted"  # the batch system, for another job
     CANCELLED = "cancelled"  # its user or an administrator; or we, by a signal

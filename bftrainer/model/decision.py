@@ -96,7 +96,7 @@ class Replacing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPatience:
-    """How long an agent may take to connect after its pilot has started."""
+    """Time that an agent may take to connect after its pilot has started."""
 
     limit_s: float = 60.0
     # Pilot without an agent -> when a snapshot first showed it running; None: none yet.
@@ -114,7 +114,7 @@ class Joining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VainReleases:
-    """How often a startable job (or a task of an array) was passed over despite free nodes."""
+    """The times that a startable job (or array task) was passed over despite free nodes."""
 
     job_id: str  # for an array: the task
     times: int = 0  # it was passed over
@@ -144,7 +144,7 @@ class Ends:
 
 
 class Kind(enum.StrEnum):
-    """What a decision can leave out (``isolation``)."""
+    """The kinds of input that a decision can leave out (``bftrainer.decide.isolation``)."""
 
     REQUEST = "request"  # of a job; it then counts as asking for any nodes
     TRAINER = "trainer"
@@ -198,7 +198,7 @@ class Memory:
 class Cooling:
     """A node that is not used for a while because workers failed on it repeatedly.
 
-    Set by ``actuate.quarantine``; ``pool`` does not offer such nodes.
+    Set by ``fleet.trainers.quarantine``; ``decide.pool`` does not offer such nodes.
     """
 
     until_s: float

@@ -1,4 +1,4 @@
-"""A change that calls for a decision, and what such changes are seen in."""
+"""Changes that call for a decision, and the situation in which they are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How nodes are shared among users and accounts, and when none are lent. Plain data."""
+"""The sharing of nodes among users and accounts, and times when none are lent. Plain data."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Limits:
 
     @property
     def is_of_groups(self) -> bool:
-        """Whether several trainers may share a limit."""
+        """Return whether several trainers may share a limit."""
         return bool(self.by_user or self.by_account)
 
     @property
     def is_of_nodes(self) -> bool:
-        """Whether those of some partition or type are limited."""
+        """Return whether the nodes of some partition or type are limited."""
         return bool(self.by_partition or self.by_type)
 
 
@@ -66,7 +66,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was harvested by whom, decayed; empty while there is no fair share."""
+    """Node time harvested by user and account, decayed; empty while there is no fair share."""
 
     at_s: float | None = None  # until when it is counted
     node_s: Mapping[str, Mapping[str, Used]] = field(default_factory=dict)  # account -> user

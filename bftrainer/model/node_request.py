@@ -40,7 +40,7 @@ class NodeRequest:
         return sum(count for _, count in self.gpus)
 
     def is_met_by(self, node: Node) -> bool:
-        """Whether the node satisfies all requirements."""
+        """Return whether the node satisfies all requirements."""
         if node.gpus and node.gpus < self.n_workers:
             return False
         return meets(node.features, self.features) and all(
@@ -101,7 +101,7 @@ def _features(constraint: str) -> Rule:
 
 
 def _is_ambiguous(rule: Rule) -> bool:
-    """Whether & and | are mixed without parentheses."""
+    """Return whether & and | are mixed without parentheses."""
     open_: list[set[str]] = [set()]
     for word in rule:
         if word == "(":

@@ -2,7 +2,7 @@
 
 The file is sourced by bash, after /etc/profile (which defines ``module``) and before the command
 replaces the shell. It may do so itself: ``exec apptainer exec image.sif "$@"``. Used by ``submit``
-and by all that start a user's programs on nodes.
+and wherever a user's programs are started on nodes.
 """
 
 from __future__ import annotations

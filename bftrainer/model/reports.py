@@ -1,10 +1,7 @@
 """Plain data of ``bftrainer account`` and ``report harm``, and of their API documents.
 
-``bftrainer.daemon.accounting`` makes it, the API transfers it, the command line prints it. Imports
-nothing that would slow down a verb's start.
-
-``report`` makes it, the API transfers it, the command line prints it. Imports nothing that would
-slow down a verb's start.
+``bftrainer.daemon.accounts`` and ``bftrainer.daemon.harm.report`` make it, the API transfers it,
+the command line prints it. Imports nothing that would slow down a verb's start.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ COLUMNS = ("user", "account", "trainer", "day")  # by which lines can be told ap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTime:
-    """What became of the time of nodes; node-seconds, and numbers of pilots."""
+    """The use of the time of nodes; node-seconds, and numbers of pilots."""
 
     trained_s: float = 0.0  # forward
     redone_s: float = 0.0  # until a trainer was again as far as it once had been
@@ -29,7 +26,7 @@ class NodeTime:
 
     @property
     def lost_s(self) -> float:
-        """What was harvested and did not bring a trainer forward."""
+        """Node time that was harvested and did not bring a trainer forward."""
         return self.redone_s + self.warm_up_s + self.idle_s
 
     @property
@@ -53,7 +50,7 @@ class NodeTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whose:
-    """Whose time it was, on what, on which day."""
+    """The key of node time: day, user, account, trainer and node type."""
 
     day: str  # of the site, "2026-11-24"
     user: str = ""  # "": nobody's: a pilot that never had a trainer
@@ -64,12 +61,12 @@ class Whose:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a report is to show."""
+    """The selection of a report."""
 
     by: tuple[str, ...] = ("user",)  # of ``COLUMNS``
     since: str = ""  # first day; "": the first that is known
     until: str = ""  # last day; "": today
-    user: str = ""  # only his rows; "": everybody's
+    user: str = ""  # only this user's rows; "": everybody's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +91,7 @@ class AccountLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountReport:
-    """Who used what, from one day to another."""
+    """Node time by user, account or the like, from one day to another."""
 
     by: tuple[str, ...]  # of ``COLUMNS``
     since: str  # first day

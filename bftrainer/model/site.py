@@ -1,9 +1,8 @@
 """Plain data on a site: findings of ``doctor``, files to install, limits of a user's own daemon.
 
-Adapters make them (``BatchSystem.findings``); ``bftrainer doctor`` prints them and the daemon logs
-them at start.
-
-Made by the batch system's plug-in (``bftrainer.site.own.plan``), used by ``bftrainer up``.
+Adapters make findings (``BatchSystem.findings``); ``bftrainer doctor`` prints them and the daemon
+logs them at start. The limits of a user's own daemon are made by the batch system's plug-in
+(``bftrainer.site.own.plan``) and used by ``bftrainer up``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from bftrainer.model.cluster import NodeLeft
 
 
 class Weight(enum.StrEnum):
-    """Who is affected."""
+    """The parties that a finding affects."""
 
     HARM = "harm"  # ordinary jobs
     LOSS = "loss"  # we get fewer nodes, or none
@@ -25,7 +24,7 @@ class Weight(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a daemon has measured here, and goes by; None: nothing yet, or no daemon."""
+    """Values that a daemon has measured here and uses; None: none yet, or no daemon."""
 
     end_s: float | None = None  # from a pilot's cancel request until its node is usable
     start_s: float | None = None  # from a pilot's start until its agent connected
@@ -61,7 +60,7 @@ class SiteFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What the user asked of ``bftrainer up``; "" and None: the site's default."""
+    """The options of ``bftrainer up``; "" and None: the site's default."""
 
     partition: str = ""
     account: str = ""

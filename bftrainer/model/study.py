@@ -14,7 +14,7 @@ MOST_REPORTS = 128  # of a trainer; beyond, every second one is dropped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialTag:
-    """Which trial of which study a trainer is."""
+    """The study and the number of the trial that a trainer is."""
 
     study: str  # unique among the user's studies: its name and a suffix
     number: int  # of the trial, 0, 1, ...
@@ -24,12 +24,12 @@ class TrialTag:
 
     @property
     def environment(self) -> tuple[tuple[str, str], ...]:
-        """What the trial's script finds in its environment."""
+        """Environment variables of the trial's script."""
         return (PARAMETERS, self.parameters), (STUDY, self.study), (TRIAL, str(self.number))
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """What no two trainers of a user share."""
+        """Key of the trial; no two trainers of a user share it."""
         return self.study, self.number, self.attempt
 
 
@@ -66,7 +66,7 @@ class TrialView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a client has seen of a study."""
+    """The state of a study that a client has seen."""
 
     change: int
     incarnation: int  # of the daemon that it saw it from
@@ -86,7 +86,7 @@ class StudyView:
 
     @property
     def seen(self) -> Seen:
-        """What its reader has seen."""
+        """The state that the reader of this view has seen."""
         return Seen(change=self.change, incarnation=self.incarnation)
 
 

@@ -1,8 +1,7 @@
-"""The data of a trainer: its spec, its state, its measurements, why it gets no nodes.
+"""The data of a trainer: its spec, state and measurements, and its reason for getting no nodes.
 
-Created by ``cli submit``, stored by the journal, used by ``decide``, ``actuate`` and the agents.
-
-``actuate.trainers`` leaves such trainers out of decisions; ``service`` tells their users why.
+Created by ``bftrainer submit``, stored by the journal, used by ``decide``, ``fleet`` and the
+agents. Trainers that are ``withheld`` are left out of decisions; the daemon tells their users why.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class TrainerState(enum.StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the trainer has ended."""
         return self in (TrainerState.FINISHED, TrainerState.FAILED, TrainerState.CANCELLED)
 
 
@@ -66,7 +65,7 @@ class Launch(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointContract:
-    """How a program resized by restart is asked to save (docs/howto/train-command.md)."""
+    """The way in which a restarted program is asked to save (docs/howto/train-command.md)."""
 
     launch: Launch = Launch.EVERY
     stop_signal: str = "USR1"  # write a checkpoint and end; "none": only the control file
@@ -77,7 +76,7 @@ class CheckpointContract:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSpec:
-    """What the user requested; a ``TrainerChange`` replaces some of it."""
+    """The user's request; a ``TrainerChange`` replaces some of it."""
 
     name: str
     user: str
@@ -123,7 +122,7 @@ class TrainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerChange:
-    """What ``hold``, ``release``, ``update`` and studies change; None: as it is."""
+    """Changes by ``hold``, ``release``, ``update`` and studies; None: as it is."""
 
     is_held: bool | None = None
     n_min: int | None = None
@@ -173,7 +172,7 @@ class Mark:
     samples: int = 0
 
     def is_beyond(self, other: Mark) -> bool:
-        """Whether any count is greater than in ``other``."""
+        """Return whether any count is greater than in ``other``."""
         return self.step > other.step or self.epoch > other.epoch or self.samples > other.samples
 
     def joined(self, other: Mark) -> Mark:
@@ -187,7 +186,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lives:
-    """What a trainer keeps from one life to the next.
+    """Data that a trainer keeps from one life to the next.
 
     A life begins with a start from a checkpoint, or from nothing, and ends when no node is left.
     """
@@ -286,7 +285,7 @@ class TrainerRecord:
 
 
 def happens_anywhere(cause: str) -> bool:
-    """Whether a failure is the script's: tried again, on any node, it would happen again."""
+    """True if a failure is the script's: tried again, on any node, it would happen again."""
     return cause.partition(":")[0] in _ANYWHERE
 
 
@@ -296,7 +295,7 @@ def with_place(cause: str, place: str) -> str:
 
 
 def is_of_full_disk(cause: str) -> bool:
-    """Whether a failure names a full disk or quota; a small /dev/shm is said to be full, too."""
+    """True if a failure names a full disk or quota; a small /dev/shm is said to be full, too."""
     return any(what in cause for what in _FULL)
 
 

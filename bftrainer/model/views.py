@@ -1,4 +1,4 @@
-"""What users see of the daemon: trainers, nodes, status, explanations, logs.
+"""Views of the daemon for users: trainers, nodes, status, explanations, logs.
 
 The daemon makes them, the HTTP layer carries them, the command line prints them.
 """
@@ -129,7 +129,7 @@ class DrainView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeSpeed:
-    """What decisions assume of a trainer at one size."""
+    """Speed of a trainer at one size, as decisions assume it."""
 
     size: int  # in nodes
     samples_per_s: float
@@ -139,7 +139,7 @@ class SizeSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a trainer has the size it has."""
+    """The reasons for a trainer's size."""
 
     trainer_id: str
     state: str

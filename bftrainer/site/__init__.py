@@ -1,1 +1,1 @@
-"""What an administrator sets and installs: policy, submit helper, and a user's own daemon."""
+"""The administrator's settings and files: policy, submit helper; and a user's own daemon."""

@@ -93,17 +93,17 @@ class DaemonLink:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a connection to a daemon, even a silent one."""
+        """Return whether there is a connection to a daemon, even a silent one."""
         return self._is_up
 
     @property
     def endpoint(self) -> str:
-        """Where the daemon is, or was last."""
+        """The endpoint of the daemon, or of the last one."""
         return self._endpoint
 
     @property
     def was_in_touch(self) -> bool:
-        """Whether the daemon sent messages until the connection broke.
+        """Return whether the daemon sent messages until the connection broke.
 
         If it stopped before, it may have counted us as lost and the trainer may go on without
         us.

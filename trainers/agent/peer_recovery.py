@@ -186,6 +186,6 @@ def _with_cut(worker: PeerStanding, silent: frozenset[str]) -> PeerStanding:
 
 
 def _knows(worker: PeerStanding, public_key: str) -> bool:
-    """Whether the agent with this key is in a roster of the worker."""
+    """Return whether the agent with this key is in a roster of the worker."""
     commits = (worker.commit, worker.entered)
     return any(m.agent_public_key == public_key for c in commits if c for m in c.members)

@@ -1,9 +1,8 @@
 """Preambles on a node, and the folders of a user's pilots.
 
-Called by ``workers``, ``templates`` and ``programs``; ``bftrainer.model.preamble`` runs them.
-
-Nobody else removes anything there. So an agent removes its key as soon as it is read, its
-configuration when it leaves, and what earlier pilots of its user left. Called by the agent.
+``bftrainer.model.preamble`` runs preambles. Only agents remove anything from the folders: an agent
+removes its key as soon as it is read, its configuration when it leaves, and the remains of earlier
+pilots of its user. Called by the agent, ``workers``, ``templates`` and ``programs``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _MOST_READ_BYTES = 8192
 
 @dataclass(frozen=True, slots=True)
 class Preamble:
-    """Where it is, and what it starts with."""
+    """A preamble: the file, and the directory and environment to begin with."""
 
     path: str = ""  # "": there is none
     cwd: str = ""
@@ -67,7 +66,7 @@ def placed(config: WorkerConfig, directory: Path) -> tuple[WorkerConfig, Preambl
 
 
 class Output:
-    """What is added to a log from now on."""
+    """The text added to a log from now on."""
 
     def __init__(self, log_path: Path) -> None:
         self._log_path = log_path

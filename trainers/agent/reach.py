@@ -1,11 +1,11 @@
-"""Finds the members that this node cannot connect to while one of its workers does not get on.
+"""Finds the members that this node cannot connect to while one of its workers makes no progress.
 
-A generation trains only if all its members hear each other, and a packet filter, a route or a
-cable between two of them is seen by nobody else: both reach the daemon. A team that makes no step
-for longer than usual has its agent connect to the agents of its rosters; those that neither accept
-nor refuse are reported (``protocol.Unreachable``), again while they stay so, and once more when
-they do not. Connections are TCP's, so one direction suffices to tell that the other works, and the
-back end (gloo, NCCL, MPI) does not matter. ``Search`` decides; ``Reach`` connects.
+A generation trains only if all its members hear each other, and only they can notice a fault of a
+packet filter, a route or a cable between two of them: both reach the daemon. A team that makes no
+step for longer than usual has its agent connect to the agents of its rosters; those that neither
+accept nor refuse are reported (``protocol.Unreachable``), again while they stay so, and once more
+when they do not. Connections are TCP's, so one direction suffices to tell that the other works, and
+the back end (gloo, NCCL, MPI) does not matter. ``Search`` decides; ``Reach`` connects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, err
 
 @dataclass(slots=True)
 class Search:
-    """Which members of a trainer's rosters to look for, and which were not found. No I/O."""
+    """The members of a trainer's rosters to look for, and those not found. No I/O."""
 
     silent: dict[str, Member] = field(default_factory=dict)  # by endpoint of the agent
     next_s: float = 0.0
@@ -135,7 +135,7 @@ class Reach:
 
 
 async def reaches(endpoint: str, timeout_s: float) -> bool:
-    """Whether the host of an endpoint accepts or refuses a connection; faults of ours count so."""
+    """Return whether an endpoint's host answers (accepts or refuses); True after local faults."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     try:
         opening = asyncio.open_connection(host.strip("[]"), int(port))

@@ -1,7 +1,7 @@
 """State machine for a trainer that loses members while no daemon is running, and its quorum.
 
-From the answers of the agents in its rosters follows the next generation, or why there can be
-none yet. Called by ``trainers.agent.regroup``; reasons in docs/adr/0010-regroup.md.
+From the answers of the agents in its rosters follows the next generation, or the reason why there
+can be none yet. The design is explained in docs/adr/0010-regroup.md.
 
 Two kinds of absence differ. *Gone* is certain: the agent reports that its worker ended, or its
 host refuses connections to the agent's port, and a worker never outlives its agent. *Silent* is

@@ -2,7 +2,7 @@
 
 Called by ``trainers.agent.__main__`` for the interpreters in the pilot's configuration, and by
 ``templates`` for any other. Imports only the standard library and a few small modules of ours;
-``agent_config`` checks the configuration in full later.
+``AgentConfig`` checks the configuration in full later.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """A team: the workers of one trainer on this node, and the split of their orders.
 
-Makes a ``WorkerConfig`` for each worker from the node's and from the devices of the
-allocation. Called by ``trainers.agent.workers``.
-
-A node is ready, has entered or has left when all its workers are, have or did. Messages that
-are the same on all workers are taken from the first. Called by ``trainers.agent.team``.
-
-Merges the messages and ends of its processes into those of the node. The daemon knows teams
-only, by the id of their order. Called by ``trainers.agent.workers``.
+``split`` makes a ``WorkerConfig`` for each worker from the node's and from the devices of the
+allocation. ``Team`` merges the messages and ends of its processes into those of the node: a node is
+ready, has entered or has left when all its workers are, have or did; messages that are the same on
+all workers are taken from the first. The daemon knows teams only, by the id of their order. Called
+by ``trainers.agent.workers``.
 """
 
 from __future__ import annotations
@@ -145,7 +142,7 @@ class Gathered:
         return body
 
     def has_said(self, local_rank: int, *kinds: str) -> bool:
-        """Whether a worker has sent one of these."""
+        """Return whether a worker has sent one of these messages."""
         return any(kind in self._newest[local_rank] for kind in kinds)
 
     def _together(self, kind: str) -> Body | None:
@@ -192,7 +189,7 @@ class Process:
     has_ended: bool = False
 
     def is_silent(self, lease_s: float) -> bool:
-        """Whether it has sent messages before, but none for this long."""
+        """Return whether it has sent messages before, but none for this long."""
         return self.alive_s is not None and time.monotonic() - self.alive_s > lease_s
 
 
@@ -218,7 +215,7 @@ class Team:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a worker has ended prematurely; the others are being killed."""
+        """Return whether a worker has ended prematurely; the others are being killed."""
         return self._end is not None
 
     def told(self, commit: protocol.Commit) -> None:

@@ -83,7 +83,7 @@ class TemplateKey:
 
 @dataclass(slots=True)
 class Killed:
-    """What was killed, and the directories to remove after it."""
+    """Processes that were killed, and the directories to remove after them."""
 
     pids: set[int] = field(default_factory=set)
     scratch: list[Path] = field(default_factory=list)

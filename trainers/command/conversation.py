@@ -1,9 +1,8 @@
 """The keeper's connection to the agent, and the lines of the program.
 
-Also derives its speed; the clock is an argument. Called by ``keeper``.
-
-Keeps the state to be reported for the present generation (progress, whether the start was
-reported) and the rate of ``Progress``. Called by ``keeper``.
+Derives the program's speed from its lines; the clock is an argument. Keeps the state to be reported
+for the present generation (progress, whether the start was reported) and the rate of ``Progress``.
+Called by ``keeper``.
 """
 
 from __future__ import annotations

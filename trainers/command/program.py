@@ -1,14 +1,15 @@
 """One run of the user's program: environment, checkpoint directory, process, output.
 
 The program is in the keeper's process group, so that one signal to the group ends both and their
-children. Called by ``keeper``.
+children.
 
-It has a new name in every generation: the new one renames ``generation-6`` to ``generation-7``.
-That is atomic and copies nothing, and a process of generation 6 that is still alive (say, on a
-node that was cut off) finds its directory gone. ``latest`` is a link to the present name, for
-users. Called by ``keeper`` on the first node; the others wait for the new name to appear.
+The checkpoint directory has a new name in every generation: the new one renames ``generation-6`` to
+``generation-7``. That is atomic and copies nothing, and a process of generation 6 that is still
+alive (say, on a node that was cut off) finds its directory gone. ``latest`` is a link to the
+present name, for users. The first node renames; the others wait for the new name to appear.
 
-The names are part of the contract in docs/howto/train-command.md. Called by ``keeper``.
+The names of environment variables are part of the contract in docs/howto/train-command.md. Called
+by ``keeper``.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def save(path: Path, state: State) -> None:
 
 
 def is_asked() -> bool:
-    """Whether a checkpoint is requested, by signal or by the control file."""
+    """Return whether a checkpoint is requested, by signal or by the control file."""
     return bool(asked) or "stop" in Path(os.environ["BFT_CONTROL_FILE"]).read_text()
 
 

@@ -36,7 +36,7 @@ asked: list[int] = []
 
 
 class Requests:
-    """What the agent asks of this process."""
+    """The agent's requests to this process."""
 
     def __init__(self) -> None:
         # contract: before anything that takes long; the default action of the signal kills.
@@ -45,14 +45,14 @@ class Requests:
         self._saves = 0
 
     def are_to_stop(self) -> bool:
-        """Whether any process was asked to save and end; the same answer on all of them."""
+        """Return whether any process was asked to save and end; the same answer on all of them."""
         # contract: not all are asked at the same instant, so they agree in every update.
         is_asked = torch.tensor([float(bool(asked) or "stop" in self._file.read_text())])
         dist.all_reduce(is_asked, op=dist.ReduceOp.MAX)
         return bool(is_asked.item())
 
     def are_to_save(self) -> bool:
-        """Whether a line ``save`` was added since the last call."""
+        """Return whether a line ``save`` was added since the last call."""
         before, self._saves = self._saves, self._file.read_text().count("save")
         return self._saves > before
 

@@ -5,8 +5,9 @@
 
 The text is Python's own help, which every Python has. Each worker evaluates: they have the same
 parameters, so all find the same loss and stop at the same step. The best parameters so far are
-registered state, so they survive whoever found them; rank 0 writes them to ``best.pt``, and at the
-end ``result.json``. Several passes are made over the data, in micro-batches with --micro-batch.
+registered state, so they outlive the worker that found them; rank 0 writes them to ``best.pt``, and
+at the end ``result.json``. Several passes are made over the data, in micro-batches with
+--micro-batch.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""How an agent starts a worker of runtime ``mpi``."""
+"""The start of a worker of runtime ``mpi`` by an agent."""

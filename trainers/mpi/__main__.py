@@ -1,7 +1,7 @@
 """``python -I -m trainers.mpi FD``: started by an agent; replaces itself by the user's interpreter.
 
-The first line on FD names the interpreter; it stays in the socket for ``elastic/mpi/boot.py``,
-which that interpreter runs.
+The first line on FD names the interpreter; it stays in the socket for
+``bftrainer/elastic/mpi/boot.py``, which that interpreter runs.
 """
 
 from __future__ import annotations

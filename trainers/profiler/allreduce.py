@@ -26,7 +26,7 @@ LEAST_REPEATS, MOST_REPEATS = 3, 30
 
 @dataclass(frozen=True)
 class Config:
-    """What to measure, and this process's rank."""
+    """The measurements to make, and this process's rank."""
 
     rank: int
     size: int

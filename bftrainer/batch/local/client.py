@@ -1,8 +1,7 @@
 """Starts the local batch system, and asks it; one connection per request.
 
-Used by the adapter, the demo and the tests. Answers are plain data (see ``views``).
-
-Called by the demo and the tests.
+``LocalClient`` is used by the adapter, the demo and the tests; answers are plain data (see
+``requests``). ``start_server`` is called by the demo and the tests.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ class LocalServer:
         return self._child.pid
 
     def is_running(self) -> bool:
-        """Whether the server process lives."""
+        """Return whether the server process lives."""
         return self._child.poll() is None
 
     def await_warm(self) -> None:
@@ -261,7 +260,7 @@ def start_server(
 
 
 def _answers(server: LocalServer) -> bool:
-    """Whether this server answers, not an earlier one of the same directory."""
+    """Return whether this server answers, not an earlier one of the same directory."""
     try:
         return int(server.client.info()["pid"]) == server.pid
     except BatchSystemError:

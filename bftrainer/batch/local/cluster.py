@@ -1,9 +1,7 @@
 """The state of the local batch system: jobs, queues, starts and ends.
 
-``requests`` creates them from messages, ``cluster`` manages them, ``views`` shows them.
-
-``server`` calls ``tick`` whenever something may have happened; ``requests`` submits, cancels and
-reads. Single-threaded, without locks.
+``server`` calls ``tick`` whenever something may have happened; ``requests`` submits jobs from
+messages, cancels them and shows them. Single-threaded, without locks.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ class Phase(enum.StrEnum):
 
 
 class EndReason(enum.StrEnum):
-    """Why a job ended, in the batch system's own word."""
+    """The reason for the end of a job, in the batch system's own word."""
 
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"  # by itself, with another status than 0
@@ -80,17 +78,17 @@ class LocalJob:
 
     @property
     def is_pilot(self) -> bool:
-        """Whether it is one of ours, of the lowest tier."""
+        """Return whether it is a pilot of ours, of the lowest tier."""
         return self.request.pilot_id is not None
 
     @property
     def is_on_nodes(self) -> bool:
-        """Whether it occupies nodes."""
+        """Return whether it occupies nodes."""
         return self.phase in (Phase.RUNNING, Phase.ENDING)
 
     @property
     def limit_at_s(self) -> float:
-        """When its time is up; only for jobs that started."""
+        """Time at which its limit is reached; only for jobs that started."""
         return (self.start_s or 0.0) + self.request.limit_s
 
     def as_held(self) -> Held:
@@ -223,7 +221,7 @@ class LocalCluster:
         return self._processes.kill_all()
 
     def is_something_ending(self) -> bool:
-        """Whether a job is ending."""
+        """Return whether a job is ending."""
         return any(j.phase is Phase.ENDING for j in self.jobs.values())
 
     def _collect(self, now_s: float) -> None:
@@ -291,7 +289,7 @@ class LocalCluster:
         self._carry_out(decided, now_s)
 
     def _has_waited(self, job: LocalJob) -> bool:
-        """Whether the last full pass has seen it."""
+        """Return whether the last full pass has seen the job."""
         return self.cycle_ended_s is not None and job.submit_s <= self.cycle_ended_s
 
     def _carry_out(self, decided: Pass, now_s: float) -> None:

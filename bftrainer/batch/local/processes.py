@@ -96,11 +96,11 @@ class JobProcesses:
                 kill_group(leader.pid, sig)
 
     def has_left(self, job_id: str) -> bool:
-        """Whether all leaders of the job have ended."""
+        """Return whether all leaders of the job have ended."""
         return all(leader.poll() is not None for leader in self._leaders.get(job_id, []))
 
     def has_failed(self, job_id: str) -> bool:
-        """Whether a leader of the job has ended with another status than 0, or by a signal."""
+        """Return whether a leader of the job ended with another status than 0, or by a signal."""
         return any(leader.returncode for leader in self._leaders.get(job_id, []))
 
     def sweep(self, ending: frozenset[str]) -> frozenset[str]:

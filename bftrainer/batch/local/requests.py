@@ -1,8 +1,7 @@
 """The operations of the local batch system: JSON requests, and answers as plain data.
 
-Called by ``requests``; the adapter converts the same fields to dataclasses.
-
-``server`` passes each received line to this module; ``client`` sends them.
+``client`` sends the lines, ``server`` passes each received line to this module, and the adapter
+converts the fields of the answers to dataclasses.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def _reason(job: LocalJob, *, is_head: bool) -> str:
 
 
 def pilots_view(cluster: LocalCluster, job_ids: list[str]) -> dict[str, dict[str, Any]]:
-    """What is known of each id, as the fields of ``PilotObservation`` (minus presence)."""
+    """Return the known state of each id, as the fields of ``PilotObservation`` (minus presence)."""
     wanted = set(job_ids)
     ended = {j.job_id: j for j in cluster.ended if j.job_id in wanted}
     seen: dict[str, dict[str, Any]] = {}
@@ -142,7 +141,7 @@ Fields = Mapping[str, Any]
 
 
 class Operations:
-    """What the server can be asked; keeps the two switches that requests may set."""
+    """The requests that the server answers; keeps the two switches that requests may set."""
 
     def __init__(self, cluster: LocalCluster, background: WorkloadProgress, *, gpus: int) -> None:
         self.is_paused = False

@@ -1,6 +1,6 @@
 """The local scheduler: first come, first served with EASY backfill. Pure.
 
-Called by ``cluster`` for every pass and by ``replay`` to simulate the same jobs without pilots.
+Called by ``cluster`` for every pass and by ``workload`` to simulate the same jobs without pilots.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _Board:
         return sorted((n for n in self.nodes if n not in self.taken_until_s), key=self._cost)
 
     def would_preempt(self, n_nodes: int) -> bool:
-        """Whether the cheapest ``n_nodes`` include one whose pilot is not leaving."""
+        """Return whether the cheapest ``n_nodes`` include one whose pilot is not leaving."""
         return any(self._cost(node)[0] == 2 for node in self.available()[:n_nodes])
 
     def _cost(self, node: str) -> tuple[int, float]:
@@ -167,7 +167,7 @@ class _Board:
             self.taken_until_s[node] = self.now_s + job.limit_s
 
     def earliest_start_s(self, n_nodes: int) -> float:
-        """When ``n_nodes`` are free if every job uses its whole time limit."""
+        """Return the time at which ``n_nodes`` are free if every job uses its whole time limit."""
         return sorted(self.taken_until_s.get(n, self.now_s) for n in self.nodes)[n_nodes - 1]
 
     def free_by(self, at_s: float) -> list[str]:

@@ -1,7 +1,5 @@
 """The local batch system's process: ``python -m bftrainer.batch.local.server --dir DIR``.
 
-Owned by ``server``; every complete line is passed to a handler.
-
 It serves requests on DIR/local.sock and runs jobs as processes on this machine. It ends on
 SIGTERM, on a ``shutdown`` request or with the process that started it, and kills everything it
 started.

@@ -1,10 +1,8 @@
 """Workloads of ordinary jobs: read, submitted, and replayed without pilots.
 
-The server submits the jobs at their times; the demo and the tests write workloads.
-
-``server`` calls it in every iteration; ``requests`` starts it.
-
-The demo calls ``delays_s`` with the server's history.
+The demo and the tests write workloads. ``requests`` starts one, and ``server`` submits its jobs at
+their times: it calls ``WorkloadProgress`` in every iteration. The demo calls ``delays_s`` with the
+server's history.
 """
 
 from __future__ import annotations
@@ -165,7 +163,7 @@ class WorkloadProgress:
         return math.inf if repeat_s is None or not items else self._started_s + repeat_s
 
     def view(self) -> dict[str, Any]:
-        """How far it is, for the history."""
+        """Return the progress of the workload, for the history."""
         n_items = len(self._workload.items)
         return {"started_s": self._started_s, "n_submitted": self._next, "n_jobs": n_items}
 
@@ -185,7 +183,7 @@ class PastJob:
 def start_times_s(
     jobs: Iterable[PastJob], *, nodes: Sequence[str], cycle_s: float, cycle_at_s: float = 0.0
 ) -> dict[str, float]:
-    """When each job starts on a cluster of its own; full passes are at ``cycle_at_s`` + n cycles.
+    """Return each job's start on its own cluster; full passes at ``cycle_at_s`` + n cycles.
 
     Jobs that never start are missing.
     """

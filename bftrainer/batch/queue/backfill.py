@@ -60,7 +60,7 @@ class BackfillPlan:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many jobs are planned as a decision has time for."""
+        """Return whether as many jobs are planned as a decision has time for."""
         return len(self._planned) >= MOST_PLANNED
 
     def kept_off(self, limit_s: float | None, *, is_in_reservation: bool) -> NodeSet:

@@ -27,7 +27,7 @@ class NodeDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNeeds:
-    """What a job requests."""
+    """The requests of a job."""
 
     why_not: str = ""  # why it cannot start whatever is free, one sentence
     ways: tuple[tuple[NodeDemand, ...], ...] = ()  # alternatives
@@ -36,7 +36,7 @@ class JobNeeds:
 
 
 class Then(enum.StrEnum):
-    """What ends a gap."""
+    """The cause of a gap's end."""
 
     JOB = "job"  # a job planned on this node
     RESERVATION = "reservation"  # for the users it was made for
@@ -46,7 +46,7 @@ class Then(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapEnd:
-    """When an idle gap ends, and what follows."""
+    """The end of an idle gap, and its cause."""
 
     at_s: float
     last_end_s: float  # a job that starts now must end before it by its limit
@@ -54,7 +54,7 @@ class GapEnd:
     by: str = ""  # job id or reservation name
 
     def is_before(self, other: GapEnd | None) -> bool:
-        """Whether it comes first."""
+        """Return whether it comes first."""
         return other is None or self.at_s < other.at_s
 
     def sentence(self, now_s: float) -> str:
@@ -77,7 +77,7 @@ class NextPlan(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether further jobs are no longer planned by their requests."""
+        """Return whether further jobs are no longer planned by their requests."""
 
     def kept_off(self, limit_s: float | None, *, is_in_reservation: bool) -> NodeSet:
         """Return the nodes on which a job that starts now would delay a planned one.

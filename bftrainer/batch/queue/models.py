@@ -1,14 +1,14 @@
-"""The queue models: what the batch system shows, and LSF's; found by name.
+"""The queue models: one for the batch system's printed plan, and LSF's; found by name.
 
-Used for adapters that provide this as plain data: ``local``, and Slurm with its backfill plan.
+The first is for adapters that provide a plan as data: ``local``, and Slurm with its backfill plan.
 What ends a node's idle gap (docs/design/give-back.md has the reasons):
 
 * a future reservation: no job may run into it, ours or not;
 * a planned start on that node: jobs that end before may use the node until then, and so may we.
 
 The planning window (bf_window) itself ends nothing: jobs not planned within it cannot start
-within it unless others end early, and then the plan moves. ``claiming`` requests no pilot that
-lasts longer than the window.
+within it unless others end early, and then the plan moves. ``decide.claims`` requests no pilot
+that lasts longer than the window.
 
 Slurm plans every blocked job, and later ones may not delay it. LSF serves queues by priority and
 each queue in order of submission, passes over a job that cannot start, and reserves slots only in

@@ -1,6 +1,6 @@
 """Nodes by state in a snapshot, and ordinary jobs that run or wait. Pure.
 
-Several decisions use one snapshot; what depends on it alone is computed once. Pure.
+Several decisions use one snapshot; what depends on it alone is computed once.
 """
 
 from __future__ import annotations
@@ -96,5 +96,5 @@ def why_it_waits(job: Job, now_s: float) -> str:
 
 @once_per_look
 def waits_for_nodes(snapshot: Snapshot) -> bool:
-    """Whether some job might start if it had nodes."""
+    """Return whether some pending job might start if it had nodes."""
     return any(not why_it_waits(job, snapshot.taken_at_s) for job in pending_jobs(snapshot))

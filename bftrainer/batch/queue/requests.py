@@ -1,13 +1,13 @@
-"""What a pending job requests, as sets of nodes of this cluster, and their assignment. Pure.
+"""The requests of a pending job as sets of nodes of this cluster, and their assignment. Pure.
 
-Called by ``printed`` for pending ordinary jobs. Judges only what does not depend on other jobs.
-Parts of a request that could not be read (``Job.unclear``) are ignored: an unnecessary release
-costs a short pause, a missing one costs a job a cycle.
+``models`` uses ``Requests`` for pending ordinary jobs. It judges only what does not depend on other
+jobs. Parts of a request that could not be read (``Job.unclear``) are ignored: an unnecessary
+release costs a short pause, a missing one costs a job a cycle.
 
-Takes demands one after the other and moves earlier ones to other nodes of theirs where that makes
-room. ``feasible`` uses it to find which jobs can start, ``victims`` to find the fewest nodes.
-A matched node stays matched whatever is added later, so nodes offered first are used as far
-as possible.
+``Matching`` takes demands one after the other and moves earlier ones to other nodes of theirs where
+that makes room. ``decide.feasible`` uses it to find which jobs can start, ``decide.victims`` to
+find the fewest nodes. A matched node stays matched whatever is added later, so nodes offered first
+are used as far as possible.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _by_id(job: Job) -> tuple[int, str]:
 
 
 def _is_one(node: Node, partition: str, wanted: Way) -> bool:
-    """Whether a node is in the partition and, if its features are known, has those wanted."""
+    """Return whether a node is in the partition and has the wanted features, if any are known."""
     if partition and node.partitions and partition not in node.partitions:
         return False
     return not node.features or meets(node.features, wanted.everywhere)
@@ -226,7 +226,7 @@ def _share(job: Job, n_nodes: int) -> NodeLeft:
 
 @dataclass(slots=True)
 class Matching:
-    """Which nodes each demand has; demands for the same set are merged."""
+    """The nodes assigned to each demand; demands for the same set are merged."""
 
     unused: NodeSet  # offered, not matched
     has: dict[NodeSet, NodeSet] = field(default_factory=dict)

@@ -6,8 +6,8 @@ nodes is then fillable. This is evaluated whenever a node or such a job comes or
 holds until the next such instant. A fragment is split where the result changes.
 
 The readers of SWF, sacct and LSF fill a ``JobTable``; ``idle_fragments`` turns it into
-``Fragments``. A node is idle while no job runs on it; which idle time no pending job
-could have used is worked out in ``queue``.
+``Fragments``. A node is idle while no job runs on it; ``mark_unfillable`` finds the idle time
+that no pending job could have used.
 """
 
 from __future__ import annotations

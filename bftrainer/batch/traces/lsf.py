@@ -118,7 +118,7 @@ def _hosts(words: Collection[str]) -> list[str]:
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    """What bhist has printed about the current job."""
+    """The lines of bhist on the current job."""
 
     line: int
     queue: str = ""

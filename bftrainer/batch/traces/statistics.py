@@ -1,8 +1,6 @@
 """Statistics of a trace: the paper's Table 1, Fig. 1 and Fig. 6, and further ones.
 
-``bftrainer trace info`` prints them, ``plot`` draws them.
-
-Called by ``study``.
+``bftrainer trace info`` prints them, ``bftrainer.lab.trace_plot`` draws them.
 """
 
 from __future__ import annotations

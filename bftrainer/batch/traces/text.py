@@ -8,8 +8,8 @@ not a pandas frame, 4007 contradictory fragments, 4008 no jobs or nodes,
 Local times need the time zone of the cluster; seconds of the epoch do not. Used by the
 readers of sacct and LSF output.
 
-Gives (line number, text) pairs and reports how much of the file is read; whatever is
-wrong with the bytes becomes a ``TraceError`` with the line.
+``read_lines`` yields (line number, text) pairs and reports how much of the file is read; any fault
+of the bytes becomes a ``TraceError`` with the line.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Explains what a loss or a restart costs a trainer, and what it keeps. Pure.
 
-Called by ``service_views`` and ``cli.status``.
-
-Says nothing about trainers resized in place, except MPI programs. Called by ``service`` (explain)
-and ``cli.status``.
+Says nothing about trainers resized in place, except MPI programs. Called by ``views`` and
+``cli.status``.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ def kept(record: TrainerRecord) -> str:
 
 
 def is_vain(record: TrainerRecord, now_s: float) -> bool:
-    """Whether it starts again and again and keeps no progress."""
+    """Return whether it starts again and again and makes no lasting progress."""
     lives = record.lives
     if record.state.is_final or lives.starts < VAIN_STARTS:
         return False

@@ -1,8 +1,7 @@
-"""Explains nodes that are kept free, slow, or whose agents are not heard. Pure.
+"""Explains nodes that are kept free, slow, or whose agents are silent. Pure.
 
-A plan's own words name the policy's setting; this names the true cause where that is another.
-
-Called by ``service`` for ``bftrainer status``, ``nodes`` and ``sizes``.
+A plan's own words name the policy's setting; ``true_cause`` names the cause where that is another.
+Called by ``sizes``, and by ``views`` for ``bftrainer status`` and ``nodes``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
 """Explains a trainer's size, from the plan and the records. Pure.
 
-Called by ``sizes``.
-
-Called by ``service`` and ``sizes``.
-
-Nothing of it is journalled: the same terms follow from the decision's record. Called by
-``service`` (explain).
+Nothing of it is journalled: the same terms follow from the decision's record. Called by ``views``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Explains a trainer's failures, back end, batch and speed. Pure.
 
-For a final trainer its reason says it. Called by ``service``.
-
-Nothing is said where there is no choice: one worker, or models that are not on GPUs. Called by
-``service`` (explain).
-
-Called by ``service`` (explain).
-
-The figures are those that decisions assume. Called by ``service``.
+The failures of a final trainer are in its reason. Nothing is said of a back end where there is no
+choice: one worker, or models that are not on GPUs. Speeds are those that decisions assume. Called
+by ``views``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far the daemon backs off, from measured hand-overs, and what that changes. Pure.
+"""The level of the daemon's back-off, from measured hand-overs, and its effect. Pure.
 
 Rule. One level up, 5 at most, when of the last 20 measured hand-overs since the last change of
 level at least 3 are certainly bad, whatever the batch system's clock and ticks add, and their
@@ -82,7 +82,7 @@ def record_hand_over(
 
 
 def _is_late(done: HandOver, rule: Rule) -> bool:
-    """Whether the node was free too late, or its job started too late after a preemption.
+    """Return whether the node was free too late, or its job started too late after a preemption.
 
     A job for which backfill preempts starts in the next cycle; one for which the main scheduler
     preempts starts at once and loses nothing.
@@ -107,7 +107,7 @@ def _surely_s(done: HandOver, delay_s: float) -> float:
 
 
 def is_violated(window: tuple[bool, ...], rule: Rule) -> bool:
-    """Whether the last hand-overs break the promise."""
+    """Return whether the last hand-overs break the promise."""
     late = sum(window)
     return late >= MIN_LATE and late > (1.0 - rule.share) * len(window)
 

@@ -48,7 +48,7 @@ class End:
 
     @property
     def began_s(self) -> float | None:
-        """When the node was first requested."""
+        """Time of the first request for the node."""
         return self.told_s if self.is_preempted else self.asked_s
 
 
@@ -276,7 +276,7 @@ def _taker(end: End, on_node: Iterable[Job]) -> Job | None:
 
 
 def _is_for(end: End, job: Job) -> bool:
-    """Whether the node was released for this job, announced or in the queue."""
+    """Return whether the node was released for this job, announced or in the queue."""
     if end.job is None:
         return False
     if is_stand_in(end.job.job_id):

@@ -36,15 +36,15 @@ class LastWords(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why it left."""
+        """The agent's reason for leaving."""
 
     @property
     def told_s(self) -> float | None:
-        """When it was told to leave, on its node's clock."""
+        """Time at which the agent was told to leave, on its node's clock."""
 
     @property
     def left_s(self) -> float | None:
-        """When it sent the message, on its node's clock."""
+        """Time at which the agent sent the message, on its node's clock."""
 
 
 class HarmMonitor:
@@ -76,7 +76,7 @@ class HarmMonitor:
 
     @property
     def owes_node(self) -> bool:
-        """Whether a node was released for a job, and it is not known yet who got it."""
+        """Return whether a node was released for a job, and its new job is not known yet."""
         return any(end.job is not None for end in self._ledger.ends.values())
 
     def applied(self, settings: Settings) -> Settings:

@@ -1,7 +1,7 @@
 """Records of the harm monitor, and the service-level objective over them.
 
-``ledger`` makes them, the journal keeps them (entries of kind ``harm``); ``slo``, ``backoff`` and
-``report`` use nothing else. Times are seconds since the epoch on the daemon's clock.
+``ledger`` makes them, the journal keeps them (entries of kind ``harm``); ``backoff`` and ``report``
+use nothing else. Times are seconds since the epoch on the daemon's clock.
 
 The default limit (``harm_slo_s``) is one second: an agent exits 0.05 s after it was told, Slurm
 starts batch jobs at ticks of one to three seconds, and its times are whole seconds, so shorter
@@ -24,14 +24,14 @@ KIND = "harm"  # of the journal's entries
 
 
 class How(enum.StrEnum):
-    """How the node was freed."""
+    """The way in which the node was freed."""
 
     GIVEN_BACK = "given-back"  # we did, before the batch system had to
     PREEMPTED = "preempted"  # the batch system ended our pilot
 
 
 class Why(enum.StrEnum):
-    """Why a node was given back in vain."""
+    """The reason for which a release of a node was in vain."""
 
     STARTED_ELSEWHERE = "started-elsewhere"
     DID_NOT_START = "did-not-start"  # and the node is no longer held off
@@ -90,7 +90,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarmRecords:
-    """What one snapshot settled: the payload of one journal entry."""
+    """Results of one snapshot: the payload of one journal entry."""
 
     hand_overs: tuple[HandOver, ...] = ()
     vain: tuple[Vain, ...] = ()
@@ -98,7 +98,7 @@ class HarmRecords:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to journal."""
+        """Return whether nothing is to be journalled."""
         return not (self.hand_overs or self.vain or self.taken)
 
 

@@ -1,8 +1,7 @@
 """Adapters for the training loops of Hugging Face and Lightning, and Optuna's objectives.
 
 Each is a module that the script imports; ``bftrainer.elastic`` itself imports none of them, and
-none of the libraries is required. See
-docs/howto/train-huggingface-lightning.md.
+none of the libraries is required. See docs/howto/train-huggingface-lightning.md.
 """
 
 import os

@@ -26,7 +26,7 @@ _NOTHING = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkWork:
-    """What a framework does with a batch besides the update."""
+    """The work of a framework on a batch, apart from the update."""
 
     train: Callable[[Any], None]  # clear the gradients, forward, backward
     ready: Callable[[], None]  # between backward and update: clip
@@ -76,19 +76,19 @@ class Driven(Run):
 
     @property
     def is_discounted(self) -> bool:
-        """Whether what the framework does now belongs to no step of the run."""
+        """Return whether the framework's present work belongs to no step of the run."""
         return self._sound is not None
 
     @property
     def is_trained(self) -> bool:
-        """Whether no step is left; a submission may request less than the framework would do."""
+        """True if no step is left; a submission may request less than the framework would do."""
         counters = self._membership.counters
         after = replace(counters, epoch=counters.epoch + 1)
         return not self._next_batch() and self._length.is_done(after)
 
     @property
     def rehearsing(self) -> bool:
-        """Whether the present batch does not count: a rehearsal, or this worker has no share."""
+        """True if the present batch does not count: a rehearsal, or this worker has no share."""
         return self._is_rehearsing or (self._batch is not None and not self._pieces(self._batch))
 
     def open(self) -> None:

@@ -58,7 +58,7 @@ class ElasticEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc
 
     @staticmethod
     def detect() -> bool:
-        """Whether bftrainer started this process."""
+        """Return whether bftrainer started this process."""
         return not control_module.current().is_plain
 
     def world_size(self) -> int:
@@ -258,7 +258,7 @@ class _ElasticStrategy(_strategies.SingleDeviceStrategy):  # type: ignore[misc]
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this process logs and saves."""
+        """Return whether this process logs and saves."""
         return self.elastic.is_first
 
     def reduce_boolean_decision(self, decision: bool, *_: object, **__: object) -> bool:

@@ -23,7 +23,7 @@ log = logging.getLogger("bftrainer.elastic")
 
 
 class Study:
-    """What a trial knows of its study."""
+    """The part of Optuna's study that a trial has: its name."""
 
     @property
     def study_name(self) -> str:
@@ -50,7 +50,7 @@ class Trial:
 
     @property
     def study(self) -> Study:
-        """What is known of its study."""
+        """The study of this trial, of which only the name is known."""
         return Study()
 
     @property

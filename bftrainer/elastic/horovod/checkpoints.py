@@ -45,7 +45,7 @@ class Saver:
         self._thread: threading.Thread | None = None
 
     def is_due(self) -> bool:
-        """Whether a committed state should be written now."""
+        """Return whether a committed state should be written now."""
         if time.monotonic() - self._last_s < self.interval_s:
             return False
         return self._thread is None or not self._thread.is_alive()

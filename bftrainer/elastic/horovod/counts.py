@@ -87,7 +87,7 @@ class Counts:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether there were steps since the last commit."""
+        """Return whether there were steps since the last commit."""
         return self._committed != (self.step, self.samples)
 
     def restore(self) -> None:

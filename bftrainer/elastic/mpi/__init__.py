@@ -1,4 +1,4 @@
-"""What an elastic MPI program imports: a loop, and the state that is handed over.
+"""The interface of an elastic MPI program: a loop, and the state that is handed over.
 
 The program gives ``Run`` its arrays and a step function; members join and leave between two
 steps. See docs/howto/train-mpi.md. Importing this package does not import MPI; ``Run`` does.

@@ -6,10 +6,10 @@ without the dead member has been announced. If so, ``GroupBroken`` is raised; op
 progress are abandoned, and the next generation has its own communicator. Used by the programs
 (``Run.comm``) and by ``state_transfer``.
 
-Each *unit* (the old members together, or a single process) has a communicator; the result
-contains all units in order. Groups of units merge in pairs, so n units take log2(n) rounds. Port
-names are exchanged through the generation's store. Every call here may hang when a member dies,
-so ``membership`` runs it in a side thread.
+``unite`` connects *units*: the old members together, or a single process. Each has a communicator;
+the result contains all units in order. Groups of units merge in pairs, so n units take log2(n)
+rounds. Port names are exchanged through the generation's store. Each of these calls may hang when
+a member dies, so ``membership`` runs ``unite`` in a side thread.
 """
 
 from __future__ import annotations

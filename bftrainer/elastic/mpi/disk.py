@@ -51,7 +51,7 @@ class Disk:
         self._thread: threading.Thread | None = None
 
     def is_busy(self) -> bool:
-        """Whether a file is being written."""
+        """Return whether a file is being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def write_aside(self, checkpoint: Checkpoint, fence: Fence) -> None:

@@ -2,7 +2,7 @@
 
 mpi4py must not finalise MPI by itself: MPI_Finalize waits for every process this one was ever
 connected to, including dead ones. A worker never calls it; a launched program does if no member
-was lost (``launched``). Called by ``boot`` before the user's script, and by ``Run``.
+was lost (``standalone``). Called by ``boot`` before the user's script, and by ``Run``.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class MpiMembership(WorkerGenerations):
         return self.comm
 
     def has_news(self) -> bool:
-        """Whether a later generation is announced."""
+        """Return whether a later generation is announced."""
         return self.newer() is not None
 
     def is_asked(self) -> bool:

@@ -68,7 +68,7 @@ class Launched:
         return False
 
     def is_asked(self) -> bool:
-        """Whether runtime ``command`` has requested a checkpoint and the end."""
+        """Return whether runtime ``command`` has requested a checkpoint and the end."""
         return bool(self._asked) or "stop" in self._control_file.read_text()
 
     def stop(self) -> None:

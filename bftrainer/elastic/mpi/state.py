@@ -1,17 +1,15 @@
 """The state of an elastic MPI program: arrays, rows divided among members, samples.
 
-From the rows that members hold and need it makes a list of transfers, the same on all members.
-Called by ``state_transfer``.
+An array may be any writable contiguous buffer (numpy arrays, ``array.array``): only its bytes are
+used. From the rows that members hold and need follows a list of transfers, the same on all members.
+Used by ``run``, ``state_transfer`` and ``disk``.
 
-Any writable contiguous buffer will do (numpy arrays, ``array.array``): only its bytes are
-used. Used by ``run``, ``state_transfer``, ``memory`` and ``disk``.
+``RecentCopies``: at intervals each member copies its rows and sends them to the next rank, which
+still has them when the member dies. ``run`` decides when; ``state_transfer`` restores from the
+copies. Not needed for state that all members have.
 
-At intervals each member copies its rows and sends them to the next rank, where they are when it
-dies. ``run`` decides when; ``state_transfer`` restores from the copies. Not needed for state
-that all members have.
-
-A batch changes between two steps, where a generation begins. From these marks follows the count
-at any step, also at an earlier one that a loss leads back to.
+``SampleCount``: a batch changes between two steps, where a generation begins. From these changes
+follows the count at any step, also at an earlier one to which a loss leads back.
 """
 
 from __future__ import annotations

@@ -7,14 +7,13 @@ pair at once, the first time; from the second time on it is kept for a while, wh
 a cable with a loose contact does not stop the trainer again and again. So is a pair that nobody
 reports on any more.
 
-Only the reporting trainer goes by a report: an agent may run as a user. Used by
-``actuate.worker_set``.
+Only the reporting trainer goes by a report: an agent may run as a user.
 
 A generation breaks when a member is lost, when a collective fails without a visible cause, and when
-two members cannot reach each other (``actuate.apart``). In the last case it is given up at once and
-formed without one of the two. Generations that break again and again without any of this, and
-without a step between, count as a failure each ``MOST_IN_VAIN`` times, so that they end.
-``actuate.generation`` builds on this.
+the nodes of two members are apart. In the last case it is given up at once and formed without one
+of the two. Generations that break again and again without any of this, and without a step between,
+count as a failure each ``MOST_IN_VAIN`` times, so that they end. ``generation`` builds on this, and
+this on ``worker_set``.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apart:
-    """What is known of a trainer's nodes; each change makes a new one."""
+    """The pairs of a trainer's nodes that cannot reach each other; each change makes a new one."""
 
     pairs: tuple[Pair, ...] = ()
     patience_s: float = 0.0  # pairs count when one is so old
@@ -238,7 +237,7 @@ class BrokenGenerations(WorkerSet):
         return [self._failed(worker, cause, now_s)]
 
     def _has_waited(self, now_s: float) -> bool:
-        """Whether a reported broken collective has had no visible cause for too long."""
+        """Return whether a reported broken collective has had no visible cause for too long."""
         return (
             self.interrupted_s is not None and now_s - self.interrupted_s > INTERRUPTED_PATIENCE_S
         )

@@ -3,7 +3,7 @@
 Failures and signs of success come in; whether a worker may be started, here or anywhere, goes
 out. Losses (the node was taken) are not failures, cost no budget and do not get here. An agent
 that dies with a worker on a healthy node may have been killed for any reason: the first in a row
-is a loss, each further one a failure. Used by ``actuate.worker_set``.
+is a loss, each further one a failure.
 
 Failures form one row until there is net progress: the trainer gets further than ever before, or
 starts from a later state than before in this row (after a loss it may have to redo much). Redone
@@ -11,8 +11,8 @@ steps prove nothing: a script that raises at step 5 reaches step 5 each time.
 
 A process that answers may still hang in its own code or in a collective. Signs of progress and
 sent commits come in; whether the generation has stalled, and which workers did not act on a
-commit, goes out. Used by ``actuate.worker_set``. Processes that do not even answer are handled by
-their agent (``worker_lease_s``).
+commit, goes out. Processes that do not even answer are handled by their agent
+(``worker_lease_s``). Used by ``worker_set``.
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ class FailureCounts:
             self.on_node.pop(node, None)
 
     def may_start(self, now_s: float) -> bool:
-        """Whether a worker may be started at all."""
+        """Return whether a worker may be started at all."""
         wait_s = self.row.next_try_s - now_s
         return wait_s <= 0.0 or wait_s > MAX_BACKOFF_S  # more: the clock was set back
 
     def is_cooling(self, node: str, now_s: float) -> bool:
-        """Whether no worker is started on this node for now."""
+        """Return whether no worker may be started on this node for now."""
         return now_s < self.cool_until_s.get(node, 0.0)
 
 
@@ -151,7 +151,7 @@ def likeness(cause: str) -> str:
 
 
 def is_the_scripts(cause: str) -> bool:
-    """Whether the script, interpreter or program caused it, not a signal or silence."""
+    """Return whether the script, interpreter or program caused it, not a signal or silence."""
     return cause.startswith(("BFT-", "The worker ended with status"))
 
 
@@ -197,7 +197,7 @@ class Stall:
         self.told_s.pop(worker_id, None)
 
     def has_stalled(self, now_s: float) -> bool:
-        """Whether a complete generation has made no progress for the lease."""
+        """Return whether a complete generation has made no progress for the lease."""
         if self.since_s is None:
             self.since_s = now_s
         is_over = self.lease_s > 0 and now_s - self.since_s > self.lease_s

@@ -1,6 +1,6 @@
 """Forms the generations of one trainer: a state machine without I/O.
 
-Which workers exist, and on which nodes, is decided by ``actuate.worker_set``.
+``worker_set`` decides which workers exist, and on which nodes.
 
 prepare -> ready -> commit -> entered. Survivors never wait for joiners: a joiner becomes part of a
 generation only when it is warm. A member that dies breaks its generation; a smaller one is
@@ -153,7 +153,7 @@ class GenerationMachine(BrokenGenerations):
         return out if self._is_one_of_many(body) else out + self._advance(now_s)
 
     def _is_one_of_many(self, body: protocol.Message) -> bool:
-        """Whether nothing follows from a message before others, or time, have come.
+        """Return whether nothing follows from a message before others, or time, have come.
 
         Looking at all workers after each message would cost the square of their number.
         """
@@ -385,7 +385,7 @@ class GenerationMachine(BrokenGenerations):
         return []
 
     def _is_stuck(self, forming: Forming, now_s: float) -> bool:
-        """Whether a commit fails: members report it, or none reaches the step boundary."""
+        """Return whether a commit fails: members report it, or none reaches the step boundary."""
         return self._has_waited(now_s) or (not forming.abandon and self.stall.has_stalled(now_s))
 
     def _retry(self, forming: Forming, now_s: float) -> list[Instruction]:

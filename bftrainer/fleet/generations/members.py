@@ -1,6 +1,6 @@
 """The members of one trainer as plain state: workers, generation, formation.
 
-Modified by ``actuate.generation`` and its base only; shown by the daemon's views.
+Modified by ``generation`` and its bases only; shown by the daemon's views.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process exists as far as we know."""
+        """Return whether its process exists as far as we know."""
         return self.phase is not WorkerPhase.GONE
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is gone without having left in order."""
+        """Return whether it is gone without having left in order."""
         return self.phase is WorkerPhase.GONE and not self.has_left
 
     def as_member(self, rank: int) -> protocol.Member:
@@ -133,7 +133,7 @@ class NodeOffer:
     ADDED: ClassVar = frozenset({"user"})  # not written while unused; see CONTRIBUTING.md
 
     def serves(self, user: str) -> bool:
-        """Whether trainers of a user may have the node."""
+        """Return whether trainers of a user may have the node."""
         return self.user in ("", user)
 
 

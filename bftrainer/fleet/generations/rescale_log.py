@@ -1,4 +1,4 @@
-"""Records how a trainer rescales, so that ``bftrainer replay`` can repeat it. No I/O.
+"""Records the rescales of a trainer, so that ``bftrainer replay`` can repeat them. No I/O.
 
 A record holds a machine's state and the stimuli since then, each with a digest of the instructions
 that followed. ``RescaleLog`` passes stimuli to the machine and hands out a record when a change is
@@ -52,7 +52,7 @@ class Repeated:
 
     @property
     def is_equal(self) -> bool:
-        """Whether the recorded answer was the same."""
+        """Return whether the recorded answer was the same."""
         return self.step.answer == self.answer
 
 

@@ -4,7 +4,7 @@ Stimuli and instructions are those of ``GenerationMachine``, but no process surv
 size. A planned change, or the loss of a member, stops every member (``Commit`` without members:
 write a checkpoint and end; with ``abandon``: end at once, because the state of a broken group is
 not worth saving). When the last process is gone, the next generation forms from new workers, so
-nothing of the previous one can still be running. Created by ``actuate.opening``; no I/O.
+nothing of the previous one can still be running. Created by ``fleet.trainers.creation``. No I/O.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RestartMachine(GenerationMachine):
 
     @property
     def is_idle(self) -> bool:
-        """Whether time alone changes nothing; a stopped one waits to be started again."""
+        """True if time alone changes nothing; a stopped machine waits to be started again."""
         return super().is_idle and self.stopped is None
 
     def _on_message(

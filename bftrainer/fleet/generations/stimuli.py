@@ -1,7 +1,7 @@
-"""What happens to a trainer, as values: everything a generation machine reacts to.
+"""The stimuli of a generation machine, as values: everything it reacts to.
 
 A machine's state and the stimuli that follow determine its instructions, so a journalled sequence
-can be replayed (``actuate.rescale_log``).
+can be replayed (``rescale_log``).
 """
 
 from __future__ import annotations

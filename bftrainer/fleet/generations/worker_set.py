@@ -1,7 +1,7 @@
-"""Which workers run on a trainer's nodes: starts them, gives them up, ends them. No I/O.
+"""The workers on a trainer's nodes: starts them, gives them up, ends them. No I/O.
 
 Planned nodes, workers' phases and the time come in; ``StartWorkerOn`` and ``Kill`` go out.
-``actuate.generation`` builds on this and decides who trains together.
+``generation`` builds on this and decides which workers train together.
 """
 
 from __future__ import annotations
@@ -61,34 +61,34 @@ class WorkerSet:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no worker is about to join or leave."""
+        """Return whether no worker is about to join or leave."""
         steady = {WorkerPhase.MEMBER, WorkerPhase.GONE}
         is_changing = self.forming is not None or self.is_parking
         return not is_changing and all(w.phase in steady for w in self.workers.values())
 
     @property
     def is_idle(self) -> bool:
-        """Whether time alone changes nothing: no nodes, no workers, and none is about to come."""
+        """True if time alone changes nothing: no nodes, no workers, and none is about to come."""
         has_time = bool(self.targets or self.members or self.forming or self.is_parking)
         return not has_time and self.ends_by_s is None and not self.has_workers
 
     @property
     def has_workers(self) -> bool:
-        """Whether some worker is there, in whatever phase."""
+        """Return whether a living worker exists, in whatever phase."""
         return any(worker.is_alive for worker in self.workers.values())
 
     def uses(self, pilot_id: str) -> bool:
-        """Whether it has, had or may start a worker on this pilot's node."""
+        """Return whether it has, had or may start a worker on this pilot's node."""
         worked = any(w.pilot_id == pilot_id for w in self.workers.values())
         return worked or any(offer.pilot_id == pilot_id for offer in self.targets.values())
 
     @property
     def has_members(self) -> bool:
-        """Whether some worker may have a state to save."""
+        """Return whether some worker may have a state to save."""
         return any(w.phase in {WorkerPhase.MEMBER, WorkerPhase.LEAVING} for w in self._live())
 
     def has_wound_up(self, now_s: float) -> bool:
-        """Whether it is cancelled and no worker is left, or its time is up."""
+        """Return whether it is cancelled and no worker is left, or its time is up."""
         return self.ends_by_s is not None and (not self._live() or now_s >= self.ends_by_s)
 
     def _match_workers_to_targets(self, now_s: float) -> list[Instruction]:
@@ -122,7 +122,7 @@ class WorkerSet:
 
     @property
     def _start_patience_s(self) -> float:
-        """How long a worker may take to start: twice what was too little before."""
+        """Time that a worker may take to start: twice what was too little before."""
         most_s = MOST_TIMEOUTS * self.start_timeout_s
         return max(self.start_timeout_s, min(2.0 * self.slow_start_s, most_s))
 
@@ -144,7 +144,7 @@ class WorkerSet:
         return out
 
     def _is_overdue(self, worker: Worker, now_s: float) -> bool:
-        """Whether a worker that must leave, or is in no generation any more, hangs."""
+        """Return whether a worker that must leave, or is in no generation any more, hangs."""
         is_left_over = worker.phase is WorkerPhase.MEMBER and (
             self.is_parking or (self.forming is None and worker.worker_id not in self.members)
         )

@@ -37,7 +37,7 @@ class AgentFiles:
 
 
 class AgentBook:
-    """What the daemon knows about agents."""
+    """The agents that the daemon knows, and their reports."""
 
     def __init__(
         self, *, pilots_dir: Path, policy: SitePolicy, incarnation: int, keys: KeyPair

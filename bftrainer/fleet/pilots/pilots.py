@@ -1,4 +1,4 @@
-"""Pilots: requested, observed, ended. Claims and releases of a plan -> the batch system.
+"""Pilots: requests, observes and ends them. Claims and releases of a plan -> the batch system.
 
 Every request is journalled before the batch system gets it, so that the next daemon finds the
 pilots of one that died in between. Everything else is journalled afterwards: a pilot whose
@@ -219,7 +219,7 @@ class PilotBook:
     def job_ids(self, pilot_ids: Iterable[str]) -> list[str]:
         """Return the batch system's job ids of those that have one, and nobody else the same.
 
-        The sbatch of a user says which job it is, and so he himself: it could be another's.
+        The sbatch of a user says which job it is, and so does the user: it could be another's.
         """
         claimed = Counter(p.record.job_id for p in self.pilots.values())
         found = (self.pilots[i].record.job_id for i in sorted(pilot_ids) if i in self.pilots)
@@ -385,7 +385,7 @@ class PilotBook:
 
     @property
     def has_unexplained(self) -> bool:
-        """Whether a pilot has ended that neither we nor its agent wanted to."""
+        """Return whether a pilot has ended that neither the daemon nor its agent ended."""
         return bool(self._unexplained)
 
     def explanations(self) -> list[tuple[str, bool, PilotObservation]]:

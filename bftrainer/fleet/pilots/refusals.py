@@ -1,12 +1,12 @@
-"""Refused pilots: why, in a user's words, whose, and the pause before the next request.
+"""Refused pilots: the reason in plain words, those concerned, the pause before the next request.
 
 Slurm's words are those of slurm_errno.c and of squeue's manual page ("JOB REASON CODES"), 22.05 to
 25.05; LSF's those of bsub and bjobs. Words that are not known here are passed on.
 
 A refusal concerns those who would be charged, a user and an account, or all. Their trainers keep
 the nodes they have; after the pause, which doubles, one request is tried. A trainer whose pilots
-are in vain (``actuate.vain_pilots``) pauses in the same way until it makes a step; those of a user
-whose pilots end before their agents speak, until one does.
+are in vain (``vain``) pauses in the same way until it makes a step; the trainers of a user whose
+pilots end before their agents have connected pause until an agent connects.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _RAISE = "Ask an administrator to raise it, or wait until jobs of yours have end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why pilots are refused."""
+    """The reason for which pilots are refused."""
 
     why: str  # a sentence, and what to do, for the trainer's user
     is_for_all: bool  # whoever's pilots they are
@@ -237,11 +237,11 @@ class PilotRefusals:
 
     @property
     def why(self) -> str:
-        """Why pilots are refused, whosever they are, or the daemon's own; "": they are not."""
+        """The reason for refusing all pilots, those without agents or the daemon's; "" if none."""
         return self._why_of_all() or self._why((MUTE, "")) or self._why(DAEMON)
 
     def may_claim(self, records: Iterable[TrainerRecord] = ()) -> bool:
-        """Whether pilots of anybody, or for one of these trainers, may be requested."""
+        """Return whether pilots of anybody, or for one of these trainers, may be requested."""
         if self.closed or not self._pause(ALL).is_over:
             return False
         concerned = [self._pause(self._key(record)).is_over for record in records]
@@ -361,7 +361,7 @@ class PilotRefusals:
         if record is not None:
             user = whom[0] or "the daemon's user"
             said = refusal(words, user=user, account=whom[1])
-            # What sbatch says as a user he can write himself.
+            # Users can write themselves what sbatch, run as them, says.
             is_ours = not self.as_submitter or words.startswith(HELPER_SAYS)
             why, is_for_all = said.why, said.is_for_all and is_ours
         self._note(ALL if is_for_all else whom, why, words)

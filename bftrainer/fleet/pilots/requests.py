@@ -72,7 +72,7 @@ class Claiming:
         self._on_gone, self._cancel = on_gone, cancel
         refusals.where = agents.places
         self._thread = ready_threads(1, "claim")
-        # The home of one user may hang, and he may stop his sbatch.
+        # The home of one user may hang, and users may stop their sbatch.
         self._launching = ready_threads(MOST_AT_ONCE if pilots.as_submitter else 1, "launch")
 
         self._turns: dict[str, asyncio.Semaphore] = {}  # by user

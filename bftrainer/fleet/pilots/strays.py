@@ -31,7 +31,7 @@ class StrayPilots:
         Args:
             pilots_dir: with a directory for each pilot.
             active: pilots that have not ended.
-            believes_names: False: any user may name his jobs like pilots.
+            believes_names: False: any user may give jobs the names of pilots.
         """
         self._pilots_dir, self._believes_names = pilots_dir, believes_names
         self._named: set[str] = set()
@@ -65,7 +65,7 @@ class StrayPilots:
         return found
 
     def _count(self, name: str) -> bool:
-        """Whether it is a pilot's name; if so, numbering continues above it."""
+        """Return whether it is the name of a pilot; if so, numbering continues above it."""
         if is_pilot_id(name):
             self.greatest = max(self.greatest, pilot_ordinal(name))
             return True
@@ -73,7 +73,7 @@ class StrayPilots:
 
 
 def is_pilot_id(name: str) -> bool:
-    """Whether it is a pilot's name."""
+    """Return whether it is the name of a pilot."""
     try:
         pilot_ordinal(name)
     except ValueError:

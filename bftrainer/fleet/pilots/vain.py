@@ -1,14 +1,13 @@
 """Counts pilots that were in vain, or whose agents have not connected.
 
-Of a trainer those that it used up without a step; of all of a user those in a row that ended before
-their agents spoke.
+Of a trainer it counts those used up without a step; of a user, those in a row that ended before
+their agents had connected.
 
 Whatever the cause (an agent that never connects, nodes that go at once, a fault of ours), such a
-trainer costs the batch system a request and an end again and again. ``actuate.pilot_refusals``
-makes it pause.
+trainer costs the batch system a request and an end again and again. ``refusals`` makes it pause.
 
-A network that agents cannot cross looks like a slow start for as long as anybody waits.
-``decide.overdue`` gives such a pilot up, ``actuate.vain_pilots`` counts them.
+A network that agents cannot cross looks like a slow start until a time limit is over.
+``decide.claims`` then gives the pilot up, and it is counted here.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class VainPilots:
         )
 
     def has_stepped(self, record: TrainerRecord) -> bool:
-        """Whether a trainer has made a step since pilots of it are counted."""
+        """Return whether a trainer has made a step since its pilots are counted."""
         used = self._used.get(record.trainer_id)
         return used is not None and record.progress.step > used.step
 

@@ -1,1 +1,1 @@
-"""Trainer runtimes, which start workers: plug-ins of the group ``bftrainer.runtimes``."""
+"""Trainer runtimes, which start workers: plug-ins of entry point group ``bftrainer.runtimes``."""

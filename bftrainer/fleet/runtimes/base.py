@@ -8,8 +8,6 @@ Whatever the runtime, a worker speaks ``bftrainer.elastic.protocol`` with the da
 the process is started (a fork of the warm template, or one of our modules, which may run the
 user's program) and what a change of size does to it (``Resize``). See
 docs/design/elastic-runtime.md.
-
-Called by ``bftrainer.fleet``, for the runtime that makes the order.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ ENTRY_POINT_GROUP = "bftrainer.runtimes"
 
 
 class Resize(enum.StrEnum):
-    """What a change of size does to the workers that stay."""
+    """The effect of a change of size on the workers that stay."""
 
     IN_PLACE = "in place"  # they continue in a new generation
     RESTART = "restart"  # all write a checkpoint and end, then all are started again
@@ -88,7 +86,7 @@ def template_of(spec: TrainerSpec) -> str:
 
 
 def inherits(name: str) -> bool:
-    """Whether trials of a runtime can start from each other's checkpoints.
+    """Return whether trials of a runtime can start from each other's checkpoints.
 
     Raises:
         UsageError: BFT-1304 when no such plug-in is installed.

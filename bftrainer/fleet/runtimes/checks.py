@@ -1,7 +1,4 @@
-"""Checks of a spec that all runtimes share; each raises ``UsageError``.
-
-Called by the runtimes.
-"""
+"""Checks of a spec that all runtimes share; each raises ``UsageError``."""
 
 from __future__ import annotations
 

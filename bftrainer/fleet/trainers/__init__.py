@@ -1,1 +1,1 @@
-"""The trainers of a daemon: records, generation machines, what they cost and learn."""
+"""The trainers of a daemon: records, generation machines, measured costs and throughput."""

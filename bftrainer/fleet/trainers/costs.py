@@ -4,12 +4,12 @@ A new measurement replaces a known one only if it differs enough, so that decisi
 with noise. Throughput statistics are kept by size (``bftrainer.decide.throughput.curves``);
 decisions get a mean when it is first known, when it has moved by more than noise, and when its
 error has halved. Workers' reports are bounded by what their trainer declared or showed before
-(``profile.plausible``).
+(``bftrainer.decide.throughput.plausibility``).
 
 Complete generations come in; the trainers that have used up the policy's ``rescale_budget``, and
 until when, go out to decisions. Losses, give-backs and shrinks do not count: they are not chosen
 for the trainer, and a plan that moves nodes back and forth shows in the nodes that join. Used by
-``actuate.trainers``.
+``trainers``.
 """
 
 from __future__ import annotations

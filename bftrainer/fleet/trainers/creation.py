@@ -1,6 +1,6 @@
-"""Creates what the daemon keeps of a trainer, with its generation machine, from its record.
+"""Creates the daemon's object of a trainer, with its generation machine, from its record.
 
-Called by ``actuate.trainers`` when a trainer is submitted and when a daemon starts.
+Called by ``trainers`` when a trainer is submitted and when a daemon starts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where a trainer's workers write their logs, and which logs may be removed.
+"""The log files of a trainer's workers, and the logs that may be removed.
 
 Returns a ``LogFile`` for every worker a trainer ever had. Of failed tries without progress the
 first log and the last few are kept; the next worker is told to remove the others, because it runs
-as the user, on a node. Called by ``actuate.trainers``.
+as the user, on a node. Called by ``trainers``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FailedTries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is said of a worker's log."""
+    """The facts known of a worker's log."""
 
     node: str
     generation: int  # its first; 0: none

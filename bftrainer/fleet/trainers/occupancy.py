@@ -6,7 +6,7 @@ rung, or is held and still writes its state. Such a node may be planned for othe
 stays until that worker is gone. This is the only place that states these maps: whatever they name
 takes part in the decision.
 
-``actuate.trainers`` owns the records; the reasons are in ``model.withheld``.
+``trainers`` owns the records; ``withheld`` in ``model.trainer`` has the reasons.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bftrainer.model.trainer import TrainerRecord, as_decided, withheld
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """Who is where; no node is in both of the first two maps."""
+    """The trainers on nodes; no node is in both of the first two maps."""
 
     training: Mapping[str, str] = field(default_factory=dict)  # node -> trainer
     occupied: Mapping[str, str] = field(default_factory=dict)  # node -> trainer
@@ -83,7 +83,7 @@ class Waiting:
         return tuple(r for r in waiting if r.trainer_id not in without)
 
     def has_begun(self) -> bool:
-        """Whether a trainer's time to begin has come since the last call of ``eligible``."""
+        """Return whether a trainer's time to begin has come since the last call of ``eligible``."""
         return self._begins_s is not None and self._begins_s <= self._clock()
 
     def as_decided(self, records: Sequence[TrainerRecord]) -> tuple[TrainerRecord, ...]:

@@ -1,7 +1,7 @@
-"""Which nodes cool down because workers fail there. Bookkeeping for all trainers, without I/O.
+"""Nodes that cool down because workers fail there. Bookkeeping for all trainers, without I/O.
 
 Failures and complete generations come in; the nodes that decisions must not use go out. Used by
-``actuate.trainers``; each trainer's own back-off is in ``failures``.
+``trainers``; each trainer's own back-off is in ``failures``.
 
 A failure is held against a node when the trainer alone cannot be the cause: the trainer went on
 without that node, or another trainer failed there, too. Without such evidence a node is suspected
@@ -88,7 +88,7 @@ class Quarantine:
         }
 
     def has_changed(self, now_s: float) -> bool:
-        """Whether the set of cooling nodes has changed since the last call."""
+        """Return whether the set of cooling nodes has changed since the last call."""
         before, self._told = self._told, set(self.cooling(now_s)) if self._rows else set()
         return before != self._told
 

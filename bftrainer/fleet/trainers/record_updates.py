@@ -1,11 +1,10 @@
 """Updates trainers' records: users' changes, workers' reports, trials, lives, ends. Pure.
 
-A torch trainer tells where it begins when it enters. A program that is restarted may say so only
-with its first progress.
+A torch trainer reports the step at which it begins when it enters a generation. A program that is
+restarted may report it only with its first progress. Studies themselves are run by
+``bftrainer.study``, outside the daemon.
 
-Called by ``actuate.trainers``, which stores and journals the records.
-
-``actuate.trainers`` calls it; the study itself is run by ``bftrainer.study``, outside the daemon.
+Called by ``trainers``, which stores and journals the records.
 """
 
 from __future__ import annotations
@@ -276,14 +275,14 @@ def again(record: TrainerRecord) -> TrainerSpec:
 
 
 def _meets(ended: TrainerRecord, spec: TrainerSpec) -> bool:
-    """Whether the condition on this trainer is met; ``after`` counts before ``after_any``."""
+    """Return whether this trainer meets the condition; ``after`` counts before ``after_any``."""
     if ended.trainer_id in spec.after:
         return ended.state is TrainerState.FINISHED
     return ended.state.is_final
 
 
 def is_at_rung(spec: TrainerSpec, done: Ended) -> bool:
-    """Whether a trial that has ended used up a budget that its study may enlarge.
+    """Return whether a trial that has ended used up a budget that its study may enlarge.
 
     A script that left its loop early has ended for good.
     """

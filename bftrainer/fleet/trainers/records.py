@@ -1,6 +1,6 @@
-"""The records of all trainers: set in memory, written to the journal, told to who waits for them.
+"""The records of all trainers: kept in memory, written to the journal, passed on to listeners.
 
-The base of ``actuate.trainers``, which changes them.
+The base of ``trainers``, which changes them.
 """
 
 from __future__ import annotations

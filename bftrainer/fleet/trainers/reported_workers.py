@@ -1,9 +1,9 @@
-"""Which workers reported by agents a new daemon adopts, and which it kills.
+"""Chooses, of the workers that agents report, those that a new daemon adopts and those it kills.
 
 The journal has every worker that existed when a generation was announced, with its pilot, so
 agents cannot name others; any other worker can only be starting or warm. A report that cannot be
-parsed costs the worker it is about. Called by ``actuate.trainers``; ``actuate.adoption`` turns the
-believed reports into a machine's state.
+parsed costs the worker it is about. Called by ``trainers``; ``fleet.generations.adoption`` turns
+the believed reports into a machine's state.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class SpeedBook:
         self._write(trainer_id, "straggler", one)
 
     def is_uneven(self, trainer_id: str) -> bool:
-        """Whether a straggler slows the trainer, so its throughput is not typical of its size."""
+        """True if a straggler slows the trainer, so its throughput is not typical of its size."""
         known = self._fields.get(trainer_id)
         return known is not None and known.is_uneven(self.threshold)
 

@@ -1,4 +1,4 @@
-"""Wakes those who wait for news of a study."""
+"""Wakes the requests that wait for news of a study."""
 
 from __future__ import annotations
 

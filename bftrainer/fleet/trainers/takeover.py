@@ -1,6 +1,6 @@
 """Takes over workers that trained on without the daemon: at its start, or when it was cut off.
 
-Part of ``actuate.trainers``; ``actuate.adoption`` restores a machine from what agents report.
+A base of ``trainers``; ``fleet.generations.adoption`` restores a machine from agents' reports.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class AdoptingTrainers(TrainerRecords):
                 self._handle(trainer, stimulus)
 
     def _holds(self, trainer: Trainer, stimulus: stimuli.Stimulus) -> bool:
-        """Whether a trainer that stands still must not hear of it now."""
+        """Return whether a stimulus must be kept from a trainer that stands still."""
         trainer_id = trainer.record.trainer_id
         standing = self.standing.get(trainer_id)
         if standing is None:

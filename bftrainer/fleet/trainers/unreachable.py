@@ -1,10 +1,10 @@
 """Trainers whose agents the daemon cannot reach, and nodes that cannot reach each other.
 
-A machine would take silence for loss, and time limits for faults. What is heard of such a trainer
-by agents that can still be reached is kept, for when the others are back. No I/O.
+A machine would take silence for loss, and time limits for faults. Reports on such a trainer by
+agents that can still be reached are kept until the others are back. No I/O.
 
-The pairs are those of each trainer's machine (``actuate.apart``), on its clock. Owned by
-``actuate.trainers``.
+The pairs of nodes are those of each trainer's machine (``fleet.generations.breakage``), on its
+clock. Owned by ``trainers``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Standing:
     said: Mapping[str, Sequence[protocol.Message]] = field(default_factory=dict)
 
     def holds(self, stimulus: stimuli.Stimulus) -> bool:
-        """Whether the machine must not hear of it now.
+        """Return whether a stimulus must be kept from the machine for now.
 
         Of the others than workers' words the record says what is needed, or the next decision.
         """
@@ -140,13 +140,13 @@ LOG = logging.getLogger("bftrainer.trainers")
 
 
 class Cuts:
-    """What was told of each trainer."""
+    """The nodes that each trainer must do without, as last logged."""
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[str, ...]] = {}
 
     def have_changed(self, trainers: Iterable[Trainer], now_s: float) -> bool:
-        """Whether some trainer must, or need no longer, do without a node; log it."""
+        """Return whether the nodes that some trainer must do without have changed; log it."""
         told = {t.record.trainer_id: tuple(barred(t, now_s)) for t in trainers}
         told = {trainer_id: nodes for trainer_id, nodes in told.items() if nodes}
         before, self._told = self._told, told

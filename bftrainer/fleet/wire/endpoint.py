@@ -2,8 +2,8 @@
 
 ``endpoint`` has the first, whose port the next daemon uses, too: running agents know these only. If
 it is unusable, they are lost, but the daemon starts. If there are several, ``endpoints`` has all,
-one a line, for agents that look for a daemon that has moved to another host; those of releases
-before read the first only.
+one a line, for agents that look for a daemon that has moved to another host; agents of earlier
+releases read the first only.
 
 A host may have addresses that others cannot reach, or at which they reach somebody else: a bridge
 of containers has the same one everywhere. So what counts is the CURVE handshake, which only the

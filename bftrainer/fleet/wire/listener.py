@@ -2,7 +2,7 @@
 
 It has no peer before its first pilot, so nothing proves which of its addresses the nodes reach. It
 offers all that may be right, the most probable first; they take the first that answers with the
-daemon's key (``answering``). docs/adr/0034-addresses.md has the reasons.
+daemon's key (``endpoint``). docs/adr/0034-addresses.md has the reasons.
 
 Called by ``bftrainer daemon`` and ``bftrainer doctor``, on the daemon's host.
 """
@@ -45,7 +45,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where to listen, and what to offer."""
+    """The addresses to listen on, and those to offer."""
 
     bind_host: str
     offered: tuple[str, ...]  # addresses or names, the most probable first

@@ -86,7 +86,7 @@ class PeerStanding(Strict):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether its generation is broken and it waits for a newer commit."""
+        """Return whether its generation is broken and it waits for a newer commit."""
         return self.commit is not None and self.interrupted >= key_of(self.commit)
 
     @property
@@ -239,7 +239,7 @@ def _connect(dealer: zmq.Socket[bytes], endpoint: str, public_key: str, keys: Ke
 
 
 async def refuses(endpoint: str, timeout_s: float) -> bool | None:
-    """Whether nobody listens at an endpoint: its host says so. None when it says nothing.
+    """Return whether an endpoint's host says that nobody listens there; None if it is silent.
 
     Only the host's own refusal is evidence that a process has ended (RFC 9293, 3.5.2: a
     connection attempt to a port that nobody listens at is reset); silence is not.
@@ -270,7 +270,7 @@ class Reach:
     _back_s: float | None = None  # since when most are heard again
 
     def is_cut_off(self, ages_s: Iterable[float]) -> bool:
-        """Whether two or more agents, and more than half of all, are silent.
+        """Return whether two or more agents, and more than half of all, are silent.
 
         Args:
             ages_s: how long ago each connected agent was heard.

@@ -5,16 +5,16 @@ ever longer times (RFC 6298, 5.5), so a connection that survives a cut is silent
 again. Heartbeats of ZMTP (RFC 37, PING and PONG) are answered by the other process' network thread,
 however busy it is; without an answer the connection is closed, and its client makes another.
 
-Used by all sockets of ``bftrainer.fleet.wire`` instead of ``zmq.asyncio``, because the order in
-which sockets are drained matters (see ``router``).
+``SocketPump`` is used by all sockets of ``bftrainer.fleet.wire`` instead of ``zmq.asyncio``,
+because the order in which sockets are drained matters.
 
-Used wherever messages are received: the daemon's server (and the parts that judge agents'
-reports), agents' peer sockets and copy holders, and their sockets to workers. ``/metrics`` shows
-the daemon's ``counts``.
+``CurveRouter`` is the base of the daemon's server and the agents' peer sockets: ``is_allowed``
+decides which public keys may connect; authenticated frames are delivered to ``on_frame``, broken
+connections to ``on_gone``. Frames of unknown keys are dropped.
 
-``is_allowed`` decides which public keys may connect; authenticated frames are delivered to
-``on_frame``, broken connections to ``on_gone``. Frames of unknown keys are dropped. Base of the
-daemon's server and the agents' peer sockets.
+``RefusedMessages`` is used wherever messages are received: by the daemon's server (and the parts
+that judge agents' reports), agents' peer sockets and copy holders, and their sockets to workers.
+``/metrics`` shows the daemon's ``counts``.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class SocketPump:
 
 
 def has_input(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message can be read at once."""
+    """Return whether a message can be read at once."""
     return bool(_option(socket, zmq.EVENTS) & zmq.POLLIN)
 
 

@@ -157,7 +157,7 @@ class AgentServer:
             self._on_lost(pilot_id, SILENT)
 
     def begins_cut_off(self, awaited: Collection[str]) -> bool:
-        """Whether agents that an earlier incarnation had are unreachable, as they are the most.
+        """Return whether agents of an earlier incarnation are unreachable because most agents are.
 
         Args:
             awaited: pilots whose agents did not come ``agent_timeout_s`` after our start.
@@ -175,7 +175,7 @@ class AgentServer:
         return self._node_by_pilot.get(pilot_id, "")
 
     def is_connected(self, pilot_id: str) -> bool:
-        """Whether the agent has sent Hello and is not lost."""
+        """Return whether the agent has sent Hello and is not lost."""
         return pilot_id in self._by_pilot
 
     def send(self, pilot_id: str, message: DaemonMessage) -> bool:

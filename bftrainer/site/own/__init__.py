@@ -1,1 +1,1 @@
-"""A user's own daemon (``bftrainer up``): what it may do here, its policy, its start."""
+"""A user's own daemon (``bftrainer up``): its limits on this cluster, its policy, its start."""

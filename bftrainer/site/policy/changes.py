@@ -1,7 +1,7 @@
-"""What differs between two policies, and what a reload makes of it.
+"""The differences between two policies, and their effect at a reload.
 
-``bftrainer policy diff`` prints it, ``bftrainer.daemon.reload`` goes by it. Which settings need a
-restart is declared with each of them (``groups``).
+``bftrainer policy diff`` prints them, ``bftrainer.daemon.reload`` acts on them. Each setting
+declares whether it needs a restart (``keys``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Every key of the policy, in groups; ``model`` assembles them.
 
-A key: ``name: type = _setting(default, unit, meaning, ge=.., le=..)``.
-
-A key: ``name: type = _setting(default, unit, meaning, ge=.., le=..)``.
-
-docs/adr/0030-many-users.md says why.
+A key: ``name: type = _group(default, unit, meaning, ge=.., le=..)``, by the function of its group.
+The reasons for the keys of ``UserSettings`` are in docs/adr/0030-many-users.md.
 """
 
 from __future__ import annotations
@@ -69,7 +66,7 @@ class LogLevel(enum.StrEnum):
 
 
 class DaemonSettings(SettingsGroup):
-    """How the daemon runs: polls, requests, journal, log."""
+    """Settings of the daemon: polls, requests, journal, log."""
 
     poll_interval_s: float = _daemon(
         1.0,
@@ -128,7 +125,7 @@ _decision = partial(setting, "Decision")
 
 
 class SiteObjective(enum.StrEnum):
-    """What a site may maximise: what follows from the curves every trainer has."""
+    """Objectives that a site may maximise: those that follow from every trainer's curve."""
 
     THROUGHPUT = Objective.THROUGHPUT.value
     SCALING_EFFICIENCY = Objective.SCALING_EFFICIENCY.value
@@ -136,7 +133,7 @@ class SiteObjective(enum.StrEnum):
 
 
 class DecisionSettings(SettingsGroup):
-    """What is decided: by which policy, for what, with which guesses."""
+    """Settings of decisions: the policy, its objective, the assumptions."""
 
     policy: str = _decision(
         "milp",
@@ -224,7 +221,7 @@ _Nodes = Annotated[int, Field(ge=0, le=100_000)]
 
 
 class FairnessSettings(SettingsGroup):
-    """How users and accounts share what is harvested."""
+    """Settings of the sharing of nodes among users and accounts."""
 
     fair_share_half_life_s: float | None = _fairness(
         None,
@@ -277,7 +274,7 @@ _hours = partial(setting, "Hours")
 
 
 class HourSettings(SettingsGroup):
-    """When nodes may be borrowed."""
+    """Hours at which nodes may be borrowed."""
 
     blackouts: tuple[Annotated[str, AfterValidator(check_window)], ...] = _hours(
         (),
@@ -304,7 +301,7 @@ _AT_START = "Pilots that run were told of the one before."
 
 
 class NetworkSettings(SettingsGroup):
-    """Which networks and ports are used between hosts."""
+    """Networks and ports that are used between hosts."""
 
     control_network: Network | None = _network(
         None,
@@ -338,7 +335,7 @@ _NodeType = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class NodeSettings(SettingsGroup):
-    """Which idle nodes may be borrowed."""
+    """Idle nodes that may be borrowed."""
 
     reserve_nodes_per_type: int = _nodes(
         1,
@@ -391,7 +388,7 @@ _ordinary_jobs = partial(setting, "Ordinary jobs")
 
 
 class OrdinaryJobSettings(SettingsGroup):
-    """What ordinary jobs are promised."""
+    """Promises to ordinary jobs."""
 
     give_back: bool = _ordinary_jobs(
         default=True,
@@ -429,7 +426,7 @@ _TOGETHER = "Agents learn heartbeat_s and lease_s when they connect, and agent_t
 
 
 class PilotSettings(SettingsGroup):
-    """How nodes are held: pilots, and the agents in them."""
+    """Settings of pilots, which hold nodes, and of the agents in them."""
 
     pilots_dir: str | None = _pilots(
         None,
@@ -500,7 +497,7 @@ _trainers = partial(setting, "Trainers")
 
 
 class TrainerSettings(SettingsGroup):
-    """What trainers may take, and when one of them is in trouble."""
+    """Limits of trainers, and the signs that one of them is in trouble."""
 
     join_window_s: float = _trainers(
         1.0,
@@ -601,14 +598,14 @@ class RunAs(enum.StrEnum):
 
 
 class Visibility(enum.StrEnum):
-    """What users see of the trainers of others."""
+    """The part of other users' trainers that users see."""
 
     ALL = "all"
     OWN = "own"
 
 
 class UserSettings(SettingsGroup):
-    """Who may use it, and as whom trainers run."""
+    """Users that may submit, and the user as which trainers run."""
 
     run_as: RunAs = _users(
         RunAs.DAEMON,
@@ -628,5 +625,5 @@ class UserSettings(SettingsGroup):
 
     @property
     def is_for_all(self) -> bool:
-        """Whether users other than the daemon's may submit trainers."""
+        """Return whether users other than the daemon's may submit trainers."""
         return self.run_as is RunAs.SUBMITTER

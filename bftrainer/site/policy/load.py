@@ -1,7 +1,7 @@
 """Turns policy files into a ``SitePolicy``, or into a list of everything wrong with them.
 
-Of several files the later one counts, setting by setting. What comes out also says where each
-value comes from, for ``policy show``.
+Of several files the later one counts, setting by setting. The result also has the origin of each
+value, for ``policy show``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every setting of the policy, assembled from its groups; what contradicts, and the hash.
+"""Every setting of the policy, assembled from its groups; contradictions, and the hash.
 
-From here come the check of files, the JSON schema, the reference page and the
-commented default file. The daemon and ``decide`` receive a ``SitePolicy`` as plain data.
+The check of files, the JSON schema, the reference page and the commented default file follow from
+it. The daemon and ``decide`` receive a ``SitePolicy`` as plain data.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SitePolicy(
     NodeSettings,
     DecisionSettings,
 ):
-    """What the administrator decides; every setting has a default that works."""
+    """The settings of a site's administrator; each has a default that works."""
 
     model_config = ConfigDict(title="bftrainer policy")
 

@@ -1,6 +1,6 @@
 """Writes the reference page, the default file and the JSON schema from the model.
 
-``load`` quotes ``expectation`` in errors, ``render`` writes it into the reference.
+``expectation`` is written into the reference; ``load`` quotes it in errors.
 
 ``python -m bftrainer.site.policy.render`` in the root of the repository brings
 docs/reference/policy.md and packaging/policy.yaml up to date; a test says when that is due.

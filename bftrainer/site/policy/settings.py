@@ -1,4 +1,4 @@
-"""Administrator's policy and batch system → the settings decisions depend on."""
+"""The settings on which decisions depend, from the administrator's policy and the batch system."""
 
 from __future__ import annotations
 

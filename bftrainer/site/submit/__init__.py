@@ -1,1 +1,1 @@
-"""Pilots that run as the submitting user: the privileged helper, and how the daemon asks it."""
+"""Pilots that run as the submitting user: the privileged helper, and the daemon's side of it."""

@@ -3,9 +3,9 @@
 Reads one request of the daemon from standard input, checks it, and submits or cancels a pilot with
 the rights of the user whose pilot it is. Started for each request by systemd (standard input is the
 connection) or through sudo; it is one file, imports the standard library only and must be run
-isolated (``python -IS``: nothing of site-packages is run). What it may do stands in a file that
-only root can write. Answers with one JSON object: how the command of the batch system ended, or why
-it was not run.
+isolated (``python -IS``: nothing of site-packages is run). A file that only root can write limits
+what it may do. Answers with one JSON object: the end of the batch system's command, or the reason
+for not running it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Refused(Exception):  # noqa: N818 - what happens, not an error of ours
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """What root allows."""
+    """The configuration by root: users and commands that are allowed."""
 
     daemon_uid: int
     partition: str
@@ -88,7 +88,7 @@ class Config:
     users: frozenset[str] | None = frozenset()  # None: any
     groups: frozenset[str] = frozenset()
     denied: frozenset[str] = frozenset()
-    place: str = "%h/.bftrainer/pilots"  # %h: the user's home, %u: his name
+    place: str = "%h/.bftrainer/pilots"  # %h: the user's home, %u: the user's name
     environment: Mapping[str, str] = field(default_factory=dict)
     sbatch: str = "/usr/bin/sbatch"
     scancel: str = "/usr/bin/scancel"
@@ -97,7 +97,7 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the daemon wants: a pilot submitted, or jobs cancelled."""
+    """A request of the daemon: a pilot to submit, or jobs to cancel."""
 
     user: str
     pilot: str = ""

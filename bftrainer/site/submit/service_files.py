@@ -1,4 +1,4 @@
-"""What an administrator installs for the submit helper: program, units, what root allows.
+"""Files to install for the submit helper: program, units, the configuration by root.
 
 Adapters add these to their site's files where the option ``submit_helper`` names a socket. Settings
 as of systemd.exec(5) and systemd.socket(5), release 252.

@@ -1,0 +1,1 @@
+"""Node-hours harvested, lost and given back, by day, user, account and trainer."""
