@@ -1,1 +1,0 @@
-"""Node-hours harvested, lost and given back, by day, user, account and trainer."""
