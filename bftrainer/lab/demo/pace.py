@@ -1,6 +1,6 @@
 """Runs a training script as if its node needed a given time for each sample.
 
-``paced.py MS_PER_SAMPLE SCRIPT [ARGS]...``: the nodes of the demonstration share one machine; with
+``pace.py MS_PER_SAMPLE SCRIPT [ARGS]...``: the nodes of the demonstration share one machine; with
 a fixed time per sample, twice as many nodes are twice as fast, as on a cluster. Only forward passes
 in training are slowed down. Imports nothing but torch.
 """
