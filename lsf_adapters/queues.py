@@ -72,7 +72,7 @@ class Queue:
         return () if not said or said[0] == "all" else tuple(said)
 
     def may_submit(self, user: str) -> bool:
-        """Return whether a user may submit; groups (``name/``) are not expanded and count as yes."""
+        """Return whether a user may submit; a group (``name/``) is not looked up: it means yes."""
         said = self.settings.get("USERS", "all").split()
         if f"~{user}" in said:
             return False
