@@ -1,5 +1,5 @@
-"""LSF as a batch system of bftrainer: what ``slurm_plugins`` is for Slurm.
+"""LSF as a batch system of bftrainer, the counterpart of ``slurm_plugins``.
 
-``adapter.create`` is the entry point ``bftrainer.batch_systems: lsf``. Two dialects are spoken:
-IBM Spectrum LSF 10.1 and volclava 2, an open relative of it (``dialect``).
+``adapter.create`` is the entry point ``bftrainer.batch_systems: lsf``. Two dialects are supported:
+IBM Spectrum LSF 10.1 and volclava 2, an open relative of it (``commands.Dialect``).
 """

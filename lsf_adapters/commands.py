@@ -3,8 +3,8 @@
 LSF's commands wait for daemons that do not answer, without an end ("... still trying"), so each has
 a limit and its process group is killed then. Called by ``snapshot``, ``launcher`` and ``doctor``.
 
-From the first lines of ``lsid``. An LSF that is neither is observed only: nothing is submitted to
-it, because what it does with a pilot is not known.
+The dialect is read from the first lines of ``lsid``. An LSF that is neither is observed only:
+nothing is submitted to it, because what it does with a pilot is not known.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class LsfCommands(Commands):
 
 
 def is_away(done: process.Completed) -> bool:
-    """Whether the failure means that no command will be answered now."""
+    """Return whether the failure means that no command will be answered now."""
     return done.timed_out or has_waited(done)
 
 
@@ -120,7 +120,7 @@ def _is_waiting(line: str) -> bool:
 
 
 def has_waited(done: process.Completed) -> bool:
-    """Whether a command had to repeat its request: LSF's daemons did not answer at once."""
+    """Return whether a command had to repeat its request: LSF's daemons did not answer at once."""
     return _is_waiting(f"{done.stderr}\n{done.stdout}")
 
 

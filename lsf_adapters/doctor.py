@@ -1,4 +1,4 @@
-"""What LSF's settings cost: facts in, findings out. Pure.
+"""Finds settings of LSF that harm jobs or trainers. Pure.
 
 Called by the adapter. Figures called measured are of volclava 2.2 with one job per host, at
 MBD_SLEEP_TIME=2 and 10; what only IBM's LSF 10.1 has is from its documentation and was not tried.

@@ -4,8 +4,9 @@ A slot (MXJ) counts as a processor of the node. Idle nodes that no queued job ca
 "ok": slots reserved for a waiting parallel job close a host as ``closed_Full`` with RUN 0 and
 RSV = NJOBS. Sources: bhosts(1), lshosts(1), lsload(1), "host status" of LSF 10.1.
 
-Source: brsvs(1) of LSF 10.1; documented, not tried. A time window that cannot be read counts as
-one that holds now and has no end, so its hosts are left alone. volclava has no reservations.
+Source for reservations: brsvs(1) of LSF 10.1; documented, not tried. A time window that cannot be
+read counts as one that holds now and has no end, so its hosts are left alone. volclava has no
+reservations.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Host:
 
     @property
     def is_unused(self) -> bool:
-        """Whether no job is on it; slots may be reserved for one."""
+        """Return whether no job is on it; slots may be reserved for one."""
         return self.running == 0 and self.suspended == 0
 
 
@@ -194,7 +195,7 @@ def _hardware(words: Sequence[str]) -> tuple[str, Hardware]:
 
 
 def _is_numbers(words: Sequence[str]) -> bool:
-    """Whether these are a CPU factor, a number of processors and an amount of memory."""
+    """Return whether these are a CPU factor, a number of processors and an amount of memory."""
     factor, cpus, memory = words
     return bool(
         _FACTOR.fullmatch(factor)

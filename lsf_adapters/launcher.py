@@ -307,7 +307,7 @@ _OWN_END = re.compile(r"exit code|signal")
 
 
 def _is_fault(state: str, how: str) -> bool:
-    """Whether a pilot's own process failed, as far as LSF says how it ended."""
+    """Return whether a pilot's own process failed, as far as LSF says how it ended."""
     # One that is removed while pending has "Exited;" (-t, volclava 2.2).
     return state == "EXIT" and bool(_OWN_END.search(how)) and not _ORDERED.search(how)
 

@@ -1,4 +1,4 @@
-"""When and where LSF will start jobs: reserved slots and windows of ``bslots``. Pure.
+"""The starts that LSF plans: reserved slots and windows of ``bslots``. Pure.
 
 Where no job waits for slots, bslots prints a sentence. Sources: bslots(1) of LSF 10.1; an output on
 Durham's COSMA page on backfill.

@@ -1,4 +1,4 @@
-"""Whether LSF itself ends a pilot for an ordinary job, the safety net under our own. Pure.
+"""Finds settings that keep LSF itself from ending a pilot for an ordinary job. Pure.
 
 Called by ``doctor``. volclava has no preemption. Sources: lsb.queues(5) and lsb.params(5) of LSF
 10.1, "preemptive scheduling"; documented, not tried.
@@ -66,7 +66,7 @@ def _order(facts: Facts) -> Iterator[Finding]:
 
 
 def _can_preempt(other: Queue, pilots: Queue) -> bool:
-    """Whether either queue says so: a preemptable one need not be met by a preemptive one."""
+    """Return whether either queue says so: a preemptable one needs no preemptive one."""
     if other.priority <= pilots.priority:
         return True  # BFT-1297 says that
     return _includes(_PREEMPTABLE, pilots.preemption, other.name) or _includes(

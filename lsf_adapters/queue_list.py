@@ -2,7 +2,7 @@
 
 Job name, command and paths are users' text and stand in the same lines, unescaped. So only what
 concerns the request of that very job is read here; id, user, state and queue come from ``bjobs
--w``, whose columns before the name nobody can write. A job that appears twice is not read.
+-w``, whose columns before the name no user can write. A job that appears twice is not read.
 Source: bjobs(1), option -UF (one line per statement, never wrapped).
 
 volclava lists all hosts of a job in ``bjobs -w`` alone (its JSON has the first one), and a job's
@@ -181,7 +181,7 @@ def bad_field(done: process.Completed) -> str:
 
 
 def is_empty(done: process.Completed) -> bool:
-    """Whether the command says that there is no job; its status is 254 or 255 then."""
+    """Return whether the command says that there is no job; its status is 254 or 255 then."""
     if done.timed_out or done.truncated:
         return False
     lines = said(done)

@@ -1,9 +1,7 @@
 """``bqueues -l`` and ``bparams``: queues and settings, for polls, ``doctor`` and site files.
 
-Sources: bqueues(1), bparams(1), lsb.queues(5) of LSF 10.1 and volclava 2.2.
-
 ``SettingsReader`` runs the commands, ``facts`` parses their output and is pure. Sources:
-bqueues(1), bparams(1), badmin(8), lsf.conf(5) of LSF 10.1 and volclava 2.2.
+bqueues(1), bparams(1), badmin(8), lsb.queues(5), lsf.conf(5) of LSF 10.1 and volclava 2.2.
 """
 
 from __future__ import annotations
@@ -58,23 +56,23 @@ class Queue:
         return () if "all" in said else tuple(re.sub(r"[+!/].*", "", word) for word in said)
 
     def includes(self, host: str, known: Collection[str]) -> bool:
-        """Whether it uses the host; groups are not expanded and count as all hosts."""
+        """Return whether it uses the host; groups are not expanded and count as all hosts."""
         return not self.hosts or host in self.hosts or not set(self.hosts) <= set(known)
 
     @property
     def preemption(self) -> str:
-        """What is printed of PREEMPTION, with names of queues where there are any."""
+        """The printed value of PREEMPTION, with names of queues where there are any."""
         shown = (self.settings.get("SCHEDULING POLICIES", ""), self.settings.get("PREEMPTION", ""))
         return " ".join(text for text in shown if "PREEMPT" in text)
 
     @property
     def users(self) -> tuple[str, ...]:
-        """Who may submit; (): everybody."""
+        """The users that may submit; (): all users."""
         said = self.settings.get("USERS", "all").split()
         return () if not said or said[0] == "all" else tuple(said)
 
     def may_submit(self, user: str) -> bool:
-        """Whether a user may; groups (``name/``) are not looked up and count as yes."""
+        """Return whether a user may submit; a group (``name/``) is not looked up: it means yes."""
         said = self.settings.get("USERS", "all").split()
         if f"~{user}" in said:
             return False
@@ -192,7 +190,7 @@ class Facts:
         return number_of(self.parameters.get(parameter, ""))
 
     def is_on(self, name: str) -> bool:
-        """Whether a switch of lsf.conf is on."""
+        """Return whether a switch of lsf.conf is on."""
         return (self.conf or {}).get(name, "").strip('"').upper() in {"Y", "YES", "1"}
 
 
@@ -222,7 +220,7 @@ def facts(settings: LsfSettings) -> Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsReader:
-    """Where the settings are read, and for whom."""
+    """A reader of the settings, for one user and queue of pilots."""
 
     commands: LsfCommands
     pilot_queue: str

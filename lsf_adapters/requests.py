@@ -1,4 +1,4 @@
-"""What a job asks for, in LSF's words, as data: slots, their spread, hosts, conditions. Pure.
+"""The request of a job, from LSF's words to data: slots, their spread, hosts, conditions. Pure.
 
 Texts of users are searched, never trusted: whatever they contain, only the request of the job they
 belong to is misread. Source: bsub(1), section "Resource requirements".
@@ -60,7 +60,7 @@ class JobRow:
 
     @property
     def holds_slots(self) -> bool:
-        """Whether it has started and not ended."""
+        """Return whether it has started and not ended."""
         return self.state not in ENDED and _STATES.get(self.state) is not JobState.PENDING
 
 

@@ -1,4 +1,4 @@
-"""What an administrator of LSF installs: the pilots' queue, parameters, a first policy. Pure.
+"""The files for an administrator of LSF: the pilots' queue, parameters, a first policy. Pure.
 
 The lines of lsb.params and lsf.conf are those that ``doctor`` asks for. volclava drops a queue with
 a line that it does not know (measured), so it gets none about preemption.

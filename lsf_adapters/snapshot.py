@@ -311,7 +311,7 @@ class SnapshotReader:
         return tuple(self.queues[name].as_partition() for name in sorted(self.queues))
 
     def _pilots_come_last(self) -> bool:
-        """Whether every other queue is served before that of the pilots."""
+        """Return whether every other queue is served before that of the pilots."""
         own = self.queues.get(self._queue)
         others = [q.priority for q in self.queues.values() if q.name != self._queue]
         return own is not None and all(priority > own.priority for priority in others)

@@ -162,7 +162,7 @@ def epoch_s(text: str, now_s: float) -> float | None:
 
 
 def has_seconds(text: str) -> bool:
-    """Whether a date is exact to the second."""
+    """Return whether a date is exact to the second."""
     found = _WORDS.fullmatch(text.strip())
     return found is not None and found[5] is not None
 

@@ -88,7 +88,7 @@ def answer_of_several(
 
 
 def values_of_stopped(problem: Problem) -> list[float]:
-    """What trainers beyond p_jmax cost: those that still hold nodes must shrink to 0."""
+    """Return the costs of trainers beyond p_jmax: those that still hold nodes must shrink to 0."""
     names = {node.name for node in problem.nodes}
     values: list[float] = []
     for trainer in problem.trainers[problem.p_jmax :]:

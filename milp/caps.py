@@ -22,7 +22,7 @@ from milp.problem import Allocation, Problem
 
 
 def is_kept(problem: Problem, sizes: Mapping[str, int]) -> bool:
-    """Whether these sizes keep the caps, and all that must run do."""
+    """Return whether these sizes keep the caps and all trainers that must run do."""
     return all(
         sum([sizes.get(name, 0) for name in cap.trainers]) <= cap.most for cap in problem.caps
     ) and all(t.trainer_id in sizes for t in problem.trainers[: problem.p_jmax] if t.must_run)

@@ -1,4 +1,4 @@
-"""What milp refuses and what the checker finds; stable codes in the range 30xx.
+"""The errors of milp and of its checker, with stable codes in the range 30xx.
 
 Raised by the modules of this package, turned into user-facing errors by callers.
 """

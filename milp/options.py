@@ -1,4 +1,4 @@
-"""What a solver chooses from: per trainer the sizes it may take and their values.
+"""The options of a solver: per trainer the sizes it may take and their values.
 
 Built from a validated Problem and its PoolView; read by all solvers and by the answer. A
 trainer's row depends on few of its fields, which seldom change, and on C_j: from one

@@ -1,4 +1,4 @@
-"""A problem that falls apart: trainers that have no class of nodes in common.
+"""Splits a problem into parts whose trainers have no class of nodes in common.
 
 Takes a validated Problem, returns the smaller ones that can be solved one by one, and puts
 their answers together. Called by ``solve``: what is hard about several classes grows with

@@ -1,6 +1,6 @@
 """Records as plain JSON values and back, strictly by type hint: the one codec of all formats.
 
-A record is a frozen dataclass. A ``Form`` is how one format differs from the others: the journal's
+A record is a frozen dataclass. A ``Form`` has what differs between the formats: the journal's
 (``bftrainer.model.canonical``), the API's (``bftrainer.api.documents``), that of problem files
 (``milp.codec``). Equal records have equal plain values: an int in a float field becomes a float,
 -0.0 becomes 0.0, sets are sorted.
@@ -28,7 +28,7 @@ _TAG: Final = "type"
 
 
 class Fault(enum.Enum):
-    """What is wrong with a value."""
+    """The kind of fault of a value."""
 
     TYPE = "type"
     MISSING = "missing"
@@ -53,7 +53,7 @@ class FormError(ValueError):
 
 
 class Form(NamedTuple):
-    """What a format writes, and what it accepts when it is read."""
+    """The rules of a format for writing and reading."""
 
     has_tags: bool = False  # a record names its class under "type"
     takes_any_text: bool = False  # also text that is not valid Unicode

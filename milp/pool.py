@@ -1,4 +1,4 @@
-"""The pool as the solver sees it: how many nodes of which class, who may hold what.
+"""The pool as the solver sees it: nodes by class, and the classes that each trainer may have.
 
 Takes a validated Problem; the exact solver, placement and simple policies read it.
 Classes that the same trainers accept, all of which mix classes, are one class here.
@@ -109,12 +109,12 @@ def _merge_classes(
 
 
 def accepted_by(name: str, trainers: Sequence[ProblemTrainer]) -> tuple[bool, ...]:
-    """Whether each of the trainers accepts nodes of the class."""
+    """Return for each of the trainers whether it accepts nodes of the class."""
     return tuple([not t.eligible or name in t.eligible for t in trainers])
 
 
 def group_of(name: str, accepted: Sequence[bool], trainers: Sequence[ProblemTrainer]) -> str:
-    """What tells a class from others that the same trainers accept; "": nothing does."""
+    """Return what tells a class from others that the same trainers accept; "": nothing does."""
     pairs = zip(trainers, accepted, strict=True)
     return "" if all(t.mixes_classes for t, is_accepted in pairs if is_accepted) else name
 

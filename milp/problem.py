@@ -21,7 +21,7 @@ from typing import ClassVar
 
 
 class Objective(enum.StrEnum):
-    """What a curve's values mean when trainers are compared."""
+    """The meaning of a curve's values when trainers are compared."""
 
     THROUGHPUT = "throughput"  # O_j(n) = samples per second at n nodes
     SCALING_EFFICIENCY = "scaling-efficiency"  # O_j(n) / O_j(1)
@@ -97,7 +97,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marginal:
-    """What one node more or fewer would change for a trainer, in objective units."""
+    """The change of a trainer's value by one node more or fewer, in objective units."""
 
     gain_of_one_more: float | None  # None: it cannot take another
     loss_of_one_fewer: float | None  # None: it has none

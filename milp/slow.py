@@ -1,4 +1,4 @@
-"""Nodes that are slower than others: what an allocation is worth with them, and without which.
+"""Slow nodes: the worth of an allocation with them, and the best choice of those to leave out.
 
 A trainer trains in step: with a node that reaches the fraction f of the others' throughput
 it is worth f O_j(n), whatever the others do. Which nodes it has is no part of the problem, so
@@ -25,7 +25,7 @@ MOST_TRIES = 8  # with some of the slow nodes left out
 
 
 def worth(problem: Problem, fractions: Mapping[str, float], assignment: Mapping[str, str]) -> float:
-    """What an assignment is worth when a trainer is as quick as its slowest node.
+    """Return the worth of an assignment when a trainer is as quick as its slowest node.
 
     Args:
         problem: with all nodes.

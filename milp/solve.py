@@ -2,7 +2,7 @@
 
 Takes a Problem, returns the Allocation that maximises eq. 16 of the paper under its
 constraints: the first p_jmax trainers in FCFS order may run, sizes are 0 or within
-bounds, a node has one trainer, nobody migrates, a trainer's nodes are of one class.
+bounds, a node has one trainer, no trainer migrates, a trainer's nodes are of one class.
 Ties: fewest rescales, then earlier trainers get more. Called by the milp policy.
 """
 

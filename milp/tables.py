@@ -1,12 +1,12 @@
-"""Value tables: what each size of a trainer is worth, and how that rises at best.
+"""Value tables: the worth of each size of a trainer, and its steepest rises.
 
 v_j(n) = t_fwd O_j(n) - O_j(C_j) R, with R = R_up for n > C_j, R_dw for n < C_j, 0 at
 C_j; C_j counts the current nodes still in the pool. Unit: that of O_j times seconds.
 A parked trainer has O_j(0) = 0, so starting costs nothing. With a warm-up the n - C_j nodes
 that join earn their share of O_j(n) for that much less than t_fwd. Read by the solvers.
 
-Takes values by size; called by ``milp.options``, which remembers the slopes of a row. With
-them at hand the price takes one sort, without them ``milp.exact.dual`` searches for it.
+``rising_edges`` takes values by size; called by ``milp.options``, which remembers the slopes of a
+row. With them at hand the price takes one sort, without them ``milp.exact.dual`` searches for it.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def validate(problem: Problem) -> None:
 
 
 def _is_plainly_sound(problem: Problem) -> bool:
-    """Whether a quick look finds nothing wrong; what it doubts need not be wrong.
+    """Return whether a quick look finds nothing wrong; what it doubts need not be wrong.
 
     Every decision pays for it, so that it looks at many numbers at once: a sum of numbers
     is no number when one of them is not.

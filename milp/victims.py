@@ -1,4 +1,4 @@
-"""Which nodes to give back now: the pilots and shrinks that cost the least, exactly.
+"""The nodes to give back now: the pilots and shrinks that cost the least, exactly.
 
 Takes a Problem and the number of nodes that must go, returns the nodes and what every
 trainer is left with; called when ordinary jobs need nodes at once. Nodes that no
@@ -25,7 +25,7 @@ TIE = 1e-12  # of the largest cost: how much one trainer touched more counts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
-    """Who gives what."""
+    """The nodes to give back, and what the trainers are left with."""
 
     nodes: tuple[str, ...]  # given back, exactly as many as asked for
     freed: tuple[str, ...]  # lost by parked trainers beyond that: ours still, without a trainer
@@ -160,7 +160,7 @@ def _givers(
 
 
 def _share(givers: Sequence[_Giver], n_nodes: int) -> list[int]:
-    """How many each gives so that the sum is ``n_nodes`` and the cost least.
+    """Return how many each gives so that the sum is ``n_nodes`` and the cost least.
 
     Walks from the last giver to the first over what those up to it give together, then
     forward over the choices; only sums that the others can complete are kept.

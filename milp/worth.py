@@ -1,4 +1,4 @@
-"""What an allocation is worth, straight from the definition; shares no code with the solvers.
+"""The worth of an allocation, straight from the definition; shares no code with the solvers.
 
 Takes a Problem and sizes or a map node -> trainer, returns objective units times
 seconds: the formula in ``milp.problem``, term by term. The checker judges stated
@@ -43,7 +43,7 @@ def terms(problem: Problem, sizes: Mapping[str, int], before: Sequence[int]) -> 
 def trainer_terms(
     problem: Problem, trainer: ProblemTrainer, *, before: int, size: int
 ) -> tuple[float, ...]:
-    """What the trainer earns, then, if it rescales, what that costs (negative)."""
+    """Return what the trainer earns, then, if it rescales, what that costs (negative)."""
     earned = mean_earning_s(problem, trainer, kept=min(size, before), size=size)
     earned *= rate(trainer, size, problem.objective)
     if before in (size, 0):  # O_j(0) = 0: starting costs nothing

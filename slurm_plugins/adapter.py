@@ -103,7 +103,7 @@ class SlurmOptions(pydantic.BaseModel):
 
     @property
     def share(self) -> NodeLeft | None:
-        """What a pilot takes of a node; None: all of it."""
+        """The share of a node that a pilot takes; None: all of it."""
         share = NodeLeft(cpus=self.slot_cpus, memory_mb=self.slot_memory_mb, gpus=self.slot_gpus)
         return None if share == NodeLeft(cpus=0) else share
 

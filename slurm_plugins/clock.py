@@ -21,7 +21,7 @@ _HEADER = re.compile(
 
 @dataclass(slots=True)
 class ControllerClock:
-    """How far the controller's clock is ahead; 0 until something contradicts that."""
+    """The lead of the controller's clock over ours; 0 until something contradicts that."""
 
     least_s: float = -math.inf
     most_s: float = math.inf

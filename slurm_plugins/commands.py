@@ -1,10 +1,9 @@
 """The Slurm commands we run: fixed argument lists, and the cause of a failure.
 
-Called by ``snapshot`` and ``launcher``; ``parse`` reads the output.
+Used by every module that runs Slurm's commands; ``parse`` reads the output.
 
 Slurm 22.05 prints the same for a clock that is wrong as for a lost connection, and sbatch waits
-silently on a full queue (measured with ``tests/integration/test_accidents_*.py``). Used by whoever
-runs Slurm's commands.
+silently on a full queue (measured with ``tests/integration/test_accidents_*.py``).
 """
 
 from __future__ import annotations
@@ -139,10 +138,10 @@ def why_failed(done: process.Completed) -> str:
 
 
 def is_unknown(done: process.Completed) -> bool:
-    """Whether a request that failed may have been carried out."""
+    """Return whether a request that failed may have been carried out."""
     return done.timed_out or done.truncated or any(sign in done.stderr for sign in _UNHEARD)
 
 
 def is_controller_away(done: process.Completed) -> bool:
-    """Whether the failure means that no command will be answered now."""
+    """Return whether the failure means that no command will be answered now."""
     return done.timed_out or any(sign in done.stderr for sign in _AWAY)

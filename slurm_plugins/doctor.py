@@ -1,4 +1,4 @@
-"""What Slurm's settings cost: printed text in, findings out. Pure.
+"""Finds settings of Slurm that harm jobs or trainers, in the text its commands print. Pure.
 
 Called by the adapter. The figures were measured on Slurm 22.05.8 with ``bftrainer-testcluster``,
 eight nodes, see docs/howto/slurm-site.md.

@@ -1,11 +1,9 @@
 """Parses fields as Slurm prints them and users write them: numbers, constraints, text. Pure.
 
-Called by ``parse``, ``asked`` and ``hook.lines`` with the text of one field. A field that cannot be
-read is ignored as a condition, like an unsupported constraint (``queue.requests``), so no job can
-hide the others.
-
-Input is what the user wrote (``sbatch --constraint``); called by ``parse`` and ``hook.lines``.
-Source: sbatch manual page, release 22.05, "--constraint".
+Called by ``parse``, ``job_requests`` and ``hook.lines`` with the text of one field. A field that
+cannot be read is ignored as a condition, like an unsupported constraint (``batch.queue.requests``),
+so no job can hide the others. Source for constraints: sbatch manual page, release 22.05,
+"--constraint".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A floor of own nodes: those of the user's allocation, in which pilots are steps, not jobs.
 
 Used by the adapter where the option ``floor_job`` names the allocation (``bftrainer up`` inside
-``salloc`` or ``sbatch``). Its nodes are free to us until it ends and nobody preempts them; the
+``salloc`` or ``sbatch``). Its nodes are free to us until it ends, without preemption; the
 allocation itself is not an ordinary job. A pilot there is ``srun --overlap`` in the background:
 its step has the pilot's name, and ends with that srun.
 """

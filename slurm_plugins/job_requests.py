@@ -1,4 +1,4 @@
-"""Pending jobs: what they request beyond every poll, and whether Slurm would start them.
+"""Pending jobs: requests that polls do not show, and whether Slurm would start the jobs. Pure.
 
 ``squeue`` shows excluded nodes only with ``-o``, and node counts, GPUs and memory in total only
 with ``-O``, never both. So ``-O`` is used only when a poll shows a new pending job. Text comes in,
@@ -7,7 +7,7 @@ manual page and output of release 22.05.
 
 A job is entitled if its priority is above 0 and the reason that Slurm gives is none or a lack of
 nodes; other reasons vary by release and are not enumerated. Jobs of one poll come in and go out;
-called by ``slurm_plugins.snapshot``. Pure. Source: squeue manual page, "JOB REASON CODES", and
+called by ``slurm_plugins.snapshot``. Source: squeue manual page, "JOB REASON CODES", and
 job_scheduler.c, node_scheduler.c of 22.05 to 25.05.
 """
 
@@ -139,7 +139,7 @@ class AskedFor:
     _made: Made[Job] = field(default_factory=Made)
 
     def lacks(self, jobs: Iterable[Job]) -> bool:
-        """Whether a pending ordinary job's request is not known yet."""
+        """Return whether a pending ordinary job's request is not known yet."""
         return any(_key(job) not in self.known for job in jobs if _counts(job))
 
     def learn(self, jobs: Iterable[Job], found: dict[str, Asked]) -> None:
@@ -162,7 +162,7 @@ class AskedFor:
 
 
 def _can_share(asked: Asked, config: ControllerConfig | None) -> bool:
-    """Whether others may use the rest of its nodes; not if it takes all of their memory."""
+    """Return whether others may use the rest of its nodes; not if it takes all of their memory."""
     if config is None or not config.are_nodes_shared or not asked.can_share:
         return False
     return not config.is_memory_counted or bool(asked.memory_mb or asked.memory_per_cpu_mb)
@@ -253,12 +253,12 @@ def _judged(
 
 
 def lacks_nodes_only(reason: str) -> bool:
-    """Whether by this reason a job lacks only nodes, or nothing."""
+    """Return whether by this reason a job lacks only nodes, or nothing."""
     return reason in _LACKS_NODES or reason.startswith(_LACKS_THESE)
 
 
 def _waits_for_jobs(job: Job, in_queue: AbstractSet[str]) -> bool:
-    """Whether one of its dependencies is not fulfilled.
+    """Return whether one of its dependencies is not fulfilled.
 
     The scheduler notices fulfilled ones only at its next pass, so a job that has left the queue
     counts as ended at once. For other conditions (``singleton``) the reason that the scheduler

@@ -1,16 +1,16 @@
-"""What a user without an administrator can do on a Slurm cluster, within limits, by a small job.
-
-Called by ``bftrainer up --as-job`` and ``bftrainer down`` through ``own_site``. The job asks for
-one CPU. A minute before its time limit it ends the daemon and requeues itself; Slurm requeues it
-after a preemption or the loss of its node. Trainers go on meanwhile (docs/adr/0010-regroup.md).
-
-An association limits what its user has at once, a QOS what each of its users and all together
-have. A pilot is a job of one whole node, so a limit on jobs is one on nodes, and one on CPUs or
-GPUs is divided by what a node has. sacctmgr(1), 22.05.
+"""A user's own daemon on a Slurm cluster: the site as the user sees it, limits, and a small job.
 
 ``SlurmSites`` is the entry point ``bftrainer.own_sites: slurm``, used by ``bftrainer up``. It uses
 what every user may ask: ``scontrol show``, ``sbatch --test-only`` and, where there is accounting,
 ``sacctmgr show``.
+
+Limits: an association limits what its user has at once, a QOS what each of its users and all
+together have. A pilot is a job of one whole node, so a limit on jobs is one on nodes, and one on
+CPUs or GPUs is divided by what a node has. sacctmgr(1), 22.05.
+
+The job of ``bftrainer up --as-job`` runs the daemon; ``bftrainer down`` cancels it. It asks for one
+CPU. A minute before its time limit it ends the daemon and requeues itself; Slurm requeues it after
+a preemption or the loss of its node. Trainers go on meanwhile (docs/adr/0010-regroup.md).
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What a pilot takes: a share of a node, or the most that a node of the partition has."""
+    """The size of a pilot: a share of a node, or the most that a node of the partition has."""
 
     cpus: int
     gpus: int

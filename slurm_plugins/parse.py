@@ -1,15 +1,15 @@
 """Parses the output of Slurm's commands into plain data, each row once.
 
-Keeps results by their input, for one poll; used by ``slurm_plugins.snapshot`` and ``parse``. With
-10,000 nodes and as many jobs a poll takes a fifth of the time (``scripts/bench_scale.py``).
+Results are kept by their input from one poll to the next, which makes a poll of 10,000 nodes and as
+many jobs five times as fast (``scripts/bench_scale.py``).
 
 The formats are our own (``slurm_plugins.commands``): every record starts with the record separator,
 and fields are divided by the unit separator, two characters that no node, partition or reason
 contains. Anything else raises ``ParseError``, and only that; but user-written fields that cannot be
 read are left out of their job (``written``).
 
-Called by ``snapshot`` where the site has ``TopologyPlugin=topology/tree``. Source: output of
-release 22.05.
+``switches`` is called by ``snapshot`` where the site has ``TopologyPlugin=topology/tree``. Source:
+output of release 22.05.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillStats:
-    """What ``sdiag`` reports about the backfill scheduler."""
+    """The report of ``sdiag`` about the backfill scheduler."""
 
     cycle: SchedulerCycle
     is_in_progress: bool  # then its numbers mix two cycles
@@ -156,17 +156,17 @@ class ControllerConfig:
 
     @property
     def are_nodes_shared(self) -> bool:
-        """Whether two jobs may share a node."""
+        """Return whether two jobs may share a node."""
         return self.select_type in ("select/cons_tres", "select/cons_res")
 
     @property
     def is_memory_counted(self) -> bool:
-        """Whether memory is allocated to jobs, too."""
+        """Return whether memory is allocated to jobs, too."""
         return "MEMORY" in self.select_parameters.upper()
 
     @property
     def is_deferred(self) -> bool:
-        """Whether jobs are not tried at submission; ``defer_batch`` excepts srun's."""
+        """Return whether jobs are not tried at submission; ``defer_batch`` excepts srun's."""
         return "defer" in self.scheduler_parameters
 
     @property
@@ -186,7 +186,7 @@ class ControllerConfig:
 
     @property
     def bf_window_s(self) -> float:
-        """How far ahead backfill plans; set in minutes, Slurm's default is a day."""
+        """The time for which backfill plans ahead; set in minutes, Slurm's default is a day."""
         return 60.0 * self._number("bf_window", 1440.0, 43_200.0)
 
     def _number(self, name: str, default: float, most: float) -> float:
@@ -310,7 +310,7 @@ def jobs(
 
 
 def _is_small(job: Job) -> bool:
-    """Whether it names few nodes; long lists count against a limit per poll."""
+    """Return whether it names few nodes; long lists count against a limit per poll."""
     return len(job.required_nodes) + len(job.excluded_nodes) <= FEW_NODES
 
 

@@ -1,4 +1,4 @@
-"""Which releases of Slurm are known: the output of the others, and what they do, is not.
+"""The releases of Slurm that are known: output and behaviour of others are not.
 
 Under an unknown release, older or newer, nodes and jobs are shown and pilots given back, but none
 is started, unless the option ``accept_release`` names it. The commands and the controller may be of

@@ -1,4 +1,4 @@
-"""What an administrator of Slurm installs: the pilots' partition, the hook, a first policy. Pure.
+"""The files for an administrator of Slurm: the pilots' partition, the hook, a first policy. Pure.
 
 The partition is that of docs/howto/slurm-site.md; what else should change is what ``doctor`` finds.
 """

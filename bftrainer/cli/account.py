@@ -1,4 +1,4 @@
-"""``bftrainer account``: who used how many node-hours.
+"""``bftrainer account``: node-hours used by each user and account.
 
 Prints the daemon's ``AccountReport``, or one computed from a journal.
 """

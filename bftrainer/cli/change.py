@@ -1,6 +1,6 @@
 """``bftrainer cancel``, ``hold``, ``release``, ``update``, ``requeue``: change trainers.
 
-The exit code is that of the first failure. Used by cancel, hold, release, update and requeue.
+The exit code is that of the first failure.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def clock(at_s: float | None) -> str:
 
 
 def is_terminal() -> bool:
-    """Whether standard output is a terminal that can draw."""
+    """Return whether standard output is a terminal that can draw."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 

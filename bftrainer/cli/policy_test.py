@@ -1,4 +1,4 @@
-"""``bftrainer policy test``: what a change of the policy would have done yesterday.
+"""``bftrainer policy test``: the effect that a change of the policy would have had yesterday.
 
 Replays the daemon's journal, or a trace, by the simulator with both policies. Needs no daemon.
 """

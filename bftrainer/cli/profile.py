@@ -1,10 +1,10 @@
 """``bftrainer profile allreduce`` and ``bftrainer profile SCRIPT``: predict how a trainer scales.
 
-Returns an ``AllreduceTable`` or ``StepTimes``. Processes in the user's interpreter measure
-(``trainers.profiler``); all have ended on return.
-
 Measures the cost of an all-reduce (once per cluster) and the time of a step of one worker (per
 script), and predicts the throughput at each size, as a file for ``submit --curve``.
+
+Processes in the user's interpreter measure (``trainers.profiler``) and make an ``AllreduceTable``
+or ``StepTimes``; all have ended on return.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Compared:
-    """What came out of the entries of one kind."""
+    """The result of repeating the entries of one kind."""
 
     name: str  # in the plural
     total: int = 0

@@ -175,7 +175,7 @@ def _poll_s(poll_s: float | None, costs: str) -> float | None:
 
 
 def _injection(text: str | None, costs: str) -> Injection | None:
-    """Which nodes are slow."""
+    """Return the slow nodes that ``--slow`` asks for; None: it was not given."""
     from bftrainer.lab.simulator.costs import Injection  # noqa: PLC0415
 
     if text is None:
@@ -229,7 +229,7 @@ class _Bar(LateProgress):
 
     @property
     def is_shown(self) -> bool:
-        """Whether standard error is a terminal."""
+        """Return whether standard error is a terminal."""
         return sys.stderr.isatty()
 
     def report(self, share: float) -> None:

@@ -124,7 +124,7 @@ def write(directory: Path, files: Sequence[SiteFile]) -> tuple[Path, ...]:
 
 
 def _is_other(directory: Path, file: SiteFile) -> bool:
-    """Whether something else has the file's name; a link is something else."""
+    """Return whether something else has the file's name; a link is something else."""
     path = directory / file.name
     if path.is_symlink():
         return True

@@ -129,7 +129,7 @@ def _parse(text: bytes, file: str) -> Problem:
 def _decider(
     solver: str, time_limit_s: float | None, dump_dir: Path | None
 ) -> Callable[[Problem], LimitedAnswer]:
-    """What decides a problem; everything it needs is imported, so that it can be timed."""
+    """Return the function that decides a problem; its imports are done, so that it can be timed."""
     from milp.check import check  # noqa: PLC0415
     from milp.reference.backends import ModelStatus, require_installed  # noqa: PLC0415 - numpy is slow
     from milp.reference.guard import LimitedAnswer  # noqa: PLC0415

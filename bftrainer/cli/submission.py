@@ -38,14 +38,14 @@ _ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartState:
-    """What is done with a trainer's checkpoint directory before it may start."""
+    """The preparation of a trainer's checkpoint directory before it may start."""
 
     source: Path | None = None  # directory whose newest checkpoint it starts from
     is_fresh: bool = False  # its own checkpoints are set aside
 
     @property
     def is_needed(self) -> bool:
-        """Whether anything is to be done."""
+        """Return whether anything is to be done."""
         return self.is_fresh or self.source is not None
 
     def check(self, spec: TrainerSpec) -> None:

@@ -1,10 +1,6 @@
 """The options that describe a trainer, for the command line and #BFT lines.
 
-``submit_options`` lists them, ``spec`` makes a ``BatchRange`` of their values.
-
-``submit_options`` lists them with the others; ``array`` makes several specs of one.
-
-``submit`` merges both sources and ``spec`` makes a ``TrainerSpec`` of them.
+``spec`` makes a ``TrainerSpec`` of both sources, ``submission`` several of it for an array.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Reads what the site allows this user, chooses the settings, writes them as a policy file and starts
 the ordinary daemon with it. ``--dry-run`` prints the same settings.
 
-Trainers stay in its journal: the next ``bftrainer up`` goes on with them.
+Trainers stay in the daemon's journal: the next ``bftrainer up`` goes on with them.
 """
 
 from __future__ import annotations

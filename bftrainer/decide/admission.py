@@ -1,20 +1,19 @@
 """Admits trainers to a decision within caps, fair share and turns. Pure.
 
-Those that take part come first in the problem and are its P_jmax. Under caps alone: in order of
-submission, whoever has room for n_min under its caps. With fair share: in its order, whoever fits
-into the pool with n_min beside those before. The first of each user gets that much (``must_run``);
-on the rest the objective decides. Called by ``asking`` for each problem that it puts to a policy,
-since nodes may be missing in some. Pure.
+The trainers that take part come first in the problem and are its P_jmax. Under caps alone these
+are, in order of submission, all that have room for n_min under their caps. With fair share they
+are, in its order, all that fit into the pool with n_min beside those before. The first of each user
+gets that much (``must_run``); on the rest the objective decides. Called by ``policy_answer`` for
+each problem that it puts to a policy, since nodes may be missing in some.
 
-Policies that maximise or order by remaining time may leave a trainer without nodes for ever. With
-a bound, one that has waited so long has a turn: it keeps the nodes it has, or gets its n_min, for
-as long as the bound. Turns come before the policy, the longest wait first, at most for half of
-``p_jmax`` at once. ``observe`` is an estimator (``observing``), ``allocating`` calls ``given_to``.
-Pure.
+Turns: policies that maximise or order by remaining time may leave a trainer without nodes for ever.
+With a bound (``max_wait_s``), a trainer that has waited so long has a turn: it keeps the nodes it
+has, or gets its n_min, for as long as the bound. Turns come before the policy, the longest wait
+first, at most for half of ``p_jmax`` at once. ``observe`` is an estimator (``observation``),
+``allocation`` calls ``given_to``.
 
-``of_groups`` states them. ``within`` has any policy keep them: one that does not know of caps is
-asked again with smaller bounds for those whose cap it exceeds. Called by ``allocating`` and
-``asking``. Pure.
+Caps: ``of_groups`` states them. ``within`` has any policy keep them: one that does not know of caps
+is asked again with smaller bounds for trainers whose cap it exceeds.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ LOOKS = 0.02  # of a half-life, between two looks at whose turn it is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """What admission goes by."""
+    """The facts by which trainers are admitted."""
 
     settings: Settings
     now_s: float
@@ -73,7 +72,7 @@ class Admission:
 
 
 class _Room:
-    """What caps leave."""
+    """The room that caps leave."""
 
     def __init__(self, problem: Problem) -> None:
         self._left = [cap.most for cap in problem.caps]
@@ -83,7 +82,7 @@ class _Room:
                 self._caps.setdefault(one, []).append(number)
 
     def has(self, trainer: ProblemTrainer) -> bool:
-        """Whether n_min of it is left."""
+        """Return whether the trainer's caps leave room for its n_min."""
         caps = self._caps.get(trainer.trainer_id, ())
         return all(trainer.n_min <= self._left[number] for number in caps)
 

@@ -232,7 +232,7 @@ def _exchanged(
 
 
 def _lasts_s(draft: Draft, problem: Problem, nodes: Iterable[ProblemNode]) -> dict[str, float]:
-    """How long each node lasts, counted from when its trainer began to start there."""
+    """Return how long each node lasts, counted from when its trainer began to start there."""
     since_s = {pilot.node: pilot.requested_s for pilot in draft.given.pilots}
     since_s.update(draft.memory.joining.since_s)
     now_s = draft.given.now_s
@@ -240,6 +240,6 @@ def _lasts_s(draft: Draft, problem: Problem, nodes: Iterable[ProblemNode]) -> di
 
 
 def _remaining_s(node: ProblemNode, problem: Problem) -> float:
-    """How long a node lasts; beyond the forward-looking time it makes no difference."""
+    """Return how long a node lasts; beyond the forward-looking time it makes no difference."""
     remaining_s = node.expected_remaining_s
     return problem.t_fwd_s if remaining_s is None else min(remaining_s, problem.t_fwd_s)

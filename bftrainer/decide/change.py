@@ -1,4 +1,4 @@
-"""Two consecutive situations -> the one event between them, or none.
+"""Finds the event between two consecutive situations; there may be none.
 
 Simultaneous changes are one event (BFTrainer paper, section 2.1). An event only determines *when*
 to decide; the decision reads the full state (level-triggered).

@@ -1,15 +1,15 @@
 """Pilots to request, to give up, and to exchange between users. Pure.
 
-The last stage of ``decision``. Pure.
+Requests are the last stage of ``decision`` (``claim_nodes``).
 
 A pilot waits behind every ordinary job; it is overdue when two scheduler cycles that began after
-its request passed over it. A slow prolog or file system may delay an agent, so the time limit
-for agents is learnt. ``observe`` is an estimator (``observing``), ``stage`` a stage of
-``decision``. Pure.
+its request passed over it (``release_overdue``, a stage of ``decision``). A slow prolog or file
+system may delay an agent, so the time limit for agents is learnt (``observe``, an estimator of
+``observation``).
 
 Where pilots run as the submitting user (policy ``run_as``), an agent serves trainers of its own
 user only. A node that goes to a trainer of another user is a *swap*: its pilot is released once
-nobody trains there, and one of the other user is requested. Its price is the work that the
+no trainer trains there, and one of the other user is requested. Its price is the work that the
 joining trainer misses until the new agent connects, as for a warm-up (``milp.problem``):
 
     O_j(s) / s * min(swap_s, T_fwd - warm_up_s)
@@ -18,7 +18,7 @@ Two answers are compared by their worth less the price of their swaps: the optim
 price, and the optimum if every joining node were a swap. The first is also a bound on every
 answer, so ``Allocation.gap`` says what a better one could gain. At the same work done the price
 saves 12 to 22% of swaps of 41 s, and 1 to 6% of swaps of 6 s (docs/adr/0030-many-users.md).
-Called by ``allocating``. Pure.
+Called by ``allocation``.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _late(given: DecisionInput, memory: Memory) -> Iterator[Release]:
 
 
 def _is_passed_over(pilot: PilotView, given: DecisionInput, memory: Memory) -> bool:
-    """Whether two cycles did not start it, as far as a recent enough snapshot shows."""
+    """Return whether two cycles did not start it, as far as a recent enough snapshot shows."""
     snapshot, settings = given.snapshot, given.settings
     if snapshot.taken_at_s - pilot.requested_s <= A_BIT_S:
         return False
@@ -188,7 +188,7 @@ def swap_s(ends: Ends) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owners:
-    """Whose pilots and whose trainers there are."""
+    """The users of pilots and trainers."""
 
     pilots: Mapping[str, str]  # node -> user of its pilot; nodes that any user may get are missing
     trainers: Mapping[str, str]  # trainer -> user
@@ -199,7 +199,7 @@ class Owners:
         return sorted([node for node in known if self.is_swap(node, assignment[node])])
 
     def is_swap(self, node: str, trainer_id: str) -> bool:
-        """Whether the node's pilot would have to be another user's."""
+        """Return whether the node's pilot would have to be another user's."""
         return self.pilots.get(node, self.trainers[trainer_id]) != self.trainers[trainer_id]
 
 

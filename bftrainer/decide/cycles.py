@@ -1,6 +1,6 @@
-"""Scheduler cycles, as snapshots have shown them: how many have passed since a moment.
+"""Scheduler cycles as snapshots have shown them: their number since a moment.
 
-``observe`` is an estimator (``observing``). Only observed cycles count; the next one is never
+``observe`` is an estimator (``observation``). Only observed cycles count; the next one is never
 predicted. Pure.
 """
 
@@ -27,7 +27,7 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 def have_passed(
     count: int, since_s: float, memory: Memory, snapshot: Snapshot, settings: Settings
 ) -> bool:
-    """Whether ``count`` whole cycles that began at ``since_s`` or later are over.
+    """Return whether ``count`` whole cycles that began at ``since_s`` or later are over.
 
     Where the batch system does not report cycles: whether enough time has passed for ``count``
     cycles and, for safety, one more.
@@ -38,12 +38,12 @@ def have_passed(
 
 
 def are_told(snapshot: Snapshot) -> bool:
-    """Whether the batch system reports its cycles."""
+    """Return whether the batch system reports its cycles."""
     return _began_s(snapshot) is not None
 
 
 def is_awaited(memory: Memory, pilots: Iterable[PilotView]) -> bool:
-    """Whether anything of ours depends on the outcome of the scheduler's next cycle.
+    """Return whether anything of ours depends on the outcome of the scheduler's next cycle.
 
     Reading the cycle costs one more request to the controller. Without it a snapshot holds the
     last known cycle, which can only delay a decision, never hasten it.

@@ -1,6 +1,6 @@
 """The decision: DecisionInput -> Plan, a pure fold over events.
 
-The order of the stages is the order of the promises: first nodes go back to ordinary jobs that
+The order of the stages is that of precedence: first nodes go back to ordinary jobs that
 could use them, then the reserve is restored, then the policy allocates the rest.
 """
 

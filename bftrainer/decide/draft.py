@@ -16,7 +16,7 @@ from bftrainer.model.decision import Claim, DecisionInput, Memory, PoolNode, Rel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What has been decided so far; every stage returns a new one."""
+    """The decision so far; every stage returns a new draft."""
 
     given: DecisionInput
     queue: QueueModel  # of the given snapshot

@@ -1,13 +1,14 @@
 """Nodes that each trainer may have: classes, and nodes that its others can reach. Pure.
 
-They count as neither planned for it nor training for it; ``eligible`` gives them to others alone.
-Called by ``decision``.
+Nodes that the trainer's other nodes cannot reach (``DecisionInput.apart``) count as neither planned
+for it nor training for it (``parted``, called by ``decision``), and only others get them.
 
 A trainer has nodes of one *type* at a time (GPUs by type and count), because the slowest node
 sets the pace of a step, and only nodes that meet its request (``node_request``). Nodes of one
 type that are alike to all requests form a class of the allocation problem. A trainer that has
 nodes, or may use only one type, mixes the classes of its type; any other chooses one class.
-Called by ``allocating``; ``startable`` explains it to users.
+``suited``, called by ``allocation``, adds them to the problem; ``daemon.explain.sizes`` explains
+them to users.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def barred_from(given: DecisionInput) -> dict[str, frozenset[str]]:
 
 
 def is_awaited(given: DecisionInput, node: str) -> bool:
-    """Whether a trainer that must not get the node has had to do without it for a short time."""
+    """Return whether a trainer has been barred from the node for less than ``HOLD_S``."""
     return any(
         given.now_s - barred[node] < HOLD_S for barred in given.apart.values() if node in barred
     )
@@ -78,7 +79,7 @@ class NodeClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedNodes:
-    """What a trainer may have."""
+    """The nodes that a trainer may have."""
 
     classes: tuple[NodeClass, ...]
     mixes: bool  # classes at once; else it uses one of them
@@ -111,7 +112,7 @@ class Classes:
 
     @property
     def is_one(self) -> bool:
-        """Whether there is at most one class."""
+        """Return whether there is at most one class."""
         return len(self._counts) <= 1
 
     def choice(

@@ -1,10 +1,11 @@
-"""How long the end and the start of a pilot take on this site, as snapshots show it.
+"""The time that the end and the start of a pilot take on this site, as snapshots show it.
 
 A node is usable again when its pilot's job has left the queue and its Epilog has ended. The
 measured time counts as lead before planned starts (``applied``). Where it exceeds the site's
 promise, no release is in time: then one more node of each type stays free, and nodes on which a
 pending job could start are not taken (``leave_to_jobs``). ``observe`` is an estimator of the
-fold, ``asked`` records what a decision releases. docs/design/give-back.md has the reasons. Pure.
+fold (``observation``), ``asked`` records what a decision releases. docs/design/give-back.md has the
+reasons. Pure.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Numbers are checked where they come in. What slips through (a third-party adapter, a bug of ours) is
 found before a decision (``writable``, called by ``bftrainer.daemon.decider``): a trainer, job or
 node with an invalid number is left out by name, as if a decision had failed on it (``isolation``).
-Pure.
 """
 
 from __future__ import annotations

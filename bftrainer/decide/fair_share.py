@@ -1,12 +1,11 @@
-"""Time-decayed fair share: whose trainer is admitted next.
+"""The order in which trainers are admitted: fair share with a half-life. Pure.
 
-``observe`` (an estimator of ``observing``) counts the node-seconds of each user, which halve every
-half-life. ``Line`` orders trainers: the account that used least, in it the user who used least, of
-his trainers the first submitted. Each trainer that is admitted is charged to its user as if it
-went on for ever on the usual number of nodes, so that whoever comes next is somebody else, and so
-are those admitted at once. Who trains is ahead by ``SLACK`` of a charge, because a change costs a
+``observe`` (an estimator of ``observation``) counts the node-seconds of each user, which halve
+every half-life. ``Line`` orders trainers: the account that used least, in it the user who used
+least, of their trainers the first submitted. Each admitted trainer is charged to its user as if it
+went on for ever on the usual number of nodes, so that another user is next, also among trainers
+admitted at once. A trainer that trains is ahead by ``SLACK`` of a charge, because a change costs a
 rescale. Users who have waited too long come first, for a turn each (docs/design/fair-share.md).
-Pure.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def _waits(
 
 
 def is_overdue(wait: Wait, n_users: int, half_life_s: float, now_s: float) -> bool:
-    """Whether a user has waited longer than fair share lets anybody wait as a rule."""
+    """Return whether a user has waited longer than fair share lets users wait as a rule."""
     waited_s = now_s - wait.since_s
     return wait.turn_ends_s is None and waited_s >= patience_s(n_users, half_life_s)
 
@@ -204,7 +203,7 @@ class Line:
         return min(users, key=lambda one: self._place(self._user(account, one), users[one][0]))
 
     def _place(self, party: _Party, trainer: ProblemTrainer) -> tuple[float, int]:
-        """Where a party stands with its next trainer: the least is first."""
+        """Return the place of a party with its next trainer; the least is first."""
         ahead = SLACK * self._charge(trainer.n_min) if trainer.current else 0.0
         return party.used - ahead, party.count
 

@@ -1,13 +1,13 @@
 """Pending jobs that could start on the free nodes and some of ours, by node. Pure.
 
 A room is what is left of one node out of a set: a node in use, or one on which a job of this
-decision is about to start. Used by ``feasible``. A search for a known share resumes where the
-last one ended, because rooms only get smaller.
+decision is about to start. A search for a known share resumes where the last one ended, because
+rooms only get smaller.
 
 Jobs are judged in scheduler order, each against what the earlier ones leave, so all that can
 start can start together. A job that cannot start is planned as the scheduler would
-(``queue.backfill``); later jobs may use its nodes only if they end before. Returns which jobs can
-start with which demands, and why the others cannot. Called by ``giveback``. Pure.
+(``batch.queue.backfill``); later jobs may use its nodes only if they end before. Returns which jobs
+can start with which demands, and why the others cannot. Called by ``giveback``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ Placed = tuple[Job, NodeDemand]
 
 
 class Feasibility:
-    """Which jobs of a queue can start, with which nodes, and why the others cannot."""
+    """The jobs of a queue that can start, with their nodes, and why the others cannot."""
 
     def __init__(self, queue: QueueModel, usable: NodeSet, free: NodeSet) -> None:
         """Begin a pass over the queue.

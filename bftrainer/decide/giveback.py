@@ -1,9 +1,9 @@
-"""Pending ordinary jobs -> pilots to cancel now, before the scheduler has to preempt them.
+"""Chooses pilots to cancel for pending ordinary jobs, before the scheduler has to preempt them.
 
-``feasible`` judges which jobs could start, ``passed_over`` remembers jobs that could have and
+``feasible`` judges which jobs could start, ``skipped_jobs`` remembers jobs that could have and
 did not, ``victims`` chooses the nodes. This module knows which nodes are free, coming back or ours.
 
-Why: a job for which the scheduler must preempt may wait a whole cycle longer
+The reason: a job for which the scheduler must preempt may wait a whole cycle longer
 (docs/design/give-back.md); it does not wait if the nodes are free in time. A wrong release costs
 one short pause. So when in doubt, release, and at once: the time of the next scheduler pass
 cannot be predicted.

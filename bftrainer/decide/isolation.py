@@ -3,8 +3,8 @@
 All others are decided as if the offender were not there. Left out are those that the solver's
 refusal names and those with which no problem can be stated (``unfit``); else bisection finds the
 offenders, among the jobs, then the trainers, then the nodes. Of a job only the request is left
-out: it counts as one we do not understand and still gets nodes back. If the decision fails unless
-none are left, the policy is at fault: every trainer keeps its nodes, and jobs still get nodes back.
+out: it counts as one we do not understand and still gets nodes back. If the decision succeeds only
+with none left, the policy is at fault: every trainer keeps its nodes, jobs still get nodes back.
 
 What was left out is remembered, left out at once for ``RETRY_S``, then tried again. Pure.
 """

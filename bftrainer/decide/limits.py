@@ -1,8 +1,8 @@
-"""Limits the nodes that are used: numbers of the policy, back-off, the reserve. Pure.
+"""Limits the number of nodes in use: bounds of the policy, back-off, the reserve. Pure.
 
 ``max_held_nodes`` is set by ``bftrainer.daemon.harm.backoff``; other limits are on all nodes, or on
 those of a partition or type. Nodes without a pilot leave the pool first, shortest gap first; then
-pilots are released, the cheapest for the trainers first. Pure.
+pilots are released, the cheapest for the trainers first.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Updates the decision's memory from observations: the first stage. Pure.
 
-Source: BFTrainer paper, section 2.1: nodes that are idle only between two jobs appear in one
-record and are dropped. On Slurm one snapshot suffices, because a pilot waits behind every ordinary
-job anyway.
-
-``observe`` is an estimator (``observing``). A decision that knows the warm-up moves fewer nodes
-for small gains (ADR 7). Pure.
-
 Each estimator is a fold over its own part of ``Memory``. The order matters: later ones use the
-results of earlier ones. Pure.
+results of earlier ones. Two of them are here:
+
+* idle nodes: those that are idle only between two jobs appear in one record and are dropped
+  (BFTrainer paper, section 2.1). On Slurm one snapshot suffices, because a pilot waits behind every
+  ordinary job anyway.
+* the warm-up: a decision that knows it moves fewer nodes for small gains (ADR 7).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A policy gets more than the problem (``Context``) and may answer with more than an allocation
 (``Decided``). Because curves are uncertain, sizes that improve them are preferred within the
-administrator's budget (``profile.explore``). A rejected answer leaves no trace. Called by
-``allocating``. Pure, whatever a policy does to its input.
+administrator's budget (``throughput.explore``). A rejected answer leaves no trace. Called by
+``allocation``. Pure, whatever a policy does to its input.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Snapshot and pilots -> the pool: nodes that may be used, and until when. Pure.
+"""The pool of a snapshot and our pilots: nodes that may be used, and until when. Pure.
 
 A blackout ends the idle gap of every node, so that pilots are gone by its begin, as before a
-planned job (``pool``). ``DecisionInput.blackout`` is the present or the next one
-(``bftrainer.site.policy.calendar`` finds it). Pure.
+planned job. ``DecisionInput.blackout`` is the present or the next one
+(``bftrainer.site.policy.calendar`` finds it).
 
 A node is *usable* when one of our pilots holds it or was requested for it, or when it is a
 candidate: idle in enough snapshots, not held off for a job, with a gap long enough. Some
@@ -204,11 +204,11 @@ class _Sorter:
             self._held_off = {n: at_s for n, at_s in memory.held_off.items() if at_s > shown_s}
 
     def until_s(self, end: GapEnd | None) -> float | None:
-        """When the time limit of a pilot requested now must end."""
+        """Return by when the time limit of a pilot requested now must end."""
         return None if end is None else end.last_end_s - self._settings.gap_margin_s
 
     def keep_until_s(self, pilot: PilotView, end: GapEnd | None) -> float | None:
-        """When a pilot must leave its node; for a pending pilot, when it would have to."""
+        """Return when a pilot must leave its node; for a pending pilot, when it would have to."""
         if end is None:
             return pilot.end_s
         if pilot.is_held or pilot.end_s is not None:
@@ -258,7 +258,7 @@ class _Sorter:
         return _not_heard(pilot) if pilot.is_silent else "", False
 
     def _is_due(self, pilot: PilotView, end: GapEnd) -> bool:
-        """Whether a pilot must leave for the next use, or is pending and could not start."""
+        """Return whether a pilot must leave for the next use, or is pending and could not start."""
         if limit_s := self._limits_s.get(pilot.pilot_id):
             return self._now_s + limit_s > end.last_end_s
         return self._now_s >= end.at_s - self._settings.gap_margin_s

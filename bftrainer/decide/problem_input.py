@@ -1,6 +1,6 @@
 """Converts records, nodes and settings into the solver's input (``milp.problem``).
 
-Called by ``allocating`` and ``victims``.
+Called by ``allocation`` and ``victims``.
 """
 
 from __future__ import annotations

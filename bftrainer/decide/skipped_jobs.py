@@ -4,7 +4,7 @@ If a job's nodes were free for a whole scheduler cycle and it is still pending, 
 see blocks it; further nodes would idle as well. Where pilots come last, it also counts as passed
 over when a pilot requested later started on its nodes. After the k-th time, nothing is released
 for it for 2^k cycles. The tasks of an array share one record; it is cleared when a task starts
-or leaves the queue. ``observe`` is an estimator (``observing``); ``giveback`` calls ``serve``
+or leaves the queue. ``observe`` is an estimator (``observation``); ``giveback`` calls ``serve``
 when it knows which jobs could start. Pure.
 """
 

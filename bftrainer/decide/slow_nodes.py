@@ -1,4 +1,4 @@
-"""Which measured slow nodes are still used, and which node replaces a straggler.
+"""The measured slow nodes that are still used, and the replacement of stragglers.
 
 A straggler is replaced when another node is available that is not worth more elsewhere and the
 pause pays back within T_fwd; it is dropped without replacement when the others are faster without
@@ -6,7 +6,7 @@ it; otherwise it stays (``milp.slow``). A replaced straggler remains a member un
 trains (``Replacing``) and leaves in the same change of generation (MLSys 2020, section 5). A slow
 node is remembered, because it may be slow for any trainer; the memory fades.
 
-``observe`` is an estimator (``observing``), ``allocating`` calls the rest; without slow nodes it
+``observe`` is an estimator (``observation``), ``allocation`` calls the rest; without slow nodes it
 costs nothing. Pure.
 """
 

@@ -1,4 +1,4 @@
-"""Which of our nodes are released: as few as needed, and of those the cheapest.
+"""The choice of our nodes to release: as few as needed, and of those the cheapest.
 
 Takes the demands of startable jobs, the free nodes and what our nodes are worth to the trainers;
 returns which demand gets which nodes. Called by ``giveback``; ``Draft.cheapest`` applies the same
@@ -36,7 +36,7 @@ class Pick(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VictimPool:
-    """What the demands may be met with, in this order."""
+    """The nodes by which demands may be met, in this order."""
 
     free: NodeSet  # without a release
     at_no_cost: Sequence[NodeSet]  # ours, and no trainer loses by their release

@@ -1,4 +1,4 @@
-"""Figures 1 and 6 of the paper for any trace, the pool over time and the gaps between events.
+"""Figures 1 and 6 of the paper for any trace: the pool over time and the gaps between events.
 
 ``Fragments`` come in, one PNG goes out; ``bftrainer trace info --plot`` calls it.
 """

@@ -1,9 +1,9 @@
 """Carries out a study's decisions: its trainers start, grow, are parked and end.
 
-An argument ``--lr={lr}`` of the script gets the parameter's value.
+Every action may be repeated: what the daemon already has stays as it was. What cannot be done
+because the trial has changed meanwhile is left to the next turn.
 
-Everything may be done twice: what the daemon has already is as it was. What cannot be done because
-the trial has changed meanwhile is left to the next turn.
+An argument ``--lr={lr}`` of the script gets the parameter's value.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Actor:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the policy's limits refused something, which is to be tried again."""
+        """Return whether the policy's limits refused something, which is to be tried again."""
         return bool(self._limited)
 
     def _tell_limited(self, what: str, count: int, limit: str) -> None:
@@ -246,7 +246,7 @@ class Actor:
             raise ChangingError(str(directory))
 
     def _has_trained(self, parent: KnownTrial, budget: int) -> bool:
-        """Whether a copy just taken may be of a budget's end: an heir would have nothing to train.
+        """Return whether a copy just taken may be of a budget's end: an heir would have no work.
 
         Asked after the copy, as a parent may have trained on since the turn's look. One that waited
         at its rung then is as it was: only this loop lets it go on, and its heir's budget is the
@@ -331,7 +331,7 @@ class Actor:
 
 
 def _has_reached(record: TrainerRecord, budget: int) -> bool:
-    """Whether a trainer has trained a budget; not every program counts what it trains."""
+    """Return whether a trainer has trained a budget; not every program counts what it trains."""
     if record.rung_s is not None or record.state is TrainerState.FINISHED:
         return True
     # Progress is sent only now and then, but a report before its checkpoint is written.

@@ -1,11 +1,11 @@
 """The files of a checkpoint directory before its trainer starts: made, copied, checked.
 
-Called by ``bftrainer submit`` and by the loop of a study, with the user's rights. The files of a
-checkpoint never change, so a link is as good as a copy and takes no space.
+Called by ``bftrainer submit`` and by the loop of a study, with the user's rights. The checkpoint
+files of a trainer never change, so a link is as good as a copy and takes no space.
 
-A program may change its files in place, so they are copied, never linked. It may run meanwhile:
-what it has is enough to start from at any moment (docs/howto/train-command.md), and so is a copy
-during which nothing changed. Called by the loop of a study.
+A program of the runtime ``command`` may change its files in place, so they are copied, never
+linked. It may run meanwhile: its files are enough to start from at any moment
+(docs/howto/train-command.md), and so is a copy during which nothing changed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def set_aside(directory: Path) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the file ends with the checksum of what is before."""
+    """Return whether the file ends with the checksum of all bytes before it."""
     try:
         files.peek(path)
     except (OSError, files.UnreadableError):

@@ -101,7 +101,7 @@ def _last_on_step(low: float, high: float, step: float) -> float:
 
 
 def is_plain(value: Scalar) -> bool:
-    """Whether a value has no control characters and is valid text."""
+    """Return whether a value has no control characters and is valid text."""
     return not isinstance(value, str) or not any(
         unicodedata.category(char) in ("Cc", "Cs") for char in value
     )

@@ -1,9 +1,9 @@
-"""A study's directory, with the file of the user's wishes.
+"""A study's directory, and in it the file of the user's wishes.
 
 ``study.json`` is written once, when the study begins; it holds the document and the trainer that
 every trial is made of, so that the study can go on without the user's YAML and options.
 
-Verbs change it, the loop obeys; it survives both.
+The verbs of ``bftrainer study`` change the wishes, the loop follows them; the file survives both.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StudyDirectory:
 
     @property
     def summary(self) -> Path:
-        """What ``status`` shows, as the loop last wrote it."""
+        """The file that ``status`` shows, as the loop last wrote it."""
         return self.path / SUMMARY
 
     @property
@@ -70,7 +70,7 @@ class StudyDirectory:
         return self.path / "loop.log"
 
     def of_trial(self, number: int) -> Path:
-        """Where a trial keeps its checkpoints and logs."""
+        """Return the directory of a trial's checkpoints and logs."""
         return self.path / "trials" / f"{number:04d}"
 
 
@@ -136,7 +136,7 @@ def unwritable(path: Path, problem: OSError) -> BftError:
 
 
 def is_study(path: Path) -> bool:
-    """Whether there is a study in a directory, as far as we may look there."""
+    """Return whether there is a study in a directory, as far as we may look there."""
     return os.path.isfile(path / FILE)  # noqa: PTH113 - ``Path.is_file`` may raise
 
 
@@ -236,7 +236,7 @@ def only_loop(path: Path) -> Iterator[None]:
 
 
 def is_running(path: Path) -> bool:
-    """Whether a loop runs the study; BFT-1636 if that cannot be seen."""
+    """Return whether a loop runs the study; BFT-1636 if that cannot be seen."""
     try:
         with (path / LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -254,7 +254,7 @@ _FILE, _LOCK = "wishes.json", "wishes.lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What is wanted now."""
+    """The user's current wishes."""
 
     is_paused: bool = False  # no trial has nodes
     is_stopped: bool = False  # all trials end; final

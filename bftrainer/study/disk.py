@@ -1,10 +1,10 @@
-"""Keeps a study's disk small, and a full one from being counted as failures of trials.
+"""Removes a study's unneeded checkpoints, and keeps a full disk from counting as trials' failures.
 
-Logs stay, and what scripts and programs have written. Files are removed when no worker can write
+Logs and the files that scripts and programs write stay. Files are removed when no worker can write
 there any more; one that cannot be removed does no harm.
 
 Workers that cannot write fail, one after the other. The study stops at the first of them, before
-its end is written; run again, it tries them again, and ``known`` does not count that, up to
+its end is written; run again, it tries them again, and ``trial_table`` does not count that, up to
 ``MAX_EXCUSED`` times. Further ones may be the trial's own: it needs more room than there is.
 """
 
@@ -26,7 +26,7 @@ from bftrainer.study.trials import Stage
 
 
 class Cleaner:
-    """Removes what nobody needs of a study's checkpoints, each once."""
+    """Removes unneeded checkpoints of a study's trials, each once."""
 
     def __init__(self, study: StudyDirectory) -> None:
         self._study = study
@@ -53,7 +53,7 @@ class Cleaner:
 
 
 def writes(one: KnownTrial) -> bool:
-    """Whether a worker of a trial may still write: it lives, or members have yet to end."""
+    """Return whether a worker of a trial may still write: it lives, or members have yet to end."""
     return one.is_alive or (one.view is not None and one.view.nodes > 0)
 
 

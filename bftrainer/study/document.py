@@ -1,6 +1,6 @@
 """Reads STUDY.yaml into a ``StudyDocument``, or into everything that is wrong with it.
 
-The YAML is read as that of policies (``policy.document``): every problem has line and column.
+The YAML is read as that of policies (``site.policy.document``): every problem has line and column.
 Codes: BFT-1621 a key or value, BFT-1622 the rule, BFT-1623 several problems at once.
 """
 
@@ -55,7 +55,7 @@ _MESSAGES = {
 
 
 class StudyDocument(Strict):
-    """What a user wants of a study."""
+    """A user's description of a study."""
 
     model_config = ConfigDict(title="bftrainer study")
 
@@ -102,7 +102,7 @@ class StudyDocument(Strict):
 
     @property
     def sign(self) -> float:
-        """What a value is multiplied with to be minimised."""
+        """The factor that makes a value one to be minimised."""
         return -1.0 if self.direction == "maximize" else 1.0
 
     def rule_settings(self, more: int = 0) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tells what happens in a study: a line for people, an object in ``events.jsonl`` for plots.
+"""The events of a study: a line for people, an object in ``events.jsonl`` for plots.
 
 Nothing depends on that file. After a crash an event may be missing or be there twice.
 """

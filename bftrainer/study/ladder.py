@@ -1,4 +1,4 @@
-"""Rungs of successive halving: how many trials train how far. Pure.
+"""Rungs of successive halving: numbers of trials and their budgets. Pure.
 
 Used by the rules, the planner and the simulator.
 """
@@ -47,7 +47,7 @@ def ladder(trials: int, least: int, most: int, eta: int) -> tuple[Rung, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halving:
-    """What ``asha``, ``sha`` and ``stopping`` are told."""
+    """The settings of ``asha``, ``sha`` and ``stopping``."""
 
     name: ClassVar[str]
 

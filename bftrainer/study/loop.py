@@ -1,4 +1,4 @@
-"""The loop of a study: look, ask the rule, act; each turn anew from what others keep.
+"""The loop of a study: look, ask the rule, act; each turn reads the state anew.
 
 The daemon keeps trials' lives, the storage their parameters and values, a file the user's wishes.
 Killed at any time and started again, it goes on where it was.

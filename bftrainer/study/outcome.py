@@ -1,4 +1,4 @@
-"""What a study has come to: the best trial, the rungs, a row for each trial. Pure.
+"""The summary of a study: the best trial, the rungs, a row for each trial. Pure.
 
 The loop writes it into the study's directory; ``status``, ``best``, ``export`` and plots show it.
 """

@@ -1,7 +1,7 @@
-"""What is known of a study's trials: the storage and the daemon put together. Pure.
+"""A table of a study's trials, from the storage and the daemon together. Pure.
 
-The daemon knows lives and budgets, the storage parameters, values and ends. What has ended in the
-storage is over, whether or not the daemon still knows it.
+The daemon knows the trainers and their budgets, the storage parameters, values and ends. A trial
+that has ended in the storage is over, whether or not the daemon still knows it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class KnownTrial:
 
     @property
     def attempt(self) -> int:
-        """Which try the newest trainer is."""
+        """The number of the attempt that the newest trainer is."""
         return self.view.tag.attempt if self.view else 0
 
     @property
@@ -59,12 +59,12 @@ class KnownTrial:
 
     @property
     def value(self) -> float | None:
-        """What it reported last."""
+        """The value that it reported last."""
         return self.values.get(self.units)
 
     @property
     def reason(self) -> str:
-        """Why it has ended or failed; "": nothing is said."""
+        """The reason why it has ended or failed; "": none is known."""
         if self.stored.reason or self.view is None:
             return self.stored.reason
         is_silent = self.stage is Stage.FAILED and not self.values and self.view.state != _FAILED
@@ -72,27 +72,27 @@ class KnownTrial:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it has reported at its budget's end and has yet to write its checkpoint."""
+        """Return whether it has reported at its budget's end and not yet written its checkpoint."""
         return self.stage is Stage.ACTIVE and self.units >= self.budget
 
     @property
     def is_alive(self) -> bool:
-        """Whether the daemon has a trainer of it that has not ended."""
+        """Return whether the daemon has a trainer of it that has not ended."""
         return self.view is not None and self.view.state not in (_FINISHED, _FAILED, _CANCELLED)
 
     @property
     def is_to_retry(self) -> bool:
-        """Whether it failed and is to be tried again."""
+        """Return whether it failed and is to be tried again."""
         return self.view is not None and self.stage is Stage.ACTIVE and self.view.state == _FAILED
 
     @property
     def is_unjudged_failure(self) -> bool:
-        """Whether its trainer failed, and no end was written."""
+        """Return whether its trainer failed, and no end was written."""
         return self.view is not None and self.stored.end is None and self.view.state == _FAILED
 
     @property
     def view_reason(self) -> str:
-        """What the daemon says of its newest trainer."""
+        """The daemon's reason for the state of its newest trainer."""
         return self.view.reason if self.view else ""
 
     def unwritten(self) -> dict[int, float]:

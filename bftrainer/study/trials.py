@@ -1,8 +1,8 @@
-"""The trials of a study: stored, as a rule sees them, and what it answers. Pure data.
+"""The trials of a study as stored and as a rule sees them, and its verdicts. Pure data.
 
 The study's loop (``study.loop``) and the simulator build ``Trial``s, ask a ``Rule``, and carry its
 ``Verdicts`` out. A rule keeps nothing between two calls: after a crash the same trials give the
-same verdicts. Values are always minimised; who maximises passes them negated.
+same verdicts. Values are always minimised; a study that maximises passes them negated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 
 class Stage(enum.StrEnum):
-    """Where a trial is in its life."""
+    """The stage of a trial."""
 
     ACTIVE = "active"  # trains, or waits for nodes
     WAITING = "waiting"  # has used up its budget and waits for the rule; has no nodes
@@ -24,7 +24,7 @@ class Stage(enum.StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether it never trains again."""
+        """Return whether it never trains again."""
         return self in (Stage.COMPLETE, Stage.STOPPED, Stage.FAILED)
 
 
@@ -66,7 +66,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
-    """What a rule wants done now."""
+    """The actions that a rule wants now."""
 
     grow: Mapping[int, int] = field(default_factory=dict)  # trial -> new budget
     stop: Mapping[int, str] = field(default_factory=dict)  # trial -> why, one sentence
@@ -106,7 +106,7 @@ Scalar = bool | int | float | str  # the value of a parameter
 
 
 class End(enum.StrEnum):
-    """How a trial has ended, in Optuna's words."""
+    """The end of a trial, in Optuna's words."""
 
     COMPLETE = "COMPLETE"
     PRUNED = "PRUNED"

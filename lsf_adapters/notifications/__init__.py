@@ -1,9 +1,9 @@
 """Notifications from LSF: records in ``lsb.events``, or files that an ``esub`` or ``epsub`` writes.
 
-``records`` parses lines of lsb.events, ``whole`` assembles them, ``watch`` notices them. They need
-no change of the site, and come after LSF accepted the job. ``esub`` is the second way, for sites
-where lsb.events cannot be read: a script (``script``) writes one small file per user. Without
-either the daemon only polls.
+``records`` assembles and parses lines of lsb.events, ``watch`` notices them. They need no change of
+the site, and come after LSF accepted the job. ``esub`` is the second way, for sites where
+lsb.events cannot be read: a script (``script``) writes one small file per user. Without either the
+daemon only polls.
 """
 
 from collections.abc import Mapping

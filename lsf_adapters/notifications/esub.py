@@ -1,12 +1,12 @@
-"""Watches the directory into which ``esub`` writes, one file per job.
+"""Watches the directory into which ``esub`` writes, one file per user.
 
-A user writes the file himself and may write anything: it counts as his own (``esub``), and a job
-that no poll shows is soon not believed (``bftrainer.batch.announcer``).
+For sites where lsb.events cannot be read. A user writes the file and may write anything: it counts
+for its owner alone, whatever it says, and only if it is new; a job that no poll shows is soon not
+believed (``bftrainer.batch.announcer``).
 
-The second way of being told, for sites where lsb.events cannot be read. Trust: a file counts for
-its owner alone, whatever it says, and only if it is new. The directory is shared by submission
-hosts, so it is looked at by a thread: its time tells whether a file was moved into it. What a user
-can do is to fill it; then others are announced late or not at all, and polls show their jobs.
+The directory is shared by submission hosts, so it is looked at by a thread: its time tells whether
+a file was moved into it. A user can fill it; then jobs of others are announced late or not at all,
+and polls show them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Parses records of lsb.events into announcements. Pure but for earlier records.
 
-Words are separated by blanks; texts are quoted, with quotes in them doubled. Texts are users':
-everything takes linear time, and nothing is kept that was not asked for.
+Words are separated by blanks; texts are quoted, with quotes in them doubled. Users write the texts:
+so reading takes linear time, and nothing is kept that was not asked for.
 
 A record ends at a line break outside quotes. mbatchd doubles a quote inside a text but writes line
 breaks as they are (volclava 2.2), and a user may submit from a directory whose name contains one:
-what follows it looks like a record of anybody. So records with line breaks in them are dropped.
+what follows it may look like any user's record. So records with line breaks in them are dropped.
 In names of files to copy (``bsub -f``) quotes are not doubled: one leaves its record open, and what
 follows is dropped, too. ``DROPPED`` says so, and the daemon polls instead.
 
@@ -198,7 +198,7 @@ _LATER = "its begin time is to come"
 
 @dataclass(slots=True, kw_only=True)
 class EarlierRecords:
-    """What records said of jobs that have not ended; bounded, the oldest are forgotten."""
+    """The contents of records of jobs that have not ended; bounded, the oldest are forgotten."""
 
     pilot_queue: str
     new: OrderedDict[int, float] = field(default_factory=OrderedDict)  # announced: time

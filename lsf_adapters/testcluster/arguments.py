@@ -31,7 +31,7 @@ class Arguments:
     words: list[str] = field(default_factory=list)
 
     def has(self, name: str) -> bool:
-        """Whether a flag or option was given."""
+        """Return whether a flag or option was given."""
         return name in self.flags or name in self.values
 
 

@@ -1,7 +1,7 @@
 """The commands of a stand-in cluster: each is a copy of this file in the cluster's bin.
 
-It says what it was called with to the server, prints the answer and exits with its status. If
-nobody answers it waits, says so and asks again, for ever, as LSF's commands do: a request that a
+It sends its arguments to the server, prints the answer and exits with its status. If no
+answer comes it waits, says so and asks again, for ever, as LSF's commands do: a request that a
 stopped server has not read yet is not taken back. Standard library only: it starts in 20 ms.
 """
 

@@ -348,7 +348,7 @@ def check_directory(directory: Path) -> None:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Whether ``up`` may empty the directory: it is new, empty or an earlier cluster's."""
+    """Return whether ``up`` may empty the directory: it is new, empty or an earlier cluster's."""
     if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
         return False
     if not directory.exists():

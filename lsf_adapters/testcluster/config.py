@@ -195,7 +195,7 @@ class LsfConfig:
 
     @property
     def is_ibm(self) -> bool:
-        """Whether IBM's LSF is imitated."""
+        """Return whether IBM's LSF is imitated."""
         return self.dialect == "ibm"
 
     @property
@@ -210,7 +210,7 @@ class LsfConfig:
 
     @property
     def socket(self) -> Path:
-        """Where the server listens."""
+        """The socket on which the server listens."""
         return self.directory / "run" / "mbatchd"
 
     @property

@@ -1,4 +1,4 @@
-"""bkill, bstop, bresume, brequeue and bmod: what users and administrators do to jobs."""
+"""bkill, bstop, bresume, brequeue and bmod: the commands that change submitted jobs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def check(condition: str, jobs: Iterable[Job], user: str) -> None:
 
 
 def is_satisfied(condition: str, jobs: Iterable[Job], user: str) -> bool:
-    """Whether a job with this condition may start; one whose jobs are forgotten may not."""
+    """Return whether a job with this condition may start; one whose jobs are forgotten may not."""
     try:
         return _Reader(condition, list(jobs), user).whole(is_checked=False)
     except RefusedError:

@@ -1,4 +1,4 @@
-"""The processes of the stand-in's jobs: what sbatchd and res do in LSF.
+"""The processes of the stand-in's jobs, in the place of LSF's sbatchd and res.
 
 A job is a session of its own, started by a small shell that writes its exit status to a file. So
 jobs go on, and their ends are not lost, while the server is dead.
@@ -140,7 +140,7 @@ class Runner:
         return True
 
     def has_ended(self, job: Job) -> bool:
-        """Whether the job's process is gone."""
+        """Return whether the job's process is gone."""
         if (self.folder(job) / "status").exists():
             return True
         return not job.wrapper_pid or start_ticks(job.wrapper_pid) != job.wrapper_ticks
@@ -184,7 +184,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process started, in the kernel's ticks; 0: it is gone or has ended."""
+    """Return when a process started, in the kernel's ticks; 0: it is gone or has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

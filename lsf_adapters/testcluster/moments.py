@@ -1,4 +1,4 @@
-"""How LSF writes times and durations."""
+"""Times and durations as LSF writes them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class RefusedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Options:
-    """What a command line asks for; mutable while it is read."""
+    """The options of a command line; mutable while it is read."""
 
     values: dict[str, str] = field(default_factory=dict)  # by letter; flags have ""
     command: str = ""
@@ -58,7 +58,7 @@ class Options:
     gpus: int = 0
 
     def has(self, letter: str) -> bool:
-        """Whether the option was given."""
+        """Return whether the option was given."""
         return letter in self.values
 
 

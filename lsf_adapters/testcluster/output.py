@@ -23,7 +23,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """What -o asks for."""
+    """The columns and the delimiter that -o asks for."""
 
     columns: tuple[Column, ...]
     delimiter: str = ""

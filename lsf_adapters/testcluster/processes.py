@@ -12,7 +12,7 @@ _ROUNDS = 20
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+    """Return whether the process runs; a zombie does not."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a command sends to the server, and what it gets back: plain data and its codec."""
+"""The request of a command to the server, and the answer: plain data and its codec."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _name(uid: int) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """What a command prints and its exit status."""
+    """The output of a command and its exit status."""
 
     status: int = 0
     out: str = ""

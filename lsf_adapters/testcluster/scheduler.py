@@ -1,4 +1,4 @@
-"""One pass of the stand-in's scheduler: who starts where, who reserves, who is preempted. Pure.
+"""One pass of the stand-in's scheduler: starts, reservations and preemptions of jobs. Pure.
 
 ``batch`` states the wishes of pending jobs and what the others hold, and carries out the plan.
 Jobs are taken by priority of their queue, then in order of submission. Free slots that a parallel
@@ -33,7 +33,7 @@ class HostNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a started job holds."""
+    """The slots that a started job holds."""
 
     key: str
     user: str
@@ -89,7 +89,7 @@ class Reservation:
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """What one pass decides."""
+    """The decisions of one pass."""
 
     starts: list[Start] = field(default_factory=list)
     reservations: dict[str, Reservation] = field(default_factory=dict)
@@ -332,7 +332,7 @@ class _Pass:
             self._kept_until[name] = min(self._kept_until[name], until)
 
     def _estimate(self, wish: Wish, usable: Sequence[str]) -> tuple[float | None, tuple[str, ...]]:
-        """When enough slots will be free if every job runs until its limit."""
+        """Return when and where enough slots will be free if every job runs until its limit."""
         free = {name: self._room(wish, name) for name in usable}
         for one in sorted(
             (one for one in self._held if one.ends_s is not None),

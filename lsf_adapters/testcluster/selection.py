@@ -1,4 +1,4 @@
-"""Which jobs a command means: by id, user, queue, name, host and state; and in which order."""
+"""The jobs that a command selects: by id, user, queue, name, host and state; and their order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of_spec(batch: Batch, spec: JobSpec) -> list[Job]:
 
 
 def matches(job: Job, arguments: Arguments, user: str) -> bool:
-    """Whether a job passes the filters of a command; without -u it must be the caller's."""
+    """Return whether a job passes the filters of a command; without -u it must be the caller's."""
     wanted = arguments.values
     whose = wanted.get("u", user)
     if whose not in ("all", job.user):
@@ -60,7 +60,7 @@ def _is_named(job: Job, pattern: str) -> bool:
 
 
 def has_state(job: Job, arguments: Arguments) -> bool:
-    """Whether a job is in a state that bjobs was asked for."""
+    """Return whether a job is in a state that bjobs was asked for."""
     flags = arguments.flags
     if "a" in flags:
         return True

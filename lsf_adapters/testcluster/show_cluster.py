@@ -1,4 +1,4 @@
-"""lsid and bparams: which LSF this is, and how it is set."""
+"""lsid and bparams: the release of LSF and its parameters."""
 
 from __future__ import annotations
 

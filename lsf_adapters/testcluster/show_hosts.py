@@ -1,4 +1,4 @@
-"""bhosts, bslots, lsload and lshosts: the hosts and what is free of them."""
+"""bhosts, bslots, lsload and lshosts: the hosts and their free slots."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LSHOSTS_FIELDS = {
 
 @dataclass(slots=True, kw_only=True)
 class Load:
-    """How many slots of a host are used how."""
+    """The slots of a host by use."""
 
     n_jobs: int = 0
     run: int = 0

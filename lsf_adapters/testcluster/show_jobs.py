@@ -1,4 +1,4 @@
-"""bjobs: which jobs, in which of its forms."""
+"""bjobs: the selected jobs, in one of its forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bqueues and busers: what is allowed where, and who has how much."""
+"""bqueues and busers: the settings of queues, and the slots of users."""
 
 from __future__ import annotations
 

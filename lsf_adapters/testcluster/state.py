@@ -1,4 +1,4 @@
-"""What the stand-in's server knows: jobs, hosts and queues, as plain data.
+"""The state of the stand-in's server: jobs, hosts and queues, as plain data.
 
 ``batch`` changes it, ``scheduler`` and the ``show_`` modules read it, ``store`` keeps the jobs in
 a file.
@@ -84,27 +84,27 @@ class Job:
 
     @property
     def key(self) -> str:
-        """How the job is told from all others: "7" or "7[2]"."""
+        """The unique key of the job: "7" or "7[2]"."""
         return f"{self.id}[{self.index}]" if self.index else str(self.id)
 
     @property
     def is_pending(self) -> bool:
-        """Whether it has not started."""
+        """Return whether it has not started."""
         return self.state in PENDING
 
     @property
     def holds_slots(self) -> bool:
-        """Whether it occupies slots of its hosts."""
+        """Return whether it occupies slots of its hosts."""
         return self.state in STARTED
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self.state in FINISHED
 
     @property
     def is_parallel(self) -> bool:
-        """Whether it has more than one slot."""
+        """Return whether it has more than one slot."""
         return max(self.max_slots, len(self.hosts)) > 1
 
     def to_values(self) -> dict[str, Any]:
@@ -134,13 +134,13 @@ class Host:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether its sbatchd obeys."""
+        """Return whether its sbatchd and lim are alive."""
         return self.sbatchd_dead_s is None and self.lim_dead_s is None
 
 
 @dataclass(slots=True, kw_only=True)
 class QueueState:
-    """What an administrator may switch at a queue."""
+    """The switches of a queue that an administrator may change."""
 
     is_open: bool = True
     is_active: bool = True

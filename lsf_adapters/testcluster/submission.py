@@ -1,4 +1,4 @@
-"""What bsub is answered: a job that is accepted, or LSF's own refusal.
+"""The answer to bsub: a job that is accepted, or LSF's own refusal.
 
 ``verbs`` calls ``accept`` with what the command sent; the sentences are the recorded ones.
 """

@@ -1,4 +1,4 @@
-"""Which function answers which command."""
+"""The table of commands and the functions that answer them."""
 
 from __future__ import annotations
 

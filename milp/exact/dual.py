@@ -1,4 +1,4 @@
-"""One pool, exactly: a price of a node says which sizes matter, and these are searched.
+"""One pool, exactly: a price per node rules out most sizes, and the others are searched.
 
 Takes one matrix of values by trainer and size, returns the best sizes and what one node
 more is worth; called by the solvers per pool. Everything here is one argument:
@@ -131,7 +131,7 @@ def find_price(allowed: FloatArray, capacity: int) -> float:
     columns, starts = np.arange(allowed.shape[1]), np.arange(0, allowed.size, allowed.shape[1])
 
     def take(price: float) -> tuple[float, int]:
-        """What all take at the price: its value, and how many nodes."""
+        """Return the value of what all trainers take at the price, and the number of nodes."""
         picks = (allowed - price * columns).argmax(axis=1)
         return float(allowed.take(picks + starts).sum()), int(picks.sum())
 

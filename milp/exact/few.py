@@ -95,7 +95,7 @@ def _listed(way: Way) -> Picks:
 def gap_nearby(
     losses: FloatArray, steps: IntArray, price: float, left: int, tolerance: float
 ) -> float:
-    """What answers near the picks lose: few trainers leave them, one by one.
+    """Return the loss of a good answer near the picks: few trainers leave them, one by one.
 
     ``steps`` lead from the picks to the sizes. Of the answer for ``left`` nodes and that for
     one more it is what loses more.
@@ -132,7 +132,7 @@ def gap_nearby(
 def _change(
     changes: Sequence[tuple[float, int, int]], price: float, missing: int, moved: set[int]
 ) -> float:
-    """What is lost in the end when the largest gain that fits is taken, a few times.
+    """Return the loss left when the largest gain that fits is taken, a few times.
 
     ``changes`` are gains, steps and rows, the largest gain first: what does not fit once
     never will, as ever fewer nodes are missing.

@@ -30,7 +30,7 @@ Members: TypeAlias = tuple[int, ...]  # trainers, ascending
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Row:
-    """What a trainer or a group may have, beyond ``base`` nodes that it has in any case."""
+    """The sizes of a trainer or a group beyond ``base`` nodes, which it has in any case."""
 
     base: int
     values: FloatArray  # [n]: with base + n nodes
@@ -77,7 +77,7 @@ def solve_nested(
 
 
 def is_nested(caps: Sequence[tuple[Members, int]]) -> bool:
-    """Whether of any two caps with a common trainer one lies within the other."""
+    """Return whether of any two caps with a common trainer one lies within the other."""
     sets = [frozenset(members) for members, _ in caps]
     return all(
         not one & other or one <= other or other <= one

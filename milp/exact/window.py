@@ -56,7 +56,7 @@ class _Program:
     highs: Sequence[int]
 
     def behind(self) -> _Row:
-        """What nodes that nobody takes lose."""
+        """Return the losses of nodes that no trainer takes."""
         near, low, high = self.near, self.lows[-1], self.highs[-1]
         if near.price > 0:
             high = min(high, int(near.gap / near.price) + 1)

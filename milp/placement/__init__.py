@@ -1,1 +1,1 @@
-"""From sizes to nodes: who keeps, gives up and receives which."""
+"""From sizes to nodes: which nodes each trainer keeps, gives up and receives."""

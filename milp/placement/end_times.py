@@ -1,4 +1,4 @@
-"""Who gets nodes of which end, so that leaves touch as few trainers as possible.
+"""The distribution of nodes by end time, so that leaves touch as few trainers as possible.
 
 Takes how many nodes each trainer still needs and how many nodes leave at which time,
 returns how many of each it gets; called by placement, before switches and pilots. A
@@ -25,7 +25,7 @@ NOISE = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leavers:
-    """What there is: nodes by the time they leave, and what a leave then weighs."""
+    """The nodes by the time at which they leave, with the weight of a leave at that time."""
 
     n_endless: int  # nodes without an end in sight
     ends_s: Sequence[float]  # distinct finite ends
@@ -35,7 +35,7 @@ class Leavers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """What a trainer still needs."""
+    """The nodes that a trainer still needs."""
 
     need: int
     feels_s: frozenset[float]  # ends of the nodes it has for sure
@@ -228,7 +228,7 @@ class _State:
 
 
 def _prices(state: _State) -> list[float]:
-    """What an endless node may be worth: 0, and what groups cost per node."""
+    """Return the prices to try for a node without an end: 0, and the costs of groups per node."""
     rates = sorted({w / max(n, 1) for w, n in zip(state.weights, state.slack, strict=True)})
     rates = [rate * (1 + NOISE) for rate in rates]
     step = max(len(rates) // MAX_PRICES, 1)

@@ -1,11 +1,11 @@
-"""From sizes to nodes: who keeps, gives up and receives which nodes.
+"""From sizes to nodes: the map of nodes to trainers.
 
 Takes a Problem and each trainer's size and class, returns the map node -> trainer;
 called by the solver and by simple policies. No migration: a trainer that grows keeps
 all its nodes, one that shrinks takes none. Otherwise the map costs as little as we
 find by ``milp.placement.refine``: settled nodes stay, nodes that leave together or soon
 touch few trainers, then few switches, then nodes with pilots, then the name. The parts are
-settled one after the other (``leaving``, ``topology``, pilots), small pools refined.
+settled one after the other (``end_times``, ``topology``, pilots), small pools refined.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Request:
 def _keeping(
     trainer: ProblemTrainer, has: list[ProblemNode], own: list[ProblemNode], count: int
 ) -> _Request:
-    """What a shrinking trainer keeps of one class.
+    """Return what a shrinking trainer keeps of one class.
 
     A node still starting is given up first: the others train, and a trainer left with
     starting nodes only would have to park.

@@ -1,14 +1,14 @@
 """Makes a placement cheaper by exchanging single nodes between trainers. Pure.
 
-Takes a Problem and a map node -> trainer, returns a PlacementCost; smaller is better.
-Placement minimises it, tests and benchmarks measure the distance to its optimum.
+``placement_cost`` takes a Problem and a map node -> trainer, returns a PlacementCost; smaller
+is better. Placement minimises it, tests and benchmarks measure the distance to its optimum.
 
-Takes movable nodes as columns of numbers and who has each now, changes that in place;
-called by placement for small pools, after the greedy steps. Each round makes the
-exchange that saves most of the whole rule, until none saves anything.
+``refine`` is called by ``place`` for small pools, after the greedy steps. It makes columns of
+numbers of the movable nodes and their trainers. Each round makes the exchange that saves most
+of the cost, until none saves anything.
 
-Takes sizes, returns the map at once. Called by ``place`` when all nodes of the pool share
-one end and one switch, as on a machine about which no more is known.
+``place_alike`` takes sizes and returns the map at once. It is called by ``place`` when all nodes
+of the pool share one end and one switch, as on a machine about which no more is known.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def refine(problem: Problem, pool: PoolView, assignment: Mapping[str, str]) -> d
 def _view(
     problem: Problem, pool: PoolView, assignment: Mapping[str, str]
 ) -> tuple[list[str], Movable]:
-    """Which nodes may change hands, as numbers."""
+    """Return the nodes that may change trainers, and the same as numbers."""
     by_name = {node.name: node for node in problem.nodes}
     index = {trainer.trainer_id: j for j, trainer in enumerate(pool.trainers)}
     nobody = len(index)
@@ -211,7 +211,7 @@ def _changes(nodes: Movable) -> FloatArray:
 
 
 def are_alike(problem: Problem) -> bool:
-    """Whether no node is better than another, but that it has a pilot."""
+    """Return whether no node is better than another, but that it has a pilot."""
     return len({(node.switch, node.expected_remaining_s) for node in problem.nodes}) <= 1
 
 
@@ -222,7 +222,7 @@ def place_alike(
     classes: Sequence[int],
     split: Sequence[Sequence[int]] | None,
 ) -> dict[str, str]:
-    """Who shrinks gives up what does not train yet first; then pilots, name and order count."""
+    """Return the map: nodes that do not train yet go first; then pilots, name and order count."""
     claims = {node.name for node in problem.nodes if not node.has_pilot}
     assignment: dict[str, str] = {}
     wants: list[list[tuple[str, int]]] = [[] for _ in pool.names]  # [k]: trainer, nodes

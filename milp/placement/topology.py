@@ -1,4 +1,4 @@
-"""From which switches each trainer takes its nodes: as few switches as possible.
+"""The switches from which each trainer takes its nodes: as few as possible.
 
 Takes how many nodes of which source each trainer gets (the ends are settled by then)
 and how many there are per source and switch, returns how many of each pair it gets;
@@ -132,7 +132,7 @@ Move = tuple[int, int, int, int]  # source, to switch, partner (-1: nobody), nod
 
 @dataclass(slots=True, kw_only=True)
 class _Exchange:
-    """Who takes what while switches are emptied."""
+    """The nodes that trainers take while switches are emptied."""
 
     takers: Sequence[Taker]
     left: list[list[int]]  # [source][switch]: nodes nobody takes

@@ -1,13 +1,13 @@
-"""A solver in another process, used without harm: asked, judged, bounded.
+"""Uses a solver in another process: requests, answers, and checks of every answer.
 
 ``write_request`` and ``read_answer`` are for the process that decides; ``answer_request``
-is all the work of the one that solves. Nothing in an answer is believed here: it is read
-for its form only, ``milp.reference.guard`` judges it.
+is all the work of the one that solves. ``read_answer`` checks the form of an answer only;
+``solve_limited`` checks its content and trusts nothing in it.
 
-A Problem and a runner come in; a legal Allocation goes out in any case, worth at least
-as much as the current map, with what went wrong beside it. The runner is handed in: it
-starts the solver as a child process with limits of time and memory, which may crash,
-hang, overrun or lie. Called by ``bftrainer.lab.solvers``.
+``solve_limited`` takes a Problem and a runner; it returns a legal Allocation in any case, worth
+at least as much as the current map, and what went wrong. The runner starts the solver as a
+child process with limits of time and memory, which may crash, hang, overrun or give a wrong
+answer. Called by ``bftrainer.lab.solvers``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FIELDS = ("status", "assignment", "objective", "bound", "message")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverAnswer:
-    """What a solver claims of the node-level model of a problem."""
+    """A solver's unchecked answer to the node-level model of a problem."""
 
     status: ModelStatus
     assignment: Mapping[str, str]
@@ -132,7 +132,7 @@ MEMORY_LIMIT_BYTES = 4 * 1024**3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerReport:
-    """What became of a solver's process."""
+    """The outcome of a solver's process."""
 
     stdout: str  # its answer, when ``failure`` is empty
     failure: str = ""  # how it ended if not well: a phrase that follows "the solver"
@@ -194,7 +194,7 @@ def solve_limited(
 
 
 class _Unusable(Exception):  # noqa: N818 - never leaves this module
-    """Why an answer is not used: a phrase that follows "the solver"."""
+    """The reason why an answer is not used: a phrase that follows "the solver"."""
 
     def __init__(self, reason: str, status: ModelStatus = ModelStatus.FAILED) -> None:
         super().__init__(reason)
@@ -231,7 +231,7 @@ def _judge(
 
 
 def _find_lie(problem: Problem, answer: SolverAnswer, kept: Allocation) -> str:
-    """What an answer states that is not so; empty when nothing is found."""
+    """Return a false statement of an answer; empty when none is found."""
     value = _value(problem, answer.assignment)
     claim = Allocation(
         assignment=answer.assignment,

@@ -1,11 +1,11 @@
 """The paper's node-level MILP (Liu et al., arXiv 2106.12091, eq. 1-16).
 
-A trainer comes in, its breakpoints and the rate it holds now go out. Written apart from
-``milp.tables``, which the exact solver reads, so that the two can be held together.
-
-A Problem comes in, a model as plain data goes out, and a map comes back from a solver's
+``build_node_model`` makes a model as plain data of a Problem, ``read_map`` a map of a solver's
 values. Section order: data, variables, constraints, objective, read back. Solved by
-``milp.reference.backends``; the exact solver is held against it and shares no code with it.
+``milp.reference.backends``; the exact solver is compared with it and shares no code with it.
+
+The breakpoints of a trainer's curve and its present rate are therefore computed here, apart from
+``milp.tables``, which the exact solver reads.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _points_to(curve: Curve, n_nodes: int) -> tuple[Point, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerColumns:
-    """Where the variables of one trainer stand in the model, with its constants."""
+    """The columns of one trainer's variables in the model, with its constants."""
 
     x: tuple[int, ...]  # [n] x_jn: it has node n
     u: tuple[int, ...]  # [n] u_jn: node n changes hands (x_jn xor c_jn)

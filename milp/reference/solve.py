@@ -1,13 +1,13 @@
 """The paper's node-level MILP solved to proven optimality: slow, faithful.
 
-A Problem comes in, the optimum and one optimal map go out. Called by tests and
+``solve_reference`` returns the optimum of a Problem and one optimal map. Called by tests and
 benchmarks; ties are broken as the solver likes.
 
-A Problem and sizes come in, numbers go out. For maps whose solver gives no such numbers;
-the exact solver gives its own.
+``marginals``, ``price_of_best_step`` and ``gap_below`` are for maps whose solver gives no such
+numbers; the exact solver gives its own.
 
-A Problem comes in, a map node -> trainer_id goes out that breaks no rule whatever has
-left the pool or changed in the policy (section 3.6 of the paper: "let x be c").
+``keep_map`` returns a map node -> trainer_id that breaks no rule, whatever has left the pool or
+changed in the policy (section 3.6 of the paper: "let x be c").
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from milp.worth import trainer_terms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceAnswer:
-    """What the solver found."""
+    """The optimum that the solver found."""
 
     objective: float  # eq. 16, recomputed from the map
     claimed: float  # the value the solver states
@@ -59,7 +59,7 @@ def solve_reference(problem: Problem, solver: str = "highs") -> ReferenceAnswer:
 
 
 def marginals(problem: Problem, sizes: Mapping[str, int]) -> dict[str, Marginal]:
-    """What one node more and one fewer would change for each trainer, others unchanged.
+    """Return the change by one node more and one fewer for each trainer, others unchanged.
 
     Nodes are taken to earn for t_fwd, as in eq. 16.
     """
@@ -82,7 +82,7 @@ def marginals(problem: Problem, sizes: Mapping[str, int]) -> dict[str, Marginal]
 
 
 def price_of_best_step(steps: Mapping[str, Marginal]) -> float:
-    """What one node more is worth when no other trainer changes.
+    """Return the worth of one node more when no other trainer changes.
 
     The value of one node more (lambda) is at least this, and more only when several
     trainers would have to change together.

@@ -1,8 +1,8 @@
 """Checks that only the owner and root can write where the hook's file is.
 
 Called before the scripts are written (``main``) and before lines are read (``watch``). With write
-access there, others could replace the file by a pipe, a link or a file of their own, and slurmctld
-would block, or write as SlurmUser into a file of their choice.
+access there, other users could replace the file by a pipe, a link or a file of their own, and
+slurmctld would block, or write as SlurmUser into a file of their choice.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Carries the lines of the hook's file from a controller's host to the daemon.
 
-Written by ``relay`` on a controller's host, read by ``relayed`` on the daemon's. Keys are shown to
-administrators in hexadecimal, which no shell, YAML or unit file takes for something else.
-
 ``bftrainer-slurm-hook --relay`` runs it on each controller's host, as a user who may read the file.
 It reads what Slurm's scripts append, so nothing here can delay a submission. Lines that cannot be
 sent at once are dropped and counted, never kept: the daemon polls meanwhile, and an old line would
 announce a job that it knows already.
+
+Messages (``RelayWord``) are read by ``relay_receiver`` on the daemon's host. Keys are shown to
+administrators in hexadecimal, which no shell, YAML or unit file takes for something else.
 """
 
 from __future__ import annotations

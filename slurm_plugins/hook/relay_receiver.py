@@ -1,12 +1,13 @@
-"""Receives from the relays of the controllers' hosts, and makes announcements of it.
+"""Receives lines from the relays of the controllers' hosts, and makes announcements of them.
 
-Two relays may follow one file, and each line of it comes twice; two equal lines of one relay are
-two jobs. A line that comes late announces a job that a poll has shown: it would look like another.
+Two relays may follow one file, and then each line of it comes twice; two equal lines of one relay
+are two jobs. A line that comes late announces a job that a poll has shown: it would look like
+another.
 
 ``Relays`` listens in a thread of its own, as long as the daemon runs; ``RelayedHook`` is the
 announcer while at least one relay is there. Only registered keys are let in
 (``bftrainer.fleet.wire``). While a registered relay is missing the daemon is told by the others but
-polls, too: the missing one may be that of the controller which is in charge. A relay without a file
+polls, too: the missing one may be that of the primary controller. A relay without a file
 waits for that of a backup controller, which is created when it takes over.
 """
 
@@ -68,7 +69,7 @@ class Repeats:
 
 
 class Lateness:
-    """How late the words of one relay are, whatever its clock and ours show."""
+    """The delay of the words of one relay, whatever its clock and ours show."""
 
     def __init__(self) -> None:
         self._now_s = self._before_s = math.inf  # smallest difference of the clocks, in two windows
@@ -161,7 +162,7 @@ class Relays:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all registered relays are there, and one at least has a file."""
+        """Return whether all registered relays are there, and one at least has a file."""
         with self._lock:
             there = {link.key for link in self._links.values() if link.is_there}
             return there == self._allowed and any(link.tells for link in self._links.values())
@@ -330,7 +331,7 @@ class RelayedHook:
 
     @property
     def hears_all(self) -> bool:
-        """Whether no registered relay is missing."""
+        """Return whether no registered relay is missing."""
         return self._relays.is_whole
 
     def fileno(self) -> int:

@@ -3,9 +3,8 @@
 Called by ``bftrainer-slurm-hook`` and the test cluster. Both run where nothing may block: the first
 inside slurmctld with its locks held, the second in a child of it. So each appends one line to a
 regular file, never to a pipe, and begins a new file when it is full, whether or not it is read.
-Source: slurm.conf(5) and the job_submit/lua page, release 22.05.
-
-Settings as of systemd.exec(5) and systemd.service(5), release 252.
+Sources: slurm.conf(5) and the job_submit/lua page, release 22.05; for the units systemd.exec(5) and
+systemd.service(5), release 252.
 """
 
 from __future__ import annotations

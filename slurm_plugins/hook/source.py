@@ -1,7 +1,7 @@
-"""Where a daemon hears of Slurm's jobs: the hook's file on its own host, or relays on others.
+"""The daemon's source of announcements: the hook's file on its own host, or relays on others.
 
-The adapter owns one and opens its announcer. What relays need lives as long as the daemon, because
-they connect while nobody reads.
+The adapter owns one and opens its announcer. The socket for relays lives as long as the daemon,
+because relays also connect while no announcer is open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENDPOINT = re.compile(r"tcp://(\*|\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelaySettings:
-    """Where which relays are heard."""
+    """The address on which relays are received, and the keys of both sides."""
 
     endpoint: str  # tcp://HOST:PORT
     allowed: frozenset[str]  # public keys
@@ -51,7 +51,7 @@ class HookSource:
 
     @property
     def is_given(self) -> bool:
-        """Whether there is one."""
+        """Return whether there is one."""
         return self._file is not None or self._settings is not None
 
     def why_unusable(self, owner_uid: Callable[[], int | None]) -> str:

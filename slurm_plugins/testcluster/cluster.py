@@ -358,7 +358,7 @@ def _path_of(program: str, config: ClusterConfig) -> str:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Whether ``up`` may empty the directory: it is new, empty or an earlier cluster's."""
+    """Return whether ``up`` may empty the directory: it is new, empty or an earlier cluster's."""
     if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
         return False
     if not directory.exists():

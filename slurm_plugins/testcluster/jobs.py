@@ -134,7 +134,7 @@ class JobRunner:
         raise refused("srun did not print a job id within 30 s.")
 
     def noted_s(self, job_id: str, word: Literal["START", "END"]) -> float | None:
-        """When the job itself noted its start or end; ``None`` while it has not."""
+        """Return when the job itself noted its start or end; ``None`` while it has not."""
         noted = self._noted(job_id, word)
         return None if noted is None else float(noted[0])
 

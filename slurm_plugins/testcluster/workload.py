@@ -122,7 +122,7 @@ class WorkloadRun:
             self._thread.join()
 
     def is_done(self) -> bool:
-        """Whether every job was submitted and has ended (or could not be submitted)."""
+        """Return whether every job was submitted and has ended (or could not be submitted)."""
         return all(record.ended_s is not None or record.error for record in self.records())
 
     def wait(self, timeout_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Makes the trainer that all trials of a study are made of.
+"""Makes the specification that the trainers of all trials of a study share.
 
 The document's ``submit`` section has the options of ``bftrainer submit``; #BFT lines of the script
 count, too, but not for what the study decides.

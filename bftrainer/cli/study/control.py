@@ -35,7 +35,7 @@ from bftrainer.study.outcome import FAILED, OVER, STOPPED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is wanted of a study, as ``--json`` prints it."""
+    """The user's wishes for a study, as ``--json`` prints them."""
 
     study: str  # its id
     directory: str

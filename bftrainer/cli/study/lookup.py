@@ -1,4 +1,4 @@
-"""Finds the study that a verb's argument STUDY names, and what is known of it."""
+"""Finds the study that a verb's argument STUDY names, and reads its state."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _known_path(name: str, socket_name: str | None) -> Path | None:
 
 
 def is_document(path: Path) -> bool:
-    """Whether a name is that of a YAML file which is there."""
+    """Return whether a name is that of an existing YAML file."""
     return path.suffix in YAML and os.path.isfile(path)  # noqa: PTH113 - likewise
 
 

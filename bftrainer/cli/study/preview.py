@@ -1,4 +1,4 @@
-"""What a study is about to do, for ``study run --dry-run``."""
+"""A preview of a study and its first trial, for ``study run --dry-run``."""
 
 from __future__ import annotations
 

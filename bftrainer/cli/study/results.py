@@ -1,7 +1,7 @@
 """``bftrainer study status``, ``best``, ``export`` and ``plot``: the results of a study.
 
-It has every option that the study's trainers have and that is not the default, except when they
-were to start.
+The ``bftrainer submit`` line of ``best`` has every option of the study's trainers that is not the
+default, except those on when they were to start.
 """
 
 from __future__ import annotations

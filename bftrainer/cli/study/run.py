@@ -1,6 +1,6 @@
 """``bftrainer study run STUDY SCRIPT``: begin a study, or go on with it, in the foreground.
 
-What ``--dry-run`` prints is the object that is written and carried out.
+``--dry-run`` prints the same object that is written and carried out.
 """
 
 from __future__ import annotations

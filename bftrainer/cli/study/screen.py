@@ -17,7 +17,7 @@ REFRESH_S = 1.0
 
 
 class Screen:
-    """Where the events of ``study run`` go."""
+    """The output of the events of ``study run``."""
 
     def __init__(self, study: StudyDirectory, *, is_err: bool) -> None:
         self._study, self._is_err = study, is_err

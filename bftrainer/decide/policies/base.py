@@ -1,4 +1,4 @@
-"""The interface of a policy: its traits, input and answer, and how it is found by name.
+"""The interface of a policy (traits, input, answer), and its loader by name.
 
 Loads, by the name in the administrator's policy file, the object that an installed package
 declares in the entry point group ``bftrainer.policies``. How to write one:
@@ -31,7 +31,7 @@ class NoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What callers must know about a policy; the defaults suit one that reads the problem."""
+    """Facts about a policy for its callers; the defaults suit one that reads the problem."""
 
     # A frozen dataclass. Its fields are the keys of ``policy_options``, with types and defaults;
     # ``__post_init__`` may raise ValueError for invalid values.
@@ -115,7 +115,7 @@ class AllocationPolicy(Protocol):
 
     @property
     def traits(self) -> Traits:
-        """What callers must know about it."""
+        """Facts about it for its callers."""
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Allocate the nodes.

@@ -1,10 +1,10 @@
-"""Several trainers climb by the scaling rule (``scaling``) and compete for the free nodes.
+"""Several trainers grow by the scaling rule (``scaling_rule``) and compete for the free nodes.
 
-Whoever runs keeps its nodes unless the rule takes them back; whoever waits starts with n_min, in
-order of submission. Then requests are met one by one, that of the smallest trainer or that which is
-worth most per node first. A trainer that was
-measured makes one move to a size not measured yet and waits there; one of which nothing is
-measured is sized by its curve. Used by ``throughput_scaling``, ``utility`` and ``utility_exact``.
+A running trainer keeps its nodes unless the rule takes them back; a waiting one starts with n_min,
+in order of submission. Then requests are met one by one, that of the smallest trainer or that which
+is worth most per node first. A trainer that was measured makes one move to a size not measured yet
+and waits there; one of which nothing is measured is sized by its curve. Used by
+``throughput_scaling``, ``utility`` and ``utility_exact``.
 """
 
 from __future__ import annotations

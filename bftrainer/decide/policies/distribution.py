@@ -1,10 +1,10 @@
 """Distributes nodes for the simple policies, trainer by trainer or node by node. Pure.
 
-Keeps what is free in each class and what each trainer was given, so that a policy only says who
-gets how many next: ``room`` is what the rules of the problem still allow. Used by ``queueing`` and
-``filling``.
+``Handing`` keeps what is free in each class and what each trainer was given, so that a policy only
+says which trainer gets how many next: ``room`` is what the rules of the problem still allow. Used
+by ``queue_order``, ``greedy_steps`` and single policies.
 
-Used by equal_share, fcfs_greedy and no_rescale.
+``share_out`` chooses a class for each trainer. Used by equal_share, fcfs_greedy and no_rescale.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Handing:
         return [free + own if accepts else 0 for free, own, accepts in pairs]
 
     def _keeps_all(self, j: int, left: Sequence[int]) -> bool:
-        """Whether it can keep all the nodes it has, which one that grows must."""
+        """Return whether it can keep all the nodes it has, which one that grows must."""
         held = self.pool.held[j]
         n_held = sum(min(n, some) for n, some in zip(held, left, strict=True))
         return n_held == len(self.pool.present[j])

@@ -1,4 +1,4 @@
-"""DL2: a network hands out the nodes, one after the other, until it says stop.
+"""DL2: a network gives out nodes one by one until its next action is to stop.
 
 DL2 (arXiv 1909.06040, section 4.1) tells models apart by a one-hot code, which says nothing of a
 model that was not trained with. Here the shape of a trainer's curve stands for it, and what a
@@ -7,10 +7,10 @@ rescale costs; times and gains are relative to the mean of the trainers seen.
 Source: Peng et al., "DL2" (arXiv 1909.06040), section 4. The paper starts from an empty cluster in
 every time slot. Here the first decision of a slot also tries to go on from the present sizes, and
 takes the better of the two by the work that is done until the forward-looking time, rescale costs
-taken off (as in eq. 16 of BFTrainer), so that nobody moves for nothing. Within a slot, in which our
-pool changes and the paper's does not, who was given nodes keeps as many, started or not, and what
-is free is handed out. The network is small and the same for every trainer (``learned.network``);
-docs/policies/dl2.md says how it is trained.
+taken off (as in eq. 16 of BFTrainer), so that no trainer moves for nothing. Within a slot, in which
+our pool changes and the paper's does not, a trainer that was given nodes keeps as many, started or
+not, and what is free is handed out. The network is small and the same for every trainer
+(``dl2_network``); docs/policies/dl2.md says how it is trained.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ Choose = Callable[[Array, Mask], int]  # rows and what fits -> an action; the la
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Which network decides, and how often."""
+    """The network that decides, and the length of a slot."""
 
     # Its content, so that the journal holds it; a policy file names the file (Traits.file_options).
     model: str = ""  # empty: the one that is shipped

@@ -112,7 +112,7 @@ WINDOW = "window"
 
 
 class ModelError(ValueError):
-    """What is not a network."""
+    """The file does not hold a network."""
 
 
 def to_bytes(network: Network) -> bytes:

@@ -9,7 +9,7 @@ from milp.problem import Problem
 
 
 class FifoPolicy:
-    """Rigid (``queueing``): n_max or nothing; who does not fit is passed over.
+    """Rigid (``queue_order``): n_max or nothing; a trainer that does not fit is passed over.
 
     fcfs-greedy is the same for elastic trainers.
     """

@@ -1,12 +1,11 @@
 """Gavel's max-min fairness: the smallest normalised throughput is made as large as possible.
 
-Source: Narayanan et al. (Gavel, OSDI'20), sections 3.1 and 4.1. Used by gavel_max_min.
-
-Source: Narayanan et al., "Heterogeneity-aware cluster scheduling policies" (OSDI'20), section 4.1.
-A trainer's throughput is divided by that of an equal share. The paper gives trainers of fixed size
-shares of time on each type of node (``time_shares``). Here the shares choose the class of trainers
-that have none, and the sizes inside a class are raised, always the lowest throughput first. A
-trainer is equally fast on all classes that it accepts, as everywhere in this project.
+Source: Narayanan et al., "Heterogeneity-aware cluster scheduling policies" (OSDI'20), sections 3.1
+and 4.1. A trainer's throughput is divided by that of an equal share. The paper gives trainers of
+fixed size shares of time on each type of node (``max_min_time_shares``). Here the shares choose the
+class of trainers that have none, and the sizes inside a class are raised, always the lowest
+throughput first. A trainer is equally fast on all classes that it accepts, as everywhere in this
+project.
 """
 
 from __future__ import annotations

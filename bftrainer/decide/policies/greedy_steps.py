@@ -1,4 +1,4 @@
-"""Policies that give everybody n_min and then hand out nodes in steps, the most urgent first.
+"""Policies that give each trainer n_min and then hand out nodes in steps, the most urgent first.
 
 Used by optimus, drf, themis, gavel_max_min and pollux, which differ in what is urgent. For a sum of
 concave gains this is the optimum; for a minimum of rising levels, where the lowest is the most
@@ -17,7 +17,7 @@ from bftrainer.model.decision import Term
 
 
 class Step(NamedTuple):
-    """What a trainer would take next."""
+    """The next step of a trainer."""
 
     urgency: float  # the largest first
     size: int  # that it would have then

@@ -1,9 +1,9 @@
-"""The greatest sum of scaling factors, with n_min for everybody who has entered.
+"""The greatest sum of scaling factors, with n_min for each trainer that has entered.
 
 Source: Saxena et al., "Effective elastic scaling of deep learning workloads" (arXiv 2006.13878),
 sections III-C (optimiser) and III-D (autoscaler). Batches are part of the curve, which has the
 throughput of the best batch at each size. Beyond the paper: n_min may be more than 1, nodes are
-lost, there are several classes of them, and between two rounds nobody shrinks.
+lost, there are several classes of them, and between two rounds no trainer shrinks.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _is_due(round_s: float | None, period_s: float, now_s: float) -> bool:
 
 
 def _stops(pool: PoolView) -> bool:
-    """Whether a trainer has nodes, but fewer than n_min."""
+    """Return whether a trainer has nodes, but fewer than n_min."""
     return any(
         len(names) and _home(pool, j)[1] < pool.trainers[j].n_min
         for j, names in enumerate(pool.present)

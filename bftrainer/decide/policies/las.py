@@ -1,9 +1,9 @@
-"""Least attained service: who has had the least comes first; no trainer's length need be known.
+"""Least attained service first; the length of a trainer need not be known.
 
 Source: Gu et al., "Tiresias" (NSDI'19), section 3.2: service is nodes times time. ``las`` orders
 by it. ``tiresias`` has two queues instead, so that trainers of about the same age do not displace
-each other all the time: who has had more than a threshold goes to the second queue; inside both
-the order is that of entry. Rigid (``queueing``), as published.
+each other all the time: a trainer that has had more than a threshold goes to the second queue;
+inside both the order is that of entry. Rigid (``queue_order``), as published.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHORTEST_SLEEP_S = 1.0  # until a threshold is reached, so that rounding cannot 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LasOptions:
-    """When the order is made."""
+    """The period at which the order is made."""
 
     period_s: float = 600.0  # so long who runs is not displaced
 
@@ -32,7 +32,7 @@ class LasOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiresiasOptions:
-    """Where the queues part."""
+    """The threshold between the queues."""
 
     threshold_node_s: float = 57_600.0  # 16 GPU-hours, as in AdaptDL's comparison (OSDI'21)
 

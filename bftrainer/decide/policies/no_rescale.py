@@ -67,7 +67,7 @@ class NoRescalePolicy:
 
 
 def _is_whole(shares: ClassShares, j: int) -> bool:
-    """Whether trainer j runs on all the nodes it started on, of one class that it accepts."""
+    """Return whether trainer j runs on all nodes it started on, of one class that it accepts."""
     trainer, present = shares.pool.trainers[j], shares.pool.present[j]
     return len(present) == len(trainer.current) == shares.pool.held[j][
         shares.classes[j]

@@ -2,7 +2,7 @@
 
 Source: Peng et al., "Optimus" (EuroSys'18). Each trainer gets n_min, in order of submission; then
 each further node goes to the one whose time left falls most by it, while any falls. The paper fits
-speed and loss online; here the curve is what is learnt (``profile``), and the samples left are
+speed and loss online; here the curve is what is learnt (``throughput``), and the samples left are
 those of the goal.
 """
 

@@ -1,12 +1,12 @@
-"""Pollux: the mean speed-up of all trainers, where the slow ones count most.
+"""Pollux: the greatest mean speed-up of the trainers, in which slow ones count most.
 
 Source: Qiao et al., "Pollux" (OSDI'21): maximised is the power mean, with p = -1, of the speed-ups,
 a trainer's goodput over that on its fair share. Goodput is throughput times statistical efficiency
-(``profile.goodput``). Curves are in goodput where a trainer's batch is decided by it; with the
-batch fixed efficiency is a factor that cancels. The paper searches with a genetic algorithm. With p
-= -1 the goal is the least sum of the inverses of the speed-ups; on concave curves it is reached by
-giving each node to whom it helps most. Not done: its penalty for rescales, because trainers rescale
-in place, and its avoidance of shared nodes.
+(``throughput.batch_curve``). Curves are in goodput where a trainer's batch is decided by it; with
+the batch fixed efficiency is a factor that cancels. The paper searches with a genetic algorithm.
+With p = -1 the goal is the least sum of the inverses of the speed-ups; on concave curves it is
+reached by giving each node to the trainer that it helps most. Not done: its penalty for rescales,
+because trainers rescale in place, and its avoidance of shared nodes.
 """
 
 from __future__ import annotations

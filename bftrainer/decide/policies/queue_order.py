@@ -1,8 +1,8 @@
 """Policies that order the trainers by a key and serve them one after the other.
 
-Used by fifo, srtf and attained. A rigid trainer *requests* n_max nodes, or all that it could have
-if it were alone where that is less, and runs on so many or on none. Who does not fit is passed
-over, so that no node waits for the first of the queue. At most p_jmax run.
+Used by fifo, srtf, las and tiresias. A rigid trainer *requests* n_max nodes, or all that it could
+have if it were alone where that is less, and runs on so many or on none. A trainer that does not
+fit is passed over, so that no node waits for the first of the queue. At most p_jmax run.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def by_key(handing: Handing, key: Callable[[int], Any]) -> list[int]:
 
 
 class Lease:
-    """Who runs is not displaced before a time; then the order is made anew.
+    """A time until which running trainers are not displaced; then the order is made anew.
 
     Without it, trainers whose keys change as they run take turns at every event. The state of the
     policy is the time.

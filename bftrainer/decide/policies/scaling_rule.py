@@ -1,4 +1,4 @@
-"""The scaling rule of Or et al.: from what sizes reached, the size that is next.
+"""The scaling rule of Or et al.: the next size of a trainer, from the throughput of known sizes.
 
 Source: Or, Zhang and Freedman, "Resource Elasticity in Distributed Deep Learning" (MLSys 2020),
 section 4. A job is measured at its size, then grows by ``step`` nodes while a condition holds
@@ -8,7 +8,7 @@ alone tell it, so a job that is settled moves again when a measurement or a boun
 
 Beyond the paper a condition may be undecided: a job measures on until the scaling efficiency is
 some standard errors away from the threshold. Used by the policies ``throughput-scaling`` and
-``utility`` and by ``papers.elasticity``. Pure.
+``utility`` and by ``lab.papers.elasticity``. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Points = tuple[tuple[float, float], ...]
 
 
 class Condition(Protocol):
-    """Whether the larger of two measured sizes is worth its nodes."""
+    """The condition under which the larger of two measured sizes is worth its nodes."""
 
     def holds(self, low: MeasuredSize, high: MeasuredSize) -> bool | None:
         """Return whether it is; None: measure on."""

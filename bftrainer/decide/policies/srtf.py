@@ -18,7 +18,7 @@ from milp.problem import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How trainers are served."""
+    """The options of the policy."""
 
     elastic: bool = False  # each takes what is left of n_min to n_max; false: n_max or nothing
 

@@ -1,10 +1,10 @@
-"""Tetris: trainers that fit well into what is free, and short ones, come first.
+"""Tetris: trainers that fit well into the free nodes, and short ones, come first.
 
 Source: Grandl et al., "Multi-resource packing for cluster schedulers" (SIGCOMM'14): the score is
 the alignment of demand and free resources, both as shares of the pool, less epsilon times the work
 left; epsilon is the mean alignment over the mean work left. Here a resource is a class of nodes,
-the demand is what a rigid trainer requests (``queueing``), its work left are the node-seconds it
-needs at that size. Unlike a task of the paper a trainer can be displaced.
+the demand is what a rigid trainer requests (``queue_order``), its work left are the node-seconds
+it needs at that size. Unlike a task of the paper a trainer can be displaced.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _choices(handing: Handing, j: int) -> list[int]:
 
 
 def _demand(handing: Handing, size: int, j: int, k: int) -> list[float]:
-    """What it would take of each class; who mixes classes takes of each in proportion."""
+    """Return its demand by class; a trainer that mixes classes takes of each in proportion."""
     counts, accepts = handing.counts, handing.pool.accepts[j]
     if not handing.pool.mixes[j]:
         return [float(size * (k == other)) for other in range(len(counts))]

@@ -31,7 +31,7 @@ from milp.problem import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How long a lease is."""
+    """The length of a lease."""
 
     lease_s: float = 1200.0  # so long nodes are not taken for who is worse off
 

@@ -1,8 +1,8 @@
-"""Or et al.'s autoscaling by throughput: a trainer grows while its new nodes earn their keep.
+"""Or et al.'s autoscaling by throughput: a trainer grows while new nodes add enough throughput.
 
 Source: Or, Zhang and Freedman, "Resource Elasticity in Distributed Deep Learning" (MLSys 2020),
-sections 4.1 and 4.2.1; the rule is ``scaling``, several trainers compete in ``climbing``. The
-paper's straggler replacement (section 5) is ``decide.slow_nodes``, under every policy.
+sections 4.1 and 4.2.1; the rule is ``scaling_rule``, several trainers compete in ``competition``.
+The paper's straggler replacement (section 5) is ``decide.slow_nodes``, under every policy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from milp.problem import Problem
 
 
 class Order(enum.StrEnum):
-    """Which trainer's request is met first."""
+    """The order in which requests are met."""
 
     SIZE = "size"  # the smallest trainer's
     EFFICIENCY = "efficiency"  # the one of the greatest s

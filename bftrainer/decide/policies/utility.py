@@ -22,7 +22,7 @@ LARGEST = 1e15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UtilityOptions:
-    """What completion is worth and a node costs; the rest is for trainers without a payoff."""
+    """The worth of completion, the price of a node, and options for trainers without a payoff."""
 
     # Seconds since submission, dollars: linear between, constant outside.
     utility: Points = ((0.0, 100.0), (86400.0, 0.0))

@@ -4,7 +4,7 @@ Climbing (``utility``) stops where the next step does not pay, so it misses what
 earn: where utility is flat at first, or falls in steps. Here U(T(n)) - C(n) is laid out for every
 size of each trainer by its curve, the pause of a rescale included, and the best sizes of all
 trainers are found by dynamic programming over the nodes: exactly, class by class (a trainer is
-given its class before, as ``sharing`` does). A trainer that is worth nothing at any size is parked.
+given its class before, by ``share_out``). A trainer that is worth nothing at any size is parked.
 
 Trainers without a payoff (``utility``) share what is left by the condition of the throughput.
 """

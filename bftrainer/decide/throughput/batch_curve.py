@@ -1,9 +1,6 @@
 """The throughput curve of a trainer that admits several batches, and their choice. Pure.
 
-Source: Saxena et al., "Effective elastic scaling of deep learning workloads" (arXiv 2006.13878),
-eq. 2. Pure.
-
-Source: Qiao et al., "Pollux" (OSDI'21), section 3: a sample of a batch m is worth
+Statistical efficiency (Qiao et al., "Pollux", OSDI'21, section 3): a sample of a batch m is worth
 (phi + m0) / (phi + m) of one of the batch m0; the noise scale phi is the variance of the gradient
 over its squared norm, in samples. Goodput is throughput times efficiency: throughput grows with
 the batch, efficiency falls; the larger the noise, the larger the best batch.
@@ -13,10 +10,10 @@ Model: a step over b samples on w workers takes
     t(b, w) = t_sample ceil(b/w) + t_pass passes + t_doubling log2(w) + t_sync (w - 1)/w
 
 with non-negative parts fitted to the throughputs measured per size and batch. The best batch of a
-size has the most samples per second (Saxena et al., arXiv 2006.13878, eq. 2). With the learning
-rate rule ``adascale`` samples count with their statistical efficiency (``goodput``). Until the
-noise scale is known it counts as 0: the least batch is the best. Called by ``curves`` for
-decisions and by ``actuate`` for workers.
+size has the most samples per second (Saxena et al., "Effective elastic scaling of deep learning
+workloads", arXiv 2006.13878, eq. 2). With the learning rate rule ``adascale`` samples count with
+their statistical efficiency (goodput). Until the noise scale is known it counts as 0: the least
+batch is the best. Called by ``curves`` for decisions and by ``fleet.trainers`` for workers.
 """
 
 from __future__ import annotations
@@ -90,7 +87,7 @@ class Measured(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What a batch is worth on some workers."""
+    """A model of the throughput of batches on a number of workers."""
 
     bounds: BatchRange
     parts: tuple[float, ...]  # seconds of the model's parts; of no known unit if not measured

@@ -1,12 +1,12 @@
-"""Throughput curves of trainers: measured with errors, plausible, and how well known. Pure.
+"""Throughput curves of trainers, with the errors of their measurements. Pure.
 
 The curve is fitted to measurements (``fit``); a user's own curve is used until measurements
-contradict it, then corrected. Called by ``decide.stating`` and ``decide.asking``.
+contradict it, then corrected. Called by ``decide.problem_input`` and ``decide.policy_answer``.
 
 An ``Observation`` follows one generation: committed samples over time, cut into intervals, without
 the first steps after a rescale. Each interval is one observation; ``add`` folds it into the
 statistics of its size, a window in which old ones fade (EWMA). Pure: the time comes in. Called by
-``actuate.costs`` and by the simulator.
+``fleet.trainers.costs``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def put_to_scale(problem: Problem, records: Iterable[TrainerRecord], *, is_bold:
 
 
 def is_known(record: TrainerRecord) -> bool:
-    """Whether the curve is in samples per second: measured, or the user's."""
+    """Return whether the curve is in samples per second: measured, or the user's."""
     return record.spec.curve is not None or bool(record.costs.samples_per_s_by_size)
 
 

@@ -3,7 +3,7 @@
 A trainer that is rescaled anyway may as well go to a size of poorly known throughput. Given the
 problem, its best allocation and the error of each trainer's curve, returns that allocation or
 one that is worth at most ``budget`` less (a share of the objective). Trainers that do not move are
-left alone. Deterministic and stateless. Called by ``decide.asking``.
+left alone. Deterministic and stateless. Called by ``decide.policy_answer``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Adding the same nodes again rarely brings more than the first time; noise sometimes suggests it, and
 a solver that believes it jumps between sizes. Measured values below the line between their
 neighbours by no more than their errors are raised to it; if one lies lower, the curve stays as it
-is. Called by ``fit``.
+is (``concave``).
 
 Model: one sample takes y(n) = t_compute/n + t_sync(n) seconds on n nodes, where t_sync is a
 sum of two non-negative parts: one that grows per step with each doubling (log2(n)/n), and one that

@@ -1,8 +1,8 @@
-"""Which throughputs of a user's curve or a worker's report are accepted.
+"""Bounds on the throughputs that a user's curve or a worker's report may state.
 
 Both are unverified input. The bounds are beyond any real value; within them what decisions compute
 stays finite, exact, and small enough not to drown the worth of other trainers. Used by
-``admission``, ``measure``, ``actuate.costs`` and ``curves``.
+``api.admission``, ``fleet.trainers.costs`` and ``curves``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LEAP = 10.0  # an observation counts for at most this many times the known throu
 
 
 def is_plausible(size: int, samples_per_s: float) -> bool:
-    """Whether a trainer of that size may be that fast."""
+    """Return whether a trainer of that size may be that fast."""
     return SLOWEST * size <= samples_per_s <= FASTEST  # false of NaN
 
 

@@ -5,7 +5,7 @@ Source: Or, Zhang and Freedman, "Resource Elasticity in Distributed Deep Learnin
 fraction of the median; below a threshold the worker is a straggler. Here the median is that of the
 *other* workers, so that two can be told apart, too, and a verdict is revoked only some way above
 the threshold. A report covers the last steps of a worker (their median), so one report counts as
-one step does there. Pure: called by ``actuate.speeds`` and by the simulator.
+one step does there. Pure: called by ``fleet.trainers.speeds`` and by a reproduction of the paper.
 
 A worker reports its own part of a step, in seconds, and its share of the batch. Shares differ by
 rounding, and part of a step costs the same however small the share is: a worker counts as slow only
@@ -60,7 +60,7 @@ class Field:
         return {n: s.told for n, s in self.standings.items() if s.is_slow}
 
     def is_uneven(self, threshold: float) -> bool:
-        """Whether some node may be slow, so the trainer's pace is not typical of its size."""
+        """Return whether some node may be slow: the trainer's pace is not typical of its size."""
         doubt = _doubt(threshold)
         return any(s.is_slow or s.fraction < doubt for s in self.standings.values())
 

@@ -1,4 +1,4 @@
-"""Plays a workload on AdaptDL's cluster: every minute the policy is asked who gets how many GPUs.
+"""Plays a workload on AdaptDL's cluster: every minute the policy gives each job a number of GPUs.
 
 The policy sees a problem whose nodes are the 64 GPUs; which GPUs of which nodes a job really gets
 is decided here, as in the artifact: a job whose number changes gets new ones, always of the
@@ -31,7 +31,7 @@ GPUS = tuple([ProblemNode(name=f"gpu{i:02}") for i in range(NODES * GPUS_PER_NOD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a policy is told beside jobs and GPUs."""
+    """The inputs of a policy beside jobs and GPUs."""
 
     options: Mapping[str, Any] = field(default_factory=dict)  # of the policy
     is_rigid: bool = False  # jobs run on what they requested or not at all
@@ -42,7 +42,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What came of a workload; each job says when it ended."""
+    """The result of a played workload; each job has its end time."""
 
     jobs: tuple[Job, ...]
     decisions: int

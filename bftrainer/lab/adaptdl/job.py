@@ -37,7 +37,7 @@ Placement = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """How long a step takes."""
+    """The duration of a step."""
 
     step_s: float
     sync_s: float  # part of it: the gradients' reduction
@@ -210,12 +210,12 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether it needs no GPUs any more."""
+        """Return whether the job has ended or was dropped: it needs no GPUs any more."""
         return self.ended_s is not None or bool(self.dropped)
 
     @property
     def restarts(self) -> int:
-        """How often it was given other GPUs after its first ones."""
+        """The number of times that the job was given other GPUs after its first ones."""
         return max(0, self._moves - 1)
 
     def move(self, nodes: tuple[int, ...]) -> None:

@@ -1,5 +1,6 @@
-"""Policies side by side: the same workloads with each of them, and what is certain of the result.
+"""Policies side by side: the same workloads with each of them, with confidence intervals.
 
-An ``arena`` plays a policy and a seed; ``plays`` plays all pairs in several processes; ``table``
-makes means with confidence intervals of them; ``page`` writes them as HTML.
+An arena of ``arenas`` plays one policy with one seed; ``arenas.play_all`` plays all pairs in
+several processes; ``table`` makes means with confidence intervals of them and writes them as
+JSON and HTML.
 """

@@ -29,7 +29,7 @@ from bftrainer.lab.workloads import Submission, TrainerWorkload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What came of one play; None: over nothing."""
+    """The figures of one play; None: there was nothing to average."""
 
     # Submission to end. Who has not ended by the end of the play counts until then, so that a
     # policy gains nothing by ending short trainers alone.
@@ -56,7 +56,7 @@ class Arena(Protocol):
 
     @property
     def about(self) -> str:
-        """What is played, one sentence."""
+        """A description of what is played, one sentence."""
 
     def play(self, policy: str, seed: int) -> Score:
         """Play a policy; the same seed gives all policies the same.

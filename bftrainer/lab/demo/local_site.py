@@ -1,11 +1,10 @@
 """The demonstration's site: a local batch system with a daemon, in a directory of its own.
 
-Used by the demonstration, tests and benchmarks.
+Used by the demonstration, ``bftrainer try``, tests and benchmarks. ``DemoSite`` is the interface
+of a site, implemented here (the embedded batch system) and in ``lsf_site`` (a stand-in of LSF).
 
-Implemented by ``local_site`` (the embedded batch system) and ``lsf_site`` (a stand-in of LSF).
-
-What ``demo`` and ``try`` share: the policy for such a site, one warm template for all nodes, and
-the directory, which is removed at the end and kept after a failure.
+``demo`` and ``try`` share the policy for such a site, one warm template for all nodes, and the
+directory, which is removed at the end and kept after a failure.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class LocalSite:
         return TemplateRun(self.server.template_path, argv, environment, log)
 
     def delays_s(self) -> tuple[float, ...]:
-        """How much later each ordinary job started than it would have without bftrainer."""
+        """Return how much later each ordinary job started than it would have without bftrainer."""
         client = self.server.client
         found = delays_s(
             client.history(),

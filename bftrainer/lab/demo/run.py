@@ -1,7 +1,7 @@
 """Runs the demonstration.
 
 Returns a ``Summary`` and writes summary.json and timeline.png to the output directory. All
-processes that it starts are ended in any case. Called by ``cli demo``.
+processes that it starts are ended in any case. Called by ``cli.demo``.
 """
 
 from __future__ import annotations

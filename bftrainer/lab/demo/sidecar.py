@@ -94,7 +94,7 @@ class DaemonProcess:
         )
 
     def is_running(self) -> bool:
-        """Whether its process lives."""
+        """Return whether the daemon's process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property

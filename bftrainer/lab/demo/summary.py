@@ -1,4 +1,4 @@
-"""Sums a run up: facts of the journal, figures, a page of text. Pure.
+"""The summary of a demonstration: facts from the journal, figures, a page of text. Pure.
 
 ``docs/reference/cli.md`` defines the figures.
 """
@@ -107,7 +107,7 @@ What to do next
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSeconds:
-    """Where the nodes' time went, node-seconds."""
+    """The use of the nodes' time, in node-seconds."""
 
     ordinary: float
     offered: float  # harvested + starting + pausing + held + unused

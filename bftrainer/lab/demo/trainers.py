@@ -1,6 +1,6 @@
 """The three trainers of the demonstration, with bftrainer and without.
 
-Each runs as ``python`` would run it; a site knows how. They end with the site at the latest.
+Each runs as ``python`` would run it; a site starts them. They end with the site at the latest.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class PlainRun(Protocol):
 
 
 class PlainRuns(Protocol):
-    """What runs scripts."""
+    """A function that starts scripts without bftrainer."""
 
     def __call__(
         self, argv: Sequence[str], environment: Mapping[str, str], log: Path, /

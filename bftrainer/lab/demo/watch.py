@@ -33,7 +33,7 @@ class Use(enum.StrEnum):
 
     @property
     def is_offered(self) -> bool:
-        """Whether the node is idle as far as ordinary jobs go."""
+        """Return whether no ordinary job has the node and it is not away."""
         return self not in (Use.ORDINARY, Use.AWAY)
 
 
@@ -49,12 +49,12 @@ class Span:
 
     @property
     def length_s(self) -> float:
-        """How long it lasted."""
+        """The length of the span."""
         return self.end_s - self.start_s
 
 
 class Timeline:
-    """What every node did, from the first sample to the last; each holds until the next."""
+    """The use of every node from the first sample to the last; each sample holds until the next."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[Span]] = {}
@@ -115,7 +115,7 @@ def node_seconds(of: Sequence[Span], *uses: Use) -> float:
 
 
 class Watch:
-    """What is known at an instant, after ``look``."""
+    """The state of cluster and daemon as of the last ``look``."""
 
     def __init__(self, site: DemoSite) -> None:
         self._site = site
@@ -135,7 +135,7 @@ class Watch:
 
     @property
     def is_over(self) -> bool:
-        """Whether every trainer has ended."""
+        """Return whether every trainer has ended."""
         states = [view.record.state for view in self.status.trainers]
         return bool(states) and all(state.is_final for state in states)
 

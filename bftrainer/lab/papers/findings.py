@@ -1,4 +1,6 @@
-"""What a result consists of: lines beside the published values, tables and charts.
+"""The findings of a result: lines beside the published values, tables and charts.
+
+The published values are in the paper's ``expected.json``:
 
     {"citation": "...",
      "results": {RESULT: {LINE: {"what": ..., "unit": ..., "source": ..., "value" or "says": ...,
@@ -37,7 +39,7 @@ class Line:
 
     @property
     def deviates_in_points(self) -> bool:
-        """Whether the deviation is a difference of percentages."""
+        """Return whether the deviation is a difference of percentages."""
         return self.unit == "%" and not self.is_relative
 
     @property
@@ -83,7 +85,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduced:
-    """What was computed for one result."""
+    """The lines, charts and tables computed for one result."""
 
     lines: tuple[Line, ...]
     charts: tuple[Chart, ...] = ()

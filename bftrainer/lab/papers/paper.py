@@ -25,18 +25,18 @@ Records = Mapping[Any, Any]  # replay -> what it left
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How much is replayed; papers add their sweeps and spans."""
+    """The amount that is replayed; papers add their sweeps and spans."""
 
     name: str
     shortened: str = ""  # what is left out; empty: nothing
 
 
 class Scenario(Protocol):
-    """What is replayed: a workload, and a machine where the paper has one. Pickled."""
+    """The scenario of a replay: a workload, and a machine where the paper has one. Pickled."""
 
     @property
     def is_papers(self) -> bool:
-        """Whether the paper's values can be expected."""
+        """Return whether the paper's values can be expected."""
 
     def remarks(self) -> list[str]:
         """Return what a reader must know before any value."""

@@ -4,7 +4,7 @@
 
 A share of the trace's nodes, drawn once by the seed, reaches only a fraction of the usual
 throughput. A trainer is as fast as its slowest node; a slow node is detected after its trainer
-has trained with other nodes for a while. Called by ``physical`` and ``session``.
+has trained with other nodes for a while. Used by ``physical`` and ``session``.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def chosen_costs(path: Path | None, given: Sequence[str]) -> PhysicalCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """Which nodes are slow, as the user chooses."""
+    """The share of slow nodes and their speed, as the user chooses them."""
 
     share: float  # of the nodes, 0 to 1
     fraction: float  # of the usual throughput, in (0, 1)
@@ -197,7 +197,7 @@ class SlowNodes:
     _since_s: dict[tuple[str, str], float] = field(default_factory=dict)  # (trainer, node)
 
     def pace(self, nodes: Iterable[str]) -> float:
-        """What trainers on these nodes reach of their usual throughput."""
+        """Return the fraction of its usual throughput that a trainer on these nodes reaches."""
         return min([self.fractions.get(node, 1.0) for node in nodes], default=1.0)
 
     def look(self, training: Mapping[str, str], now_s: float) -> None:
@@ -223,12 +223,12 @@ class SlowNodes:
         }
 
     def next_found_s(self, now_s: float) -> float:
-        """When the next one is found."""
+        """Return the time at which the next slow node is found."""
         times = [since_s + self.found_after_s(node) for (_, node), since_s in self._since_s.items()]
         return min([at_s for at_s in times if at_s > now_s], default=math.inf)
 
     def found_after_s(self, node: str) -> float:
-        """How long the moving average needs to fall below the threshold."""
+        """Return how long the moving average needs to fall below the threshold."""
         fraction = self.fractions[node]
         if fraction >= self.threshold:
             return math.inf

@@ -30,7 +30,7 @@ class Again:
 
     @property
     def is_equal(self) -> bool:
-        """Whether it is the same plan."""
+        """Return whether it is the same plan."""
         return self.sha256 == self.recorded_sha256
 
 

@@ -1,4 +1,4 @@
-"""The figures of merit of a replay: the paper's and a few of ours.
+"""The figures of merit of a replay: the paper's, and some of our own.
 
 Source: BFTrainer paper, section 4.1: resource integral (eq. 17), N_eq (eq. 18), A_e (samples
 processed on the fragments), A_s (samples that N_eq static nodes, shared equally by P_jmax

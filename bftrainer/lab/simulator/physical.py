@@ -49,7 +49,7 @@ class _Member:
     checkpoint_at_s: float = math.inf
 
     def ends_at_s(self, now_s: float) -> float:
-        """When it will be complete or report, if nothing changes."""
+        """Return the time at which it will be complete or report, if nothing changes."""
         rate = self.trainer.rate
         if rate <= 0.0:
             return math.inf
@@ -88,7 +88,7 @@ class PhysicalModel:
 
     @property
     def next_event_s(self) -> float:
-        """When something happens of itself next."""
+        """The time of the model's own next event."""
         times = [p.end_s if p.is_held else min(p.held_at_s, p.end_s) for p in self._pilots.values()]
         for member in self._members.values():
             # Warm joiners that still wait (for n_min) are admitted by events of others.
@@ -106,7 +106,7 @@ class PhysicalModel:
         )
 
     def detection_s(self) -> float:
-        """How long the daemon takes to see a change."""
+        """Return how long the daemon takes to see a change."""
         return self.costs.detection.draw_s(self._chance)
 
     def pilots(self) -> tuple[PilotView, ...]:

@@ -1,8 +1,7 @@
 """Discrete-event replay of a trace with the daemon's own decisions.
 
 Only the two ends are simulated: the pool (by a trace) and the trainers (by a cost model, such as
-``paper`` or ``physical``). Everything between is the daemon's code: ``events``, ``decide``,
-``milp``.
+``paper`` or ``physical``). Everything between is the daemon's code: ``decide`` and ``milp``.
 """
 
 from __future__ import annotations
@@ -29,27 +28,27 @@ SWAP_POLLS = 4  # the worker leaves, its pilot leaves, the node is idle, and aga
 
 
 class TrainerModel(Protocol):
-    """How trainers progress and what changes cost them."""
+    """The progress of trainers and the cost of changes."""
 
     tally: Tally
 
     @property
     def claims_nodes(self) -> bool:
-        """Whether a node has to be claimed before it can train."""
+        """Return whether a node has to be claimed before it can train."""
 
     @property
     def sees_arrivals(self) -> bool:
-        """Whether a trainer that arrives or completes is an event of its own."""
+        """Return whether a trainer that arrives or completes is an event of its own."""
 
     @property
     def next_event_s(self) -> float:
-        """When something happens of itself next."""
+        """The time of the model's own next event."""
 
     def known_costs(self, submission: Submission) -> MeasuredCosts:
-        """What decisions are told that a trainer's rescales cost."""
+        """Return the costs of a trainer's rescales, as decisions see them."""
 
     def detection_s(self) -> float:
-        """How long it takes until a change of the pool is seen."""
+        """Return how long it takes until a change of the pool is seen."""
 
     def begin(self, now_s: float) -> None:
         """Start the clock."""
@@ -87,7 +86,7 @@ class TrainerModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a replay leaves."""
+    """The result of a replay."""
 
     trace: Fragments
     settings: Settings
@@ -183,14 +182,14 @@ class Replay:
         self._now_s = now_s
 
     def _next_arrival_s(self) -> float:
-        """When a trainer arrives that may run at once."""
+        """Return the time at which the next trainer arrives that may run at once."""
         is_room = len(self._running) < self._most
         if not (is_room and self._coming and self._books.sees_arrivals):
             return math.inf
         return max(self._now_s, self._coming[0].record.submitted_s)
 
     def _patience_ends_s(self) -> float:
-        """When a pilot that no trainer wants is to be released."""
+        """Return the time at which the next pilot that no trainer wants is to be released."""
         unused = self._memory.unused_since
         if not unused:
             return math.inf

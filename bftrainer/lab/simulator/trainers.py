@@ -109,7 +109,7 @@ def rates_of(curve: Curve, n_max: int) -> list[float]:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What a replay adds up."""
+    """The sums of a replay."""
 
     node_s_offered: float = 0.0  # resource integral, eq. 17 of the BFTrainer paper
     node_s_held: float = 0.0  # with a pilot of ours on it

@@ -11,7 +11,7 @@ from bftrainer.model.node_request import gpus_of_type
 
 
 class World:
-    """Which nodes are idle now, and on which of them our pilots are."""
+    """The nodes that are idle now, and our pilots on them."""
 
     def __init__(self, names: Sequence[str], node_types: Sequence[str] | None = None) -> None:
         self._free = {n: Node(name=n, state=NodeState.IDLE) for n in names}
@@ -43,7 +43,7 @@ class World:
 
     @property
     def n_idle(self) -> int:
-        """How many nodes are idle or ours, seen or not."""
+        """The number of nodes that are idle or ours, seen or not."""
         return len(self._idle) + len(self._unseen)
 
     def snapshot(self, now_s: float, held: Collection[str]) -> Snapshot:

@@ -71,7 +71,7 @@ Arm = Literal["without", "bftrainer", "preemptable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What all arms share."""
+    """The settings that all arms share."""
 
     slurm: SlurmSettings
     jobs: tuple[JobSpec, ...]
@@ -102,7 +102,7 @@ class Harvest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of one arm."""
+    """The result of one arm."""
 
     wait_s: float  # mean of the jobs submitted after the warm-up; censored at the end
     refused: int  # immediate jobs

@@ -38,7 +38,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """How reports call it."""
+        """The name of the cell in reports."""
         kind = ", log" if self.log else ""
         return f"{self.n_nodes} nodes, {self.bf_interval_s:g}/{self.bf_duration_s:g} s{kind}"
 

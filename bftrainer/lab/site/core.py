@@ -1,9 +1,10 @@
-"""The only module here that knows bftrainer: looks for its decision, and orders out of it.
+"""Runs bftrainer's decision on the simulated machine: snapshots in, orders to pilots out.
 
-A ``Machine`` goes in as the snapshot the Slurm adapter would have made of it, what the hook
-announces goes through the daemon's own ``UnseenAnnouncements``, the times of polls through its
-own ``PollRateLimiter``. Imported by processes that have put the checkout to judge first on
-their path; a field that this checkout does not know is left out.
+The only module here that uses bftrainer's own code. A ``Machine`` goes in as the snapshot the Slurm
+adapter would have made of it, what the hook announces goes through the daemon's own
+``UnseenAnnouncements``, the times of polls through its own ``PollRateLimiter``. Imported by
+processes that have put the checkout to judge first on their path; a field that this checkout does
+not know is left out.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Pilot:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What a decision wants done."""
+    """The orders of a decision."""
 
     releases: tuple[str, ...]  # pilots
     claims: tuple[tuple[int, tuple[float, ...]], ...]  # node, limits

@@ -98,12 +98,12 @@ class Job:
 
     @property
     def is_eligible(self) -> bool:
-        """Whether Slurm would start it if there was room."""
+        """Return whether Slurm would start it if there was room."""
         return not self.spec.held_by
 
     @property
     def ends_by_s(self) -> float:
-        """When its limit strikes, of one that runs."""
+        """The time at which a running job reaches its time limit."""
         return math.inf if self.start_s is None else self.start_s + self.spec.limit_s
 
 

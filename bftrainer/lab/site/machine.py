@@ -1,6 +1,6 @@
 """The state of a simulated Slurm machine and its clock: events in order of time.
 
-The two schedulers (``main_scheduler``, ``backfill``) start jobs on it; who lives beside them is a
+The two schedulers (``scheduler``) start ordinary jobs on it; the owner of preemptable jobs is a
 ``Neighbour``. One ordinary partition and, below it, one whose jobs are cancelled for it
 (PreemptMode=CANCEL, by tier). All times are seconds since the begin of the run.
 """
@@ -21,7 +21,7 @@ from bftrainer.lab.site.timeline import Timeline
 
 
 class Neighbour(Protocol):
-    """Who has preemptable jobs on the machine, and is told what Slurm tells."""
+    """The owner of preemptable jobs on the machine; it is told of jobs as Slurm would tell it."""
 
     def submitted(self, job: Job) -> None:
         """A user submits an ordinary job."""
@@ -71,7 +71,7 @@ class Maintenance:
 
 
 class Scheduler(Protocol):
-    """What the machine asks of the main scheduler."""
+    """The main scheduler, as the machine calls it."""
 
     def wants_pass(self, *, is_end: bool) -> None:
         """Something was submitted or has ended."""

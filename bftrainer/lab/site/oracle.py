@@ -1,9 +1,9 @@
-"""What somebody would have held who knows all starts and ends of ordinary jobs. Pure.
+"""The node time that pilots could have held if all starts and ends of jobs were known. Pure.
 
 Bound by Slurm only, and by the reserve: while a job of the queue is blocked, a pilot starts at
 the end of the first backfill cycle that began after its node fell idle, if a minute of it fits
-what that cycle planned on the node; otherwise a tick of the main scheduler after. It is gone in
-the moment in which the node's next job starts, and never asked for in vain.
+what that cycle planned on the node; if no job is blocked, one tick of the main scheduler later.
+It is gone in the moment in which the node's next job starts, and never asked for in vain.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _between(busy: Sequence[Span], window: Span) -> Iterator[Span]:
 
 
 class Oracle:
-    """When pilots could start on a machine."""
+    """The times at which pilots could start on a machine."""
 
     def __init__(self, openings: Sequence[Opening], waits: Sequence[tuple[float, bool]]) -> None:
         """Take what the schedulers noted.

@@ -1,4 +1,4 @@
-"""Ordinary preemptable jobs in place of pilots: what a site without bftrainer could run there."""
+"""Ordinary preemptable jobs in place of pilots, as a site without bftrainer could run them."""
 
 from __future__ import annotations
 

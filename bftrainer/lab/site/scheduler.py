@@ -1,15 +1,15 @@
 """The main scheduler and backfill of the simulated site.
 
-A cycle takes the queue as it finds it when it begins, works through it in slices (it yields its
-locks every two seconds, and others start and end jobs meanwhile), plans each job at its earliest
-start, and comes to preemptable jobs last. One that has to preempt for a job cancels who is in
-the way, and starts it in the next cycle at the earliest (measured). The next cycle begins
-``bf_interval`` after the end of this one.
+A cycle of backfill takes the queue as it is when it begins, works through it in slices (it yields
+its locks every two seconds, and others start and end jobs meanwhile), plans each job at its
+earliest start, and comes to preemptable jobs last. A cycle that has to preempt for a job cancels
+the jobs in the way, and starts it in the next cycle at the earliest (measured). The next cycle
+begins ``bf_interval`` after the end of this one.
 
-At the tick after ``batch_sched_delay`` for what was submitted, at an end if the last pass is
-``sched_min_interval`` ago (else an agent looks every second whether it is), and every
-``sched_interval`` over the whole queue. The first job that cannot start closes the partition's
-nodes to all behind it, in whichever partition.
+The main scheduler makes a pass at the tick after ``batch_sched_delay`` for what was submitted, at
+an end if the last pass is ``sched_min_interval`` ago (else an agent looks every second whether it
+is), and every ``sched_interval`` over the whole queue. The first job that cannot start closes the
+partition's nodes to all behind it, in whichever partition.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """When a cycle comes to preemptable jobs, and what is planned then."""
+    """The moment at which a cycle comes to preemptable jobs, and the plan at that moment."""
 
     began_s: float
     at_s: float

@@ -1,4 +1,4 @@
-"""bftrainer beside a machine: when it looks, hears, decides, and what becomes of its orders.
+"""bftrainer beside a simulated machine: its polls, announcements, decisions and orders in time.
 
 The times are the daemon's own on a real cluster (``bench_claim.py``): a line of the
 hook is read within 0.02 s, a look takes 0.1 s, an agent that is told to leave is gone 0.05 s
@@ -33,7 +33,7 @@ APART_S = 1.0  # of two estimates of the same cycle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What a look showed of ordinary jobs."""
+    """The ordinary jobs as a look showed them."""
 
     at_s: float
     busy: NodeSet
@@ -283,7 +283,7 @@ class Sidecar:
             self._machine.at(at_s, partial(self._submit, name))
 
     def _order_s(self) -> float:
-        """When the next order will have been given."""
+        """Return the time at which the next order will have been given."""
         now_s = self._machine.now_s
         self.core.pace.ordered(now_s, 1)
         self._orders_done_s = max(self._orders_done_s, now_s) + ORDER_S

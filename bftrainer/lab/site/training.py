@@ -1,4 +1,4 @@
-"""Trainers of a workload beside a machine: what a policy makes of what ordinary jobs leave.
+"""Trainers of a workload on the nodes that ordinary jobs of a simulated machine leave idle.
 
 The daemon's decisions and pilots are those of ``sidecar``. Trainers progress by the paper's books:
 on nodes whose agent is connected and whose worker has started, less what rescales and losses cost.
@@ -86,7 +86,7 @@ class TrainingCore(Core):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What came of a run; times since the epoch."""
+    """The result of a run; times since the epoch."""
 
     trainers: tuple[SimTrainer, ...]
     begin_s: float

@@ -5,8 +5,8 @@ equally long. Run times are lognormal, limits a multiple of them, some jobs fail
 priorities are those of the users' shares. There are as many as make the load that was asked
 for, and at the begin some more, which fill the machine.
 
-Fields: 1 number, 2 submit, 4 run time, 5 processors, 8 processors asked for, 9 time asked for,
-12 user. Sizes shrink in proportion; times stay, but that submissions are drawn together or
+Fields of SWF: 1 number, 2 submit, 4 run time, 5 processors, 8 processors asked for, 9 time asked
+for, 12 user. Sizes shrink in proportion; times stay, but that submissions are drawn together or
 apart until the machine is asked for as much as wanted.
 """
 
@@ -30,7 +30,7 @@ FIRST_LOAD = 1.0  # of the nodes, at the begin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What to draw."""
+    """The parameters of a drawn workload."""
 
     n_nodes: int
     span_s: float  # of submissions

@@ -1,6 +1,6 @@
 """Trains the network of the policy dl2, beside the daemon (``bftrainer policy train``).
 
-``journal`` or ``drawn`` make episodes; ``lessons`` are a teacher's decisions as single steps;
-``rollouts`` let the network learn from what its own decisions lead to; ``course`` is the whole way,
-with the judgement whether a new network may replace what there is.
+``episodes`` draws episodes and plays them; ``lessons`` reads episodes and a teacher's decisions, as
+single steps, from a journal; ``learner`` updates the network; ``course`` goes from the source to
+the trained network, with its rollouts and the judgement whether it may replace the old one.
 """

@@ -1,4 +1,4 @@
-"""The whole way to a network: source, warm-up, rollouts, and whether it may replace the old one.
+"""Trains a network from start to end: source, warm-up, rollouts, comparison with the old network.
 
 All rollouts of an episode see the same pool and the same arrivals, so that their mean return at a
 time explains what those caused. The return is minus the trainers in the system from then on,
@@ -98,7 +98,7 @@ EVERY = 10  # iterations between validations
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Episodes:
-    """What a network learns from, is chosen by, and is judged by."""
+    """The episodes for learning, for choosing and for judging a network."""
 
     learning: Sequence[Episode]
     validation: Sequence[Episode]
@@ -125,7 +125,7 @@ class Taught:
 
     @property
     def is_better(self) -> bool:
-        """Whether it beats all."""
+        """Return whether it beats all."""
         return all(ratio < 1.0 for ratio in self.against.values())
 
 

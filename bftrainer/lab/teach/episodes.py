@@ -22,7 +22,7 @@ from bftrainer.model.decision import DecisionInput, Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Episode:
-    """What is played."""
+    """A stretch of a pool's history with submissions to play on it."""
 
     trace: Fragments
     submissions: tuple[Submission, ...]
@@ -32,7 +32,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Played:
-    """When trainers were in the system."""
+    """The times at which trainers entered and left the system."""
 
     begin_s: float
     end_s: float

@@ -96,7 +96,7 @@ class _Asked:
 
 @dataclass(slots=True, kw_only=True)
 class FromJournal:
-    """What a journal teaches."""
+    """The steps and episodes read from a journal."""
 
     steps: list[Step] = field(default_factory=list)
     teachers: Counter[str] = field(default_factory=Counter)  # policy -> decisions

@@ -1,4 +1,4 @@
-"""Puts the records of a run's workers together: which samples its updates held, and how fast.
+"""The records of a run's workers, put together: samples of its updates, and their speed.
 
 ``bftrainer/elastic/sample_record.py`` writes the lines. Pure but for ``Records``.
 """
@@ -19,7 +19,7 @@ MOST_NAMED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochUse:
-    """How often the updates of an epoch held its samples."""
+    """The use of an epoch's samples by its updates."""
 
     epoch: int
     of: int  # samples that the epoch has
@@ -30,7 +30,7 @@ class EpochUse:
 
     @property
     def is_once(self) -> bool:
-        """Whether each sample so far was used exactly once."""
+        """Return whether each sample so far was used exactly once."""
         return not (self.missed or self.repeated or self.twice)
 
 
@@ -44,7 +44,7 @@ class SizeSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Who made the newest update."""
+    """The worker that made the newest update, and that update."""
 
     pid: int
     rank: int
@@ -159,7 +159,7 @@ def speeds(processes: Mapping[str, Sequence[Line]]) -> list[SizeSpeed]:
 
 
 def has_committed(processes: Mapping[str, Sequence[Line]]) -> bool:
-    """Whether any update was made."""
+    """Return whether any update was made."""
     return any(line["kind"] == "committed" for lines in processes.values() for line in lines)
 
 

@@ -23,7 +23,7 @@ _MOST = 1 << 22  # elements compared at a time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one way of training came to."""
+    """The result of one way of training."""
 
     seconds: float
     updates: int

@@ -1,6 +1,6 @@
 """Runs a user's script on a small site that gives and takes nodes, and kills one worker.
 
-Returns a ``TryReport``. Everything that it starts is ended in any case. Called by ``cli tryout``.
+Returns a ``TryReport``. Everything that it starts is ended in any case. Called by ``cli.tryout``.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class _Try:
             quiet_looks = 0 if self._records.look() else quiet_looks + 1
 
     def _has_failed_at_once(self) -> bool:
-        """Whether a worker failed before any update; the daemon would try again."""
+        """Return whether a worker failed before any update; the daemon would try again."""
         return bool(self._watch.status.trainers[0].trouble) and not self._has_trained
 
     def _is_late(self, limit_s: float | None) -> bool:

@@ -1,7 +1,7 @@
 """Predicts what a site would gain: its idle time, recommended settings, expected harvest.
 
-``study`` takes a trace and ``Assumptions`` and returns a ``Study``; ``as_document`` and
-``page`` turn that into JSON and HTML. ``bftrainer whatif`` calls them; see
+``study`` takes a trace and ``Assumptions`` and returns a ``Study``; ``document`` turns that into
+JSON, text and HTML. ``bftrainer whatif`` calls them; see
 docs/howto/choose-settings.md.
 """
 

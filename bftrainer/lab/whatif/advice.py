@@ -42,7 +42,7 @@ class Sweep:
 
 
 class Tried(Protocol):
-    """What the values of a setting gave, on the same stretches."""
+    """The results of a setting's values on the same stretches."""
 
     def used(self, value: float, /) -> Estimate:
         """Return U with a value."""

@@ -1,7 +1,6 @@
-"""The business case as a JSON document, as text and as a page with figures.
+"""A ``Study`` as a JSON document, as text and as a page with figures.
 
-A ``Study`` comes in; ``bftrainer whatif`` prints what goes out, ``page`` shows the same
-lines.
+``bftrainer whatif`` prints the text or the document; the page shows the same lines.
 """
 
 from __future__ import annotations

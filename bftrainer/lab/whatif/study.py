@@ -1,4 +1,4 @@
-"""Makes the business case of a trace: figures, settings, harvest, cost of a second.
+"""Predicts a site's gain from a trace: figures, settings, harvest, cost of a second.
 
 ``bftrainer whatif`` calls ``study``. A coarse sample of the trace is replayed for every
 value tried, a finer one for the expected harvest and for the price of a second.

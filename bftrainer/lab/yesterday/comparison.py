@@ -1,4 +1,4 @@
-"""Replays one trace and workload with two policies, and says what became of both."""
+"""Replays one trace and workload with two policies, and compares the results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNKNOWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """How long a user's trainers waited for their first nodes."""
+    """The waits of a user's trainers for their first nodes."""
 
     user: str
     trainers: int
@@ -42,7 +42,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one policy made of the trace."""
+    """The figures of one policy on the trace."""
 
     offered_node_h: float
     harvested_node_h: float  # of trainers that trained

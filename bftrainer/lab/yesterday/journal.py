@@ -1,7 +1,7 @@
 """A daemon's journal as a trace of idle nodes and a workload.
 
 Every decision holds the snapshot it was taken on, so the journal tells which nodes were free or
-ours, and until when. Who would have used the nodes otherwise, it does not tell.
+ours, and until when. It does not tell which jobs would have used the nodes otherwise.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ENDLESS = 1e15  # samples of a trainer that had not ended
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What a daemon saw and was asked for."""
+    """The idle nodes and the trainers of a daemon's journal."""
 
     trace: Fragments
     workload: TrainerWorkload
@@ -76,7 +76,7 @@ def _available(given: DecisionInput) -> set[str]:
 
 @dataclass(slots=True, kw_only=True)
 class _Seen:
-    """What the decisions so far tell; decisions themselves are not kept."""
+    """The availability of nodes over the decisions so far; decisions themselves are not kept."""
 
     begin_s: float = math.inf
     end_s: float = -math.inf

@@ -1,6 +1,6 @@
-"""Says whether a study ends by its deadline on idle nodes alone (docs/design/studies.md, Deadline).
+"""The probability that a study meets its deadline on idle nodes (docs/design/studies.md, Deadline).
 
-``history`` samples how many nodes were idle, ``futures`` draws how it may go on, ``work`` says how
-fast so many nodes get through the study, ``finishing`` when that is done, ``reserve`` how many
-reserved nodes make that certain enough, ``outlook`` all of it. Pure.
+``futures`` samples how many nodes were idle and draws futures from that, ``work`` computes how fast
+the study progresses on so many nodes and when it is done, ``outlook`` makes the probability of it
+and finds how many reserved nodes make it large enough. Pure.
 """

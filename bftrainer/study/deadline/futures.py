@@ -1,4 +1,4 @@
-"""Idle nodes of the past, and from now on: a block bootstrap of the past. Pure.
+"""Numbers of idle nodes, past and future: futures are a block bootstrap of the past. Pure.
 
 A future is made of pieces of the history, of one hour on the average (the stationary bootstrap of
 Politis and Romano 1994). The first piece begins where the pool was like it is now, each other one
@@ -34,7 +34,7 @@ class History:
 
     @property
     def duration_s(self) -> float:
-        """How long the pool was watched."""
+        """The time for which the pool was watched."""
         return self.step_s * len(self.nodes)
 
 
@@ -63,7 +63,7 @@ _NEVER = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """How futures are drawn."""
+    """The settings by which futures are drawn."""
 
     groups: int = 40
     each: int = 50  # futures in a group
@@ -105,7 +105,7 @@ def futures(history: History, now: int, steps: int, drawing: Drawing) -> Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Beginnings:
-    """Where pieces may begin, and how likely each is for each state."""
+    """The steps where pieces may begin, with the probability of each for each state."""
 
     at: Counts
     so_far: Floats  # rows of ``_likely`` of all groups, one after the other

@@ -36,7 +36,7 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a reserve takes: mean and p95; None: beyond the futures."""
+    """Time, node-hours and cost with a reserve: mean and p95; None: beyond the futures."""
 
     time_s: Mapping[str, float | None]  # from now until the study is done
     node_h: Mapping[str, float | None]
@@ -112,7 +112,7 @@ UNSEEN = "The history never had so many idle nodes as there are now."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What is to be expected of a study on the idle nodes of a pool."""
+    """The forecast for a study on the idle nodes of a pool."""
 
     deadline_s: float
     now_idle: int

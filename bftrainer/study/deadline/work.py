@@ -1,4 +1,4 @@
-"""How fast a number of nodes gets through each stage of a study, and when it is done. Pure.
+"""The progress of a study by number of nodes, and the time at which it is done. Pure.
 
 Trials do not take equally long, and a stage waits for the longest one. By then the nodes of the
 others are free, so that it ends on as many as it can use: that is added to the stage's time.
@@ -40,7 +40,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a study has to train, and how fast a trial is."""
+    """The training that a study has to do, and the speed of a trial."""
 
     parts: tuple[Part, ...]
     scaling: Scaling  # its GPUs are nodes here; its spread is that of trials

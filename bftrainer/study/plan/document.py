@@ -1,4 +1,4 @@
-"""A study's plan as a document: what ``study plan`` prints and ``study run --plan`` carries out."""
+"""A study's plan as a document: printed by ``study plan``, carried out by ``study run --plan``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStage:
-    """What one rung of the study has."""
+    """One rung of the study: its trials, GPUs and instances, its time and cost."""
 
     bracket: int
     budget: int  # units of a trial since its beginning
@@ -89,7 +89,7 @@ class StudyPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What is to be planned."""
+    """The study to plan, with its deadline, its speed and the cloud."""
 
     study: str
     unit: str
@@ -209,7 +209,7 @@ def soonest(request: PlanRequest) -> tuple[float, float]:
 
 
 def is_for(plan: StudyPlan, stages: tuple[RungStage, ...]) -> bool:
-    """Whether a plan was made for these stages."""
+    """Return whether a plan was made for these stages."""
     return stages == tuple(
         RungStage(bracket=s.bracket, budget=s.budget, trials=s.trials, units=s.units)
         for s in plan.stages

@@ -13,7 +13,7 @@ LEAST_S, MOST_S = 1e-6, 1e9  # of a unit
 
 
 class Draw(enum.StrEnum):
-    """What varies: the paper leaves it open, and its Fig. 9 depends on it."""
+    """The quantity that varies: the paper leaves it open, and its Fig. 9 depends on it."""
 
     UNIT = "unit"  # each unit of a trial by itself
     TASK = "task"  # a trial in a stage, all its units alike
@@ -137,7 +137,7 @@ def sha_stages(trials: int, least: int, most: int, eta: int) -> Experiment:
 
 
 class Billing(enum.StrEnum):
-    """What is paid for."""
+    """The resource that is paid for."""
 
     INSTANCE = "instance"  # the time for which one has it
     FUNCTION = "function"  # the GPUs that train, and its initialisation
@@ -162,7 +162,7 @@ class Cloud:
 
     @property
     def is_free_to_grow(self) -> bool:
-        """Whether a new instance costs neither time nor money, so that none is worth keeping."""
+        """Return whether new instances cost no time and no money, so that none is worth keeping."""
         return self.scale_s == 0.0 and self.init_s == 0.0 and self.data_price == 0.0
 
     def instances(self, gpus: int) -> int:

@@ -1,9 +1,9 @@
 """The published planners: RubberBand's (Algorithm 2), naive elasticity, a fixed cluster. Pure.
 
-Read literally, a step goes to the next allocation that the trials can share equally, and the
-search ends when the best step is late. As instances are paid whole, many such steps free none,
-bring nothing, and the search ends at once. The repaired one goes down until an instance is free,
-and passes over steps that are late.
+In the literal reading of Algorithm 2 a step goes to the next allocation that the trials can share
+equally, and the search ends when the best step is late. As instances are paid whole, many such
+steps free none, bring nothing, and the search ends at once. The repaired one goes down until an
+instance is free, and passes over steps that are late.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STARTS = (1, 2, 3)  # times the static optimum
 
 
 class Reading(enum.StrEnum):
-    """How Algorithm 2 is read."""
+    """The two readings of Algorithm 2."""
 
     LITERAL = "literal"
     REPAIRED = "repaired"

@@ -1,11 +1,10 @@
 """Time and cost of a plan in closed form, and by the graph of its tasks with drawn latencies. Pure.
 
-Common random numbers make plans comparable with few samples. The closed form and the graph of
-tasks (``dag``) draw from here.
+Both draw the same random numbers, which makes plans comparable with few samples.
 
 A stage begins when the one before has ended, so times and costs of stages add up, and a stage
 depends on the earlier ones only through the instances that are there. The critical path of the
-paper's graph (``dag``) is the same number.
+paper's graph of tasks (``tasks_of``) is the same number.
 
 A stage that needs more instances begins with SCALE and one INIT for each; then there is a TRAIN
 for each trial, some after others if there are too few GPUs for all; SYNC ends it. The
@@ -67,7 +66,7 @@ SAMPLES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
-    """What a stage takes: the means of all samples."""
+    """The resources, time and cost of a stage: the means of all samples."""
 
     gpus: int
     instances: int  # held through the stage; idle ones are paid
@@ -211,7 +210,7 @@ def _shortfall_s(stages: list[StageCost], cloud: Cloud) -> float:
 
 
 class Kind(enum.StrEnum):
-    """What a task does."""
+    """The kind of a task."""
 
     SCALE = "scale"
     INIT = "init"

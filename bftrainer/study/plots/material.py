@@ -1,4 +1,4 @@
-"""What the pictures of a study show, as plain data: summary and events put in order. Pure."""
+"""The data of a study's pictures: summary and events put in order. Pure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Material:
 
     @property
     def is_maximized(self) -> bool:
-        """Whether great values are good."""
+        """Return whether great values are good."""
         return self.summary.direction == "maximize"
 
     @property

@@ -2,8 +2,8 @@
 
 A trial waits after each interval. If it is among the worst quarter of those with a value there, it
 is stopped, and a new trial with the state and the changed parameters of one of the best quarter
-takes its place; otherwise it trains on. Who was stopped by the user is replaced, too; who failed is
-not. Choices are drawn from the study's seed and what the trials show. Pure.
+takes its place; otherwise it trains on. A trial stopped by the user is replaced, too; one that
+failed is not. Choices are drawn from the study's seed and what the trials show. Pure.
 """
 
 from __future__ import annotations

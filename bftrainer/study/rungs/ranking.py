@@ -1,4 +1,4 @@
-"""How trials stand at a rung. Pure; shared by the rules."""
+"""The standing of trials at a rung. Shared by the rules. Pure."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ TOLERANCE = 1e-9  # of rows and of whole numbers, where a solver lets us choose
 
 
 class ModelStatus(enum.StrEnum):
-    """How a solver ended."""
+    """The outcome of a solver."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"  # the limit came first; this is the best so far
@@ -44,7 +44,7 @@ def no_limit() -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveOptions:
-    """What may be asked of a solver; the same model and options give the same answer."""
+    """The options of a solver; the same model and options give the same answer."""
 
     # Time left in seconds, asked when the model is loaded, which takes its own; None: no limit.
     remaining_s: Callable[[], float | None] = no_limit
@@ -55,7 +55,7 @@ class SolveOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAnswer:
-    """What a solver says; ``values`` is empty unless optimal or feasible."""
+    """The answer of a solver; ``values`` is empty unless optimal or feasible."""
 
     status: ModelStatus
     values: Sequence[float] = ()
@@ -65,7 +65,7 @@ class ModelAnswer:
 
     @property
     def gap(self) -> float:
-        """How much more the optimum is worth at most, in units of the objective."""
+        """The most that the optimum may be worth beyond the answer, in units of the objective."""
         return max(self.bound - self.objective, 0.0)
 
 
@@ -78,7 +78,7 @@ class Backend(Protocol):
 
 
 def is_installed(name: str) -> bool:
-    """Whether a backend's package is there; it is not imported."""
+    """Return whether a backend's package is there; it is not imported."""
     return importlib.util.find_spec(BACKENDS[name][1]) is not None
 
 

@@ -7,8 +7,8 @@ to the next. The paper says only that the baseline "distributes nodes equally", 
 policy ``equal-share`` does.
 
 The paper's node-level program has no reason to prefer one of several equal nodes; our policies
-choose by name. Neighbours by name often leave together, so fewer trainers lose nodes. This policy
-measures the difference.
+choose by name. Neighbours by name often leave together, so fewer trainers lose nodes. The policy
+with nodes drawn at random measures the difference.
 """
 
 from __future__ import annotations

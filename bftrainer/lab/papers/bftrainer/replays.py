@@ -1,4 +1,4 @@
-"""One replay of section 5: its setting, and what it leaves.
+"""One replay of section 5: its setting and its record.
 
 Both are plain data, because replays are played in several processes.
 """
@@ -44,7 +44,7 @@ class PaperReplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerEnd:
-    """When a trainer started and finished."""
+    """The times at which a trainer started and finished."""
 
     network: str
     started_s: float | None

@@ -1,4 +1,4 @@
-"""The scenario of section 5: its trace and how much of it is replayed; the published values."""
+"""The scenario of section 5: its trace, the part that is replayed, and the published values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bftrainer.lab.workloads.builders import RESCALE_DOWN_S, RESCALE_UP_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweeps(Extent):
-    """What section 5 varies."""
+    """The values over which section 5 varies each setting."""
 
     hours: float | None  # from the start of the scenario; None: all of it
     t_fwd_s: tuple[float, ...]  # Figs. 7, 8, 9

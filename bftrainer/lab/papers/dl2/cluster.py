@@ -72,7 +72,7 @@ class Cluster:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all jobs are complete."""
+        """Return whether all jobs are complete."""
         return not self.active and not self._coming
 
     def _begin(self) -> None:

@@ -1,4 +1,4 @@
-"""One play or one learner: its setting, and what it leaves. Both are plain data."""
+"""One play or one learner: its setting and its record. Both are plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clusters of section 6, what had to be assumed of them, and the published values."""
+"""The clusters of section 6, assumptions about them, and the published values."""
 
 from __future__ import annotations
 

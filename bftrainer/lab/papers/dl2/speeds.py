@@ -123,7 +123,7 @@ def _distances(some: Speeds, others: Speeds) -> Speeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clusters:
-    """What is simulated."""
+    """The speeds and clusters that are simulated."""
 
     folder: Path | None
     is_papers: bool  # the speeds are measured

@@ -1,9 +1,9 @@
-"""How a network learns here: warm-up, then rollouts, action by action.
+"""The learner of our own network: warm-up, then rollouts, action by action.
 
 The paper's learner (``published_learner``) does not improve on its teacher here: some 50 actions
-share one noisy reward. What does: all rollouts of a trace see the same arrivals, so that their mean
-return per slot explains what the arrivals caused; the reward of a slot is minus the number of jobs;
-updates are clipped; labels are smoothed; one small network serves every job.
+share one noisy reward. This learner differs: all rollouts of a trace see the same arrivals, so that
+their mean return per slot explains what the arrivals caused; the reward of a slot is minus the
+number of jobs; updates are clipped; labels are smoothed; one small network serves every job.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ Teacher = Callable[..., None]  # a rule with ``on_step``
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Learnt:
-    """What a run of the learner left."""
+    """The networks and the learning curve of one run."""
 
     warmed_up: Network
     best: Network  # of all validations

@@ -1,4 +1,4 @@
-"""One experiment of section 7: its setting, and what it leaves. Both are plain data."""
+"""One experiment of section 7: its setting and its record. Both are plain data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TARGET_S, ZERO_AT_S = 3600.0, 20_000.0  # of the step function, of the linear on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dollars:
-    """What completion is worth and a worker costs."""
+    """The utility of completion and the price of a worker."""
 
     shape: str  # linear, step
     most: float

@@ -1,4 +1,4 @@
-"""The clusters of section 7, what had to be assumed of the jobs, and the published values."""
+"""The clusters of section 7, assumptions about the jobs, and the published values."""
 
 from __future__ import annotations
 

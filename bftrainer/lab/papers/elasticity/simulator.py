@@ -138,7 +138,7 @@ ConditionAt = Callable[[float, float], Condition]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a job; times in s."""
+    """The result of a job; times in s."""
 
     completion_s: float
     gpu_s: float  # of members

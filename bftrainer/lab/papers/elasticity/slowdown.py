@@ -1,7 +1,7 @@
 """Section 7.4: a job that grows by one worker at a time, every 4th of which is slow.
 
-Stragglers are found by the daemon's own detector (``profile.stragglers``), asked every 10 steps;
-one leaves when the worker that replaces it joins.
+Stragglers are found by the daemon's own detector (``decide.throughput.stragglers``), asked every
+10 steps; one leaves when the worker that replaces it joins.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ THRESHOLD = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowedOutcome:
-    """What became of the job."""
+    """The result of the job."""
 
     completion_s: float
     lives_s: tuple[float, ...]  # of stragglers that were replaced

@@ -66,7 +66,7 @@ def find(records: Records, extent: Seeds) -> Reproduced:
 
 
 def lives(records: Records, extent: Seeds) -> Reproduced:
-    """How long a straggler trains until its replacement does."""
+    """Compare how long a straggler trains until its replacement does."""
     lines = []
     for name, slowdown in SLOWDOWNS.items():
         found = [

@@ -40,7 +40,7 @@ class Category:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What a job may have: sizes from ``least`` on, and their scaling factors."""
+    """The sizes that a job may have, from ``least`` on, and their scaling factors."""
 
     least: int
     factors: Floats

@@ -1,4 +1,4 @@
-"""One experiment with one seed: its setting, and what comes of it. Plain data."""
+"""One experiment with one seed: its setting and its record. Both are plain data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORDERED, FREE = "ordered", "free"
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Change:
-    """What a row of the sensitivity table changes."""
+    """The assumptions that a row of the sensitivity table changes."""
 
     name: str = "as fitted"
     fit: str = ORDERED
@@ -54,7 +54,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What an experiment leaves."""
+    """The figures of one experiment."""
 
     n_jobs: int
     sjs: float  # %

@@ -1,4 +1,4 @@
-"""Whether elastic batches stay ahead of the baseline when an assumption is changed."""
+"""The lead of elastic batches over the baseline, with one assumption changed at a time."""
 
 from __future__ import annotations
 

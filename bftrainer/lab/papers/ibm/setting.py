@@ -1,4 +1,4 @@
-"""The clusters of section IV, what had to be assumed of them, and the published values.
+"""The clusters of section IV, assumptions about them, and the published values.
 
 The fit used seeds 0 and 1; none of these is shown.
 """

@@ -19,7 +19,7 @@ from bftrainer.lab.papers.ibm.jobs import Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How the cluster is run."""
+    """The rules by which the cluster is run."""
 
     gpus: int
     waits: bool = False  # a job that cannot start waits; False: it is dropped
@@ -30,7 +30,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of the jobs."""
+    """The results of the jobs."""
 
     n_jobs: int
     n_dropped: int

@@ -1,4 +1,4 @@
-"""Where the paper's numbers contradict each other: no model can give all of them."""
+"""Contradictions between numbers of the paper: no model can give all of them."""
 
 from __future__ import annotations
 

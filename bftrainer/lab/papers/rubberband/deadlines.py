@@ -1,4 +1,4 @@
-"""Table 2: what plans of ResNet-101 take by deadline, under each profile."""
+"""Table 2: time and cost of plans of ResNet-101 by deadline, under each profile."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _saving(plans: Plans, name: str, minutes: int, planner: Planner) -> float:
 
 
 def _statements(plans: Plans) -> list[Line]:
-    """What the text says of the table, and what our planners add."""
+    """Return the lines for the statements of the text about the table, and for our planners."""
     names = list(profiles())
     cells = [(name, minutes) for name in names for minutes in DEADLINES_MIN]
 

@@ -1,7 +1,7 @@
 """Algorithm 3: placement of trials on instances, against random studies.
 
-A trial that fits on an instance is whole on one, a larger one has whole instances first. Who has
-what he is to have stays where he is, unless a larger one needs the place.
+A trial that fits on an instance is whole on one, a larger one has whole instances first. A trial
+that has its number of GPUs stays where it is, unless a larger one needs the place.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ SEED = 0
 
 @dataclass(slots=True, kw_only=True)
 class Placed:
-    """What came of all placements."""
+    """The counts over all placements."""
 
     rounds: int = 0  # placements
     wrong: int = 0  # trials that are missing, or have another number of GPUs

@@ -1,4 +1,4 @@
-"""One plan of a study: its setting, and what a planner finds. Both are plain data."""
+"""One plan of a study: its setting and the plan that a planner finds. Both are plain data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bftrainer.study.plan.stage_cost import Costs, Planned
 
 
 class Planner(enum.StrEnum):
-    """Who plans."""
+    """The planner."""
 
     STATIC = "static"
     NAIVE = "naive"

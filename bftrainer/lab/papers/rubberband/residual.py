@@ -1,4 +1,4 @@
-"""Whether any scaling profile gives Table 2: a linear program over all of them.
+"""The least deviation from Table 2 of any scaling profile: a linear program over all of them.
 
 Times and costs of a plan are linear in the seconds per epoch t(g) on g GPUs. The program asks for
 t, the time before training (which is not billed) and a delay of each stage so that the worst
@@ -44,7 +44,7 @@ ROWS = (*STATIC, *NAIVE, RUBBERBAND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the rows of Table 2 are taken to mean."""
+    """An interpretation of the rows of Table 2."""
 
     name: str
     static_20: int = STATIC["20 min, static"]  # section 6.3.1

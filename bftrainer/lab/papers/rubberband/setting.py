@@ -1,4 +1,4 @@
-"""The experiments of section 6, their instances, what had to be assumed, and the published values.
+"""The experiments of section 6, their instances, the assumptions, and the published values.
 
 The means of Tables 1, 2 and 4 stand there as the paper prints them, ``19:24 ± 00:26``.
 """

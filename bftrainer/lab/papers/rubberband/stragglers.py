@@ -1,4 +1,4 @@
-"""Fig. 9: what stragglers cost if instances are paid, and if only GPUs that train are."""
+"""Fig. 9: the cost of stragglers if instances are paid, and if only GPUs that train are."""
 
 from __future__ import annotations
 
