@@ -96,7 +96,7 @@ PLAN_FILE = "lsb.allocation.plan.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedStart:
     """A start that LSF has planned."""
 
     start_s: float | None
@@ -104,7 +104,7 @@ class Planned:
 
 
 def with_plans(
-    jobs: Sequence[Job], known: Mapping[str, Planned], reserved: Sequence[str], due_s: float
+    jobs: Sequence[Job], known: Mapping[str, PlannedStart], reserved: Sequence[str], due_s: float
 ) -> tuple[Job, ...]:
     """Return the jobs with starts and nodes as far as LSF has planned them.
 
@@ -125,13 +125,13 @@ def with_plans(
     return tuple(made)
 
 
-def _plan_of(job: Job, known: Mapping[str, Planned], rest: set[str]) -> Planned | None:
+def _plan_of(job: Job, known: Mapping[str, PlannedStart], rest: set[str]) -> PlannedStart | None:
     """Return what is known of a job's plan; None: it has none."""
-    plan = known.get(job.job_id, Planned(start_s=None, nodes=()))
+    plan = known.get(job.job_id, PlannedStart(start_s=None, nodes=()))
     start_s = job.start_s if plan.start_s is None else plan.start_s
     # If the hosts of an estimate are not said, they are among those reserved for somebody.
     nodes = plan.nodes or job.planned_nodes or (tuple(sorted(rest)) if start_s is not None else ())
-    return Planned(start_s=start_s, nodes=tuple(dict.fromkeys(nodes))) if nodes else None
+    return PlannedStart(start_s=start_s, nodes=tuple(dict.fromkeys(nodes))) if nodes else None
 
 
 def _releases(jobs: Sequence[Job]) -> dict[str, float]:
@@ -146,7 +146,7 @@ def _releases(jobs: Sequence[Job]) -> dict[str, float]:
     return found
 
 
-def _completed(job: Job, plan: Planned, release_s: Mapping[str, float], due_s: float) -> Job:
+def _completed(job: Job, plan: PlannedStart, release_s: Mapping[str, float], due_s: float) -> Job:
     """Add the hosts that the job still lacks: those that come free first."""
     n_lacking = job.n_nodes - len(plan.nodes)
     coming = sorted((at_s, name) for name, at_s in release_s.items())
@@ -159,7 +159,7 @@ def _completed(job: Job, plan: Planned, release_s: Mapping[str, float], due_s: f
     return replace(job, start_s=max(start_s, due_s), planned_nodes=nodes)
 
 
-def plans(text: str) -> dict[str, Planned]:
+def plans(text: str) -> dict[str, PlannedStart]:
     """Parse the planner's file.
 
     Raises:
@@ -168,7 +168,7 @@ def plans(text: str) -> dict[str, Planned]:
     try:
         said: Any = json.loads(text)
         return {
-            str(one["JOB_ID"]).rpartition("@")[2]: Planned(
+            str(one["JOB_ID"]).rpartition("@")[2]: PlannedStart(
                 start_s=float(one["START_TIME"]),
                 nodes=tuple(dict.fromkeys(str(alloc["HOST"]) for alloc in one["ALLOC"])),
             )

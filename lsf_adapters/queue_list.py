@@ -22,7 +22,7 @@ from bftrainer.batch import process
 from bftrainer.model.hostlist import ParseError
 from lsf_adapters import table
 from lsf_adapters.commands import Dialect, printed, said
-from lsf_adapters.requests import STATES, Asked, JobRow, asked_hosts, hosts_of
+from lsf_adapters.requests import STATES, JobRow, LsfRequest, asked_hosts, hosts_of
 from lsf_adapters.table import Record, S, each, records
 
 LONGEST_BLOCK = 1 << 16  # characters; one is longer than that by its user's texts alone
@@ -71,7 +71,7 @@ class LongForm:
         """The ids of all jobs that can be read."""
         return tuple(self._blocks)
 
-    def asked(self, job_id: str) -> Asked | None:
+    def asked(self, job_id: str) -> LsfRequest | None:
         """Return a job's request; None: it is not in the answer, or cannot be read."""
         block = self._blocks.get(job_id)
         said = None if block is None else _SUBMITTED.search(block)
@@ -79,7 +79,7 @@ class LongForm:
             return None
         words, slots = said[2], _SLOTS.search(said[2])
         reserved, limit = _RESERVED.search(block), _RUN_LIMIT.search(block)
-        return Asked(
+        return LsfRequest(
             slots=int(slots[1]) if slots else 1,
             slots_max=int(slots[2] or 0) if slots else 0,
             resources=_first(_RESOURCES, words),
@@ -332,7 +332,7 @@ def _began_s(one: Record, now_s: float) -> float | None:
     return now_s - runs_s if runs_s is not None and is_of_it else start_s
 
 
-def _asked(one: Record, now_s: float) -> Asked:
+def _asked(one: Record, now_s: float) -> LsfRequest:
     def read(name: str, of: Callable[[str], float | None]) -> float | None:
         said = one.get(name.upper(), "")
         return None if said in _NOTHING else of(said)
@@ -342,7 +342,7 @@ def _asked(one: Record, now_s: float) -> Asked:
     priority, gpus = read("job_priority", _number), read("gpu_num", _number)
     hosts, dependency = one.get("ASK_HOSTS", ""), one.get("DEPENDENCY", "")
     rsvid = one.get("RSVID", "")
-    return Asked(
+    return LsfRequest(
         slots=int(slots),
         slots_max=int(_number(one.get("MAX_REQ_PROC", "")) or 0),
         resources=one.get("COMBINED_RESREQ", ""),

@@ -23,7 +23,7 @@ _MOST_UNCLEAR = 100  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class LsfRequest:
     """A job's request."""
 
     slots: int = 1
@@ -55,7 +55,7 @@ class JobRow:
     hosts: tuple[str, ...] = ()  # one per slot
     submit_s: float | None = None
     start_s: float | None = None
-    asked: Asked | None = None  # None: not read
+    asked: LsfRequest | None = None  # None: not read
     ended: str = ""  # how it ended, in LSF's words
 
     @property
@@ -83,7 +83,7 @@ def job_of(row: JobRow, slots_of: Mapping[str, int]) -> Job:
         row: an unfinished job.
         slots_of: the nodes and their slots; what else is in ``row.hosts`` runs no jobs of ours.
     """
-    asked = row.asked or Asked()
+    asked = row.asked or LsfRequest()
     nodes = tuple(dict.fromkeys(host for host in row.hosts if host in slots_of))
     state = _STATES.get(row.state, JobState.OTHER)
     is_pending = state is JobState.PENDING
@@ -145,7 +145,7 @@ def per_host(resources: str) -> int:
     return -1 if found[1] else int(found[2])
 
 
-def _size(asked: Asked, slots_of: Mapping[str, int]) -> tuple[int, int, int]:
+def _size(asked: LsfRequest, slots_of: Mapping[str, int]) -> tuple[int, int, int]:
     """Return the number of nodes, and the slots in all and at least on each."""
     each, slots = per_host(asked.resources), max(1, asked.slots)
     if each < 0:
@@ -155,7 +155,7 @@ def _size(asked: Asked, slots_of: Mapping[str, int]) -> tuple[int, int, int]:
     return math.ceil(slots / max((1, *slots_of.values()))), slots, 0
 
 
-def _takes_whole_nodes(asked: Asked, slots_of: Mapping[str, int]) -> bool:
+def _takes_whole_nodes(asked: LsfRequest, slots_of: Mapping[str, int]) -> bool:
     return asked.is_exclusive or per_host(asked.resources) >= max((1, *slots_of.values()))
 
 
@@ -173,7 +173,7 @@ def _where(
     return (), tuple(sorted(set(known) - set(hosts))), ()
 
 
-def _unclear(asked: Asked | None) -> tuple[str, ...]:
+def _unclear(asked: LsfRequest | None) -> tuple[str, ...]:
     """Return the requirements that are not read, in LSF's words."""
     if asked is None:
         return ("its request was not read",)

@@ -251,14 +251,16 @@ class SnapshotReader:
         self, jobs: list[Job], reserved: list[str], now_s: float, dialect: Dialect | None
     ) -> tuple[Job, ...]:
         """Add starts and nodes that LSF has planned."""
-        known: dict[str, planned_starts.Planned] = {}
+        known: dict[str, planned_starts.PlannedStart] = {}
         is_said = any(job.planned_nodes for job in jobs)  # volclava's -UF did
         if self._plan_file is not None:
             known = self._part("plan", self._read_plan) or {}
         if reserved and not known and not is_said and dialect is Dialect.IBM:
             rows = self._part("reserved slots", self._jobs.reserved) or {}
             known = {
-                job_id: planned_starts.Planned(start_s=row.asked.start_s, nodes=row.asked.reserved)
+                job_id: planned_starts.PlannedStart(
+                    start_s=row.asked.start_s, nodes=row.asked.reserved
+                )
                 for job_id, row in rows.items()
                 if row.asked is not None and row.asked.reserved
             }
@@ -268,8 +270,8 @@ class SnapshotReader:
         return planned_starts.with_plans(jobs, known, reserved, now_s + self.cycle_s)
 
     def _with_windows(
-        self, known: dict[str, planned_starts.Planned], now_s: float
-    ) -> dict[str, planned_starts.Planned]:
+        self, known: dict[str, planned_starts.PlannedStart], now_s: float
+    ) -> dict[str, planned_starts.PlannedStart]:
         """Add LSF's own answer to how long reserved slots stay unfillable."""
         found = self._part(
             "slots", lambda: planned_starts.windows(self._jobs.answer(commands.BSLOTS))
@@ -282,7 +284,7 @@ class SnapshotReader:
             made[job_id] = replace(plan, start_s=start_s)
         return made
 
-    def _read_plan(self) -> dict[str, planned_starts.Planned]:
+    def _read_plan(self) -> dict[str, planned_starts.PlannedStart]:
         if self._plan_file is None:
             return {}
         try:

@@ -30,7 +30,7 @@ from _bench.rule_replay import play
 from optuna.pruners import MedianPruner, SuccessiveHalvingPruner
 
 from bftrainer.study.rungs.registry import rule_of
-from bftrainer.study.trials import Rule, Trial, Verdicts
+from bftrainer.study.trials import StudyRule, StudyTrial, Verdicts
 
 FEW: Final = 6  # data sets of the targets
 MANY: Final = 60  # of the wider table, as far as they have 128 configurations and five anchors
@@ -150,14 +150,14 @@ def _toy(measured: Measured) -> None:
 class _Watched:
     """A rule that keeps what it was asked."""
 
-    rule: Rule
-    asked: list[tuple[Sequence[Trial], int]] = field(default_factory=list)
+    rule: StudyRule
+    asked: list[tuple[Sequence[StudyTrial], int]] = field(default_factory=list)
 
     @property
     def most(self) -> int:
         return self.rule.most
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         self.asked.append((trials, room))
         return self.rule.verdicts(trials, room)
 
@@ -187,7 +187,7 @@ def _verdicts(measured: Measured, names: Sequence[str]) -> None:
     measured.table("CPU time of a verdict, ms", headings, rows)
 
 
-def _repeated(trials: Sequence[Trial], times: int) -> tuple[Trial, ...]:
+def _repeated(trials: Sequence[StudyTrial], times: int) -> tuple[StudyTrial, ...]:
     """Return the study so many times over, with numbers of its own."""
     return tuple(
         replace(
@@ -200,7 +200,7 @@ def _repeated(trials: Sequence[Trial], times: int) -> tuple[Trial, ...]:
     )
 
 
-def _least_s(rule: Rule, trials: Sequence[Trial], room: int) -> float:
+def _least_s(rule: StudyRule, trials: Sequence[StudyTrial], room: int) -> float:
     times_s = []
     for _ in range(3):
         before = time.process_time()

@@ -26,7 +26,7 @@ from _bench.site.workers import Task
 from _bench.targets import Target, print_targets
 
 from bftrainer.lab.site import cells
-from bftrainer.lab.site.arms import Arm, Outcome
+from bftrainer.lab.site.arms import Arm, ArmOutcome
 from bftrainer.lab.site.cells import Cell
 
 ARMS: tuple[Arm, ...] = ("without", "bftrainer", "preemptable")
@@ -74,7 +74,7 @@ def _wants(arguments: argparse.Namespace, kind: str, name: str) -> bool:
 
 def _scenarios(
     arguments: argparse.Namespace, core: str
-) -> list[tuple[scenarios.Scenario, Outcome]]:
+) -> list[tuple[scenarios.Scenario, ArmOutcome]]:
     chosen = [
         one
         for one in scenarios.all_scenarios()
@@ -132,7 +132,7 @@ def _play(
                 own = core if arm == "bftrainer" else ""
                 tasks.append(Task(name=name, stage=stage, arm=arm, core=own, cost=cost))
                 places[name] = (cell, seed, arm)
-    found: dict[Cell, dict[int, dict[Arm, Outcome]]] = {}
+    found: dict[Cell, dict[int, dict[Arm, ArmOutcome]]] = {}
     for task, outcome in _run(tasks, arguments):
         cell, seed, arm = places[task.name]
         found.setdefault(cell, {}).setdefault(seed, {})[arm] = outcome
@@ -152,7 +152,7 @@ def _more(arguments: argparse.Namespace, judged: Sequence[Judged]) -> dict[Cell,
     return {one.cell: range(one.seeds + 1, one.seeds + 2) for one in small if not one.cell.log}
 
 
-def _run(tasks: Sequence[Task], arguments: argparse.Namespace) -> list[tuple[Task, Outcome]]:
+def _run(tasks: Sequence[Task], arguments: argparse.Namespace) -> list[tuple[Task, ArmOutcome]]:
     found = []
     for task, outcome in workers.run(tasks, arguments.processes) if tasks else ():
         note(f"{task.name}: {outcome.cpu_s:.1f} s of processor time")

@@ -35,7 +35,7 @@ _Key = tuple[str, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SlurmRequest:
     """The request of one job."""
 
     n_nodes: int | None  # minimum; None: not reported
@@ -52,7 +52,7 @@ class Asked:
     unclear: str
 
 
-_NOT_READ = Asked(
+_NOT_READ = SlurmRequest(
     n_nodes=None,
     n_nodes_max=0,
     cpus=0,
@@ -68,7 +68,7 @@ _NOT_READ = Asked(
 )
 
 
-def rows(text: str) -> dict[str, Asked]:
+def rows(text: str) -> dict[str, SlurmRequest]:
     """Parse ``squeue -O`` in ``FIELDS``: job or array id -> request."""
     return {
         fields[0].partition("_")[0]: _read(dict(zip(FIELDS, fields, strict=True)))
@@ -76,7 +76,7 @@ def rows(text: str) -> dict[str, Asked]:
     }
 
 
-def _read(row: dict[str, str]) -> Asked:
+def _read(row: dict[str, str]) -> SlurmRequest:
     """Parse the request of one job; an unparsable one becomes ``_NOT_READ``."""
     if not row["JobArrayID"]:
         raise ParseError("a job without an id")
@@ -88,7 +88,7 @@ def _read(row: dict[str, str]) -> Asked:
     return _NOT_READ
 
 
-def _asked(row: dict[str, str]) -> Asked:
+def _asked(row: dict[str, str]) -> SlurmRequest:
     in_all = dict(part.partition("=")[::2] for part in row["tres-alloc"].split(","))
     cpus, n_tasks = whole(row["NumCPUs"]), whole(row["NumTasks"])
     n_nodes = whole(in_all["node"]) if "node" in in_all else None
@@ -104,7 +104,7 @@ def _asked(row: dict[str, str]) -> Asked:
         "a reboot": row["Reboot"] not in _NO_SUCH,
         "a block of nodes to itself": row["OverSubscribe"] == "TOPO",  # --exclusive=topo, 24.05
     }
-    return Asked(
+    return SlurmRequest(
         n_nodes=n_nodes,
         n_nodes_max=whole(row["MaxNodes"]),
         cpus=cpus,
@@ -135,14 +135,14 @@ def _memory(said: str, in_all: str, cpus: int, n_nodes: int) -> tuple[int, int]:
 class AskedFor:
     """The requests of the jobs in the queue; jobs that leave it are dropped."""
 
-    known: dict[_Key, Asked | None] = field(default_factory=dict)  # None: not shown
+    known: dict[_Key, SlurmRequest | None] = field(default_factory=dict)  # None: not shown
     _made: Made[Job] = field(default_factory=Made)
 
     def lacks(self, jobs: Iterable[Job]) -> bool:
         """Return whether a pending ordinary job's request is not known yet."""
         return any(_key(job) not in self.known for job in jobs if _counts(job))
 
-    def learn(self, jobs: Iterable[Job], found: dict[str, Asked]) -> None:
+    def learn(self, jobs: Iterable[Job], found: dict[str, SlurmRequest]) -> None:
         """Store the answer for these jobs."""
         self.known = {key: found.get(key[0]) for job in jobs if _counts(job) for key in [_key(job)]}
 
@@ -161,14 +161,14 @@ class AskedFor:
         return self._made.of(job.job_id, job, (asked, config), make)
 
 
-def _can_share(asked: Asked, config: ControllerConfig | None) -> bool:
+def _can_share(asked: SlurmRequest, config: ControllerConfig | None) -> bool:
     """Return whether others may use the rest of its nodes; not if it takes all of their memory."""
     if config is None or not config.are_nodes_shared or not asked.can_share:
         return False
     return not config.is_memory_counted or bool(asked.memory_mb or asked.memory_per_cpu_mb)
 
 
-def _complete(job: Job, asked: Asked, config: ControllerConfig | None) -> Job:
+def _complete(job: Job, asked: SlurmRequest, config: ControllerConfig | None) -> Job:
     # For "-N 1-8" squeue shows the node count of the scheduler's last attempt.
     is_range = asked.n_nodes is not None and asked.n_nodes < asked.n_nodes_max
     n_nodes = asked.n_nodes if is_range and asked.n_nodes is not None else job.n_nodes

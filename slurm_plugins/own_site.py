@@ -120,14 +120,14 @@ Row = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class PilotShare:
     """The size of a pilot: a share of a node, or the most that a node of the partition has."""
 
     cpus: int
     gpus: int
 
     @classmethod
-    def of(cls, nodes: Sequence[Node], share: NodeLeft | None) -> Taken:
+    def of(cls, nodes: Sequence[Node], share: NodeLeft | None) -> PilotShare:
         """Return what a pilot on one of these nodes takes."""
         if share is not None:
             return cls(cpus=share.cpus, gpus=share.gpus)
@@ -166,7 +166,7 @@ def association_of(found: Sequence[Row], account: str, partition: str) -> Row | 
     return next(iter(sorted(fitting, key=lambda row: row["Partition"], reverse=True)), None)
 
 
-def node_limits(row: Row, owner: str, node: Taken) -> Iterator[NodeLimit]:
+def node_limits(row: Row, owner: str, node: PilotShare) -> Iterator[NodeLimit]:
     """Return the limits of an association or QOS that are set."""
     for name in _OF_JOBS:
         if _COUNT.fullmatch(row.get(name, "")):
@@ -261,7 +261,7 @@ class _Site:
             else self._rows(associations_argv(self.user, cluster), ASSOCIATION)
         )
         self._try_out(name, own, share)
-        limits, walls = self._limits(chosen, own, Taken.of(nodes, share))
+        limits, walls = self._limits(chosen, own, PilotShare.of(nodes, share))
         return OwnSite(
             cluster=cluster,
             partition=name,
@@ -277,7 +277,7 @@ class _Site:
         )
 
     def _limits(
-        self, chosen: Row, own: Sequence[Row], node: Taken
+        self, chosen: Row, own: Sequence[Row], node: PilotShare
     ) -> tuple[list[NodeLimit], list[tuple[float, str]]]:
         """Return what the association and the QOS of a pilot allow: nodes, time limits."""
         name = chosen["PartitionName"]

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Rows(Generic[T]):
+class RowCache(Generic[T]):
     """Rows of text and their parsed values."""
 
     known: dict[str, T] = field(default_factory=dict)
@@ -235,9 +235,9 @@ def _fields(row: str, n_fields: int) -> list[str]:
     return [field.strip() for field in fields]
 
 
-def node_rows(text: str, known: Rows[NodeRow] | None = None) -> tuple[NodeRow, ...]:
+def node_rows(text: str, known: RowCache[NodeRow] | None = None) -> tuple[NodeRow, ...]:
     """Parse ``sinfo -N`` in ``NODE_FIELDS``; ``known``: rows of the last poll."""
-    return tuple((known or Rows()).read(_long_rows(text), _node_row))
+    return tuple((known or RowCache()).read(_long_rows(text), _node_row))
 
 
 def _node_row(row: str) -> NodeRow:
@@ -299,14 +299,14 @@ def _partition(name: str, state: str, limit: str, size: str, tier: str, sharing:
 
 
 def jobs(
-    text: str, read_time: ReadTime | None = None, known: Rows[Job] | None = None
+    text: str, read_time: ReadTime | None = None, known: RowCache[Job] | None = None
 ) -> tuple[Job, ...]:
     """Parse ``squeue`` in ``JOB_FORMAT``: one job per row; an array is one job (``arrays``).
 
     ``read_time``: parses points in time, default ``time_s``; ``known``: rows of the last poll.
     """
     read = partial(_job, lists=NodeLists(), read_time=read_time or time_s)
-    return tuple((known or Rows()).read(_rows(text), read, _is_small))
+    return tuple((known or RowCache()).read(_rows(text), read, _is_small))
 
 
 def _is_small(job: Job) -> bool:

@@ -36,7 +36,7 @@ from slurm_plugins.commands import SlurmCommands, is_controller_away, why_failed
 from slurm_plugins.fields import Unread
 from slurm_plugins.floor import Floor
 from slurm_plugins.job_requests import judged
-from slurm_plugins.parse import Made, Rows, switches
+from slurm_plugins.parse import Made, RowCache, switches
 from slurm_plugins.states import Completing
 
 T = TypeVar("T")
@@ -68,8 +68,8 @@ class SnapshotReader:
     _told: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # by job and user
     _completing: Completing = field(default_factory=Completing)
     _switches: dict[str, str] = field(default_factory=dict)  # by node
-    _node_rows: Rows[parse.NodeRow] = field(default_factory=Rows)
-    _job_rows: Rows[Job] = field(default_factory=Rows)
+    _node_rows: RowCache[parse.NodeRow] = field(default_factory=RowCache)
+    _job_rows: RowCache[Job] = field(default_factory=RowCache)
     _job_rows_ahead_s: float = 0.0  # clock offset with which they were parsed
     _nodes_made: Made[Node] = field(default_factory=Made)
     _pilots_made: Made[Job] = field(default_factory=Made)
@@ -198,7 +198,7 @@ class SnapshotReader:
 
     def _jobs_of(self, text: str) -> tuple[Job, ...]:
         if self._job_rows_ahead_s != self.clock.ahead_s:  # the same text now means another time
-            self._job_rows, self._job_rows_ahead_s = Rows(), self.clock.ahead_s
+            self._job_rows, self._job_rows_ahead_s = RowCache(), self.clock.ahead_s
         return parse.jobs(text, self.clock.time_s, self._job_rows)
 
     def _nodes_of(self, text: str) -> tuple[Node, ...]:

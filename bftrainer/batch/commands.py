@@ -93,7 +93,7 @@ _ODD = (ValueError, LookupError, TypeError, AttributeError)  # of a parser
 _NONE = re.compile(r"(?!)")
 
 
-class Reading:
+class PollCommands:
     """One poll: after a command that did not answer in time, none is tried any more."""
 
     def __init__(self, commands: Commands, *, answers: Collection[int] = (0,)) -> None:
@@ -124,9 +124,9 @@ class ByCommands(BatchSystem):
     def __init__(self, commands: Commands) -> None:
         self.commands = commands
 
-    def reading(self, *, answers: Collection[int] = (0,)) -> Reading:
-        """Begin a poll (``Reading``)."""
-        return Reading(self.commands, answers=answers)
+    def reading(self, *, answers: Collection[int] = (0,)) -> PollCommands:
+        """Begin a poll (``PollCommands``)."""
+        return PollCommands(self.commands, answers=answers)
 
     def order(self, argv: Sequence[str], *, code: str, harmless: re.Pattern[str] = _NONE) -> str:
         """Run a command that changes something, and return its output.

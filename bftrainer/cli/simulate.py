@@ -93,7 +93,7 @@ def simulate(
     """Replay a trace of idle nodes and report what trainers would have made of it."""
     from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
     from bftrainer.lab.report.tables import (  # noqa: PLC0415
-        Setup,
+        ReportSetup,
         check_place,
         comparison,
         document,
@@ -112,7 +112,9 @@ def simulate(
     path = Path(workload)
     trainers = read_workload(path) if path.is_file() else by_name(workload, seed=chosen[0].seed)
     runs = _replay(trace, trainers, chosen)
-    setup = Setup(trace=file, workload=trainers.name, costs=costs, command=command_line(context))
+    setup = ReportSetup(
+        trace=file, workload=trainers.name, costs=costs, command=command_line(context)
+    )
     documents = [document(run, setup, options) for run in runs]
     if csv_file is not None:
         write_csv(csv_file, documents)

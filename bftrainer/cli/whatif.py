@@ -19,7 +19,7 @@ from bftrainer.cli.trace import LateProgress, load, reading_options
 from bftrainer.model.columns import shown
 
 if TYPE_CHECKING:
-    from bftrainer.lab.whatif import Assumptions, Study
+    from bftrainer.lab.whatif import Assumptions, BusinessCase
 
 PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told otherwise
 
@@ -132,7 +132,7 @@ def _sizes(text: str) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def _write(path: Path, found: Study, source: str) -> None:
+def _write(path: Path, found: BusinessCase, source: str) -> None:
     from bftrainer.batch.traces.text import unreadable  # noqa: PLC0415
     from bftrainer.lab.whatif.document import page  # noqa: PLC0415
 
@@ -143,7 +143,7 @@ def _write(path: Path, found: Study, source: str) -> None:
         raise unreadable(path, problem) from problem
 
 
-def _print(found: Study) -> None:
+def _print(found: BusinessCase) -> None:
     from bftrainer.lab.whatif import document  # noqa: PLC0415
 
     print_table(("IDLE TIME", ""), document.idle_rows(found))

@@ -23,8 +23,8 @@ from bftrainer.elastic.reduction import (
     MEAN,
     MIXED,
     SUM,
-    Seen,
-    Term,
+    LossTerm,
+    SampleLoss,
     Verdict,
     judge,
     terms_of,
@@ -68,8 +68,8 @@ class LossRule:
         self.sum_weight = 1.0  # of a share whose loss is a sum
         self.on_loss: Callable[[float], object] | None = None  # is told each outer loss
         self.samples = self.passes = 0  # of the pass in hand; until now
-        self._terms: tuple[Term, ...] = ()  # of its backward passes
-        self._seen: list[Seen] = []  # the last few losses
+        self._terms: tuple[LossTerm, ...] = ()  # of its backward passes
+        self._seen: list[SampleLoss] = []  # the last few losses
         self._is_fresh = True  # the pass in hand is to be looked at, and was not
         self._is_inside = False  # a backward pass
         self._is_looking = False
@@ -251,11 +251,11 @@ class LossRule:
         try:
             terms = [t for root in roots for t in terms_of(root, own, self._loss_scale())]
         except (RuntimeError, AttributeError, TypeError, IndexError):
-            terms = [Term()]  # a node that torch shows in another way
+            terms = [LossTerm()]  # a node that torch shows in another way
         if self._terms:  # an earlier backward pass over the same samples
             self._seen.pop()
         self._terms = together(self._terms, terms) if self._terms else tuple(terms)
-        seen = Seen(samples=self.samples, terms=self._terms)
+        seen = SampleLoss(samples=self.samples, terms=self._terms)
         self._seen = [*self._seen[-_MOST:], seen]
         if self._declared:
             self._compare()

@@ -18,7 +18,7 @@ from bftrainer.elastic.errors import ElasticError
 VARIABLE = "BFT_UNGUARDED"  # where a child leaves its mark
 
 
-class Mark:
+class GuardFile:
     """A file without a name, of this worker, that children can reach."""
 
     def __init__(self) -> None:

@@ -5,8 +5,8 @@ of gradients. The estimates are part of the run's common state. The factor is ap
 update only, so that schedulers see the rates they set. The gain is that of AdaScale (Johnson et
 al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML 2020, section 3).
 
-``Scaling`` combines the script's batch rule (``batch``), the batch that a generation is told, and
-the measured noise of the gradients. Used by ``run``.
+``GenerationTerms`` combines the script's batch rule (``batch``), the batch that a generation is
+told, and the measured noise of the gradients. Used by ``run``.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Updater:
         return 1.0 if self._scaler is None else float(self._scaler.get_scale())
 
 
-class Scaling:
+class GenerationTerms:
     """Terms of a run's generations; ``batch`` is the loader's."""
 
     def __init__(self, cutting: Cutting, batch: int) -> None:

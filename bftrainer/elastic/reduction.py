@@ -40,7 +40,7 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class LossTerm:
     """A part of a loss."""
 
     reductions: tuple[Reduction, ...] = ()
@@ -51,11 +51,11 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SampleLoss:
     """A loss over so many samples."""
 
     samples: int
-    terms: tuple[Term, ...]
+    terms: tuple[LossTerm, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Verdict:
 # ---- reading the graph -------------------------------------------------------------------
 
 
-def terms_of(root: Any, parameters: Collection[int], loss_scale: float) -> tuple[Term, ...]:
+def terms_of(root: Any, parameters: Collection[int], loss_scale: float) -> tuple[LossTerm, ...]:
     """Return the terms of a loss.
 
     Args:
@@ -79,11 +79,11 @@ def terms_of(root: Any, parameters: Collection[int], loss_scale: float) -> tuple
         loss_scale: of mixed precision; a factor of this value does not count.
     """
     if root.grad_fn is None or root.numel() != 1:
-        return (Term(),)
-    return tuple(_Walk(parameters, loss_scale).terms(root.grad_fn, Term()))
+        return (LossTerm(),)
+    return tuple(_Walk(parameters, loss_scale).terms(root.grad_fn, LossTerm()))
 
 
-def together(one: Sequence[Term], other: Sequence[Term]) -> tuple[Term, ...]:
+def together(one: Sequence[LossTerm], other: Sequence[LossTerm]) -> tuple[LossTerm, ...]:
     """Return the terms of two losses over parts of a worker's samples, which are added up."""
     pairs = list(zip(one, other, strict=False))
     if _shape(one) != _shape(other) or not all(_may_join(a, b) for a, b in pairs):
@@ -91,11 +91,11 @@ def together(one: Sequence[Term], other: Sequence[Term]) -> tuple[Term, ...]:
     return tuple(_joined(a, b) for a, b in pairs)
 
 
-def _may_join(one: Term, other: Term) -> bool:
+def _may_join(one: LossTerm, other: LossTerm) -> bool:
     return all(r.op == MEAN for r in one.reductions) or _is_close(one.factor, other.factor)
 
 
-def _joined(one: Term, other: Term) -> Term:
+def _joined(one: LossTerm, other: LossTerm) -> LossTerm:
     if one.is_free or not one.reductions:
         return one
     is_mean = all(r.op == MEAN for r in one.reductions)
@@ -116,7 +116,7 @@ class _Walk:
         self._loss_scale = loss_scale
         self._left = _MOST_NODES
 
-    def terms(self, node: Any, so_far: Term) -> Iterator[Term]:
+    def terms(self, node: Any, so_far: LossTerm) -> Iterator[LossTerm]:
         """Yield the terms below a node."""
         while True:
             self._left -= 1
@@ -149,13 +149,15 @@ class _Walk:
                 return
             node = inner[0]
 
-    def _scaled(self, term: Term, factor: float) -> Term:
+    def _scaled(self, term: LossTerm, factor: float) -> LossTerm:
         if factor == self._loss_scale != 1.0:
             self._loss_scale = 1.0  # once
             return term
         return replace(term, factor=term.factor * factor, is_scaled=True)
 
-    def _product(self, inner: Sequence[Any], so_far: Term, *, is_ratio: bool) -> Iterator[Term]:
+    def _product(
+        self, inner: Sequence[Any], so_far: LossTerm, *, is_ratio: bool
+    ) -> Iterator[LossTerm]:
         """Yield the terms of a product with something that does not depend on the samples."""
         if self._is_free(inner[1]):
             yield from self.terms(inner[0], so_far)
@@ -241,7 +243,7 @@ def _constant(node: Any, below: Sequence[Any]) -> float | None:
 # ---- judging -----------------------------------------------------------------------------
 
 
-def judge(seen: Sequence[Seen]) -> Verdict:
+def judge(seen: Sequence[SampleLoss]) -> Verdict:
     """Return what the newest of these losses is, with the help of the others.
 
     They are best over different numbers of samples.
@@ -270,14 +272,14 @@ def judge(seen: Sequence[Seen]) -> Verdict:
     )
 
 
-def _shape(terms: Sequence[Term]) -> list[tuple[object, ...]]:
+def _shape(terms: Sequence[LossTerm]) -> list[tuple[object, ...]]:
     return [
         (term.is_free, term.is_scaled, *(reduction.op for reduction in term.reductions))
         for term in terms
     ]
 
 
-def _of_term(term: Term, samples: int, others: Sequence[tuple[Term, int]]) -> Verdict:
+def _of_term(term: LossTerm, samples: int, others: Sequence[tuple[LossTerm, int]]) -> Verdict:
     """Judge one term, with the help of the same one over other batches."""
     if any(n == samples and not _is_same(one, term) for one, n in others):
         return Verdict(reason=UNEVEN)  # so it depends on more than their number
@@ -293,12 +295,12 @@ def _of_term(term: Term, samples: int, others: Sequence[tuple[Term, int]]) -> Ve
     return verdicts[0] if is_one and not unclear else (*unclear, Verdict(reason=UNEVEN))[0]
 
 
-def _is_same(one: Term, other: Term) -> bool:
+def _is_same(one: LossTerm, other: LossTerm) -> bool:
     return one.reductions == other.reductions and _is_close(one.factor, other.factor)
 
 
 def _over_samples(
-    term: Term, samples: int, other: Term, other_samples: int
+    term: LossTerm, samples: int, other: LossTerm, other_samples: int
 ) -> tuple[list[Reduction], bool]:
     """Return the reductions that are over the samples, and if each has as much of every sample."""
     pairs = list(zip(term.reductions, other.reductions, strict=True))
@@ -308,7 +310,7 @@ def _over_samples(
 
 
 def _against(
-    term: Term, samples: float, ours: Sequence[Reduction], is_even: bool, factor: float
+    term: LossTerm, samples: float, ours: Sequence[Reduction], is_even: bool, factor: float
 ) -> Verdict:
     """Judge a term over ``samples`` times as many samples as when its factor was ``factor``."""
     op, verdict = _op(term, ours, is_even=is_even)
@@ -324,7 +326,7 @@ def _against(
     return Verdict(reason=UNEVEN)
 
 
-def _alone(term: Term, samples: int) -> Verdict:
+def _alone(term: LossTerm, samples: int) -> Verdict:
     """Judge a term seen over one number of samples: only where nothing else makes sense."""
     ours = [r for r in term.reductions if not term.is_free and r.count % samples == 0]
     op, verdict = _op(term, ours, is_even=True)
@@ -341,7 +343,7 @@ def _alone(term: Term, samples: int) -> Verdict:
     return Verdict(reason=HIDDEN)
 
 
-def _op(term: Term, ours: Sequence[Reduction], *, is_even: bool) -> tuple[str, Verdict | None]:
+def _op(term: LossTerm, ours: Sequence[Reduction], *, is_even: bool) -> tuple[str, Verdict | None]:
     """Return what reduces a term over its samples; the verdict where that settles it."""
     ops = {reduction.op for reduction in ours}
     if term.is_free and not ours:

@@ -35,7 +35,7 @@ from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, 
 from bftrainer.elastic.ordered_reduction import OrderedReducer
 from bftrainer.elastic.per_sample import PerSampleStates
 from bftrainer.elastic.protocol import Finished, Warm
-from bftrainer.elastic.rates import KEY, Scaling, Updater, decided_by
+from bftrainer.elastic.rates import KEY, GenerationTerms, Updater, decided_by
 from bftrainer.elastic.run_info import Length, RunInfo, StepDurations
 from bftrainer.elastic.sample_order import Indices
 from bftrainer.elastic.sample_record import record_of
@@ -77,7 +77,7 @@ class Run(RunInfo):
             batch, bitwise, loader_batch=self._plan.batch, least=least, decided=decided
         )
         self._loader.cutting = cutting
-        self._scaling = Scaling(cutting, self._plan.batch)
+        self._scaling = GenerationTerms(cutting, self._plan.batch)
         self._rates = self._scaling.rates
         self._rule = LossRule(loss, model.parameters(), lambda: self._updater.scale)
         registered = self._registered(extra or {})

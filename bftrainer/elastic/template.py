@@ -56,7 +56,7 @@ PID_BYTES = 4
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
 
 
-class Kept(NamedTuple):
+class KeptWorker(NamedTuple):
     """A worker and its keeper, whose pid is the key."""
 
     worker_id: str
@@ -69,7 +69,7 @@ class ForkServer:
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
-        self.workers: dict[int, Kept] = {}  # by the pid of the keeper
+        self.workers: dict[int, KeptWorker] = {}  # by the pid of the keeper
         self.scratch: Any = None  # a ``Scratch``, once the finder is installed
         self.wake_in, self.wake_out = socket.socketpair()
         self.wake_in.settimeout(0)
@@ -118,7 +118,7 @@ class ForkServer:
                 self.sweep(kept)
             self.send("exited", worker_id=kept.worker_id, pid=kept.pid, returncode=returncode)
 
-    def sweep(self, kept: Kept) -> None:
+    def sweep(self, kept: KeptWorker) -> None:
         """End what a keeper left that was killed; of others we adopt nothing."""
         from bftrainer.elastic import worker_keeper  # noqa: PLC0415 - as above
 
@@ -181,7 +181,7 @@ class ForkServer:
             returncode = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
             self.send("exited", worker_id=config.worker_id, pid=0, returncode=returncode)
             return
-        self.workers[keeper] = Kept(config.worker_id, pid, says)
+        self.workers[keeper] = KeptWorker(config.worker_id, pid, says)
         place = str(self.scratch.of(pid))
         self.send("forked", worker_id=config.worker_id, pid=pid, scratch=place)
 

@@ -194,7 +194,7 @@ def remove_spent_logs(log_path: str, names: str) -> None:
 def _run_script(
     config: WorkerConfig, control: control_module.Control, prepare: Callable[[], object]
 ) -> int:
-    unguarded = main_guard.Mark()
+    unguarded = main_guard.GuardFile()
     try:
         prepare()
         status = _status_of(config.script)

@@ -33,7 +33,7 @@ from bftrainer.journal.projection import (
     pilot_ordinal,
     trainer_ordinal,
 )
-from bftrainer.journal.reader import Reading
+from bftrainer.journal.reader import JournalReader
 from bftrainer.journal.verify import verify
 from bftrainer.model.canonical import CanonicalError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
@@ -43,7 +43,7 @@ ASKED_EVERY_S = 5.0  # by a daemon with nothing to write: is the server there, a
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 
 
-class Journal(Reading):
+class Journal(JournalReader):
     """An append-only table of entries and the state tables that follow from it."""
 
     def __init__(

@@ -26,7 +26,7 @@ from bftrainer.model.trainer import TrainerRecord
 _BATCH_ROWS = 256
 
 
-class Reading(ABC):
+class JournalReader(ABC):
     """The read methods of a journal."""
 
     def __init__(self) -> None:

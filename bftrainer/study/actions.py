@@ -40,7 +40,7 @@ from bftrainer.study.outcome import parameters_line
 from bftrainer.study.perturbation import perturbed
 from bftrainer.study.storage import StudyStorage
 from bftrainer.study.trial_table import KnownTrial
-from bftrainer.study.trials import NewTrial, Scalar, Stage, Start, StoredTrial, Verdicts
+from bftrainer.study.trials import NewTrial, Scalar, Start, StoredTrial, TrialStage, Verdicts
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 
@@ -252,7 +252,7 @@ class Actor:
         at its rung then is as it was: only this loop lets it go on, and its heir's budget is the
         next one. The heir of one that trained has its parent's budget.
         """
-        if parent.stage is not Stage.ACTIVE or parent.view is None:
+        if parent.stage is not TrialStage.ACTIVE or parent.view is None:
             return False
         return _has_reached(self._client.trainer(parent.view.trainer_id).record, budget)
 

@@ -24,13 +24,13 @@ Integer = Annotated[int, Field(ge=-MOST_INTEGER, le=MOST_INTEGER)]
 _RANGE = "low must not be above high"
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """Frozen, with no other keys than those declared, and no conversions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class FloatParameter(Strict):
+class FloatParameter(StrictModel):
     """A real number between two bounds; with a step, ``high`` becomes the last value on one."""
 
     type: Literal["float"]
@@ -53,7 +53,7 @@ class FloatParameter(Strict):
         return self
 
 
-class IntParameter(Strict):
+class IntParameter(StrictModel):
     """A whole number between two bounds; ``high`` becomes the last value on a step."""
 
     type: Literal["int"]
@@ -73,7 +73,7 @@ class IntParameter(Strict):
         return self
 
 
-class CategoricalParameter(Strict):
+class CategoricalParameter(StrictModel):
     """One of several values."""
 
     type: Literal["categorical"]

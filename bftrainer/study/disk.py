@@ -22,7 +22,7 @@ from bftrainer.model.errors import BftError
 from bftrainer.study.directory import StudyDirectory, unwritable
 from bftrainer.study.outcome import best_of
 from bftrainer.study.trial_table import MAX_EXCUSED, KnownTrial
-from bftrainer.study.trials import Stage
+from bftrainer.study.trials import TrialStage
 
 
 class Cleaner:
@@ -46,7 +46,7 @@ class Cleaner:
             if one.stage.is_over and not writes(one):
                 drop_checkpoints(self._study.of_trial(one.number))
                 self._dropped.add(one.number)
-            elif one.stage is Stage.WAITING and self._is_file_wise:
+            elif one.stage is TrialStage.WAITING and self._is_file_wise:
                 if self._thinned.get(one.number) != one.budget:
                     keep_newest(self._study.of_trial(one.number))
                 self._thinned[one.number] = one.budget

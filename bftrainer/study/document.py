@@ -30,11 +30,11 @@ from bftrainer.study.configurations import (
     DeclaredParameter,
     FloatParameter,
     IntParameter,
-    Strict,
+    StrictModel,
     settled,
 )
 from bftrainer.study.rungs.registry import rule_of
-from bftrainer.study.trials import Rule, Scalar
+from bftrainer.study.trials import Scalar, StudyRule
 
 MOST_TRIALS = 1_000_000  # a daemon takes no greater number
 CODE, RULE_CODE = "BFT-1621", "BFT-1622"
@@ -54,7 +54,7 @@ _MESSAGES = {
 }
 
 
-class StudyDocument(Strict):
+class StudyDocument(StrictModel):
     """A user's description of a study."""
 
     model_config = ConfigDict(title="bftrainer study")
@@ -118,7 +118,7 @@ class StudyDocument(Strict):
             settings.setdefault("seed", self.seed)
         return settings
 
-    def rule_with(self, more: int = 0) -> Rule:
+    def rule_with(self, more: int = 0) -> StudyRule:
         """Return the rule, with so many more trials than the document says."""
         return rule_of(self.rule_settings(more))
 

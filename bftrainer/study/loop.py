@@ -26,7 +26,7 @@ from bftrainer.study.plan.execution import Carried
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.storage import StudyStorage
 from bftrainer.study.trial_table import KnownTrial, know
-from bftrainer.study.trials import ENDS, Rule, Stage, Verdicts
+from bftrainer.study.trials import ENDS, StudyRule, TrialStage, Verdicts
 
 NEWS_S = 1  # how long the daemon may wait for news: so late wishes are seen
 AWAY_S = 0.5  # between two tries while the daemon is away
@@ -51,7 +51,7 @@ class StudyLoop:
         client: Client,
         storage: StudyStorage,
         say: Callable[[str], None],
-        with_rule: Callable[[Rule], Rule] = lambda rule: rule,
+        with_rule: Callable[[StudyRule], StudyRule] = lambda rule: rule,
         *,
         is_new_daemon: bool = False,
     ) -> None:
@@ -117,7 +117,7 @@ class StudyLoop:
         self._act(verdicts, known)
         self._summarize_at_times(known)
         is_busy = verdicts.grow or verdicts.start or verdicts.stop
-        if is_busy or not verdicts.is_over or any(one.stage is Stage.ACTIVE for one in known):
+        if is_busy or not verdicts.is_over or any(one.stage is TrialStage.ACTIVE for one in known):
             return False
         self._end(known, "Its study is over.")
         return True
@@ -210,19 +210,23 @@ class StudyLoop:
 
     def _judged(self, one: KnownTrial) -> KnownTrial:
         """Return it as failed if it used up its budget and never reported anything."""
-        if one.values or one.stage not in (Stage.WAITING, Stage.COMPLETE) or one.stored.end:
+        if (
+            one.values
+            or one.stage not in (TrialStage.WAITING, TrialStage.COMPLETE)
+            or one.stored.end
+        ):
             self._silent_since.pop(one.number, None)
             return one
         since_s = self._silent_since.setdefault(one.number, time.monotonic())
         if time.monotonic() - since_s >= SILENT_S:
-            return replace(one, stage=Stage.FAILED)
-        return replace(one, stage=Stage.ACTIVE)
+            return replace(one, stage=TrialStage.FAILED)
+        return replace(one, stage=TrialStage.ACTIVE)
 
     def _finish(self, one: KnownTrial, reason: str) -> None:
         """Write its end."""
-        if one.stage is Stage.COMPLETE:
+        if one.stage is TrialStage.COMPLETE:
             reason = ""
-        if one.stage is Stage.FAILED:
+        if one.stage is TrialStage.FAILED:
             self._failed, self._failed_in_row = self._failed + 1, self._failed_in_row + 1
         self._storage.finish(
             one.number,
@@ -242,11 +246,14 @@ class StudyLoop:
         Where others take the place of failed ones there would be no end: there it is enough that
         the last ones failed, or as many as are wanted, since this process began.
         """
-        ends = (Stage.COMPLETE, Stage.FAILED)  # others ended for the user's or the study's sake
+        ends = (
+            TrialStage.COMPLETE,
+            TrialStage.FAILED,
+        )  # others ended for the user's or the study's sake
         over = sorted((one for one in known if one.stage in ends), key=_ended)
         newest = over[-HOPELESS:]
         is_script = len(newest) == HOPELESS and not any(one.values for one in known)
-        is_script = is_script and all(one.stage is Stage.FAILED for one in newest)
+        is_script = is_script and all(one.stage is TrialStage.FAILED for one in newest)
         is_endless = self._failed_in_row >= HOPELESS or self._failed >= max(HOPELESS, wanted)
         if not (is_script or (is_endless and self._study.document.failed == "ignore")):
             return
@@ -255,7 +262,7 @@ class StudyLoop:
         if is_script:
             then = f"end its trials with 'bftrainer study stop {path}' and begin another study"
         self._write_summary(FAILED, known)
-        last = [one for one in over if one.stage is Stage.FAILED][-1]
+        last = [one for one in over if one.stage is TrialStage.FAILED][-1]
         logs = self._study.of_trial(last.number) / "logs"
         raise BftError(
             "BFT-1629",
@@ -269,7 +276,7 @@ class StudyLoop:
         """End all trials that have not ended, and return what they are then."""
         for one in known:
             if not one.stage.is_over:
-                self._finish(replace(one, stage=Stage.STOPPED), why)
+                self._finish(replace(one, stage=TrialStage.STOPPED), why)
                 self._actor.cancel(one)
         until_s = time.monotonic() + LAST_S
         while True:
@@ -306,12 +313,14 @@ class StudyLoop:
     # ---- the rule ----------------------------------------------------------------------
 
     def _is_unsubmitted(self, one: KnownTrial) -> bool:
-        return one.stage is Stage.ACTIVE and (one.view is None or one.is_to_retry)
+        return one.stage is TrialStage.ACTIVE and (one.view is None or one.is_to_retry)
 
-    def _asked(self, rule: Rule, known: Sequence[KnownTrial], view: StudyView) -> Verdicts:
+    def _asked(self, rule: StudyRule, known: Sequence[KnownTrial], view: StudyView) -> Verdicts:
         document = self._study.document
-        seen = [one for one in known if one.stage is not Stage.FAILED or document.failed == "worst"]
-        active = sum(one.stage is Stage.ACTIVE for one in known)
+        seen = [
+            one for one in known if one.stage is not TrialStage.FAILED or document.failed == "worst"
+        ]
+        active = sum(one.stage is TrialStage.ACTIVE for one in known)
         room = max(0, self.parallel(view.pool_nodes) - active)
         return rule.verdicts([one.as_trial(document.sign) for one in seen], room)
 
@@ -329,7 +338,7 @@ class StudyLoop:
         self._is_hasty = self._actor.create(verdicts.start[:STARTS_AT_ONCE], known)
         self._actor.grow([by_number[number] for number in verdicts.grow], verdicts)
         for number, why in verdicts.stop.items():
-            self._finish(replace(by_number[number], stage=Stage.STOPPED), why)
+            self._finish(replace(by_number[number], stage=TrialStage.STOPPED), why)
             self._actor.cancel(by_number[number])
 
     # ---- what is left ------------------------------------------------------------------
@@ -346,11 +355,11 @@ class StudyLoop:
         self._wishes = read_wishes(self._study.path)
         view = self._look(is_whole=True)
         known = self._known(view)
-        if not is_over and not any(one.stage is Stage.ACTIVE for one in known):
+        if not is_over and not any(one.stage is TrialStage.ACTIVE for one in known):
             is_over = self._asked(self._rule(), known, view).is_over
         return self._write_summary(OVER if is_over else LEFT, known)
 
-    def _rule(self) -> Rule:
+    def _rule(self) -> StudyRule:
         return self._with_rule(self._study.document.rule_with(self._wishes.more))
 
     def _write_summary(self, state: str, known: Sequence[KnownTrial]) -> StudySummary:
@@ -368,7 +377,7 @@ def _ended(one: KnownTrial) -> tuple[float, int]:
     return one.stored.ended_s or math.inf, one.number
 
 
-def _sizes(rule: Rule) -> Callable[[KnownTrial], int | None]:
+def _sizes(rule: StudyRule) -> Callable[[KnownTrial], int | None]:
     """Return which size a trial is to have: a plan's, where its budget is now; None: any."""
     if not isinstance(rule, Carried):
         return lambda _: None

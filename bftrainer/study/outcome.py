@@ -13,7 +13,7 @@ from typing import Any
 
 from bftrainer.model.study import StudyView
 from bftrainer.study.trial_table import KnownTrial, know
-from bftrainer.study.trials import ENDS, Stage, StoredTrial
+from bftrainer.study.trials import ENDS, StoredTrial, TrialStage
 
 # left: no loop runs it, and it is not over; failed: all its trials do, see BFT-1629
 RUNNING, LEFT, FAILED, OVER, STOPPED = "running", "left", "failed", "over", "stopped"
@@ -101,8 +101,8 @@ def best_of(known: Sequence[KnownTrial], sign: float) -> KnownTrial | None:
 
     def key(one: KnownTrial) -> tuple[bool, float, float, int]:
         # As far as a trial can be, if it is complete: its script may have ended early.
-        far = math.inf if one.stage is Stage.COMPLETE else min(one.units, one.budget)
-        return one.stage is Stage.FAILED, -far, sign * one.values[one.units], one.number
+        far = math.inf if one.stage is TrialStage.COMPLETE else min(one.units, one.budget)
+        return one.stage is TrialStage.FAILED, -far, sign * one.values[one.units], one.number
 
     return min((one for one in known if one.values), key=key, default=None)
 
@@ -136,7 +136,7 @@ def rungs_of(known: Sequence[KnownTrial]) -> tuple[RungRow, ...]:
     counts: dict[int, list[int]] = {}
     for one in known:
         at = counts.setdefault(one.budget, [0, 0, 0])
-        at[2 if one.stage.is_over else 1 if one.stage is Stage.WAITING else 0] += 1
+        at[2 if one.stage.is_over else 1 if one.stage is TrialStage.WAITING else 0] += 1
     return tuple(
         RungRow(budget=budget, active=a, waiting=w, over=o)
         for budget, (a, w, o) in sorted(counts.items())
@@ -156,8 +156,8 @@ def with_trials(
         pool_nodes=0 if view is None else view.pool_nodes,
         nodes=sum(one.view.nodes for one in known if one.view),
         node_s=round(sum(one.node_s for one in known), 3),
-        active=stages.count(Stage.ACTIVE),
-        waiting=stages.count(Stage.WAITING),
+        active=stages.count(TrialStage.ACTIVE),
+        waiting=stages.count(TrialStage.WAITING),
         over=sum(stage.is_over for stage in stages),
         best=None if best is None else best.number,
         rungs=rungs_of(known),
@@ -170,7 +170,7 @@ def refreshed(summary: StudySummary, view: StudyView, at_s: float) -> StudySumma
     stored = [
         StoredTrial(
             number=row.number,
-            end=ENDS.get(Stage(row.stage)),
+            end=ENDS.get(TrialStage(row.stage)),
             parameters=row.parameters,
             budget=row.budget,
             bracket=row.bracket,

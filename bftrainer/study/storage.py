@@ -22,10 +22,10 @@ from bftrainer.model.errors import BftError
 from bftrainer.study.directory import unwritable
 from bftrainer.study.document import StudyDocument
 from bftrainer.study.sampler import Drawer, distributions_of
-from bftrainer.study.trials import End, NewTrial, Scalar, StoredTrial
+from bftrainer.study.trials import NewTrial, Scalar, StoredTrial, TrialEnd
 
 LOCK_PATIENCE_S = 3
-_ENDS = {TrialState[end]: end for end in End}
+_ENDS = {TrialState[end]: end for end in TrialEnd}
 
 
 class StudyStorage:
@@ -167,7 +167,7 @@ class StudyStorage:
     def finish(
         self,
         number: int,
-        end: End,
+        end: TrialEnd,
         *,
         value: float | None,
         reason: str,
@@ -176,7 +176,7 @@ class StudyStorage:
     ) -> None:
         """End a trial; what is said of it is written before."""
         said = {"orders": {str(k): v for k, v in orders.items()}, "node_s": round(node_s, 3)}
-        values = None if value is None or end is End.FAIL else [value]
+        values = None if value is None or end is TrialEnd.FAIL else [value]
         with self._file():
             trial_id = self._id(number)
             for name, what in {**said, **({"reason": reason} if reason else {})}.items():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bftrainer.model.errors import BftError
 from bftrainer.model.study import Report, TrialView
 from bftrainer.model.trainer import TrainerState, happens_anywhere, is_of_full_disk
-from bftrainer.study.trials import STAGES, Stage, StoredTrial, Trial, Value
+from bftrainer.study.trials import STAGES, StoredTrial, StudyTrial, TrialStage, Value
 
 MAX_EXCUSED = 2  # failures of a trial for want of room; one that always needs more is to end
 SILENT = "Its script reported no value: it is to call run.report(value)."
@@ -30,7 +30,7 @@ class KnownTrial:
 
     stored: StoredTrial
     view: TrialView | None  # its newest attempt; None: the daemon does not know it
-    stage: Stage
+    stage: TrialStage
     values: Mapping[int, float]  # units -> as reported, ascending
     reported_s: Mapping[int, float]  # units -> when
     node_s: float  # of all attempts that the daemon knows
@@ -67,13 +67,15 @@ class KnownTrial:
         """The reason why it has ended or failed; "": none is known."""
         if self.stored.reason or self.view is None:
             return self.stored.reason
-        is_silent = self.stage is Stage.FAILED and not self.values and self.view.state != _FAILED
+        is_silent = (
+            self.stage is TrialStage.FAILED and not self.values and self.view.state != _FAILED
+        )
         return SILENT if is_silent else self.view.reason
 
     @property
     def is_ending(self) -> bool:
         """Return whether it has reported at its budget's end and not yet written its checkpoint."""
-        return self.stage is Stage.ACTIVE and self.units >= self.budget
+        return self.stage is TrialStage.ACTIVE and self.units >= self.budget
 
     @property
     def is_alive(self) -> bool:
@@ -83,7 +85,9 @@ class KnownTrial:
     @property
     def is_to_retry(self) -> bool:
         """Return whether it failed and is to be tried again."""
-        return self.view is not None and self.stage is Stage.ACTIVE and self.view.state == _FAILED
+        return (
+            self.view is not None and self.stage is TrialStage.ACTIVE and self.view.state == _FAILED
+        )
 
     @property
     def is_unjudged_failure(self) -> bool:
@@ -100,13 +104,13 @@ class KnownTrial:
         known = self.stored.values
         return {units: value for units, value in self.values.items() if known.get(units) != value}
 
-    def as_trial(self, sign: float) -> Trial:
+    def as_trial(self, sign: float) -> StudyTrial:
         """Return it as a rule sees it."""
         values = tuple(
             Value(units=units, value=sign * value, order=self.reported_s[units])
             for units, value in self.values.items()
         )
-        return Trial(
+        return StudyTrial(
             number=self.number,
             stage=self.stage,
             budget=self.budget,
@@ -193,16 +197,16 @@ def _excused(attempts: list[TrialView]) -> list[TrialView]:
     return sorted(full, key=lambda one: one.tag.attempt)[:MAX_EXCUSED]
 
 
-def _stage(stored: StoredTrial, view: TrialView | None, retry: int, most: float) -> Stage:
+def _stage(stored: StoredTrial, view: TrialView | None, retry: int, most: float) -> TrialStage:
     if stored.end is not None:
         return STAGES[stored.end]
     if view is None:  # created, and about to be submitted; or forgotten
-        return Stage.COMPLETE if max(stored.values, default=0) >= most else Stage.ACTIVE
+        return TrialStage.COMPLETE if max(stored.values, default=0) >= most else TrialStage.ACTIVE
     if view.state == _FINISHED:
-        return Stage.COMPLETE
+        return TrialStage.COMPLETE
     if view.state == _CANCELLED:
-        return Stage.STOPPED
+        return TrialStage.STOPPED
     if view.state == _FAILED:
         is_tried_again = view.tag.attempt < retry and not happens_anywhere(view.reason)
-        return Stage.ACTIVE if is_tried_again else Stage.FAILED
-    return Stage.WAITING if view.waits_at_rung else Stage.ACTIVE
+        return TrialStage.ACTIVE if is_tried_again else TrialStage.FAILED
+    return TrialStage.WAITING if view.waits_at_rung else TrialStage.ACTIVE

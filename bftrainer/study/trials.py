@@ -1,8 +1,8 @@
 """The trials of a study as stored and as a rule sees them, and its verdicts. Pure data.
 
-The study's loop (``study.loop``) and the simulator build ``Trial``s, ask a ``Rule``, and carry its
-``Verdicts`` out. A rule keeps nothing between two calls: after a crash the same trials give the
-same verdicts. Values are always minimised; a study that maximises passes them negated.
+The study's loop (``study.loop``) and the simulator build ``StudyTrial``s, ask a ``StudyRule``, and
+carry its ``Verdicts`` out. A rule keeps nothing between two calls: after a crash the same trials
+give the same verdicts. Values are always minimised; a study that maximises passes them negated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
-class Stage(enum.StrEnum):
+class TrialStage(enum.StrEnum):
     """The stage of a trial."""
 
     ACTIVE = "active"  # trains, or waits for nodes
@@ -25,7 +25,7 @@ class Stage(enum.StrEnum):
     @property
     def is_over(self) -> bool:
         """Return whether it never trains again."""
-        return self in (Stage.COMPLETE, Stage.STOPPED, Stage.FAILED)
+        return self in (TrialStage.COMPLETE, TrialStage.STOPPED, TrialStage.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +38,11 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class StudyTrial:
     """A trial as a rule sees it."""
 
     number: int  # 0, 1, ... in the order of creation
-    stage: Stage
+    stage: TrialStage
     budget: int  # units granted so far
     values: tuple[Value, ...] = ()  # ascending in ``units``
     bracket: int = 0
@@ -75,14 +75,14 @@ class Verdicts:
     is_over: bool = False  # nothing starts or grows any more, whatever the active ones report
 
 
-class Rule(Protocol):
+class StudyRule(Protocol):
     """A rule of stopping and promotion."""
 
     @property
     def most(self) -> int:
         """Full budget of a trial, in units."""
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Judge the trials.
 
         Args:
@@ -94,7 +94,7 @@ class Rule(Protocol):
         """Return its name and settings, for ``study status``."""
 
 
-class CountedRule(Rule, Protocol):
+class CountedRule(StudyRule, Protocol):
     """A rule of a study document, which knows how many trials it is about."""
 
     @property
@@ -105,7 +105,7 @@ class CountedRule(Rule, Protocol):
 Scalar = bool | int | float | str  # the value of a parameter
 
 
-class End(enum.StrEnum):
+class TrialEnd(enum.StrEnum):
     """The end of a trial, in Optuna's words."""
 
     COMPLETE = "COMPLETE"
@@ -113,7 +113,11 @@ class End(enum.StrEnum):
     FAIL = "FAIL"
 
 
-ENDS = {Stage.COMPLETE: End.COMPLETE, Stage.STOPPED: End.PRUNED, Stage.FAILED: End.FAIL}
+ENDS = {
+    TrialStage.COMPLETE: TrialEnd.COMPLETE,
+    TrialStage.STOPPED: TrialEnd.PRUNED,
+    TrialStage.FAILED: TrialEnd.FAIL,
+}
 STAGES = {end: stage for stage, end in ENDS.items()}
 
 
@@ -133,7 +137,7 @@ class StoredTrial:
     """A trial in the storage."""
 
     number: int
-    end: End | None  # None: it has not ended
+    end: TrialEnd | None  # None: it has not ended
     parameters: Mapping[str, Scalar]
     budget: int  # with which it started
     bracket: int = 0

@@ -27,7 +27,7 @@ from bftrainer.batch.tail import UntrustedError, name_of
 from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.notifications import NOT_POLLED
 from lsf_adapters.notifications.script import FIRST_LINE, KEYS, MOST_BYTES
-from lsf_adapters.requests import Asked, JobRow, asked_hosts, job_of
+from lsf_adapters.requests import JobRow, LsfRequest, asked_hosts, job_of
 
 LONGEST_FILE = len(FIRST_LINE) + MOST_BYTES + 2  # bytes
 MOST_SLOTS = 1 << 17
@@ -86,13 +86,13 @@ def _unquoted(value: str) -> str:
     return value
 
 
-def _asked(said: Mapping[str, str], at_s: float) -> Asked:
+def _asked(said: Mapping[str, str], at_s: float) -> LsfRequest:
     slots = max(1, min(_count(said.get("NUM_PROCESSORS", "")), MOST_SLOTS))
     slots_max = min(_count(said.get("MAX_NUM_PROCESSORS", "")), MOST_SLOTS)
     limit_s, begin_s = _count(said.get("RLIMIT_RUN", "")), _count(said.get("BEGIN_TIME", ""))
     dependency, is_later = said.get("DEPEND_COND", ""), begin_s > at_s
     waits = (*(("its dependency",) if dependency else ()), *(("its begin",) if is_later else ()))
-    return Asked(
+    return LsfRequest(
         slots=slots,
         slots_max=slots_max if slots_max > slots else 0,
         resources=said.get("RES_REQ", ""),

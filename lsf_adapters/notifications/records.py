@@ -25,7 +25,7 @@ from typing import Final
 
 from bftrainer.batch.announcer import STAND_IN, Announcement
 from bftrainer.model.hostlist import ParseError
-from lsf_adapters.requests import Asked, JobRow, asked_hosts, job_of
+from lsf_adapters.requests import JobRow, LsfRequest, asked_hosts, job_of
 
 LONGEST_RECORD = 1 << 15  # characters
 # Possessive, so that an unpaired quote is looked for once.
@@ -326,7 +326,7 @@ def _row(words: Words, job_id: int, at_s: float) -> JobRow:
     is_held = bool(words.whole() & _HELD)
     words.whole()  # idx
     is_later = begin_s > at_s
-    asked = Asked(
+    asked = LsfRequest(
         slots=max(1, slots),
         slots_max=slots_max if slots < slots_max <= MOST_SLOTS else 0,
         resources=resources,

@@ -18,7 +18,7 @@ from _bench.lcdb import archive, errors_of
 from _bench.rule_replay import Curve, play
 from _bench.studies.curves import HUNDREDTHS, LIKENESS, QUANTILES, drawn, medians
 from bftrainer.study.rungs.registry import rule_of
-from bftrainer.study.trials import Rule
+from bftrainer.study.trials import StudyRule
 
 UNIT: Final = 16  # samples: a hundredth of the full budget
 REACH: Final = 2048  # samples that a curve has to reach
@@ -70,7 +70,7 @@ def _tables(path: Path) -> list[Table]:
 
 def _played(table: Table) -> tuple[float, float, float]:
     """Return the regret, the units of all units in full, and the regret of the median."""
-    rule: Rule = rule_of({"name": "asha", "trials": len(table), "most": MOST})
+    rule: StudyRule = rule_of({"name": "asha", "trials": len(table), "most": MOST})
     order = np.random.default_rng(1).permutation(len(table))
     played = play(rule, lambda number, _: _curve(table[order[number]]), workers=WORKERS)
     least, units = float(table[:, -1].min()), played.units / (len(table) * MOST)

@@ -17,11 +17,11 @@ from bftrainer.study.plan.problem import (
     Cloud,
     Draw,
     Experiment,
-    Scaling,
-    Stage,
+    PlanStage,
+    ScalingProfile,
     sha_stages,
 )
-from bftrainer.study.plan.published import Reading, greedy, naive, static
+from bftrainer.study.plan.published import Algorithm2Reading, greedy, naive, static
 from bftrainer.study.plan.stage_cost import Costs, Planned, simulate
 from bftrainer.study.plan.stages import experiment_of, rung_stages
 from bftrainer.study.rungs.hyperband import Hyperband
@@ -31,21 +31,21 @@ FAST: Final = 160  # GPUs of the fastest plan
 MOST: Final = 480  # of any other
 
 
-def saturating(one_s: float, serial: float, across: float) -> Scaling:
+def saturating(one_s: float, serial: float, across: float) -> ScalingProfile:
     """Return a profile with a serial share, and a cost between instances of 4 GPUs."""
     unit_s = (
         one_s * (1 / g + serial * (1 - 1 / g)) + (across * (1 - 4 / g) if g > 4 else 0.0)
         for g in SIZES
     )
-    return Scaling(gpus=SIZES, unit_s=tuple(unit_s))
+    return ScalingProfile(gpus=SIZES, unit_s=tuple(unit_s))
 
 
-def resnet50(one_s: float, efficiency: float = 0.937) -> Scaling:
+def resnet50(one_s: float, efficiency: float = 0.937) -> ScalingProfile:
     """Return the paper's ResNet-50 (Table 1), and an efficiency per doubling beyond 4 GPUs."""
     speed = [1.0, 1.975, 3.70]
     while len(speed) < len(SIZES):
         speed.append(2.0 * efficiency * speed[-1])
-    return Scaling(gpus=SIZES, unit_s=tuple(one_s / s for s in speed))
+    return ScalingProfile(gpus=SIZES, unit_s=tuple(one_s / s for s in speed))
 
 
 def drawn_costs(case: int, stages: Experiment | None = None) -> Costs:
@@ -55,7 +55,7 @@ def drawn_costs(case: int, stages: Experiment | None = None) -> Costs:
         trials, least = int(random.choice([2, 4, 8, 12])), int(random.integers(1, 5))
         stages = sha_stages(trials, least, int(random.integers(8, 60)), int(random.choice([2, 3])))
     unit_s = tuple(sorted((float(s) for s in random.uniform(1, 20, 4)), reverse=True))
-    scaling = Scaling(
+    scaling = ScalingProfile(
         gpus=SIZES[:4],
         unit_s=unit_s,
         spread=float(random.choice([0.0, 0.0, 0.2, 1.5])),
@@ -105,7 +105,7 @@ def brute_force_error(case: int) -> float | None:
     most = int(random.choice([6, 8, 12])) if count == 3 else 16
     first, units = int(random.integers(4, 10)), random.integers(1, 5, count)
     stages = tuple(
-        Stage(trials=max(1, first // 2**i), units=int(units[i]) * 3**i) for i in range(count)
+        PlanStage(trials=max(1, first // 2**i), units=int(units[i]) * 3**i) for i in range(count)
     )
     costs = drawn_costs(case, stages)
     plans = [costs.predict(p) for p in itertools.product(range(1, most + 1), repeat=count)]
@@ -164,7 +164,7 @@ def rivals(costs: Costs, deadline_s: float, most: int) -> dict[str, Planned | No
     return {
         "static": static(costs, deadline_s, most),
         "naive": naive(costs, deadline_s, most),
-        **{r.value: greedy(costs, deadline_s, most, r) for r in Reading},
+        **{r.value: greedy(costs, deadline_s, most, r) for r in Algorithm2Reading},
     }
 
 
@@ -195,9 +195,9 @@ def large(start_s: float, deadline_min: int, efficiency: float, spread: float = 
     at_s = [time.process_time()]
     best = exact(fresh(costs), deadline_s, most)
     at_s.append(time.process_time())
-    repaired = greedy(fresh(costs), deadline_s, most, Reading.REPAIRED)
+    repaired = greedy(fresh(costs), deadline_s, most, Algorithm2Reading.REPAIRED)
     at_s.append(time.process_time())
-    literal = greedy(costs, deadline_s, most, Reading.LITERAL)
+    literal = greedy(costs, deadline_s, most, Algorithm2Reading.LITERAL)
     optimum, bound = _bounded(best)
     return Large(
         start_s=start_s,
@@ -244,7 +244,7 @@ def many(most: int, over_fastest: float) -> Many:
         over_fastest=over_fastest,
         gap=cost / bound - 1.0,
         cpu_s=took_s,
-        repaired=_cost(greedy(costs, deadline_s, 256, Reading.REPAIRED)) / cost - 1.0,
+        repaired=_cost(greedy(costs, deadline_s, 256, Algorithm2Reading.REPAIRED)) / cost - 1.0,
     )
 
 

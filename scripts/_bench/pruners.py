@@ -15,7 +15,7 @@ import optuna
 from optuna.pruners import BasePruner
 from optuna.trial import TrialState
 
-from bftrainer.study.trials import Rule, Stage, Trial, Verdicts
+from bftrainer.study.trials import StudyRule, StudyTrial, TrialStage, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Judged:
 class Beside:
     """A rule that asks the pruner, too."""
 
-    rule: Rule
+    rule: StudyRule
     pruner: BasePruner
     judged: list[Judged] = field(default_factory=list)
     _study: optuna.Study = field(init=False)
@@ -57,7 +57,7 @@ class Beside:
         """Reports about which the two do not agree."""
         return [one for one in self.judged if one.ours is not one.theirs]
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Return the rule's verdicts, and note the pruner's about new reports."""
         found, news = self.rule.verdicts(trials, room), set[int]()
         for trial in trials:
@@ -79,13 +79,13 @@ class Beside:
         """Return the rule's settings."""
         return self.rule.describe()
 
-    def _judge(self, trial: Trial, units: int, *, is_stopped: bool) -> None:
-        if trial.stage is Stage.ACTIVE:
+    def _judge(self, trial: StudyTrial, units: int, *, is_stopped: bool) -> None:
+        if trial.stage is TrialStage.ACTIVE:
             theirs = bool(self._trials[trial.number].should_prune())
             self.judged.append(
                 Judged(trial=trial.number, units=units, ours=is_stopped, theirs=theirs)
             )
-        elif trial.stage is Stage.COMPLETE and not math.isnan(trial.values[-1].value):
+        elif trial.stage is TrialStage.COMPLETE and not math.isnan(trial.values[-1].value):
             self._study.tell(self._trials[trial.number], trial.values[-1].value)
         else:
             self._study.tell(self._trials[trial.number], state=TrialState.FAIL)

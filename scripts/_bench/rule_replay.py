@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from bftrainer.study.trials import Rule, Stage, Start, Trial, Value, Verdicts
+from bftrainer.study.trials import Start, StudyRule, StudyTrial, TrialStage, Value, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +38,16 @@ Draw = Callable[[int, Parent | None], Curve]
 class Played:
     """How a study went."""
 
-    trials: tuple[Trial, ...]
+    trials: tuple[StudyTrial, ...]
     took_s: float
     units: float  # trained by all trials together
     calls: int  # of the rule
     is_over: bool  # the rule said so; otherwise it is stuck
 
     @property
-    def complete(self) -> tuple[Trial, ...]:
+    def complete(self) -> tuple[StudyTrial, ...]:
         """Trials that reached the full budget."""
-        return tuple(trial for trial in self.trials if trial.stage is Stage.COMPLETE)
+        return tuple(trial for trial in self.trials if trial.stage is TrialStage.COMPLETE)
 
     @property
     def best(self) -> tuple[float, int] | None:
@@ -56,7 +56,7 @@ class Played:
         return min(ends, default=None)
 
 
-def play(rule: Rule, draw: Draw, workers: int) -> Played:
+def play(rule: StudyRule, draw: Draw, workers: int) -> Played:
     """Play a rule to its end.
 
     Args:
@@ -88,14 +88,14 @@ def play(rule: Rule, draw: Draw, workers: int) -> Played:
 
 @dataclass(slots=True, kw_only=True)
 class _Play:
-    rule: Rule
+    rule: StudyRule
     draw: Draw
     workers: int
     now_s: float = 0.0
     units: float = 0.0
     calls: int = 0
     is_over: bool = False
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[StudyTrial] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     trained: list[int] = field(default_factory=list)  # units at a trial's last event
     since_s: list[float] = field(default_factory=list)  # when that was
@@ -105,7 +105,7 @@ class _Play:
     def act(self) -> None:
         """Ask the rule and do what it wants until it wants nothing more."""
         while True:
-            room = self.workers - sum(trial.stage is Stage.ACTIVE for trial in self.trials)
+            room = self.workers - sum(trial.stage is TrialStage.ACTIVE for trial in self.trials)
             verdicts = self.rule.verdicts(tuple(self.trials), room)
             self.calls += 1
             self.is_over = verdicts.is_over
@@ -120,9 +120,9 @@ class _Play:
             self._stop(number)
         for number, budget in verdicts.grow.items():
             trial = self.trials[number]
-            if trial.stage is not Stage.WAITING or budget <= trial.budget:
+            if trial.stage is not TrialStage.WAITING or budget <= trial.budget:
                 raise ValueError(f"trial {number} is {trial.stage} and cannot grow to {budget}")
-            self.trials[number] = replace(trial, stage=Stage.ACTIVE, budget=budget)
+            self.trials[number] = replace(trial, stage=TrialStage.ACTIVE, budget=budget)
             self._schedule(number)
         for start in verdicts.start:
             self._start(start)
@@ -131,9 +131,9 @@ class _Play:
         trial = self.trials[number]
         if trial.stage.is_over:
             raise ValueError(f"trial {number} is {trial.stage} and cannot be stopped")
-        if trial.stage is Stage.ACTIVE:  # what it has begun is lost
+        if trial.stage is TrialStage.ACTIVE:  # what it has begun is lost
             self.units += (self.now_s - self.since_s[number]) / self.curves[number].unit_s
-        self.trials[number] = replace(trial, stage=Stage.STOPPED)
+        self.trials[number] = replace(trial, stage=TrialStage.STOPPED)
         self.tokens[number] += 1
 
     def _start(self, start: Start) -> None:
@@ -145,9 +145,9 @@ class _Play:
         self.since_s.append(self.now_s)
         self.tokens.append(0)
         self.trials.append(
-            Trial(
+            StudyTrial(
                 number=number,
-                stage=Stage.ACTIVE,
+                stage=TrialStage.ACTIVE,
                 budget=start.budget,
                 bracket=start.bracket,
                 parent=start.parent,
@@ -181,13 +181,13 @@ class _Play:
         if value is not None and units > self.trained[number]:
             values = (*values, Value(units=units, value=value, order=self.now_s))
         self.trained[number] = units
-        stage = Stage.ACTIVE
+        stage = TrialStage.ACTIVE
         if curve.fails_at is not None and units >= curve.fails_at:
-            stage = Stage.FAILED
+            stage = TrialStage.FAILED
         elif units >= self.rule.most:
-            stage = Stage.COMPLETE
+            stage = TrialStage.COMPLETE
         elif units >= trial.budget:
-            stage = Stage.WAITING
+            stage = TrialStage.WAITING
         self.trials[number] = replace(trial, stage=stage, values=values)
-        if stage is Stage.ACTIVE:
+        if stage is TrialStage.ACTIVE:
             self._schedule(number)

@@ -21,7 +21,7 @@ from bftrainer.study.rungs.pbt import Pbt
 from bftrainer.study.rungs.ranking import best_first, rung_of
 from bftrainer.study.rungs.sha import Sha
 from bftrainer.study.rungs.stopping import Stopping
-from bftrainer.study.trials import Rule, Trial
+from bftrainer.study.trials import StudyRule, StudyTrial
 
 TRIALS: Final = 128
 WORKERS: Final = 8
@@ -41,7 +41,9 @@ class RankShare(Stopping):
 class Capped(Asha):
     """Promotes at most floor(n / eta) of a rung altogether, not just from its top."""
 
-    def promotable(self, trials: Sequence[Trial], budgets: list[int]) -> Iterator[tuple[int, int]]:
+    def promotable(
+        self, trials: Sequence[StudyTrial], budgets: list[int]
+    ) -> Iterator[tuple[int, int]]:
         """Leave out who comes too late."""
         left: dict[int, int] = {}
         for number, budget in Asha.promotable(self, trials, budgets):
@@ -55,7 +57,7 @@ class Capped(Asha):
                 yield number, budget
 
 
-Make = Callable[[int, int], Rule]
+Make = Callable[[int, int], StudyRule]
 RULES: Final[Mapping[str, Make]] = {
     "stopping": lambda n, most: Stopping(trials=n, most=most, eta=ETA),
     "stopping, share of better ones": lambda n, most: RankShare(trials=n, most=most, eta=ETA),
@@ -89,7 +91,7 @@ class Worth:
         )
 
 
-def play_on(data: DataSet, rule: Rule, order: Sequence[int], spread: float = 0.0) -> Played:
+def play_on(data: DataSet, rule: StudyRule, order: Sequence[int], spread: float = 0.0) -> Played:
     """Play a rule on a data set's configurations in an order.
 
     Their speeds differ by a factor of about 1 + ``spread`` either way.
@@ -121,7 +123,7 @@ def worth(sets: Sequence[DataSet], make: Make, spread: float = 0.0) -> Worth:
 # ---- pbt: descent on a noisy parabola, whose best rate falls as it goes on -----------------
 
 
-def toy(rule: Rule, seed: int) -> tuple[float, float]:
+def toy(rule: StudyRule, seed: int) -> tuple[float, float]:
     """Return the least expected loss and the units trained; the rate is searched.
 
     One step of rate r takes the mean of the distance d to (1 - r) d and the loss E d^2 to
@@ -145,7 +147,7 @@ def toy(rule: Rule, seed: int) -> tuple[float, float]:
     return min(trial.values[-1].value for trial in played.complete), played.units
 
 
-def toys(most: int = 100) -> dict[str, Rule]:
+def toys(most: int = 100) -> dict[str, StudyRule]:
     """Return the rules that play the toy."""
     return {
         "pbt": Pbt(population=16, interval=most // 20, most=most),

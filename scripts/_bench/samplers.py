@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from _bench.rule_replay import Curve, Parent, play
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.sampler import Drawer
-from bftrainer.study.trials import Rule, Scalar, Stage, Trial, Verdicts
+from bftrainer.study.trials import Scalar, StudyRule, StudyTrial, TrialStage, Verdicts
 
 SEEDS: Final = range(12)
 WORKERS: Final = 8
@@ -28,21 +28,21 @@ RULES: Final[Mapping[str, Mapping[str, int]]] = {
 }
 SPACE: Final[dict[str, BaseDistribution]] = {f"x{i}": FloatDistribution(0, 1) for i in range(4)}
 _WEIGHTS: Final = np.array([1.0, 0.6, 0.4, 0.2])
-_STATES: Final = {Stage.COMPLETE: TrialState.COMPLETE, Stage.STOPPED: TrialState.PRUNED}
+_STATES: Final = {TrialStage.COMPLETE: TrialState.COMPLETE, TrialStage.STOPPED: TrialState.PRUNED}
 
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
     """A rule that keeps the trials it was last shown: samplers may know those."""
 
-    rule: Rule
-    seen: tuple[Trial, ...] = field(default=())
+    rule: StudyRule
+    seen: tuple[StudyTrial, ...] = field(default=())
 
     @property
     def most(self) -> int:
         return self.rule.most
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         self.seen = tuple(trials)
         return self.rule.verdicts(trials, room)
 
@@ -94,7 +94,9 @@ def _studied(rule: str, sampler: str, seed: int, *, knows_waiting: bool) -> tupl
     return min(losses[trial.number] for trial in played.complete), played.units
 
 
-def _frozen(trial: Trial, parameters: dict[str, Scalar], *, knows_waiting: bool) -> FrozenTrial:
+def _frozen(
+    trial: StudyTrial, parameters: dict[str, Scalar], *, knows_waiting: bool
+) -> FrozenTrial:
     """Return a trial as the storage has it."""
     state = _STATES.get(trial.stage, TrialState.RUNNING)
     is_known = knows_waiting or state is not TrialState.RUNNING

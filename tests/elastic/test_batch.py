@@ -21,7 +21,7 @@ from bftrainer.elastic import (
     Terms,
 )
 from bftrainer.elastic.batch import Cutting, DecidedBatch, cutting_of, in_words
-from bftrainer.elastic.rates import Rates, Scaling, Updater
+from bftrainer.elastic.rates import GenerationTerms, Rates, Updater
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -123,7 +123,7 @@ def test_a_submission_may_let_the_batch_be_decided() -> None:
     ],
 )
 def test_rules_without_measurements(rule: Any, size: int, factor: float) -> None:
-    assert Scaling(Cutting(rule=rule), 32).terms(size, told=48).lr_factor == factor
+    assert GenerationTerms(Cutting(rule=rule), 32).terms(size, told=48).lr_factor == factor
 
 
 @pytest.mark.parametrize("noise_share", [0.0, 0.5, 0.99])

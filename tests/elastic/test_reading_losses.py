@@ -15,7 +15,7 @@ from bftrainer.elastic import ElasticError, GlobalBatch, Run
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.models import end_watch
-from bftrainer.elastic.reduction import Seen, Verdict, judge, terms_of
+from bftrainer.elastic.reduction import SampleLoss, Verdict, judge, terms_of
 from tests.elastic.public_losses import BATCH, SHARE, Loss, all_losses, model, truth
 
 pytestmark = pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
@@ -41,11 +41,11 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     end_looking()
 
 
-def seen(loss: Loss, samples: range) -> Seen:
+def seen(loss: Loss, samples: range) -> SampleLoss:
     net = model()
     own = {p.data_ptr() for p in net.parameters()}
     made = loss(net, torch.arange(samples.start, samples.stop))
-    return Seen(samples=len(samples), terms=terms_of(made, own, 1.0))
+    return SampleLoss(samples=len(samples), terms=terms_of(made, own, 1.0))
 
 
 def table(*batches: range) -> dict[str, tuple[str, Verdict]]:

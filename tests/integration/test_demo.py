@@ -21,7 +21,7 @@ from bftrainer.lab.demo.picture import Story, draw
 from bftrainer.lab.demo.run import make_output_directory
 from bftrainer.lab.demo.summary import JournalFacts, Rescale, account, collect
 from bftrainer.lab.demo.trainers import EPOCHS, demo_trainers
-from bftrainer.lab.demo.watch import Span, Timeline, Use, node_seconds
+from bftrainer.lab.demo.watch import NodeTimeline, Span, Use, node_seconds
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
@@ -169,7 +169,7 @@ def test_sample_tells_apart_what_nodes_do() -> None:
         _job("3", "n3", "p000002"),
         _job("4", "n4", "p000003"),
     )
-    timeline = Timeline()
+    timeline = NodeTimeline()
     # The trainer's view is a moment older: n1 has been taken from it already.
     view = _view("t1", ("n1", "n2"), ("n3",))
     timeline.add(_snapshot(5.0, states, *jobs), [view])
@@ -187,7 +187,7 @@ def test_sample_tells_apart_what_nodes_do() -> None:
 
 def test_spans_join_equal_samples_and_cover_all_time() -> None:
     busy, idle = NodeState.ALLOCATED, NodeState.IDLE
-    timeline = Timeline()
+    timeline = NodeTimeline()
     ours, theirs = _job("9", "n1", "p1"), _job("1", "n2")
     view = _view("t1", ("n1",), ())
     timeline.add(_snapshot(0.0, {"n1": idle, "n2": busy}, theirs), [])

@@ -15,7 +15,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from bftrainer.batch.local.workload import JobWorkload, WorkItem
-from bftrainer.lab.demo.watch import Timeline, Use, node_seconds
+from bftrainer.lab.demo.watch import NodeTimeline, Use, node_seconds
 from tests.integration.study_fixtures import POLICY, StudyUser, outcome
 from tests.support.site import Site
 
@@ -49,7 +49,9 @@ def prepare(home: Path) -> None:
             writer.writerow((f"{lr:.6f}", rng.choice((0.0, 0.9)), width, rng.choice((0.0, 0.5))))
 
 
-def studied(site: Site, name: str, *, is_unstable: bool) -> tuple[dict[str, Any], Timeline, float]:
+def studied(
+    site: Site, name: str, *, is_unstable: bool
+) -> tuple[dict[str, Any], NodeTimeline, float]:
     """Run the study; return what it came to, the nodes' time and how long it took."""
     user = StudyUser(site, site.base / name, SCRIPT)
     prepare(user.home)
@@ -58,7 +60,7 @@ def studied(site: Site, name: str, *, is_unstable: bool) -> tuple[dict[str, Any]
     )
     if is_unstable:
         site.start_workload(JOBS)
-    timeline, began_s = Timeline(), time.monotonic()
+    timeline, began_s = NodeTimeline(), time.monotonic()
     loop = user.start("digits", "digits.yaml", "train.py")
     try:
         while loop.poll() is None and time.monotonic() - began_s < 280:

@@ -13,8 +13,8 @@ from bftrainer.lab.papers.rubberband.placement import place, replaced
 from bftrainer.study.plan import exact as module
 from bftrainer.study.plan.document import PlanRequest, plan_study
 from bftrainer.study.plan.exact import exact, fastest
-from bftrainer.study.plan.problem import Cloud, Scaling, Stage, sha_stages
-from bftrainer.study.plan.published import Reading, greedy, static
+from bftrainer.study.plan.problem import Cloud, PlanStage, ScalingProfile, sha_stages
+from bftrainer.study.plan.published import Algorithm2Reading, greedy, static
 from bftrainer.study.plan.stage_cost import Costs, Planned, simulate
 from bftrainer.study.plan.stages import RungStage, experiment_of, rung_stages
 from bftrainer.study.rungs.hyperband import Hyperband
@@ -51,7 +51,7 @@ def test_the_largest_study_of_the_paper(start_s: float) -> None:
 def test_with_too_many_labels_the_bound_is_below_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = Costs(
         sha_stages(64, 4, 508, 2),
-        Scaling(gpus=(1, 2, 4, 8), unit_s=(4.0, 2.2, 1.3, 0.9)),
+        ScalingProfile(gpus=(1, 2, 4, 8), unit_s=(4.0, 2.2, 1.3, 0.9)),
         Cloud(gpus_per_instance=4, price_h=12.24, init_s=15.0, scale_s=15.0),
     )
     deadline_s = 1.3 * fastest(costs, 256).time_s
@@ -76,7 +76,7 @@ def test_the_fastest_plan_is_the_limit() -> None:
         assert found.time_s == pytest.approx(quickest)
         assert exact(costs, 0.999 * quickest, 16) is None
         assert static(costs, 0.999 * quickest, 16) is None
-        assert greedy(costs, 0.999 * quickest, 16, Reading.LITERAL) is None
+        assert greedy(costs, 0.999 * quickest, 16, Algorithm2Reading.LITERAL) is None
 
 
 @pytest.mark.parametrize("cases", [range(8), pytest.param(range(8, 30), marks=pytest.mark.long)])
@@ -84,7 +84,7 @@ def test_with_a_minimum_charge_nobody_plans_cheaper_either(cases: range) -> None
     """Labels do not know it: the plan may be above the optimum, the bound is below."""
     optimal = 0
     for case in cases:
-        small = tuple(Stage(trials=4 // (1 + i), units=2 + 3 * i) for i in range(3))
+        small = tuple(PlanStage(trials=4 // (1 + i), units=2 + 3 * i) for i in range(3))
         costs = drawn_costs(case, small)
         cloud = Cloud(price_h=10.0, minimum_s=60.0, init_s=float(case % 2) * 7.0)
         priced = Costs(small, replace(costs.scaling, n_min=1, n_max=None), cloud)
@@ -128,14 +128,14 @@ def test_many_stages_are_planned_close_to_the_optimum(over_fastest: float) -> No
     """Brackets of Hyperband come one after another: 28 stages here."""
     stages = rung_stages(Hyperband(least=1, most=64, eta=2))
     assert len(stages) == 28
-    scaling = Scaling(
+    scaling = ScalingProfile(
         gpus=(1, 2, 4, 8, 16), unit_s=(103.0, 55.0, 30.0, 20.0, 15.0), spread=0.05, n_max=16
     )
     cloud = Cloud(gpus_per_instance=4, price_h=12.24, init_s=15.0, scale_s=15.0)
     costs = Costs(experiment_of(stages), scaling, cloud)
     deadline_s = over_fastest * fastest(costs, 256).time_s
     found = exact(costs, deadline_s, 256)
-    rival = greedy(costs, deadline_s, 256, Reading.REPAIRED)
+    rival = greedy(costs, deadline_s, 256, Algorithm2Reading.REPAIRED)
     assert found is not None
     assert rival is not None
     assert found.bound is not None

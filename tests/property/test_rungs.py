@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bftrainer.study.ladder import ladder
 from bftrainer.study.rungs.registry import rule_of
-from bftrainer.study.trials import Rule, Stage, Trial, Value, Verdicts
+from bftrainer.study.trials import StudyRule, StudyTrial, TrialStage, Value, Verdicts
 from tests.support.examples import examples
 
 MOST = 12
@@ -53,7 +53,7 @@ CURVES = st.lists(
 )
 
 
-def _named(name: str, given: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[Rule]:
+def _named(name: str, given: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[StudyRule]:
     return given.map(lambda one: rule_of({"name": name, **one}))
 
 
@@ -69,14 +69,14 @@ RULES = st.one_of(
 class _Checked:
     """A rule whose every answer is checked; ``seen`` keeps what it was asked."""
 
-    rule: Rule
-    seen: list[tuple[tuple[Trial, ...], int, Verdicts]]
+    rule: StudyRule
+    seen: list[tuple[tuple[StudyTrial, ...], int, Verdicts]]
 
     @property
     def most(self) -> int:
         return self.rule.most
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         found = self.rule.verdicts(trials, room)
         again = rule_of(self.rule.describe()).verdicts(trials, room)
         assert again == found  # nothing is kept between two calls
@@ -98,7 +98,7 @@ class _Checked:
         return self.rule.describe()
 
 
-def _play(rule: Rule, curves: Sequence[Curve], workers: int) -> tuple[Played, _Checked]:
+def _play(rule: StudyRule, curves: Sequence[Curve], workers: int) -> tuple[Played, _Checked]:
     checked = _Checked(rule, [])
     return play(checked, lambda number, _: curves[number % len(curves)], workers), checked
 
@@ -106,7 +106,7 @@ def _play(rule: Rule, curves: Sequence[Curve], workers: int) -> tuple[Played, _C
 @given(rule=RULES, curves=CURVES, workers=st.integers(1, 6))
 @settings(deadline=None, max_examples=examples(100))
 def test_every_study_ends_and_so_do_its_trials(
-    rule: Rule, curves: list[Curve], workers: int
+    rule: StudyRule, curves: list[Curve], workers: int
 ) -> None:
     played, _ = _play(rule, curves, workers)
     given = rule.describe()
@@ -116,19 +116,19 @@ def test_every_study_ends_and_so_do_its_trials(
     assert sum(trial.parent is None for trial in played.trials) >= wanted
 
 
-def _standing(trials: Sequence[Trial], budget: int) -> list[int]:
+def _standing(trials: Sequence[StudyTrial], budget: int) -> list[int]:
     """Who has trained to a budget and reported by then, best first; written anew."""
     found = []
     for trial in trials:
         reached = trial.budget > budget or (
             trial.budget == budget
             and (
-                trial.stage in (Stage.WAITING, Stage.COMPLETE, Stage.STOPPED)
+                trial.stage in (TrialStage.WAITING, TrialStage.COMPLETE, TrialStage.STOPPED)
                 or any(value.units >= budget for value in trial.values)
             )
         )
         value = trial.at(budget)
-        if trial.stage is Stage.FAILED and trial.budget == budget and not reached:
+        if trial.stage is TrialStage.FAILED and trial.budget == budget and not reached:
             found.append((math.inf, trial.number))
         elif reached and value is not None:
             rank = math.inf if math.isnan(value.value) else value.value
@@ -139,7 +139,7 @@ def _standing(trials: Sequence[Trial], budget: int) -> list[int]:
 @given(rule=_named("asha", LADDERS), curves=CURVES, workers=st.integers(1, 6))
 @settings(deadline=None, max_examples=examples(100))
 def test_asha_promotes_once_each_from_the_top(
-    rule: Rule, curves: list[Curve], workers: int
+    rule: StudyRule, curves: list[Curve], workers: int
 ) -> None:
     _, checked = _play(rule, curves, workers)
     given = rule.describe()
@@ -162,7 +162,7 @@ def test_asha_promotes_once_each_from_the_top(
                 for number in standing[: len(standing) // given["eta"]]:
                     one = trials[number]
                     diverged = (value := one.at(low)) is not None and not value.value < math.inf
-                    assert one.budget >= high or one.stage is not Stage.WAITING or diverged
+                    assert one.budget >= high or one.stage is not TrialStage.WAITING or diverged
 
 
 @given(
@@ -171,7 +171,7 @@ def test_asha_promotes_once_each_from_the_top(
     workers=st.integers(1, 6),
 )
 @settings(deadline=None, max_examples=examples(100))
-def test_halving_keeps_exactly_the_top(rule: Rule, curves: list[Curve], workers: int) -> None:
+def test_halving_keeps_exactly_the_top(rule: StudyRule, curves: list[Curve], workers: int) -> None:
     played, _ = _play(rule, curves, workers)
     for bracket in {trial.bracket for trial in played.trials}:
         own = [trial for trial in played.trials if trial.bracket == bracket]
@@ -181,7 +181,7 @@ def test_halving_keeps_exactly_the_top(rule: Rule, curves: list[Curve], workers:
             beyond = {trial.number for trial in own if trial.budget > low}
             if low == MOST:
                 continue
-            able = {t.number for t in began if t.budget > low or t.stage is Stage.STOPPED}
+            able = {t.number for t in began if t.budget > low or t.stage is TrialStage.STOPPED}
             numbers = [
                 number
                 for number in _standing(began, low)
@@ -199,7 +199,7 @@ def test_halving_keeps_exactly_the_top(rule: Rule, curves: list[Curve], workers:
 )
 @settings(deadline=None, max_examples=examples(100))
 def test_stopping_does_not_depend_on_when_it_is_asked(
-    rule: Rule, curves: list[Curve], workers: int, data: st.DataObject
+    rule: StudyRule, curves: list[Curve], workers: int, data: st.DataObject
 ) -> None:
     """Trials that nobody stops: whoever looks once sees what a look after each report sees."""
     everybody = {"name": "none", "trials": rule.describe()["trials"], "most": MOST}
@@ -219,7 +219,7 @@ def test_stopping_does_not_depend_on_when_it_is_asked(
 
 
 def _stopped(
-    rule: Rule,
+    rule: StudyRule,
     played: Played,
     cuts: Sequence[int],
     values: Sequence[tuple[float, int, int, Value]],
@@ -230,7 +230,7 @@ def _stopped(
         trials = []
         for trial in played.trials:
             own = tuple(value for *_, number, _, value in values[:cut] if number == trial.number)
-            stage = Stage.STOPPED if trial.number in stopped else Stage.ACTIVE
+            stage = TrialStage.STOPPED if trial.number in stopped else TrialStage.ACTIVE
             trials.append(replace(trial, values=own, stage=stage))
         stopped |= set(rule.verdicts(trials, 0).stop)
     return stopped
@@ -238,7 +238,9 @@ def _stopped(
 
 @given(rule=st.one_of(_named("sha", LADDERS), _named("hyperband", LADDERS)), curves=CURVES)
 @settings(deadline=None, max_examples=examples(60))
-def test_halving_does_not_depend_on_the_number_of_workers(rule: Rule, curves: list[Curve]) -> None:
+def test_halving_does_not_depend_on_the_number_of_workers(
+    rule: StudyRule, curves: list[Curve]
+) -> None:
     """Room and order change when somebody goes on, never who."""
     one = {t.number: t.budget for t in _play(rule, curves, 1)[0].trials if t.bracket == 0}
     for workers in (2, 5, 50):

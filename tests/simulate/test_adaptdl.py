@@ -15,8 +15,8 @@ import pytest
 from bftrainer.decide.policies.base import Context, load_policy
 from bftrainer.lab.adaptdl.cluster import Setup, place, play
 from bftrainer.lab.adaptdl.job import (
+    AdaptdlJob,
     Application,
-    Job,
     estimated_curve,
     packed,
     read_applications,
@@ -81,8 +81,12 @@ def application(tmp_path: Path) -> Application:
     return Application(folder, 2)
 
 
-def job(application: Application, name: str = "a", requested: int = 1, batch: int = 10) -> Job:
-    return Job(name=name, application=application, submitted_s=0, requested=requested, batch=batch)
+def job(
+    application: Application, name: str = "a", requested: int = 1, batch: int = 10
+) -> AdaptdlJob:
+    return AdaptdlJob(
+        name=name, application=application, submitted_s=0, requested=requested, batch=batch
+    )
 
 
 def test_a_job_trains_after_a_pause(application: Application) -> None:

@@ -32,7 +32,7 @@ from bftrainer.lab.papers.bftrainer.scenario import (
     workload_of,
 )
 from bftrainer.lab.papers.bftrainer.series import Series, share_followed, static_outcome, windows_of
-from bftrainer.lab.papers.findings import Line, Reproduced
+from bftrainer.lab.papers.findings import Reproduced, ValueLine
 from bftrainer.lab.papers.paper import Extent, Reproduction, Result, play_all, reproduce
 from bftrainer.lab.workloads import NETWORKS
 from bftrainer.model.errors import UsageError
@@ -265,7 +265,7 @@ def test_runtimes_are_of_completed_trainers_by_network(record: Record) -> None:
 class TestReport:
     @staticmethod
     def _made(
-        scenario: WeekOfNodes, line: Line, extent: Extent = FULL
+        scenario: WeekOfNodes, line: ValueLine, extent: Extent = FULL
     ) -> tuple[Result, Reproduction]:
         result = Result(result_id="x", shows="x", how="x", why="because", find=lambda *_: made)
         made = Reproduced(lines=(line,))
@@ -274,26 +274,26 @@ class TestReport:
         )
 
     def test_deviations_are_in_points_or_percent(self) -> None:
-        assert Line(what="", ours=78.0, paper=75.0).deviation == 3.0
-        assert Line(what="", ours=3.0, paper=2.0, unit="h").deviation == 50.0
-        assert Line(what="", ours=None, paper=2.0).deviation is None
+        assert ValueLine(what="", ours=78.0, paper=75.0).deviation == 3.0
+        assert ValueLine(what="", ours=3.0, paper=2.0, unit="h").deviation == 50.0
+        assert ValueLine(what="", ours=None, paper=2.0).deviation is None
 
     def test_only_what_is_far_is_explained(self, scenario: WeekOfNodes) -> None:
         week = replace(scenario, is_papers=True, is_synthetic=False)
-        near = Line(what="", ours=76.0, paper=75.0)
+        near = ValueLine(what="", ours=76.0, paper=75.0)
         far = replace(near, ours=70.0)
         result, made = self._made(week, near)
         assert report.explain(near, result, made) == ""
         assert report.explain(far, result, made) == "because"
         assert report.explain(replace(far, why="its own"), result, made) == "its own"
-        shape = Line(what="", ours=1.0, says="grows", holds=False)
+        shape = ValueLine(what="", ours=1.0, says="grows", holds=False)
         assert report.explain(shape, result, made) == "because"
         assert report.explain(replace(shape, holds=True), result, made) == ""
         _, quick = self._made(week, far, QUICK)
         assert report.explain(far, result, quick).startswith("shortened")
 
     def test_another_trace_is_said_to_be_one(self, scenario: WeekOfNodes) -> None:
-        far = Line(what="", ours=10.0, paper=75.0)
+        far = ValueLine(what="", ours=10.0, paper=75.0)
         result, made = self._made(scenario, far)
         assert report.explain(far, result, made) == "another trace"
         assert "NOT comparable" in report.remarks(made)[0]

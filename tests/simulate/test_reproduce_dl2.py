@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bftrainer.lab.papers.dl2 import training
-from bftrainer.lab.papers.dl2.cluster import Cluster, Job, draw_trace, play
+from bftrainer.lab.papers.dl2.cluster import Cluster, Dl2Job, draw_trace, play
 from bftrainer.lab.papers.dl2.paper import PAPER
 from bftrainer.lab.papers.dl2.published_learner import PublishedLearner
 from bftrainer.lab.papers.dl2.rules import (
@@ -26,7 +26,7 @@ from bftrainer.lab.papers.dl2.rules import (
 from bftrainer.lab.papers.dl2.setting import LARGE, MODELS, QUICK, TESTBED, Amounts
 from bftrainer.lab.papers.dl2.speeds import RECORDS, measured, read_speeds
 from bftrainer.lab.papers.dl2.training import Acting
-from bftrainer.lab.papers.findings import Line
+from bftrainer.lab.papers.findings import ValueLine
 from bftrainer.lab.papers.paper import play_all
 from bftrainer.model.errors import UsageError
 
@@ -36,11 +36,11 @@ SPEEDS, _ = read_speeds(None, TESTBED)
 SMALL = replace(TESTBED, nodes=2, jobs=2)
 
 
-def job(number: int, kind: str, epochs: float = 100.0) -> Job:
-    return Job(number=number, type=MODELS.index(kind), arrives=0, epochs=epochs)
+def job(number: int, kind: str, epochs: float = 100.0) -> Dl2Job:
+    return Dl2Job(number=number, type=MODELS.index(kind), arrives=0, epochs=epochs)
 
 
-def cluster(*jobs: Job) -> Cluster:
+def cluster(*jobs: Dl2Job) -> Cluster:
     return Cluster(SMALL, SPEEDS, list(jobs))
 
 
@@ -159,7 +159,7 @@ def test_the_papers_learner_sees_what_the_paper_says() -> None:
     assert all(0 <= action <= 6 for action in noted)
 
 
-def _lines(extent: Amounts, *only: str) -> list[Line]:
+def _lines(extent: Amounts, *only: str) -> list[ValueLine]:
     scenario = PAPER.choose_scenario(None, FOLDER, extent)
     results = PAPER.choose(only)
     runs = {run for result in results for run in result.runs(extent)}

@@ -11,23 +11,29 @@ import pytest
 from bftrainer.cli.main import main
 from bftrainer.lab.papers.elasticity.paper import PAPER
 from bftrainer.lab.papers.elasticity.replays import OneJob, Slowed, play
-from bftrainer.lab.papers.elasticity.setting import EXPECTED, FULL, QUICK, Seeds, choose_scenario
-from bftrainer.lab.papers.elasticity.simulator import Outcome, cifar
+from bftrainer.lab.papers.elasticity.setting import (
+    EXPECTED,
+    FULL,
+    QUICK,
+    ElasticitySeeds,
+    choose_scenario,
+)
+from bftrainer.lab.papers.elasticity.simulator import ElasticJobOutcome, cifar
 from bftrainer.lab.papers.elasticity.slowdown import SlowedOutcome
-from bftrainer.lab.papers.findings import Line
+from bftrainer.lab.papers.findings import ValueLine
 from bftrainer.lab.papers.paper import play_all
 
 CLUSTERS = choose_scenario(None, None, QUICK)
 
 
-def lines(result_id: str, extent: Seeds) -> list[Line]:
+def lines(result_id: str, extent: ElasticitySeeds) -> list[ValueLine]:
     [result] = PAPER.choose([result_id])
     assert result.find is not None
     records = play_all(PAPER, CLUSTERS, result.runs(extent), processes=1)
     return list(result.find(records, extent).lines)
 
 
-def assert_within(found: list[Line], most: float) -> None:
+def assert_within(found: list[ValueLine], most: float) -> None:
     compared = [line for line in found if line.deviation is not None]
     assert compared
     assert {line.what for line in compared if abs(line.deviation or 0.0) > most} == set()
@@ -63,7 +69,7 @@ def test_replacing_stragglers_saves_more_the_slower_they_are() -> None:
 def test_a_constant_number_of_gpus_by_hand() -> None:
     """200 epochs of 50,000 samples in steps of 1,024, 0.2 s on 4 GPUs."""
     found = play(CLUSTERS, OneJob(job="cifar", start=4, seed=None))
-    assert isinstance(found, Outcome)
+    assert isinstance(found, ElasticJobOutcome)
     assert found.completion_s == pytest.approx(200 * 50_000 / 1024 * 0.2)
     assert found.used_gpu_s == pytest.approx(4 * found.completion_s)
 
@@ -73,7 +79,7 @@ def test_scaling_in_by_hand() -> None:
     job = cifar()
     quiet = OneJob(job="cifar", start=8, seed=1, step_noise=0.0)
     found = play(CLUSTERS, quiet)
-    assert isinstance(found, Outcome)
+    assert isinstance(found, ElasticJobOutcome)
     assert found.settled_at == 4
     measured_s = 10 * (job.step_s(8) + job.step_s(12) + job.step_s(4))
     boot_s = found.settled_s - measured_s - 3.179 - 2.612

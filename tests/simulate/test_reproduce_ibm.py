@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.lab.papers.findings import Line
+from bftrainer.lab.papers.findings import ValueLine
 from bftrainer.lab.papers.ibm import figures, sensitivity, tables
 from bftrainer.lab.papers.ibm.jobs import (
     ELASTIC,
     Arrivals,
-    Job,
+    IbmJob,
     Sizes,
     draw_jobs,
     read_world,
@@ -24,7 +24,7 @@ from bftrainer.lab.papers.ibm.jobs import (
 from bftrainer.lab.papers.ibm.paper import PAPER
 from bftrainer.lab.papers.ibm.replays import Experiment, play
 from bftrainer.lab.papers.ibm.setting import FULL, QUICK, choose_scenario
-from bftrainer.lab.papers.ibm.simulator import Outcome, Rules, Simulation
+from bftrainer.lab.papers.ibm.simulator import IbmOutcome, Rules, Simulation
 from bftrainer.lab.papers.paper import play_all
 
 WORLD = read_world("ordered")
@@ -32,11 +32,13 @@ CLUSTER = choose_scenario(None, None, QUICK)
 FEW = replace(QUICK, table3=5, figures=5, sensitivity=2)
 
 
-def job(at_min: float, minutes: float, *factors: float, least: int = 1) -> Job:
-    return Job(at_min=at_min, minutes=minutes, sizes=Sizes(least=least, factors=np.array(factors)))
+def job(at_min: float, minutes: float, *factors: float, least: int = 1) -> IbmJob:
+    return IbmJob(
+        at_min=at_min, minutes=minutes, sizes=Sizes(least=least, factors=np.array(factors))
+    )
 
 
-def simulated(*jobs: Job, gpus: int = 2, **rules: float) -> Outcome:
+def simulated(*jobs: IbmJob, gpus: int = 2, **rules: float) -> IbmOutcome:
     return Simulation(jobs, Rules(gpus=gpus, **rules)).run()  # type: ignore[arg-type]
 
 
@@ -126,7 +128,7 @@ def test_one_seed_gives_every_kind_of_batch_the_same_jobs() -> None:
 # ---- what the paper shows ---------------------------------------------------------------------
 
 
-def _deviations(lines: Sequence[Line]) -> dict[str, float]:
+def _deviations(lines: Sequence[ValueLine]) -> dict[str, float]:
     return {one.what: abs(one.deviation) for one in lines if one.deviation is not None}
 
 
@@ -188,4 +190,6 @@ def test_the_command_lists_the_assumptions_and_refuses_a_trace(
 
 
 def test_a_percentage_may_deviate_in_percent_of_itself() -> None:
-    assert Line(what="", ours=72.0, paper=80.0, is_relative=True).deviation == pytest.approx(-10.0)
+    assert ValueLine(what="", ours=72.0, paper=80.0, is_relative=True).deviation == pytest.approx(
+        -10.0
+    )

@@ -11,13 +11,13 @@ from itertools import pairwise
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.lab.papers.findings import Line
+from bftrainer.lab.papers.findings import ValueLine
 from bftrainer.lab.papers.paper import Records, Result, play_all
 from bftrainer.lab.papers.rubberband import instance_start
 from bftrainer.lab.papers.rubberband.contradictions import most_instances, paid_instances
 from bftrainer.lab.papers.rubberband.paper import PAPER
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning, play
-from bftrainer.lab.papers.rubberband.residual import ROWS, Reading, nearest
+from bftrainer.lab.papers.rubberband.residual import ROWS, Table2Reading, nearest
 from bftrainer.lab.papers.rubberband.setting import EXPECTED, QUICK, Points, choose_scenario
 from bftrainer.study.plan.stage_cost import Planned
 
@@ -53,7 +53,7 @@ def records() -> Records:
 
 def lines_of(
     records: Records, extent: Points, *, without: Collection[str] = ()
-) -> Mapping[str, tuple[Line, ...]]:
+) -> Mapping[str, tuple[ValueLine, ...]]:
     return {
         result.result_id: result.find(records, extent).lines
         for result in PAPER.results
@@ -61,7 +61,7 @@ def lines_of(
     }
 
 
-def assert_as_documented(lines: Mapping[str, tuple[Line, ...]]) -> None:
+def assert_as_documented(lines: Mapping[str, tuple[ValueLine, ...]]) -> None:
     for result in PAPER.results:
         if result.result_id not in lines:
             continue
@@ -72,7 +72,7 @@ def assert_as_documented(lines: Mapping[str, tuple[Line, ...]]) -> None:
         assert [line.what for line in found if deviates(line, result) and not line.why] == []
 
 
-def deviates(line: Line, result: Result) -> bool:
+def deviates(line: ValueLine, result: Result) -> bool:
     return line.holds is False or abs(line.deviation or 0.0) > result.tolerance
 
 
@@ -149,16 +149,16 @@ def test_the_plan_of_table_3_is_the_exact_one_for_its_time(records: Records) -> 
 
 
 def test_no_profile_gives_table_2() -> None:
-    assert nearest(Reading(name="as the text says")).worst == pytest.approx(0.237, abs=0.001)
-    nine = nearest(Reading(name="9 instances", static_20=9))
+    assert nearest(Table2Reading(name="as the text says")).worst == pytest.approx(0.237, abs=0.001)
+    nine = nearest(Table2Reading(name="9 instances", static_20=9))
     assert nine.worst == pytest.approx(0.137, abs=0.001)
-    alone = {row: nearest(Reading(name=row, rows=(row,))).worst for row in ROWS}
+    alone = {row: nearest(Table2Reading(name=row, rows=(row,))).worst for row in ROWS}
     assert alone["20 min, static"] > 0.17  # 6 instances cannot cost so much
     assert max(worst for row, worst in alone.items() if row != "20 min, static") < 0.11
 
 
 def test_a_nearest_profile_is_monotone_and_never_superlinear() -> None:
-    found = nearest(Reading(name="as the text says")).epoch_s
+    found = nearest(Table2Reading(name="as the text says")).epoch_s
     sizes = sorted(found)
     for few, many in pairwise(sizes):
         assert found[many] <= found[few] + 1e-6

@@ -15,14 +15,16 @@ from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.batch.traces.text import TraceError
 from bftrainer.lab.report import page, tables
 from bftrainer.lab.report.figures import FIGURES
-from bftrainer.lab.report.tables import WORDS, Setup
+from bftrainer.lab.report.tables import WORDS, ReportSetup
 from bftrainer.lab.simulator.metrics import Metrics, measure
 from bftrainer.lab.simulator.session import Choices, ReplayRun, play, record
 from bftrainer.model.errors import UsageError
 from tests.simulate.test_simulate import trace, trial
 
 DOCS = Path(__file__).parents[2] / "docs"
-SETUP = Setup(trace="T <b>", workload="w", costs="paper", command="bftrainer simulate --seed 1")
+SETUP = ReportSetup(
+    trace="T <b>", workload="w", costs="paper", command="bftrainer simulate --seed 1"
+)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from bftrainer.lab.simulator.session import Choices
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.study.rungs.registry import rule_of
-from bftrainer.study.trials import Rule, Stage, Start, Verdicts
+from bftrainer.study.trials import Start, StudyRule, TrialStage, Verdicts
 from milp.problem import Curve
 
 MOST = 9  # epochs
@@ -52,7 +52,7 @@ def study(
     parallel: int = 2,
     n_max: int = 1,
     cost_s: float = 0.0,
-    rule: Rule | None = None,
+    rule: StudyRule | None = None,
     reports: tuple[int, ...] = (1, 3),
 ) -> SimStudy:
     """Return a study of trials of up to nine epochs, ten seconds each on one node."""
@@ -110,7 +110,7 @@ def test_constant_nodes_give_what_the_virtual_clock_gives(name: str, workers: in
     assert _ends(run) == {trial.number: trial.stage for trial in clock.trials}
 
 
-def _ends(run: StudyRun) -> dict[int, Stage]:
+def _ends(run: StudyRun) -> dict[int, TrialStage]:
     return {happening.number: happening.stage for happening in run.course}
 
 
@@ -178,7 +178,7 @@ class _Promote:
         """Start it, and let it grow."""
         if not trials:
             return Verdicts(start=(Start(budget=3),) * min(room, 1))
-        waits = trials[0].stage is Stage.WAITING
+        waits = trials[0].stage is TrialStage.WAITING
         return Verdicts(grow={0: MOST} if waits else {}, is_over=trials[0].stage.is_over)
 
     def describe(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class _Promote:
 def test_a_stopped_trial_frees_its_nodes_at_once() -> None:
     given = study("stopping", trials=12, parallel=1)
     run = played(given, always(1))
-    stopped = [one for one in run.course if one.stage is Stage.STOPPED]
+    stopped = [one for one in run.course if one.stage is TrialStage.STOPPED]
     assert stopped
     assert all(one.units < MOST for one in stopped)
     starts = {one.number: one.at_s for one in reversed(run.course)}
@@ -245,7 +245,7 @@ def test_on_nodes_that_come_and_go_every_study_ends(name: str, costs: PhysicalCo
     assert set(told.values()) == {1}  # each report is heard once, whatever was lost
     active = set[int]()
     for one in run.course:
-        (active.add if one.stage is Stage.ACTIVE else active.discard)(one.number)
+        (active.add if one.stage is TrialStage.ACTIVE else active.discard)(one.number)
         assert len(active) <= given.parallel
     trained = {one.number: one.units for one in run.course if one.value is not None}
     assert run.figures.units * 15 * MOST >= sum(trained.values()) - 1e-6

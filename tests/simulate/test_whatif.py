@@ -21,10 +21,10 @@ from bftrainer.lab.simulator.session import Choices, play
 from bftrainer.lab.whatif import Assumptions, advice, as_document, replays, study
 from bftrainer.lab.whatif import document as page
 from bftrainer.lab.whatif.replays import (
-    Played,
     Replays,
     ReplaySetting,
     Stretch,
+    StretchOutcome,
     endless,
     some_nodes,
     stretches,
@@ -152,7 +152,7 @@ class TestEstimates:
     def test_the_interval_holds_the_value_and_needs_stretches(self) -> None:
         chance = np.random.Generator(np.random.PCG64(5))
         played = [
-            Played(seconds=HOUR_S, offered_node_s=1000.0, harvested_node_s=h, samples=1.0)
+            StretchOutcome(seconds=HOUR_S, offered_node_s=1000.0, harvested_node_s=h, samples=1.0)
             for h in chance.uniform(700, 900, size=40)
         ]
         found = replays.estimate(replays.harvested_share, played, seed=1)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
-from bftrainer.batch.commands import ByCommands, Commands, Reading
+from bftrainer.batch.commands import ByCommands, Commands, PollCommands
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.errors import BatchSystemError
 
@@ -42,7 +42,7 @@ def shell(text: str) -> tuple[str, ...]:
 
 
 def test_a_part_is_read_or_none_and_its_failure_is_told() -> None:
-    reading = Reading(commands(), answers=(0, 3))
+    reading = PollCommands(commands(), answers=(0, 3))
     assert reading.of(shell("echo 7"), int) == 7
     assert reading.of(shell("echo 8; exit 3"), int) == 8
     assert reading.of(shell("echo 9; echo no >&2; exit 4"), int) is None
@@ -58,13 +58,13 @@ def test_a_part_is_read_or_none_and_its_failure_is_told() -> None:
 
 def test_after_a_command_without_an_answer_no_other_is_tried() -> None:
     asked = commands(timeout_s=0.2)
-    reading = Reading(asked)
+    reading = PollCommands(asked)
     assert reading.of(shell("exec sleep 60"), str) is None
     assert reading.of(shell("echo 1"), int) is None
     assert len(reading.failures) == 1
     assert "did not answer" in reading.failures[0]
     assert asked.request_counts() == {"count": 1}
-    assert Reading(asked).of(shell("echo 1"), int) == 1
+    assert PollCommands(asked).of(shell("echo 1"), int) == 1
 
 
 def test_an_order_succeeds_fails_or_was_not_needed() -> None:

@@ -12,17 +12,19 @@ import pytest
 from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import make_fragments
-from bftrainer.study.deadline.futures import Counts, Drawing, History, futures, history_of
+from bftrainer.study.deadline.futures import Counts, Drawing, PoolHistory, futures, history_of
 from bftrainer.study.deadline.outlook import Outlook, held, interval, outlook
 from bftrainer.study.deadline.work import LEAST_UNIT_S, MOST_NODES, Part, Work, finish_s, parts_of
-from bftrainer.study.plan.problem import Scaling
+from bftrainer.study.plan.problem import ScalingProfile
 from bftrainer.study.rungs.registry import rule_of
 
 HOUR_S, STEP_S = 3600.0, 60.0
-LINEAR = Scaling(gpus=(1, 2, 4), unit_s=(100.0, 50.0, 25.0), n_max=4)
+LINEAR = ScalingProfile(gpus=(1, 2, 4), unit_s=(100.0, 50.0, 25.0), n_max=4)
 
 
-def work(*parts: tuple[int, float], scaling: Scaling = LINEAR, parallel: int | None = None) -> Work:
+def work(
+    *parts: tuple[int, float], scaling: ScalingProfile = LINEAR, parallel: int | None = None
+) -> Work:
     made = tuple(Part(trials=trials, units=units) for trials, units in parts)
     return Work(parts=made, scaling=scaling, parallel=parallel)
 
@@ -41,7 +43,7 @@ def drifting(
     return found.T.astype(np.int64)
 
 
-def asked(study: Work, history: History, hours: float, now: int) -> Outlook:
+def asked(study: Work, history: PoolHistory, hours: float, now: int) -> Outlook:
     return outlook(
         study,
         history,
@@ -74,7 +76,7 @@ def test_trials_share_the_nodes_in_waves(nodes: int, part_s: float) -> None:
 
 
 def test_a_trial_with_fewer_nodes_than_it_needs_does_not_train() -> None:
-    scaling = Scaling(gpus=(2, 4), unit_s=(50.0, 25.0), n_min=2, n_max=4)
+    scaling = ScalingProfile(gpus=(2, 4), unit_s=(50.0, 25.0), n_min=2, n_max=4)
     rates = work((3, 1.0), scaling=scaling).rates()
     assert rates[0, :2].tolist() == [0.0, 0.0]
     assert 1.0 / rates[0, 2] == pytest.approx(150.0)
@@ -87,12 +89,14 @@ def test_no_more_trials_than_the_study_allows_train_at_once() -> None:
 
 
 def test_more_nodes_are_never_slower() -> None:
-    scaling = Scaling(gpus=(1, 2, 8), unit_s=(90.0, 60.0, 30.0), n_max=8)
+    scaling = ScalingProfile(gpus=(1, 2, 8), unit_s=(90.0, 60.0, 30.0), n_max=8)
     rates = work((81, 1.0), (27, 2.0), (7, 6.0), scaling=scaling).rates()
     assert (np.diff(rates, axis=1) >= 0.0).all()
 
 
-def slowest_of(trials: int, nodes: int, scaling: Scaling, units: NDArray[np.float64]) -> float:
+def slowest_of(
+    trials: int, nodes: int, scaling: ScalingProfile, units: NDArray[np.float64]
+) -> float:
     """Return when the last trial of a part ends, trial by trial; freed nodes go to the others."""
     sizes = np.arange(1, (scaling.n_max or 1) + 1)
     per_s = [1.0 / scaling.mean_s(size) for size in sizes.tolist()]
@@ -131,22 +135,26 @@ def test_the_least_time_is_that_on_as_many_nodes_as_it_can_use(parallel: int | N
 
 
 def test_more_nodes_than_anybody_has_are_not_told_apart() -> None:
-    wide = Scaling(gpus=(1,), unit_s=(100.0,), n_max=100_000)
+    wide = ScalingProfile(gpus=(1,), unit_s=(100.0,), n_max=100_000)
     found = work((20_000, 1.0), scaling=wide)
     assert found.most_nodes == MOST_NODES
     assert found.rates().shape == (1, MOST_NODES + 1)
     assert found.least_s() == pytest.approx(100.0)
-    large = work((2, 1.0), scaling=Scaling(gpus=(1,), unit_s=(9.0,), n_min=10**6, n_max=10**6))
+    large = work(
+        (2, 1.0), scaling=ScalingProfile(gpus=(1,), unit_s=(9.0,), n_min=10**6, n_max=10**6)
+    )
     assert large.rates().max() == 0.0
 
 
 def test_units_that_take_no_time_leave_rates_finite() -> None:
     """The line through what was measured goes down to 0 on more nodes."""
-    steep = Scaling(gpus=(1000, 1001), unit_s=(1.0, 1e-6), n_max=4000)
+    steep = ScalingProfile(gpus=(1000, 1001), unit_s=(1.0, 1e-6), n_max=4000)
     assert steep.mean_s(4000) == 0.0
     found = work((1, 1.0), scaling=steep)
     assert found.rates()[0, 4000] == pytest.approx(1.0 / LEAST_UNIT_S)
-    assert asked(found, History(step_s=STEP_S, nodes=np.full(2000, 5)), 1.0, 5).probability == 1.0
+    assert (
+        asked(found, PoolHistory(step_s=STEP_S, nodes=np.full(2000, 5)), 1.0, 5).probability == 1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,7 +229,7 @@ def test_a_node_is_usable_once_it_trains() -> None:
 
 
 def test_futures_follow_from_the_present_and_forget_it() -> None:
-    history = History(step_s=STEP_S, nodes=drifting(300.0, seed=3)[0])
+    history = PoolHistory(step_s=STEP_S, nodes=drifting(300.0, seed=3)[0])
     drawing = Drawing(seed=4)
     for now in (5, 80):
         drawn = futures(history, now, 600, drawing)
@@ -233,12 +241,12 @@ def test_futures_follow_from_the_present_and_forget_it() -> None:
 
 
 def test_a_pool_that_never_changes_does_not() -> None:
-    history = History(step_s=STEP_S, nodes=np.full(1000, 7))
+    history = PoolHistory(step_s=STEP_S, nodes=np.full(1000, 7))
     assert (futures(history, 7, 200, Drawing()) == 7).all()
 
 
 def test_more_nodes_than_ever_become_what_there_was() -> None:
-    history = History(step_s=STEP_S, nodes=np.full(1000, 7))
+    history = PoolHistory(step_s=STEP_S, nodes=np.full(1000, 7))
     drawn = futures(history, 100, 1000, Drawing())
     assert drawn[:, 0].min() > 80
     assert (drawn[:, -1] <= 8).mean() > 0.9
@@ -251,7 +259,7 @@ def test_more_nodes_than_ever_become_what_there_was() -> None:
 @pytest.mark.parametrize("parts", [[(100, 12.0)], [(27, 12.0), (3, 120.0)]])
 def test_probabilities_are_those_of_a_known_process(now: int, parts: list[Any]) -> None:
     """What is true of the pool is known by letting it go on many times."""
-    study, history = work(*parts), History(step_s=STEP_S, nodes=drifting(400.0, seed=11)[0])
+    study, history = work(*parts), PoolHistory(step_s=STEP_S, nodes=drifting(400.0, seed=11)[0])
     found = asked(study, history, 1.75, now)
     truth = drifting(1.75, seed=12, pools=4000, now=now)
     is_true = finish_s(truth, study.rates(), STEP_S) <= 1.75 * HOUR_S - 30.0
@@ -260,7 +268,7 @@ def test_probabilities_are_those_of_a_known_process(now: int, parts: list[Any]) 
 
 
 def test_reserved_nodes_are_the_fewest_that_are_enough() -> None:
-    history = History(step_s=STEP_S, nodes=drifting(100.0, seed=5, mean=4.0)[0])
+    history = PoolHistory(step_s=STEP_S, nodes=drifting(100.0, seed=5, mean=4.0)[0])
     study = work((10, 54.0), (2, 36.0))
     found = asked(study, history, 3.0, 2)
     assert found.probability < 0.95
@@ -275,7 +283,7 @@ def test_reserved_nodes_are_the_fewest_that_are_enough() -> None:
 
 
 def test_what_no_number_of_nodes_can_do_is_said() -> None:
-    history = History(step_s=STEP_S, nodes=np.full(2000, 50))
+    history = PoolHistory(step_s=STEP_S, nodes=np.full(2000, 50))
     found = asked(work((2, 600.0)), history, 3.0, 50)
     assert (found.probability, found.reserved, found.probability_reserved) == (0.0, None, None)
     assert found.least_s == pytest.approx(600 * 25.0 + 30.0)
@@ -283,7 +291,7 @@ def test_what_no_number_of_nodes_can_do_is_said() -> None:
 
 
 def test_a_study_that_is_certain_needs_no_reserve() -> None:
-    found = asked(work((2, 36.0)), History(step_s=STEP_S, nodes=np.full(2000, 50)), 3.0, 60)
+    found = asked(work((2, 36.0)), PoolHistory(step_s=STEP_S, nodes=np.full(2000, 50)), 3.0, 60)
     assert (found.probability, found.reserved) == (1.0, 0)
     assert found.held is not None
     assert found.held.node_h == {"mean": 0.0, "p95": 0.0}
@@ -291,7 +299,7 @@ def test_a_study_that_is_certain_needs_no_reserve() -> None:
 
 
 def test_a_reserve_is_held_until_the_study_is_done() -> None:
-    found = asked(work((10, 54.0)), History(step_s=STEP_S, nodes=np.full(2000, 2)), 1.0, 2)
+    found = asked(work((10, 54.0)), PoolHistory(step_s=STEP_S, nodes=np.full(2000, 2)), 1.0, 2)
     assert (found.probability, found.reserved) == (0.0, 14)  # 16 nodes are enough
     assert found.held is not None
     all_s = 30.0 + 54_000.0 / 16  # 10 trials on 16 nodes

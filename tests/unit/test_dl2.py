@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.decide.policies.base import Context, Standing, load_policy, options_of
-from bftrainer.decide.policies.dl2 import FEATURES, SHIPPED, Best, Dl2Policy, Options
+from bftrainer.decide.policies.dl2 import FEATURES, SHIPPED, Best, Dl2Options, Dl2Policy
 from bftrainer.decide.policies.dl2_network import MOST_BYTES, Array, Mask, fresh, of_text, to_bytes
 from bftrainer.model.plugins import content_of
 from bftrainer.site.policy.document import PolicyErrors
@@ -26,7 +26,7 @@ class TestConformance(PolicyConformance):
 def context(problem: Problem) -> Context:
     known = Standing(submitted_s=0.0, attained_node_s=0.0, done_samples=0, left_samples=10**6)
     ids = [one.trainer_id for one in problem.trainers]
-    return Context(now_s=100.0, options=Options(), trainers=dict.fromkeys(ids, known))
+    return Context(now_s=100.0, options=Dl2Options(), trainers=dict.fromkeys(ids, known))
 
 
 def greedy_for(place: int) -> Dl2Policy:
@@ -75,9 +75,9 @@ def test_who_was_given_nodes_keeps_them_until_the_slot_ends() -> None:
     first = context(problem)
     decided = greedy_for(0).allocate(problem, first)
     assert decided.allocation.sizes() == {"t1": 2}
-    assert decided.wake_at_s == first.now_s + Options().slot_s  # t2 waits
+    assert decided.wake_at_s == first.now_s + Dl2Options().slot_s  # t2 waits
     larger = problem_of(3, trainer("t1"), trainer("t2"))
-    for later_s, found in ((60.0, {"t1": 2, "t2": 1}), (Options().slot_s, {"t2": 3})):
+    for later_s, found in ((60.0, {"t1": 2, "t2": 1}), (Dl2Options().slot_s, {"t2": 3})):
         later = replace(first, now_s=first.now_s + later_s, state=decided.state)
         assert greedy_for(1).allocate(larger, later).allocation.sizes() == found
 
@@ -112,7 +112,7 @@ def test_the_state_names_the_network() -> None:
     policy = load_policy("dl2")
     given = context(problem)
     shipped = policy.allocate(problem, given).state
-    changed = Context(now_s=1.0, options=Options(model=other), trainers=given.trainers)
+    changed = Context(now_s=1.0, options=Dl2Options(model=other), trainers=given.trainers)
     assert policy.allocate(problem, changed).state != shipped
 
 
@@ -124,7 +124,7 @@ def test_a_policy_file_names_the_networks_file(tmp_path: Path) -> None:
     site.chmod(0o600)
     found = load_policy_file(site).policy.policy_options
     assert found == {"model": content_of(content)}
-    assert options_of(load_policy("dl2"), found) == Options(model=content_of(content))
+    assert options_of(load_policy("dl2"), found) == Dl2Options(model=content_of(content))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.horovod import bootstrap
 from bftrainer.elastic.horovod import world as sockets
 from bftrainer.elastic.horovod.session import Session
-from bftrainer.elastic.horovod.world import Front, HorovodContext, Kept
+from bftrainer.elastic.horovod.world import Front, HorovodContext, SingleStore
 from bftrainer.elastic.protocol import WorkerConfig, from_body
 from bftrainer.elastic.store import StoreClient, StoreServer
 from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of, worker_config
@@ -97,7 +97,7 @@ def test_what_is_no_request_does_not_end_the_service(fronts: list[Front]) -> Non
 
 
 def test_a_member_alone_finds_what_it_set() -> None:
-    store = Kept()
+    store = SingleStore()
     store.set("a", "b")
     assert store.get("a") == b"b"
     with pytest.raises(RuntimeError, match="never set"):

@@ -19,7 +19,15 @@ from bftrainer.decide.policies.dl2_network import (
     probabilities,
     to_bytes,
 )
-from bftrainer.lab.teach.learner import Adam, Batch, Step, batch_of, forward, improve, warm_up
+from bftrainer.lab.teach.learner import (
+    Adam,
+    Batch,
+    LearningStep,
+    batch_of,
+    forward,
+    improve,
+    warm_up,
+)
 from bftrainer.model.plugins import content_of
 
 FEATURES, ACTIONS, WINDOW, WIDTH = 5, 3, 6, 7
@@ -29,7 +37,7 @@ def network(seed: int = 1) -> Network:
     return fresh(FEATURES, ACTIONS, WINDOW, WIDTH, seed)
 
 
-def steps(*numbers_of_trainers: int, seed: int = 0) -> list[Step]:
+def steps(*numbers_of_trainers: int, seed: int = 0) -> list[LearningStep]:
     chance = np.random.default_rng(seed)
     found = []
     for n in numbers_of_trainers:
@@ -37,7 +45,7 @@ def steps(*numbers_of_trainers: int, seed: int = 0) -> list[Step]:
         mask[: n // 2] = False
         wanted = np.zeros(len(mask))
         wanted[chance.choice(np.flatnonzero(mask))] = 1.0
-        found.append(Step(rows=chance.normal(size=(n, FEATURES)), mask=mask, wanted=wanted))
+        found.append(LearningStep(rows=chance.normal(size=(n, FEATURES)), mask=mask, wanted=wanted))
     return found
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bftrainer.batch.local.scheduler import (
     HeadReservation,
-    Held,
-    Pass,
-    Waiting,
+    LocalAllocation,
+    PendingJob,
+    SchedulerPass,
     WaitingPilot,
     run_pass,
 )
@@ -24,12 +24,14 @@ CYCLE_S = 5.0
 NODES = ("n1", "n2", "n3", "n4")
 
 
-def held(job_id: str, *nodes: str, start_s: float = 0.0, limit_s: float = 10.0) -> Held:
-    return Held(job_id=job_id, nodes=nodes, start_s=start_s, ends_by_s=start_s + limit_s)
+def held(job_id: str, *nodes: str, start_s: float = 0.0, limit_s: float = 10.0) -> LocalAllocation:
+    return LocalAllocation(job_id=job_id, nodes=nodes, start_s=start_s, ends_by_s=start_s + limit_s)
 
 
-def held_pilot(job_id: str, node: str, *, start_s: float = 0.0, is_ending: bool = False) -> Held:
-    return Held(
+def held_pilot(
+    job_id: str, node: str, *, start_s: float = 0.0, is_ending: bool = False
+) -> LocalAllocation:
+    return LocalAllocation(
         job_id=job_id,
         nodes=(node,),
         start_s=start_s,
@@ -41,17 +43,17 @@ def held_pilot(job_id: str, node: str, *, start_s: float = 0.0, is_ending: bool 
 
 def waiting(
     job_id: str, n_nodes: int, limit_s: float = 10.0, claim: tuple[str, ...] = ()
-) -> Waiting:
-    return Waiting(job_id=job_id, n_nodes=n_nodes, limit_s=limit_s, claim=claim)
+) -> PendingJob:
+    return PendingJob(job_id=job_id, n_nodes=n_nodes, limit_s=limit_s, claim=claim)
 
 
 def one_pass(
-    *queue: Waiting,
-    held: tuple[Held, ...] = (),
+    *queue: PendingJob,
+    held: tuple[LocalAllocation, ...] = (),
     pilots: tuple[WaitingPilot, ...] = (),
     nodes: tuple[str, ...] = NODES,
     is_full: bool = True,
-) -> Pass:
+) -> SchedulerPass:
     return run_pass(
         now_s=0.0, nodes=nodes, held=held, waiting=queue, pilots=pilots, is_full=is_full
     )
@@ -103,8 +105,8 @@ def test_pilots_make_way_the_youngest_first_and_only_as_many_as_needed() -> None
 def test_a_job_that_may_not_preempt_leaves_time_to_give_back() -> None:
     pilots = tuple(held_pilot(f"p{i}", f"n{i}") for i in (1, 2, 3))
 
-    def patient(job_id: str, n_nodes: int) -> Waiting:
-        return Waiting(job_id=job_id, n_nodes=n_nodes, limit_s=10.0, may_preempt=False)
+    def patient(job_id: str, n_nodes: int) -> PendingJob:
+        return PendingJob(job_id=job_id, n_nodes=n_nodes, limit_s=10.0, may_preempt=False)
 
     queue = (patient("free", 1), patient("a", 2), waiting("b", 1))
     decided = one_pass(*queue, held=pilots)
@@ -192,10 +194,10 @@ class Simulation:
         self.order = itertools.count()
         self.events: list[tuple[float, int, str, str]] = []
         self.jobs = {j.job_id: j for j in jobs}
-        self.queue: dict[str, Waiting] = {}
+        self.queue: dict[str, PendingJob] = {}
         self.pilots = {f"p{i}": p for i, p in enumerate(pilots)}
         self.pilot_queue: dict[str, WaitingPilot] = {}
-        self.running: dict[str, Held] = {}
+        self.running: dict[str, LocalAllocation] = {}
         for job in jobs:
             self.at(job.submit_s, "submit", job.job_id)
         for pilot_id, pilot in self.pilots.items():
@@ -268,7 +270,7 @@ class Simulation:
             assert len(nodes) == job.n_nodes
             del self.queue[job_id]
             self.starts[job_id] = now_s
-        self.running[job_id] = Held(
+        self.running[job_id] = LocalAllocation(
             job_id=job_id,
             nodes=nodes,
             start_s=now_s,

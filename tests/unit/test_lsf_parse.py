@@ -431,7 +431,7 @@ def test_windows_and_plans() -> None:
     assert until_s == {"n001": math.inf, "n002": NOW_S + 5892.0}
     plan = {"JOB_ID": "lab@7", "START_TIME": "1795338531", "ALLOC": [{"HOST": "n001"}]}
     assert planned_starts.plans(json.dumps({"PLANS": [plan]})) == {
-        "7": planned_starts.Planned(start_s=1795338531.0, nodes=("n001",))
+        "7": planned_starts.PlannedStart(start_s=1795338531.0, nodes=("n001",))
     }
     for spoiled in ("", "[]", '{"PLANS": [{}]}', '{"PLANS": 3}'):
         with pytest.raises(ParseError):

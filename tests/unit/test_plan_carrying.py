@@ -11,19 +11,19 @@ from _bench.rule_replay import Curve, Parent, play
 from bftrainer.api.documents import document, parse, view_of
 from bftrainer.study.plan.document import NAME, PlanRequest, StudyPlan, is_for, plan_study, soonest
 from bftrainer.study.plan.execution import Carried
-from bftrainer.study.plan.problem import Cloud, Scaling
+from bftrainer.study.plan.problem import Cloud, ScalingProfile
 from bftrainer.study.plan.stages import rung_stages
 from bftrainer.study.rungs.asha import Asha
 from bftrainer.study.rungs.hyperband import Hyperband
 from bftrainer.study.rungs.none import Full
 from bftrainer.study.rungs.sha import Sha
-from bftrainer.study.trials import Rule, Stage, Trial, Verdicts
+from bftrainer.study.trials import StudyRule, StudyTrial, TrialStage, Verdicts
 
-SCALING = Scaling(gpus=(1, 2, 4, 8), unit_s=(10.0, 6.0, 4.0, 3.0))
+SCALING = ScalingProfile(gpus=(1, 2, 4, 8), unit_s=(10.0, 6.0, 4.0, 3.0))
 
 
 def request(
-    rule: Rule, deadline_s: float, scaling: Scaling = SCALING, most: int = 64
+    rule: StudyRule, deadline_s: float, scaling: ScalingProfile = SCALING, most: int = 64
 ) -> PlanRequest:
     return PlanRequest(
         study="s",
@@ -38,7 +38,9 @@ def request(
     )
 
 
-def planned(rule: Rule, deadline_s: float, scaling: Scaling = SCALING, most: int = 64) -> StudyPlan:
+def planned(
+    rule: StudyRule, deadline_s: float, scaling: ScalingProfile = SCALING, most: int = 64
+) -> StudyPlan:
     found = plan_study(request(rule, deadline_s, scaling, most))
     assert found is not None
     return found
@@ -56,9 +58,9 @@ class Watched:
         self.active: dict[int, int] = {}  # budget -> most trials that had it at once
         self.sizes: set[tuple[int, int]] = set()  # budget, nodes
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         for budget in {t.budget for t in trials}:
-            now = sum(t.stage is Stage.ACTIVE and t.budget == budget for t in trials)
+            now = sum(t.stage is TrialStage.ACTIVE and t.budget == budget for t in trials)
             self.active[budget] = max(self.active.get(budget, 0), now)
         found = self.rule.verdicts(trials, room)
         self.sizes |= {(one.budget, one.nodes or 0) for one in found.start}
@@ -95,8 +97,8 @@ def test_brackets_come_one_after_another() -> None:
     seen: list[set[int]] = []
 
     class Brackets(Watched):
-        def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
-            seen.append({t.bracket for t in trials if t.stage is Stage.ACTIVE})
+        def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
+            seen.append({t.bracket for t in trials if t.stage is TrialStage.ACTIVE})
             return super().verdicts(trials, room)
 
     assert play(Brackets(carried), curve, 64).is_over
@@ -146,7 +148,7 @@ def test_the_plan_is_the_cheapest_of_all_that_are_shown() -> None:
 
 
 def test_spread_is_shown() -> None:
-    spread = Scaling(gpus=SCALING.gpus, unit_s=SCALING.unit_s, spread=0.2)
+    spread = ScalingProfile(gpus=SCALING.gpus, unit_s=SCALING.unit_s, spread=0.2)
     plan = planned(Sha(trials=9, least=1, most=9, eta=3), 130.0, spread)
     for amount in (plan.time_s, plan.cost, *(s.time_s for s in plan.stages)):
         assert amount.low < amount.mean < amount.high

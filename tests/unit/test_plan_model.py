@@ -7,13 +7,20 @@ import itertools
 import pytest
 
 from bftrainer.study.plan.exact import exact
-from bftrainer.study.plan.problem import Billing, Cloud, Scaling, Stage, scaling_of, sha_stages
-from bftrainer.study.plan.stage_cost import Costs, Kind, simulate, tasks_of
+from bftrainer.study.plan.problem import (
+    Billing,
+    Cloud,
+    PlanStage,
+    ScalingProfile,
+    scaling_of,
+    sha_stages,
+)
+from bftrainer.study.plan.stage_cost import Costs, TaskKind, simulate, tasks_of
 from bftrainer.study.plan.stages import rung_stages
 from bftrainer.study.rungs.sha import Sha
 from milp.problem import Curve
 
-HALVING = Scaling(gpus=(1, 2, 4), unit_s=(8.0, 4.0, 2.0))
+HALVING = ScalingProfile(gpus=(1, 2, 4), unit_s=(8.0, 4.0, 2.0))
 
 
 def test_the_papers_studies() -> None:
@@ -26,8 +33,8 @@ def test_the_papers_studies() -> None:
     long = sha_stages(512, 4, 4096, 2)
     assert (len(long), long[0], long[-1]) == (
         10,
-        Stage(trials=512, units=4),
-        Stage(trials=1, units=2052),
+        PlanStage(trials=512, units=4),
+        PlanStage(trials=1, units=2052),
     )
     assert sum(stage.units for stage in long) == 4096
 
@@ -44,16 +51,16 @@ def test_a_ladder_becomes_increments() -> None:
 
 
 def test_profiles_are_straight_in_logarithms() -> None:
-    profile = Scaling(gpus=(1, 4, 8), unit_s=(16.0, 4.0, 3.0))
+    profile = ScalingProfile(gpus=(1, 4, 8), unit_s=(16.0, 4.0, 3.0))
     assert profile.mean_s(1) == 16.0
     assert profile.mean_s(2) == pytest.approx(8.0)
     assert profile.mean_s(16) == pytest.approx(3.0 * 3.0 / 4.0)
-    assert Scaling(gpus=(2,), unit_s=(5.0,)).mean_s(1) == 10.0
-    assert Scaling(gpus=(2,), unit_s=(5.0,)).mean_s(8) == 5.0
+    assert ScalingProfile(gpus=(2,), unit_s=(5.0,)).mean_s(1) == 10.0
+    assert ScalingProfile(gpus=(2,), unit_s=(5.0,)).mean_s(8) == 5.0
 
 
 def test_more_gpus_are_never_slower() -> None:
-    profile = Scaling(gpus=(1, 2, 4, 8), unit_s=(8.0, 4.0, 6.0, 3.0))
+    profile = ScalingProfile(gpus=(1, 2, 4, 8), unit_s=(8.0, 4.0, 6.0, 3.0))
     times = [profile.mean_s(n) for n in range(1, 33)]
     assert all(a >= b for a, b in itertools.pairwise(times))
     assert profile.mean_s(4) == 4.0
@@ -61,12 +68,12 @@ def test_more_gpus_are_never_slower() -> None:
 
 
 def test_sizes_of_a_trial() -> None:
-    profile = Scaling(gpus=(1, 2, 4, 8), unit_s=(8.0, 4.0, 2.5, 1.0), n_min=2, n_max=4)
+    profile = ScalingProfile(gpus=(1, 2, 4, 8), unit_s=(8.0, 4.0, 2.5, 1.0), n_min=2, n_max=4)
     assert profile.share(16, 2) == (4, 2)
     assert profile.share(6, 3) == (2, 3)
     assert profile.share(5, 3) == (2, 2)  # two at once, then the third
     assert profile.share(1, 3) == (2, 0)
-    costs = Costs((Stage(trials=3, units=1),), profile, Cloud(price_h=3600.0))
+    costs = Costs((PlanStage(trials=3, units=1),), profile, Cloud(price_h=3600.0))
     assert costs.predict((5,)).time_s == 8.0
     assert costs.predict((1,)).time_s == float("inf")
     planned = exact(costs, 5.0, 16)
@@ -74,7 +81,7 @@ def test_sizes_of_a_trial() -> None:
     assert (planned.gpus, planned.time_s) == ((6,), 4.0)
     assert exact(costs, 1e6, 1) is None
     with pytest.raises(ValueError, match="n_min"):
-        Scaling(gpus=(1,), unit_s=(1.0,), n_min=2, n_max=1)
+        ScalingProfile(gpus=(1,), unit_s=(1.0,), n_min=2, n_max=1)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,7 @@ def test_sizes_of_a_trial() -> None:
 )
 def test_no_profile(gpus: tuple[int, ...], unit_s: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="size"):
-        Scaling(gpus=gpus, unit_s=unit_s)
+        ScalingProfile(gpus=gpus, unit_s=unit_s)
 
 
 def test_a_curve_becomes_a_profile() -> None:
@@ -94,7 +101,7 @@ def test_a_curve_becomes_a_profile() -> None:
 
 def test_a_plan_by_hand() -> None:
     """Two stages: 4 trials of 2 units on 4 GPUs, then 1 trial of 3 units on 8."""
-    stages = (Stage(trials=4, units=2), Stage(trials=1, units=3))
+    stages = (PlanStage(trials=4, units=2), PlanStage(trials=1, units=3))
     cloud = Cloud(gpus_per_instance=4, price_h=3600.0, scale_s=10.0, init_s=5.0, data_price=7.0)
     planned = Costs(stages, HALVING, cloud).predict((4, 8))
     first, second = planned.stages
@@ -105,14 +112,14 @@ def test_a_plan_by_hand() -> None:
 
 
 def test_of_equal_prices_the_soonest_is_taken() -> None:
-    costs = Costs((Stage(trials=1, units=3),), HALVING, Cloud(price_h=3600.0))
+    costs = Costs((PlanStage(trials=1, units=3),), HALVING, Cloud(price_h=3600.0))
     planned = exact(costs, 100.0, 4)
     assert planned is not None
     assert (planned.gpus, planned.time_s, planned.cost) == ((4,), 6.0, 24.0)
 
 
 def test_functions_are_paid_while_they_train() -> None:
-    stages = (Stage(trials=3, units=1),)
+    stages = (PlanStage(trials=3, units=1),)
     cloud = Cloud(gpus_per_instance=2, price_h=3600.0, billing=Billing.FUNCTION, init_s=5.0)
     planned = Costs(stages, HALVING, cloud).predict((2,))
     assert planned.time_s == 5.0 + 2 * 8.0  # one GPU trains two of them
@@ -120,7 +127,7 @@ def test_functions_are_paid_while_they_train() -> None:
 
 
 def test_an_instance_costs_its_minimum() -> None:
-    stages = (Stage(trials=4, units=1), Stage(trials=1, units=1))
+    stages = (PlanStage(trials=4, units=1), PlanStage(trials=1, units=1))
     cloud = Cloud(gpus_per_instance=1, price_h=3600.0, minimum_s=60.0)
     costs = Costs(stages, HALVING, cloud)
     # Three instances live for 8 s, one for 16 s.
@@ -130,12 +137,20 @@ def test_an_instance_costs_its_minimum() -> None:
 
 def test_the_graph_of_the_papers_figure() -> None:
     """Its Fig. 7: a stage that must grow, and one trial that waits for another."""
-    costs = Costs((Stage(trials=3, units=1), Stage(trials=1, units=1)), HALVING, Cloud())
+    costs = Costs((PlanStage(trials=3, units=1), PlanStage(trials=1, units=1)), HALVING, Cloud())
     tasks = tasks_of(costs, (2, 1))
     kinds = [task.kind for task in tasks]
     assert kinds == [
-        *(Kind.SCALE, Kind.INIT, Kind.INIT, Kind.TRAIN, Kind.TRAIN, Kind.TRAIN, Kind.SYNC),
-        *(Kind.TRAIN, Kind.SYNC),
+        *(
+            TaskKind.SCALE,
+            TaskKind.INIT,
+            TaskKind.INIT,
+            TaskKind.TRAIN,
+            TaskKind.TRAIN,
+            TaskKind.TRAIN,
+            TaskKind.SYNC,
+        ),
+        *(TaskKind.TRAIN, TaskKind.SYNC),
     ]
     assert [task.before for task in tasks[3:7]] == [(1, 2), (1, 2), (3,), (3, 4, 5)]
     assert simulate(costs, (2, 1)).time_s.tolist() == [8.0 + 8.0 + 8.0]

@@ -12,18 +12,18 @@ from bftrainer.study.rungs.asha import Asha
 from bftrainer.study.rungs.hyperband import Hyperband
 from bftrainer.study.rungs.ranking import best_first
 from bftrainer.study.rungs.sha import Sha
-from bftrainer.study.trials import Stage, Start, Trial, Value
+from bftrainer.study.trials import Start, StudyTrial, TrialStage, Value
 
-W, A, F, S = Stage.WAITING, Stage.ACTIVE, Stage.FAILED, Stage.STOPPED
-
-
-Given = tuple[Stage, int, Sequence[float | None]]
+W, A, F, S = TrialStage.WAITING, TrialStage.ACTIVE, TrialStage.FAILED, TrialStage.STOPPED
 
 
-def _trials(*given: Given, eta: int = 3) -> list[Trial]:
+Given = tuple[TrialStage, int, Sequence[float | None]]
+
+
+def _trials(*given: Given, eta: int = 3) -> list[StudyTrial]:
     """Trials by stage, budget and the values at 1, eta, eta^2, ..."""
     return [
-        Trial(
+        StudyTrial(
             number=number,
             stage=stage,
             budget=budget,
@@ -195,11 +195,11 @@ def test_asha_counts_failed_trials_among_those_at_their_rung() -> None:
 
 def test_whoever_fails_on_the_way_to_a_rung_is_the_last_there() -> None:
     trials = [
-        Trial(number=0, stage=F, budget=3, values=(Value(units=2, value=0.1, order=0),)),
-        Trial(number=1, stage=F, budget=3, values=(Value(units=3, value=0.2, order=0),)),
-        Trial(number=2, stage=A, budget=3, values=(Value(units=2, value=0.3, order=0),)),
-        Trial(number=3, stage=W, budget=3, values=(Value(units=2, value=0.4, order=0),)),
-        Trial(number=4, stage=W, budget=3),
+        StudyTrial(number=0, stage=F, budget=3, values=(Value(units=2, value=0.1, order=0),)),
+        StudyTrial(number=1, stage=F, budget=3, values=(Value(units=3, value=0.2, order=0),)),
+        StudyTrial(number=2, stage=A, budget=3, values=(Value(units=2, value=0.3, order=0),)),
+        StudyTrial(number=3, stage=W, budget=3, values=(Value(units=2, value=0.4, order=0),)),
+        StudyTrial(number=4, stage=W, budget=3),
     ]
     assert best_first(trials, 3) == [(0.2, 1), (0.4, 3), (math.inf, 0)]
     assert best_first(trials, 2) == [(0.1, 0), (0.3, 2), (0.4, 3)]

@@ -17,7 +17,7 @@ from bftrainer.study.rungs.hyperband import Hyperband
 from bftrainer.study.rungs.median import Median
 from bftrainer.study.rungs.none import Full
 from bftrainer.study.rungs.stopping import Stopping
-from bftrainer.study.trials import Rule, Trial, Verdicts
+from bftrainer.study.trials import StudyRule, StudyTrial, Verdicts
 
 MOST = 27
 
@@ -35,7 +35,7 @@ def _curve(seed: int, number: int) -> Curve:
     return Curve(points=tuple(points), unit_s=draw.choice((1.0, draw.uniform(0.5, 2.0))))
 
 
-def _beside(rule: Rule, pruner: BasePruner, seed: int, workers: int) -> Beside:
+def _beside(rule: StudyRule, pruner: BasePruner, seed: int, workers: int) -> Beside:
     beside = Beside(rule=rule, pruner=pruner)
     played = play(beside, lambda number, _: _curve(seed, number), workers)
     assert played.is_over
@@ -74,7 +74,7 @@ class _InBrackets:
     eta: int
     brackets: Mapping[int, int]  # by number
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         stop: dict[int, str] = {}
         for bracket in set(self.brackets.values()):
             own = [trial for trial in trials if self.brackets[trial.number] == bracket]

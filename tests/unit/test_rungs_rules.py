@@ -14,7 +14,7 @@ from bftrainer.study.rungs.none import Full
 from bftrainer.study.rungs.pbt import Pbt
 from bftrainer.study.rungs.registry import RULES, keys_of, rule_of
 from bftrainer.study.rungs.stopping import Stopping
-from bftrainer.study.trials import Stage, Start, Trial, Value, Verdicts
+from bftrainer.study.trials import Start, StudyTrial, TrialStage, Value, Verdicts
 
 WHOLE: Mapping[str, Mapping[str, int]] = {
     "asha": {"trials": 9, "least": 1, "most": 9, "eta": 3},
@@ -70,9 +70,9 @@ def test_a_wrong_setting_is_named(settings: Mapping[str, Any], words: str) -> No
 
 def test_who_falls_behind_is_told_his_place() -> None:
     trials = [
-        Trial(
+        StudyTrial(
             number=number,
-            stage=Stage.ACTIVE,
+            stage=TrialStage.ACTIVE,
             budget=9,
             values=(Value(units=1, value=value, order=number),),
         )
@@ -83,8 +83,8 @@ def test_who_falls_behind_is_told_his_place() -> None:
 
 
 def test_a_report_beyond_two_rungs_counts_at_both() -> None:
-    early = Trial(
-        number=0, stage=Stage.ACTIVE, budget=9, values=(Value(units=4, value=0.3, order=0),)
+    early = StudyTrial(
+        number=0, stage=TrialStage.ACTIVE, budget=9, values=(Value(units=4, value=0.3, order=0),)
     )
     late = replace(early, number=1, values=(Value(units=3, value=0.4, order=1),))
     lone = replace(early, number=2, values=(Value(units=1, value=0.2, order=2),))
@@ -93,7 +93,7 @@ def test_a_report_beyond_two_rungs_counts_at_both() -> None:
 
 def test_who_waits_is_given_the_full_budget_before_the_study_is_over() -> None:
     """As when the rule was another one before."""
-    trials = [Trial(number=0, stage=Stage.WAITING, budget=3)]
+    trials = [StudyTrial(number=0, stage=TrialStage.WAITING, budget=3)]
     assert not Full(trials=1, most=9).verdicts(trials, 0).is_over
     assert Full(trials=1, most=9).verdicts(trials, 1).grow == {0: 9}
 
@@ -103,9 +103,9 @@ def test_who_waits_is_given_the_full_budget_before_the_study_is_over() -> None:
 PBT = Pbt(population=8, interval=2, most=6)
 
 
-def _population(stage: Stage = Stage.WAITING, budget: int = 2) -> list[Trial]:
+def _population(stage: TrialStage = TrialStage.WAITING, budget: int = 2) -> list[StudyTrial]:
     return [
-        Trial(
+        StudyTrial(
             number=number,
             stage=stage,
             budget=budget,
@@ -129,7 +129,7 @@ def test_who_was_stopped_is_replaced_later_if_there_was_no_room() -> None:
     assert len(at_first.stop) == 2
     assert not at_first.start
     trials = [
-        replace(trial, stage=Stage.STOPPED) if trial.number in at_first.stop else trial
+        replace(trial, stage=TrialStage.STOPPED) if trial.number in at_first.stop else trial
         for trial in _population()
     ]
     assert len(PBT.verdicts(trials, 1).start) == 1
@@ -138,7 +138,9 @@ def test_who_was_stopped_is_replaced_later_if_there_was_no_room() -> None:
 
 def test_an_heir_that_exists_already_is_not_made_twice() -> None:
     """As after a kill between its start and the end of the one it replaces."""
-    heirs = [Trial(number=number, stage=Stage.ACTIVE, budget=4, parent=0) for number in (8, 9)]
+    heirs = [
+        StudyTrial(number=number, stage=TrialStage.ACTIVE, budget=4, parent=0) for number in (8, 9)
+    ]
     found = PBT.verdicts([*_population(), *heirs], 20)
     assert set(found.stop) == {6, 7}
     assert not found.start
@@ -147,7 +149,7 @@ def test_an_heir_that_exists_already_is_not_made_twice() -> None:
 def test_nobody_is_replaced_before_enough_have_a_value() -> None:
     rule = replace(PBT, minimum=7)
     some = [
-        replace(trial, stage=Stage.ACTIVE, values=()) if trial.number in (0, 1) else trial
+        replace(trial, stage=TrialStage.ACTIVE, values=()) if trial.number in (0, 1) else trial
         for trial in _population()
     ]
     assert not rule.verdicts(some, 20).stop
@@ -156,7 +158,7 @@ def test_nobody_is_replaced_before_enough_have_a_value() -> None:
 
 def test_who_failed_is_not_replaced() -> None:
     trials = [
-        replace(trial, stage=Stage.FAILED, values=()) if trial.number < 3 else trial
+        replace(trial, stage=TrialStage.FAILED, values=()) if trial.number < 3 else trial
         for trial in _population()
     ]
     found = PBT.verdicts(trials, 20)
@@ -174,7 +176,7 @@ def test_nobody_inherits_from_who_diverged() -> None:
 
 def test_an_heir_of_somebody_who_trains_ends_with_him() -> None:
     ahead = [
-        replace(trial, stage=Stage.ACTIVE, budget=4) if trial.number < 6 else trial
+        replace(trial, stage=TrialStage.ACTIVE, budget=4) if trial.number < 6 else trial
         for trial in _population()
     ]
     assert {start.budget for start in PBT.verdicts(ahead, 20).start} == {4}
@@ -210,7 +212,7 @@ def test_workers_are_shared_and_time_passes() -> None:
 def test_who_fails_trains_up_to_there() -> None:
     curve = Curve(points=((2, 0.5), (4, 0.4)), fails_at=3)
     played = play(Full(trials=1, most=4), lambda *_: curve, workers=1)
-    assert played.trials[0].stage is Stage.FAILED
+    assert played.trials[0].stage is TrialStage.FAILED
     assert [value.units for value in played.trials[0].values] == [2]
     assert (played.units, played.best, played.is_over) == (3.0, None, True)
 
@@ -223,7 +225,7 @@ class _Fixed:
     def __init__(self, answers: Sequence[Verdicts]) -> None:
         self._answers = list(answers)
 
-    def verdicts(self, _trials: Sequence[Trial], _room: int) -> Verdicts:
+    def verdicts(self, _trials: Sequence[StudyTrial], _room: int) -> Verdicts:
         return self._answers.pop(0)
 
     def describe(self) -> Mapping[str, Any]:

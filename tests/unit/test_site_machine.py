@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bftrainer.lab.site.jobs import Job, JobSpec, Kind, Preemptable
-from bftrainer.lab.site.machine import PREEMPT_S, Machine, Maintenance, SlurmSettings
+from bftrainer.lab.site.jobs import JobSpec, Kind, Preemptable, SiteJob
+from bftrainer.lab.site.machine import PREEMPT_S, Machine, Maintenance, SchedulerSettings
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 
 
@@ -27,7 +27,7 @@ class Site:
 
     def __post_init__(self) -> None:
         values = {"n_nodes": self.n_nodes, "bf_duration_s": 0.5, "first_cycle_s": 20.0}
-        self.machine = Machine(SlurmSettings(**(values | self.settings)), self.maintenance)
+        self.machine = Machine(SchedulerSettings(**(values | self.settings)), self.maintenance)
         self.main = MainScheduler(self.machine)
         self.backfill = Backfill(
             self.machine, lambda: lambda: self.machine.jobs if self.knows_all else ()
@@ -66,13 +66,13 @@ class Site:
             mine = Preemptable(name=f"p{node}-{at_s}", limits_s=limits_s, node=1 << node)
             self.machine.at(at_s, partial(self.machine.submit_preemptable, mine))
 
-    def run(self, until_s: float) -> list[Job]:
+    def run(self, until_s: float) -> list[SiteJob]:
         self.machine.load(tuple(self.specs))
         self.machine.run(until_s)
         return self.machine.jobs
 
 
-def starts(jobs: list[Job]) -> list[float | None]:
+def starts(jobs: list[SiteJob]) -> list[float | None]:
     return [job.start_s for job in jobs]
 
 
@@ -268,7 +268,7 @@ def test_who_finds_the_nodes_free_loses_nothing() -> None:
 
 def test_nodes_that_go_while_a_long_cycle_runs_are_in_time() -> None:
     site = backfill_beside_pilots(gone_at_s=21.0)
-    site.machine.settings = SlurmSettings(n_nodes=8, bf_duration_s=10.0)
+    site.machine.settings = SchedulerSettings(n_nodes=8, bf_duration_s=10.0)
     assert starts(site.run(100.0))[2] == 22.5  # the second slice
     assert site.backfill.lost == []
 

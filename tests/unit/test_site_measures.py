@@ -9,9 +9,9 @@ import pytest
 from _bench.site import measures, scenarios
 
 from bftrainer.lab.site import cells, workload
-from bftrainer.lab.site.arms import Harvest, Outcome, Stage, alone, play, waiting_s
-from bftrainer.lab.site.jobs import Job, JobSpec, Preemptable
-from bftrainer.lab.site.machine import Machine, Maintenance, SlurmSettings
+from bftrainer.lab.site.arms import ArmOutcome, Harvest, SharedStage, alone, play, waiting_s
+from bftrainer.lab.site.jobs import JobSpec, Preemptable, SiteJob
+from bftrainer.lab.site.machine import Machine, Maintenance, SchedulerSettings
 from bftrainer.lab.site.oracle import TICK_S, Oracle, idle_spans
 from bftrainer.lab.site.preemptable import PreemptableUsers
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler, Opening
@@ -61,9 +61,9 @@ def test_what_is_no_log_is_refused(text: str) -> None:
 # ---- oracle ----------------------------------------------------------------------------------
 
 
-def ran(nodes: int, start_s: float, end_s: float | None) -> Job:
+def ran(nodes: int, start_s: float, end_s: float | None) -> SiteJob:
     spec = JobSpec(number=1, submit_s=0.0, n_nodes=nodes.bit_count(), limit_s=1e6, run_s=1e6)
-    return Job(spec=spec, nodes=nodes, start_s=start_s, end_s=end_s)
+    return SiteJob(spec=spec, nodes=nodes, start_s=start_s, end_s=end_s)
 
 
 def test_a_node_is_idle_between_jobs() -> None:
@@ -109,12 +109,12 @@ def test_the_reserve_is_left_alone() -> None:
 # ---- measures --------------------------------------------------------------------------------
 
 
-def outcome(wait_s: float, *, starts: int = 1000, avoidable: int = 0) -> Outcome:
+def outcome(wait_s: float, *, starts: int = 1000, avoidable: int = 0) -> ArmOutcome:
     harvest = Harvest(
         held_s=80.0, oracle_s=100.0, idle_s=110.0, submissions=6000, releases=0, pilots=6,
         pilots_trained=4, decisions=10, decide_s=0.05,
     )  # fmt: skip
-    return Outcome(
+    return ArmOutcome(
         wait_s=wait_s,
         blocks=((1000.0, 10.0 * wait_s), (3000.0, 3000.0)),
         refused=0,
@@ -175,7 +175,7 @@ def test_the_grid_is_the_one_asked_for() -> None:
 # ---- runs ------------------------------------------------------------------------------------
 
 
-def small_stage() -> Stage:
+def small_stage() -> SharedStage:
     """Sixteen nodes of which about twelve are in use."""
     jobs = tuple(
         JobSpec(
@@ -187,7 +187,7 @@ def small_stage() -> Stage:
         )
         for k in range(1, 70)
     )
-    return Stage(slurm=SlurmSettings(n_nodes=16), jobs=jobs, warm_s=900.0, end_s=1800.0)
+    return SharedStage(slurm=SchedulerSettings(n_nodes=16), jobs=jobs, warm_s=900.0, end_s=1800.0)
 
 
 def test_nobody_beside_the_machine_loses_nobody_a_cycle() -> None:
@@ -230,7 +230,7 @@ def test_where_starting_takes_time_each_pilot_of_a_quiet_machine_trains() -> Non
 
 def test_a_copy_without_goes_its_own_way() -> None:
     """The pilot is in the way of the second job, which only backfill can start."""
-    machine = Machine(SlurmSettings(n_nodes=2, first_cycle_s=20.0))
+    machine = Machine(SchedulerSettings(n_nodes=2, first_cycle_s=20.0))
     MainScheduler(machine)
     backfill = Backfill(machine)
     first = JobSpec(number=1, submit_s=0.0, n_nodes=1, limit_s=3600.0, run_s=3600.0)
@@ -264,8 +264,8 @@ class Restless:
         self._machine.at(self._machine.now_s + 11.0, self._wake)
 
     def _sleep(self) -> None: ...
-    def submitted(self, job: Job) -> None: ...
-    def ended(self, job: Job) -> None: ...
+    def submitted(self, job: SiteJob) -> None: ...
+    def ended(self, job: SiteJob) -> None: ...
     def started(self, mine: Preemptable) -> None: ...
     def gone(self, mine: Preemptable, *, is_preempted: bool) -> None: ...
 

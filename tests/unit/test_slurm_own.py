@@ -7,9 +7,9 @@ import pytest
 from bftrainer.model.errors import UsageError
 from bftrainer.model.site import Finding, Weight
 from slurm_plugins import doctor, own_site
-from slurm_plugins.own_site import Taken, check_preemption, choose, why_not
+from slurm_plugins.own_site import PilotShare, check_preemption, choose, why_not
 
-NODE = Taken(cpus=64, gpus=4)
+NODE = PilotShare(cpus=64, gpus=4)
 TIERED = {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("optuna")
 from bftrainer.model.errors import BftError
 from bftrainer.study.document import StudyDocument, parse_study
 from bftrainer.study.storage import StudyStorage
-from bftrainer.study.trials import End, NewTrial, Scalar
+from bftrainer.study.trials import NewTrial, Scalar, TrialEnd
 
 BEST = 0.3
 
@@ -55,7 +55,9 @@ def drawn(
         value = sign * loss(parameters)
         storage.report(made, {1: value})
         if ends:
-            storage.finish(made, End.COMPLETE, value=value, reason="", orders={1: 1.0}, node_s=1.0)
+            storage.finish(
+                made, TrialEnd.COMPLETE, value=value, reason="", orders={1: 1.0}, node_s=1.0
+            )
         found.append(parameters)
     return found
 
@@ -109,8 +111,8 @@ def test_trials_that_scripts_end_or_enqueue_do_no_harm(tmp_path: Path) -> None:
     assert storage.draw(2)["x"] != 0.5, "it is theirs"
     theirs.tell(number, 0.5)
     storage.report(number, {1: 0.5})
-    storage.finish(number, End.PRUNED, value=None, reason="", orders={}, node_s=0.0)
-    assert [one.end for one in storage.trials()] == [End.COMPLETE]
+    storage.finish(number, TrialEnd.PRUNED, value=None, reason="", orders={}, node_s=0.0)
+    assert [one.end for one in storage.trials()] == [TrialEnd.COMPLETE]
     optuna.delete_study(study_name="own", storage=theirs._storage)
     with pytest.raises(BftError, match="BFT-1636"):
         storage.trials()

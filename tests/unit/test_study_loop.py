@@ -29,7 +29,7 @@ from bftrainer.study.directory import (
 from bftrainer.study.rungs.ranking import best_first
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.trial_table import know
-from bftrainer.study.trials import NewTrial, Stage, Trial, Value
+from bftrainer.study.trials import NewTrial, StudyTrial, TrialStage, Value
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, stored, study, view
 
 CHECKPOINTS = ("step-000000000001-generation-00000001.bft", "step-000000000002-g.bft")
@@ -325,7 +325,11 @@ def test_who_was_forgotten_is_as_far_as_it_reported() -> None:
         stored(2, values={1: 0.5, 9: 0.1}, granted=3),
     ]  # fmt: skip
     found = know(trials, [], unit="epochs", retry=1, most=9)
-    assert [one.stage for one in found] == [Stage.ACTIVE, Stage.ACTIVE, Stage.COMPLETE]
+    assert [one.stage for one in found] == [
+        TrialStage.ACTIVE,
+        TrialStage.ACTIVE,
+        TrialStage.COMPLETE,
+    ]
     assert [one.budget for one in found] == [1, 3, 3]
 
 
@@ -333,9 +337,9 @@ def test_a_program_s_last_step_counts_at_the_rung_though_it_is_beyond() -> None:
     for name in ("asha", "sha"):
         rule = rule_of({"name": name, "trials": 4, "least": 100, "most": 400, "eta": 2})
         first = [
-            Trial(
+            StudyTrial(
                 number=number,
-                stage=Stage.WAITING,
+                stage=TrialStage.WAITING,
                 budget=100,
                 values=(Value(units=120, value=float(number), order=0.0),),
             )
@@ -343,7 +347,7 @@ def test_a_program_s_last_step_counts_at_the_rung_though_it_is_beyond() -> None:
         ]
         assert set(rule.verdicts(first, 9).grow) == {0, 1}, name
         up = [
-            replace(one, stage=Stage.ACTIVE, budget=200, stood={100: 120})
+            replace(one, stage=TrialStage.ACTIVE, budget=200, stood={100: 120})
             if one.number < 2
             else one
             for one in first
@@ -356,7 +360,7 @@ def test_the_value_at_an_earlier_rung_is_the_one_it_was_compared_by() -> None:
     def last(*units: int, stood: int | None = None) -> list[tuple[float, int]]:
         values = tuple(Value(units=one, value=one / 10, order=0.0) for one in units)
         left = {} if stood is None else {200: stood}
-        one = Trial(number=0, stage=Stage.ACTIVE, budget=400, values=values, stood=left)
+        one = StudyTrial(number=0, stage=TrialStage.ACTIVE, budget=400, values=values, stood=left)
         return best_first([one], 200)
 
     assert last(120, 220, stood=220) == [(22.0, 0)]

@@ -29,7 +29,7 @@ from bftrainer.study.plots import kinds
 from bftrainer.study.plots.kinds import Scale, importances, scale_of
 from bftrainer.study.plots.material import Material, Stay, material
 from bftrainer.study.plots.picture import KINDS
-from bftrainer.study.trials import Stage
+from bftrainer.study.trials import TrialStage
 
 LR = FloatParameter(type="float", low=1e-4, high=1e-1, log=True)
 WIDTH = IntParameter(type="int", low=16, high=256)
@@ -55,7 +55,7 @@ def row(number: int, value: float | None, units: int = 1, **parameters: Any) -> 
     """Return a trial that has reported a value."""
     return TrialRow(
         number=number,
-        stage=str(Stage.STOPPED),
+        stage=str(TrialStage.STOPPED),
         parameters={"lr": 0.01, "width": 64, "kind": "adam", **parameters},
         value=value,
         units=units,

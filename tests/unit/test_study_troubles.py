@@ -15,7 +15,7 @@ from bftrainer.study.disk import FullDisk
 from bftrainer.study.document import StudyErrors, parse_study
 from bftrainer.study.events import Events
 from bftrainer.study.trial_table import MAX_EXCUSED
-from bftrainer.study.trials import End, NewTrial, Stage
+from bftrainer.study.trials import NewTrial, TrialEnd, TrialStage
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, TEXT, known, stored, study, view
 
 GRID = "sampler: grid\nparameters: {n: {type: int, low: 1, high: 1000000000000}}\n"
@@ -38,7 +38,7 @@ def test_a_copied_directory_is_found_out() -> None:
     other = {**PARAMETERS, "lr": 0.2}
     with pytest.raises(BftError, match=r"BFT-1636.*Trial 3 .*copy"):
         known(stored(3, parameters=other), view(3))
-    assert known(stored(3, parameters=other, end=End.COMPLETE), view(3)).number == 3
+    assert known(stored(3, parameters=other, end=TrialEnd.COMPLETE), view(3)).number == 3
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_where_others_take_their_place_failures_end(tmp_path: Path) -> None:
             one.storage.create(NewTrial(parameters=PARAMETERS, budget=1))
             one.storage.report(number, {1: 0.5} if number == 0 else {})
         failed = [known(stored(n), view(n, state="failed"), retry=0) for n in range(1, 6)]
-        first = known(stored(0, end=End.COMPLETE, values={1: 0.5}))
+        first = known(stored(0, end=TrialEnd.COMPLETE, values={1: 0.5}))
         for each in failed:
             one.loop._finish(each, "It failed.")
         if mode == "worst":
@@ -162,10 +162,10 @@ FULL = "BFT-1410: The script raised OSError: [Errno 28] No space left on device.
 
 def test_failures_of_a_full_disk_do_not_count() -> None:
     full = [view(0, n, state="failed", reason=FULL) for n in range(MAX_EXCUSED)]
-    assert known(stored(), *full, retry=0).stage is Stage.ACTIVE
+    assert known(stored(), *full, retry=0).stage is TrialStage.ACTIVE
     assert known(stored(), *full, retry=0).is_to_retry
     again = view(0, MAX_EXCUSED, state="failed", reason="It failed.")
-    assert known(stored(), *full, again, retry=0).stage is Stage.FAILED
+    assert known(stored(), *full, again, retry=0).stage is TrialStage.FAILED
     assert known(stored(), *full, again, retry=1).is_to_retry
 
 
@@ -183,7 +183,7 @@ def test_a_trial_that_never_has_room_enough_fails(tmp_path: Path) -> None:
             disk.check([one])
         if not one.is_to_retry:
             break
-    assert one.stage is Stage.FAILED
+    assert one.stage is TrialStage.FAILED
     assert len(tries) == MAX_EXCUSED + 2
     assert len(stopped) == MAX_EXCUSED
     assert "Free space there" not in stopped[0]

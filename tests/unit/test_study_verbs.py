@@ -30,7 +30,7 @@ from bftrainer.study.directory import (
 from bftrainer.study.loop import summary_of
 from bftrainer.study.outcome import TrialRow, row_of
 from bftrainer.study.trial_table import SILENT
-from bftrainer.study.trials import Stage
+from bftrainer.study.trials import TrialStage
 from tests.unit.test_study_parts import known, stored, view
 
 Output = pytest.CaptureFixture[str]
@@ -250,7 +250,7 @@ def _row() -> TrialRow:
 def test_who_reported_nothing_is_told_what_is_missing() -> None:
     said = "It has trained its budget of 1."
     one = known(stored(), view(state="finished", reason=said))
-    assert replace(one, stage=Stage.FAILED).reason == SILENT
+    assert replace(one, stage=TrialStage.FAILED).reason == SILENT
     assert (
         known(stored(), view(attempt=1, state="failed", reason="It broke.")).reason == "It broke."
     )

@@ -82,7 +82,7 @@ echo "10 root bf p000019"; echo "11 $USER bf p000020.0123abcd"
 )
 def test_what_is_not_exactly_a_pilot_is_refused(changed: dict[str, Any]) -> None:
     assert helper.parse(json.dumps(SUBMIT).encode()).pilot == "p000017"
-    with pytest.raises(helper.Refused) as refused:
+    with pytest.raises(helper.NotAllowed) as refused:
         helper.parse(json.dumps({**SUBMIT, **changed}).encode())
     assert refused.value.code == "BFT-1527"
 
@@ -93,13 +93,13 @@ def test_what_is_not_exactly_a_pilot_is_refused(changed: dict[str, Any]) -> None
 )
 def test_what_is_not_a_list_of_jobs_is_refused(changed: dict[str, Any]) -> None:
     assert helper.parse(json.dumps(CANCEL).encode()).jobs == ("7", "8")
-    with pytest.raises(helper.Refused, match="malformed"):
+    with pytest.raises(helper.NotAllowed, match="malformed"):
         helper.parse(json.dumps({**CANCEL, **changed}).encode())
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"null", b"[" * 100_000, b'{"do": []}', b"\xff", b"7"])
 def test_no_json_object_is_no_request(raw: bytes) -> None:
-    with pytest.raises(helper.Refused, match="malformed"):
+    with pytest.raises(helper.NotAllowed, match="malformed"):
         helper.parse(raw)
 
 

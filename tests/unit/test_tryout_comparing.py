@@ -11,14 +11,14 @@ import torch
 from bftrainer.elastic import checkpoint
 from bftrainer.lab.tryout.report import (
     Comparison,
-    Outcome,
+    TrainingOutcome,
     comparison_text,
     loss_difference,
     outcome,
     parameter_difference,
 )
 
-ONE = Outcome(seconds=31.4, updates=250, samples=4000, loss=0.25, metric=None)
+ONE = TrainingOutcome(seconds=31.4, updates=250, samples=4000, loss=0.25, metric=None)
 
 
 def saved(directory: Path, *parameters: torch.Tensor, layout: int = 1) -> Path:
@@ -44,7 +44,7 @@ def test_the_largest_difference_is_found_in_any_type(tmp_path: Path, dtype: torc
     assert parameter_difference(other, one) == 0.25
     changed[1, 1] = math.nan
     assert parameter_difference(saved(tmp_path / "nan", zeros, empty, changed), one) == math.inf
-    assert outcome(one, 1.0, {3: 2.0, 7: 1.5}, 0.5) == Outcome(
+    assert outcome(one, 1.0, {3: 2.0, 7: 1.5}, 0.5) == TrainingOutcome(
         seconds=1.0, updates=7, samples=70, loss=1.5, metric=0.5
     )
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.lab.tryout.records import EpochUse, SizeSpeed
-from bftrainer.lab.tryout.report import Kill, TryReport, as_text, wrong
+from bftrainer.lab.tryout.records import EpochUse, SpeedBySize
+from bftrainer.lab.tryout.report import TryReport, WorkerKill, as_text, wrong
 
 WHOLE = tuple(EpochUse(epoch=n, of=10, used=10) for n in range(3))
 REPORT = TryReport(
@@ -19,8 +19,8 @@ REPORT = TryReport(
     failures=1,
     rescales=2,
     pauses_s=(0.05, 0.11),
-    kill=Kill(at_s=2.0, rank=0, size=3, step=7),
-    speeds=(SizeSpeed(size=1, samples_per_s=100.0), SizeSpeed(size=3, samples_per_s=290.0)),
+    kill=WorkerKill(at_s=2.0, rank=0, size=3, step=7),
+    speeds=(SpeedBySize(size=1, samples_per_s=100.0), SpeedBySize(size=3, samples_per_s=290.0)),
     epochs=WHOLE,
     last_lines=("accuracy 0.9",),
 )

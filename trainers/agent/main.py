@@ -38,7 +38,7 @@ from bftrainer.model.errors import BftError
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
 from trainers.agent.preambles import forget, tidy
-from trainers.agent.reach import Reach
+from trainers.agent.reach import ReachSearches
 from trainers.agent.signals import EXIT_LIMIT_S, SignalWaiter
 from trainers.agent.start import Started
 from trainers.agent.templates import Killed
@@ -68,7 +68,7 @@ class Agent:
             on_commit=self._allow_members,
             started=started,
         )
-        self._reach = Reach(self._workers.teams, self._report)
+        self._reach = ReachSearches(self._workers.teams, self._report)
         self._orphaned = PeerRecovery(
             pilot_id=config.pilot_id,
             daemon_endpoint=lambda: self._link.endpoint,

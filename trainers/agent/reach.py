@@ -5,7 +5,7 @@ packet filter, a route or a cable between two of them: both reach the daemon. A 
 step for longer than usual has its agent connect to the agents of its rosters; those that neither
 accept nor refuse are reported (``protocol.Unreachable``), again while they stay so, and once more
 when they do not. Connections are TCP's, so one direction suffices to tell that the other works, and
-the back end (gloo, NCCL, MPI) does not matter. ``Search`` decides; ``Reach`` connects.
+the back end (gloo, NCCL, MPI) does not matter. ``Search`` decides; ``ReachSearches`` connects.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Search:
         return True
 
 
-class Reach:
+class ReachSearches:
     """The searches of an agent, one for each trainer."""
 
     def __init__(

@@ -60,7 +60,7 @@ class AskMore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class NotYet:
     """No generation may be announced now."""
 
     reason: str
@@ -84,7 +84,7 @@ class NextGeneration:
         return (self.generation, 1)
 
 
-Verdict = AskMore | Wait | NextGeneration
+Verdict = AskMore | NotYet | NextGeneration
 
 
 def judge(answers: Mapping[str, Answer]) -> Verdict:
@@ -96,7 +96,7 @@ def judge(answers: Mapping[str, Answer]) -> Verdict:
     said = [a for a in answers.values() if isinstance(a, Surveyed)]
     known = [c for a in said for w in a.workers for c in (w.commit, w.entered) if c is not None]
     if not known:
-        return Wait(reason="no worker here has been in a generation")
+        return NotYet(reason="no worker here has been in a generation")
     members = _members(known)
     unasked = {m.agent_endpoint: m for m in members if m.agent_endpoint not in answers}
     if unasked:
@@ -114,7 +114,7 @@ def judge(answers: Mapping[str, Answer]) -> Verdict:
     apart = _apart(answers, alive)
     kept = [m for m in alive if m.agent_endpoint not in apart]
     reason = _why_not(answers, standing, members, kept, apart)
-    return Wait(reason=reason) if reason else _next(known, standing, kept)
+    return NotYet(reason=reason) if reason else _next(known, standing, kept)
 
 
 def _apart(answers: Mapping[str, Answer], alive: Sequence[Member]) -> frozenset[str]:
@@ -357,7 +357,7 @@ class Regroup:
                     trainer_id=self.trainer_id, generation=generation, attempt=attempt
                 )
                 return [Ask(member=m, question=question) for m in verdict.members]
-            case Wait():
+            case NotYet():
                 self._give_up(now_s)
                 return self._note(f"{self.trainer_id} waits for a daemon: {verdict.reason}")
             case NextGeneration() if verdict.roster[0].agent_endpoint != self._me:

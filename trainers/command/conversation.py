@@ -28,7 +28,7 @@ _VALUE = re.compile(r"\svalue=(\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ProgramProgress:
     """Progress of a program, as it reports it, since the beginning of the training."""
 
     step: int = 0
@@ -36,12 +36,12 @@ class Place:
     samples: int = 0
 
 
-def parse_line(line: str, before: Place) -> Place | None:
+def parse_line(line: str, before: ProgramProgress) -> ProgramProgress | None:
     """Return the progress after this line; None if it is not a progress line."""
     if not _LINE.match(line):
         return None
     said = {name: int(number) for name, number in _NUMBER.findall(line)}
-    return Place(
+    return ProgramProgress(
         step=said.get("step", before.step),
         epoch=said.get("epoch", before.epoch),
         samples=said.get("samples", before.samples),
@@ -58,9 +58,9 @@ class Pace:
     """Speed of a program."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, Place]] = deque()
+        self._seen: deque[tuple[float, ProgramProgress]] = deque()
 
-    def add(self, place: Place, now_s: float) -> None:
+    def add(self, place: ProgramProgress, now_s: float) -> None:
         """Add a progress report."""
         self._seen.append((now_s, place))
         while len(self._seen) > 2 and now_s - self._seen[0][0] > WINDOW_S:
@@ -83,7 +83,7 @@ READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class AgentOrders:
     """The first line an agent writes."""
 
     config: protocol.WorkerConfig
@@ -92,7 +92,7 @@ class Orders:
     preamble: str = ""  # path; "": none
 
 
-def read_orders(sock: socket.socket) -> Orders:
+def read_orders(sock: socket.socket) -> AgentOrders:
     """Wait for the first line.
 
     Raises:
@@ -113,7 +113,7 @@ def read_orders(sock: socket.socket) -> Orders:
     run = str(options.pop("run"))
     options["launch"] = Launch(options["launch"])
     preamble = Preamble.of(body)
-    return Orders(
+    return AgentOrders(
         config=replace(config, environment=(*preamble.environment, *config.environment)),
         contract=CheckpointContract(**options),
         run=run,
@@ -128,7 +128,7 @@ class Conversation:
         self._socket = sock
         self._unread = b""
         self.is_over = False  # the agent has closed its end
-        self.place = Place()
+        self.place = ProgramProgress()
         self.resumed_from = ""
         self.generation = 0
         self._attempt = self._rank = self._size = 0
@@ -187,7 +187,7 @@ class Conversation:
         )
         self._said_s = now_s
 
-    def progress(self, place: Place, now_s: float) -> None:
+    def progress(self, place: ProgramProgress, now_s: float) -> None:
         """Record the program's progress; that of the first node counts."""
         if self._rank == 0:
             self.place = place

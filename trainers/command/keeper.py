@@ -28,7 +28,13 @@ from bftrainer.elastic.worker_keeper import LAST_S, reap, sweep
 from bftrainer.fleet.runtimes.checks import signal_number
 from bftrainer.model.preamble import NOT_STARTED, under, why_not_started
 from bftrainer.model.trainer import Launch
-from trainers.command.conversation import Conversation, Orders, parse_line, read_orders, value_in
+from trainers.command.conversation import (
+    AgentOrders,
+    Conversation,
+    parse_line,
+    read_orders,
+    value_in,
+)
 from trainers.command.program import (
     ControlFile,
     FencedError,
@@ -47,7 +53,7 @@ MIN_RUN_S = 1.0  # a program that asks for a restart sooner would loop
 KILLED = 1  # our exit status after a failure, which ``Failed`` describes
 
 
-class Stage(enum.Enum):
+class ProgramState(enum.Enum):
     """State of the program."""
 
     WAITING = "waiting"  # for a generation
@@ -65,11 +71,11 @@ class Keeper:
 
     def __init__(self, sock: socket.socket) -> None:
         began_s = time.monotonic()
-        self._orders: Orders = read_orders(sock)
+        self._orders: AgentOrders = read_orders(sock)
         self._selector = selectors.DefaultSelector()
         self._selector.register(sock, selectors.EVENT_READ)
         self._talk = Conversation(sock)
-        self._stage = Stage.WAITING
+        self._stage = ProgramState.WAITING
         self._status: int | None = None  # ours, once it is known
         self._deadline_s: float | None = None  # of the stage
         self._save_s: float | None = None  # when the next checkpoint is requested
@@ -131,13 +137,13 @@ class Keeper:
         waits = [max(0.0, at - now_s) for at in times if at is not None]
         if self._program is not None:
             waits.append(REAP_S)
-        if self._stage is Stage.LOOKING:
+        if self._stage is ProgramState.LOOKING:
             waits.append(LOOK_S)
         return min(waits, default=None)
 
     def _let_time_pass(self, now_s: float) -> None:
         self._talk.tick(now_s)
-        if self._stage is Stage.LOOKING:
+        if self._stage is ProgramState.LOOKING:
             self._look_for_directory(now_s)
         if self._save_s is not None and now_s >= self._save_s:
             self._save_s = now_s + self._orders.config.checkpoint_interval_s
@@ -145,14 +151,14 @@ class Keeper:
         if self._deadline_s is None or now_s < self._deadline_s:
             return
         self._deadline_s = None
-        if self._stage is Stage.RUNNING:
+        if self._stage is ProgramState.RUNNING:
             self._talk.entered(now_s)
-        elif self._stage is Stage.STOPPING and self._program is not None:
+        elif self._stage is ProgramState.STOPPING and self._program is not None:
             self._write_log("no checkpoint within --checkpoint-grace, killed")
             self._program.kill()
-        elif self._stage is Stage.FAILED:
+        elif self._stage is ProgramState.FAILED:
             self._fail(self._failure)
-        elif self._stage is Stage.SAVED:
+        elif self._stage is ProgramState.SAVED:
             self._write_log("restarted at its own request")
             self._start()
 
@@ -168,7 +174,7 @@ class Keeper:
                         store_port=self._reserve_port() if message.open_store else 0,
                     )
                 )
-            case protocol.Commit() if self._stage is Stage.WAITING:
+            case protocol.Commit() if self._stage is ProgramState.WAITING:
                 self._begin(message)
             case protocol.Commit():
                 self._stop(is_abandoned=message.abandon)
@@ -194,31 +200,31 @@ class Keeper:
         if self._rank == 0:
             self._take_directory(commit)
         elif self._orders.contract.launch is Launch.FIRST:
-            self._stage = Stage.OVER
+            self._stage = ProgramState.OVER
             self._talk.entered(time.monotonic())
         else:
-            self._stage = Stage.LOOKING
+            self._stage = ProgramState.LOOKING
             self._deadline_s = None
             self._asked_s = time.monotonic()
 
     def _stop(self, *, is_abandoned: bool) -> None:
         """End the program: after a checkpoint, or at once."""
         generation = self._commit.generation if self._commit else 0
-        if self._stage in (Stage.STOPPING, Stage.ABANDONED):
+        if self._stage in (ProgramState.STOPPING, ProgramState.ABANDONED):
             return
         self._save_s = None
-        if self._stage is not Stage.RUNNING or self._program is None:
-            if self._stage is Stage.FAILED:
+        if self._stage is not ProgramState.RUNNING or self._program is None:
+            if self._stage is ProgramState.FAILED:
                 self._write_log("it failed because a member was lost")
-            elif self._stage is Stage.SAVED and not is_abandoned:
+            elif self._stage is ProgramState.SAVED and not is_abandoned:
                 self._say_saved(0.0)
             self._leave(generation)
         elif is_abandoned:
-            self._stage, self._deadline_s = Stage.ABANDONED, None
+            self._stage, self._deadline_s = ProgramState.ABANDONED, None
             self._write_log("a member was lost, killed")
             self._program.kill()
         else:
-            self._stage, self._asked_s = Stage.STOPPING, time.monotonic()
+            self._stage, self._asked_s = ProgramState.STOPPING, time.monotonic()
             self._deadline_s = self._asked_s + self._orders.contract.grace_s
             self._ask("stop", self._orders.contract.stop_signal)
 
@@ -285,7 +291,7 @@ class Keeper:
             return
         if self._rank == 0 and any(directory.iterdir()):
             self._talk.resumed_from = str(directory)
-        self._program, self._stage = program, Stage.RUNNING
+        self._program, self._stage = program, ProgramState.RUNNING
         self._deadline_s = program.started_s + QUIET_START_S
         self._save_s = program.started_s + config.checkpoint_interval_s
         self._selector.register(program.output_fd, selectors.EVENT_READ)
@@ -298,7 +304,7 @@ class Keeper:
             if place is None:
                 continue
             self._talk.progress(place, time.monotonic())
-            if self._stage is Stage.RUNNING:
+            if self._stage is ProgramState.RUNNING:
                 self._deadline_s = None
             if (value := value_in(line)) is not None:
                 self._report(value)
@@ -317,9 +323,9 @@ class Keeper:
         status, ran_s = program.end(), time.monotonic() - program.started_s
         self._program, self._save_s, self._deadline_s = None, None, None
         self._write_log(f"ended with status {status} after {ran_s:.2f} s")
-        if self._stage is Stage.STOPPING:
+        if self._stage is ProgramState.STOPPING:
             self._ended_as_asked(status)
-        elif self._stage is Stage.ABANDONED:
+        elif self._stage is ProgramState.ABANDONED:
             self._leave(self._talk.generation)
         else:
             self._ended_by_itself(status, ran_s)
@@ -342,10 +348,10 @@ class Keeper:
         if status == 0 and self._rank == 0:
             self._finish()
         elif status == 0:
-            self._stage = Stage.OVER  # only the first node's end completes the trainer
+            self._stage = ProgramState.OVER  # only the first node's end completes the trainer
             self._talk.entered(time.monotonic())
         elif status == contract.saved_status and (not self._is_alone() or ran_s >= MIN_RUN_S):
-            self._wait_for_news(Stage.SAVED)
+            self._wait_for_news(ProgramState.SAVED)
         elif status == -signal.SIGTERM:  # the batch system takes the node
             self._talk.flush()
             sweep(limit_s=LAST_S)
@@ -356,9 +362,9 @@ class Keeper:
             if self._orders.preamble and status == NOT_STARTED:
                 said, path = "\n".join(self._last_lines), self._orders.preamble
                 self._failure = why_not_started(said, status, path).replace(":", "", 1)
-            self._wait_for_news(Stage.FAILED)
+            self._wait_for_news(ProgramState.FAILED)
 
-    def _wait_for_news(self, stage: Stage) -> None:
+    def _wait_for_news(self, stage: ProgramState) -> None:
         self._stage = stage
         self._deadline_s = time.monotonic() + (0.0 if self._is_alone() else NEWS_PATIENCE_S)
 

@@ -1,9 +1,9 @@
 """A worker that measures all-reduces; run by path in the user's interpreter.
 
-``allreduce.py CONFIG``: CONFIG is a JSON object, see ``Config``. Workers meet through a file
-on one machine, or through a TCP store on several. Rank 0 prints one JSON object:
-``{"seconds": [[...]], "torch": VERSION}``, one row per number of workers. Called by
-``cli.profile``. Imports nothing but torch.
+``allreduce.py CONFIG``: CONFIG is a JSON object, see ``AllreduceConfig``. Workers meet through a
+file on one machine, or through a TCP store on several. Rank 0 prints one JSON object: ``{"seconds":
+[[...]], "torch": VERSION}``, one row per number of workers. Called by ``cli.profile``. Imports
+nothing but torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEAST_REPEATS, MOST_REPEATS = 3, 30
 
 
 @dataclass(frozen=True)
-class Config:
+class AllreduceConfig:
     """The measurements to make, and this process's rank."""
 
     rank: int
@@ -38,7 +38,7 @@ class Config:
 
 def main() -> None:
     """Meet, measure, print."""
-    config = Config(**json.loads(sys.argv[1]))
+    config = AllreduceConfig(**json.loads(sys.argv[1]))
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", store=_store(config), rank=config.rank, world_size=config.size, timeout=TIMEOUT
@@ -55,7 +55,7 @@ def main() -> None:
     os._exit(0)  # closing the groups would take long
 
 
-def _store(config: Config) -> Any:
+def _store(config: AllreduceConfig) -> Any:
     distributed: Any = dist  # its type stubs do not know the stores
     if ":" not in config.meet:
         return distributed.FileStore(config.meet, config.size)

@@ -18,9 +18,9 @@ from pathlib import Path
 from bftrainer.batch.local.processes import JobProcesses
 from bftrainer.batch.local.scheduler import (
     HeadReservation,
-    Held,
-    Pass,
-    Waiting,
+    LocalAllocation,
+    PendingJob,
+    SchedulerPass,
     WaitingPilot,
     run_pass,
 )
@@ -91,9 +91,9 @@ class LocalJob:
         """Time at which its limit is reached; only for jobs that started."""
         return (self.start_s or 0.0) + self.request.limit_s
 
-    def as_held(self) -> Held:
+    def as_held(self) -> LocalAllocation:
         """The job as the scheduler sees it while it is on nodes."""
-        return Held(
+        return LocalAllocation(
             job_id=self.job_id,
             nodes=self.nodes,
             start_s=self.start_s or 0.0,
@@ -266,7 +266,7 @@ class LocalCluster:
             nodes=[n for n in self.nodes if n not in self.down],
             held=[j.as_held() for j in self.jobs.values() if j.is_on_nodes],
             waiting=[
-                Waiting(
+                PendingJob(
                     job_id=j.job_id,
                     n_nodes=j.request.n_nodes,
                     limit_s=j.request.limit_s,
@@ -292,7 +292,7 @@ class LocalCluster:
         """Return whether the last full pass has seen the job."""
         return self.cycle_ended_s is not None and job.submit_s <= self.cycle_ended_s
 
-    def _carry_out(self, decided: Pass, now_s: float) -> None:
+    def _carry_out(self, decided: SchedulerPass, now_s: float) -> None:
         for job_id in decided.preempted:
             self._end(self.jobs[job_id], EndReason.PREEMPTED, now_s)
         for job_id, nodes in decided.claims.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class PendingJob:
     """A pending ordinary job; ``claim``: assigned nodes that pilots still have to leave.
 
     Without ``may_preempt`` it waits where it would preempt, and all behind it.
@@ -33,7 +33,7 @@ class WaitingPilot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class LocalAllocation:
     """A job on its nodes, running or ending."""
 
     job_id: str
@@ -54,7 +54,7 @@ class HeadReservation:
 
 
 @dataclass(slots=True, kw_only=True)
-class Pass:
+class SchedulerPass:
     """The decisions of one pass."""
 
     starts: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -67,11 +67,11 @@ def run_pass(
     *,
     now_s: float,
     nodes: Sequence[str],
-    held: Iterable[Held],
-    waiting: Sequence[Waiting],
+    held: Iterable[LocalAllocation],
+    waiting: Sequence[PendingJob],
     pilots: Sequence[WaitingPilot],
     is_full: bool,
-) -> Pass:
+) -> SchedulerPass:
     """Serve the queue in order; a full pass also backfills behind a blocked job.
 
     For ordinary jobs a node with a pilot counts as free. They take idle nodes first. A job
@@ -80,7 +80,7 @@ def run_pass(
     """
     board = _Board(now_s=now_s, nodes=nodes, held=held)
     rest = board.serve_claims(waiting)
-    head: Waiting | None = None
+    head: PendingJob | None = None
     start_s = 0.0
     n_extra = 0
     for job in rest:
@@ -117,12 +117,14 @@ def run_pass(
 class _Board:
     """The use of the nodes during a pass."""
 
-    def __init__(self, *, now_s: float, nodes: Sequence[str], held: Iterable[Held]) -> None:
+    def __init__(
+        self, *, now_s: float, nodes: Sequence[str], held: Iterable[LocalAllocation]
+    ) -> None:
         self.now_s = now_s
         self.nodes = tuple(nodes)
-        self.result = Pass()
+        self.result = SchedulerPass()
         self.taken_until_s: dict[str, float] = {}  # by ordinary jobs, claims included
-        self.pilots: dict[str, Held] = {}
+        self.pilots: dict[str, LocalAllocation] = {}
         for job in held:
             for node in job.nodes:
                 if job.is_pilot:
@@ -145,7 +147,7 @@ class _Board:
         # Nodes with ending pilots cost nothing; of other pilots the youngest loses least.
         return (1, 0.0) if pilot.is_ending else (2, -pilot.start_s)
 
-    def serve_claims(self, waiting: Sequence[Waiting]) -> list[Waiting]:
+    def serve_claims(self, waiting: Sequence[PendingJob]) -> list[PendingJob]:
         """Start or keep waiting the jobs with a claim; return the jobs without one."""
         rest = []
         for job in waiting:
@@ -155,11 +157,11 @@ class _Board:
                 rest.append(job)
         return rest
 
-    def place(self, job: Waiting) -> None:
+    def place(self, job: PendingJob) -> None:
         """Give the job the cheapest available nodes."""
         self._take(job, tuple(self.available()[: job.n_nodes]))
 
-    def _take(self, job: Waiting, nodes: tuple[str, ...]) -> None:
+    def _take(self, job: PendingJob, nodes: tuple[str, ...]) -> None:
         in_the_way = [self.pilots[n] for n in nodes if n in self.pilots]
         self.result.preempted += [p.job_id for p in in_the_way if not p.is_ending]
         (self.result.claims if in_the_way else self.result.starts)[job.job_id] = nodes
@@ -186,7 +188,7 @@ class _Board:
             if plan is not None and node in plan.nodes and ends_s > plan.start_s:
                 continue
             self.result.starts[pilot.job_id] = (node,)
-            self.pilots[node] = Held(
+            self.pilots[node] = LocalAllocation(
                 job_id=pilot.job_id,
                 nodes=(node,),
                 start_s=self.now_s,

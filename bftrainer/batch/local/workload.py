@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.batch.local.cluster import JobRequest, LocalCluster
-from bftrainer.batch.local.scheduler import Held, Waiting, run_pass
+from bftrainer.batch.local.scheduler import LocalAllocation, PendingJob, run_pass
 from bftrainer.model.errors import BatchSystemError, ExitCode, UsageError
 
 
@@ -189,7 +189,7 @@ def start_times_s(
     """
     coming = sorted(jobs, key=lambda j: j.submit_s)
     queue: dict[str, PastJob] = {}
-    running: dict[str, tuple[float, Held]] = {}  # with the time of their end
+    running: dict[str, tuple[float, LocalAllocation]] = {}  # with the time of their end
     starts: dict[str, float] = {}
     # Number of the next full pass, the one at ``cycle_at_s`` being 0.
     cycle = math.floor((coming[0].submit_s - cycle_at_s) / cycle_s) if coming else 0
@@ -219,17 +219,18 @@ def start_times_s(
 def _starts(
     now_s: float,
     nodes: Sequence[str],
-    running: Mapping[str, tuple[float, Held]],
+    running: Mapping[str, tuple[float, LocalAllocation]],
     queue: Mapping[str, PastJob],
     *,
     is_full: bool,
-) -> list[tuple[str, Held]]:
+) -> list[tuple[str, LocalAllocation]]:
     decided = run_pass(
         now_s=now_s,
         nodes=nodes,
         held=[held for _, held in running.values()],
         waiting=[
-            Waiting(job_id=j.job_id, n_nodes=j.n_nodes, limit_s=j.limit_s) for j in queue.values()
+            PendingJob(job_id=j.job_id, n_nodes=j.n_nodes, limit_s=j.limit_s)
+            for j in queue.values()
         ],
         pilots=(),
         is_full=is_full,
@@ -237,7 +238,7 @@ def _starts(
     return [
         (
             job_id,
-            Held(
+            LocalAllocation(
                 job_id=job_id,
                 nodes=where,
                 start_s=now_s,

@@ -20,7 +20,7 @@ from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
     from bftrainer.batch.traces.fragments import Fragments
-    from bftrainer.study.deadline.outlook import Held, Outlook
+    from bftrainer.study.deadline.outlook import Outlook, ReserveUse
 
 _SQLITE = b"SQLite format 3\0"  # section 1.3 of the file format, SQLite 3.46
 NAME = "study-deadline"  # of the document
@@ -166,7 +166,7 @@ def _print(found: Outlook) -> None:
         click.echo(f"note: {shown(note)}")
 
 
-def _held(held: Held) -> Iterator[tuple[str, str]]:
+def _held(held: ReserveUse) -> Iterator[tuple[str, str]]:
     """Yield what reserved nodes take; what is beyond the futures is a dash."""
 
     def both(amounts: Mapping[str, float | None], shown_as: Callable[[float], str]) -> str:

@@ -24,7 +24,7 @@ from bftrainer.decide.throughput.curves import points_of
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.study.document import StudyDocument, read_study
 from bftrainer.study.plan.document import PlanRequest
-from bftrainer.study.plan.problem import Billing, Cloud, Draw, Scaling, scaling_of
+from bftrainer.study.plan.problem import Billing, Cloud, Draw, ScalingProfile, scaling_of
 from bftrainer.study.plan.stages import RungStage, rung_stages
 from milp.problem import Curve
 
@@ -98,7 +98,7 @@ def stages_of(study: StudyDocument) -> tuple[RungStage, ...]:
     return stages
 
 
-def scaling_of_study(study: StudyDocument, options: Mapping[str, Any]) -> Scaling:
+def scaling_of_study(study: StudyDocument, options: Mapping[str, Any]) -> ScalingProfile:
     """Return the profile: that of the options, else the study's own."""
     n_min, n_max = parse_sizes(str(study.nodes))
     if options["profile_path"] is not None:
@@ -127,10 +127,10 @@ def scaling_of_study(study: StudyDocument, options: Mapping[str, Any]) -> Scalin
 
 def _usable(
     unit_s: Mapping[Any, float], options: Mapping[str, Any], n_min: int, n_max: int
-) -> Scaling:
+) -> ScalingProfile:
     try:
         sizes = sorted((int(size), float(seconds)) for size, seconds in unit_s.items())
-        return Scaling(
+        return ScalingProfile(
             gpus=tuple(size for size, _ in sizes),
             unit_s=tuple(seconds for _, seconds in sizes),
             spread=options["spread"],

@@ -13,7 +13,7 @@ from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.study.directory import StudyDirectory, unwritable
 from bftrainer.study.plan.document import NAME, StudyPlan, is_for
 from bftrainer.study.plan.execution import Carried
-from bftrainer.study.trials import Rule
+from bftrainer.study.trials import StudyRule
 
 
 def plan_for(study: StudyDirectory, path: Path) -> StudyPlan:
@@ -37,7 +37,7 @@ def keep_plan(study: StudyDirectory, plan: StudyPlan) -> None:
         raise unwritable(study.plan, problem) from problem
 
 
-def with_plan(study: StudyDirectory) -> Callable[[Rule], Rule]:
+def with_plan(study: StudyDirectory) -> Callable[[StudyRule], StudyRule]:
     """Return how the study's rule becomes one that carries out the plan, if there is a plan."""
     if not study.plan.exists():
         return lambda rule: rule

@@ -145,7 +145,7 @@ Choose = Callable[[Array, Mask], int]  # rows and what fits -> an action; the la
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Dl2Options:
     """The network that decides, and the length of a slot."""
 
     # Its content, so that the journal holds it; a policy file names the file (Traits.file_options).
@@ -178,7 +178,7 @@ class Dl2Policy:
         """
         self._choose, self._goes_on = choose, goes_on
         self.traits = Traits(
-            options=Options,
+            options=Dl2Options,
             admits=True,
             reads_rates=True,
             follows_curves=choose is None,  # sizes are not explored while it learns

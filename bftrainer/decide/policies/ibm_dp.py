@@ -28,7 +28,7 @@ STAYS = 1e-9  # a size that does not change is worth so much more: fewest rescal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class IbmOptions:
     """Options of the policy."""
 
     period_s: float = 600.0  # between two rounds, in which trainers may shrink: the paper's delta
@@ -58,7 +58,7 @@ class IbmDpPolicy:
     """
 
     name = "ibm-dp"
-    traits = Traits(options=Options, admits=True)
+    traits = Traits(options=IbmOptions, admits=True)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Let trainers enter, then choose sizes."""

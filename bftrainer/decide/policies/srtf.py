@@ -17,7 +17,7 @@ from milp.problem import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SrtfOptions:
     """The options of the policy."""
 
     elastic: bool = False  # each takes what is left of n_min to n_max; false: n_max or nothing
@@ -28,7 +28,7 @@ class SrtfPolicy:
 
     name = "srtf"
     traits = Traits(
-        options=Options, is_rigid=True, follows_curves=False, admits=True, reads_rates=True
+        options=SrtfOptions, is_rigid=True, follows_curves=False, admits=True, reads_rates=True
     )
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:

@@ -30,7 +30,7 @@ from milp.problem import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ThemisOptions:
     """The length of a lease."""
 
     lease_s: float = 1200.0  # so long nodes are not taken for who is worse off
@@ -44,7 +44,7 @@ class ThemisPolicy:
     """The worst finish-time ratio first."""
 
     name = "themis"
-    traits = Traits(options=Options, admits=True, reads_rates=True)
+    traits = Traits(options=ThemisOptions, admits=True, reads_rates=True)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Admit the worst-off, then improve the worst step by step."""

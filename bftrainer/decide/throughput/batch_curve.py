@@ -77,7 +77,7 @@ WORTH_IT = 1.05  # a batch is changed at an unchanged size for at least this fac
 SIZES_UP_TO = 8  # each size is a breakpoint of the curve; beyond, powers of two
 
 
-class Measured(NamedTuple):
+class BatchThroughput(NamedTuple):
     """The measured throughput with one batch on some workers."""
 
     workers: int
@@ -146,14 +146,14 @@ def _model_of(record: TrainerRecord) -> Model:
         raise ValueError(f"{record.trainer_id} admits one batch")
     errors = {(one.size, one.batch): one.told_error for one in costs.throughput}
     measured = tuple(
-        Measured(each * size, batch, rate, min(1.0, errors.get((size, batch), 0.05)))
+        BatchThroughput(each * size, batch, rate, min(1.0, errors.get((size, batch), 0.05)))
         for size, batch, rate in costs.samples_per_s_by_batch
     )
     return Model(bounds, _parts(bounds.per_worker, measured), costs.noise_scale)
 
 
 @lru_cache(maxsize=1024)
-def _parts(per_worker: int, measured: tuple[Measured, ...]) -> tuple[float, ...]:
+def _parts(per_worker: int, measured: tuple[BatchThroughput, ...]) -> tuple[float, ...]:
     if not measured:
         return tuple((_GUESS / per_worker).tolist())
     workers, batches, values, errors = map(np.array, zip(*measured, strict=True))

@@ -52,7 +52,7 @@ class Keeps(Protocol):
         """Return a value, waiting for it; ``RuntimeError`` when it cannot come any more."""
 
 
-class Kept:
+class SingleStore:
     """The store of a single member."""
 
     def __init__(self) -> None:
@@ -250,7 +250,7 @@ class HorovodContext:
 
     def form_alone(self, init: Callable[[], object], shutdown: Callable[[], object]) -> None:
         """Form a context of this process alone."""
-        self._form(Kept(), "alone", "alone", 0, 1, init, shutdown)
+        self._form(SingleStore(), "alone", "alone", 0, 1, init, shutdown)
 
     def _begin(self, key: Key) -> None:
         with self._lock:
@@ -264,7 +264,7 @@ class HorovodContext:
         me = self._control.config.worker_id
         rank = next(m.rank for m in commit.members if m.worker_id == me)
         prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
-        store: Keeps = Kept()
+        store: Keeps = SingleStore()
         if size > 1:
             gate = AbandonableCall(self._control, lambda: _pass_gate(commit, prefix, rank))
             passed = gate.wait(overtaken(self._control, commit))

@@ -49,7 +49,7 @@ class ReportJudgement:
     unknown: list[tuple[str, str]] = field(default_factory=list)  # worker, the unknown message type
 
 
-class Reports:
+class AgentReports:
     """Reports of agents, collected until all that can have connected."""
 
     def __init__(

@@ -18,8 +18,8 @@ from bftrainer.fleet.generations.members import NodeOffer, Parked, Regrouped, Wo
 from bftrainer.fleet.trainers import record_updates
 from bftrainer.fleet.trainers.creation import Trainer
 from bftrainer.fleet.trainers.records import TrainerRecords
-from bftrainer.fleet.trainers.reported_workers import Reports
-from bftrainer.fleet.trainers.unreachable import Standing, not_heard, put_in, survivors
+from bftrainer.fleet.trainers.reported_workers import AgentReports
+from bftrainer.fleet.trainers.unreachable import Standstill, not_heard, put_in, survivors
 
 LOG = logging.getLogger("bftrainer.trainers")
 
@@ -27,10 +27,10 @@ LOG = logging.getLogger("bftrainer.trainers")
 class AdoptingTrainers(TrainerRecords):
     """Trainers that may be adopted."""
 
-    reports: Reports
+    reports: AgentReports
     agent_on: Callable[[str], str]  # endpoint of the agent on a node; "": there is none
     on_broken: Callable[[Collection[str]], object]  # pilots that a trainer's others lost, too
-    standing: dict[str, Standing]  # trainers whose agents cannot be reached
+    standing: dict[str, Standstill]  # trainers whose agents cannot be reached
 
     def adopt_all(
         self, offers: Mapping[str, NodeOffer], away: Mapping[str, str] = MappingProxyType({})
@@ -48,7 +48,7 @@ class AdoptingTrainers(TrainerRecords):
             said = {b.worker_id: b.said for b in believed}
             unheard = not_heard(trainer.record, away, now_s)
             if pilots := {worker.pilot_id for worker in unheard}:
-                self.standing[trainer.record.trainer_id] = Standing(pilots=pilots, said=said)
+                self.standing[trainer.record.trainer_id] = Standstill(pilots=pilots, said=said)
             self._adopt(trainer, workers, said)
             if unheard:
                 put_in(trainer.machine, unheard, offers)
@@ -59,7 +59,7 @@ class AdoptingTrainers(TrainerRecords):
         for trainer in self._on_pilot(pilot_id):
             workers = trainer.machine.workers.values()
             if any(w.is_alive and w.pilot_id == pilot_id for w in workers):
-                standing = self.standing.setdefault(trainer.record.trainer_id, Standing())
+                standing = self.standing.setdefault(trainer.record.trainer_id, Standstill())
                 standing.pilots.add(pilot_id)
             else:
                 self._handle(trainer, stimuli.AgentLost(pilot_id=pilot_id))

@@ -49,7 +49,7 @@ from bftrainer.fleet.trainers.record_updates import (
     last_progress,
     save_grace_s,
 )
-from bftrainer.fleet.trainers.reported_workers import Reports
+from bftrainer.fleet.trainers.reported_workers import AgentReports
 from bftrainer.fleet.trainers.speeds import SpeedBook
 from bftrainer.fleet.trainers.takeover import AdoptingTrainers
 from bftrainer.fleet.trainers.unreachable import Cuts, all_barred
@@ -104,7 +104,7 @@ class TrainerBook(AdoptingTrainers):
         self.budget = RescaleBudget(policy.rescale_budget)
         self.quarantine = Quarantine(policy.quarantine_s)
         self.cuts = Cuts()
-        self.reports = Reports(send, self._refusals)
+        self.reports = AgentReports(send, self._refusals)
         self.standing, self.on_broken = {}, lambda _pilot_ids: None
         self.agent_on = lambda _node: ""
         # The latest, as (trainer, at_s, what); the journal has all.

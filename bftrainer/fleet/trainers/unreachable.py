@@ -23,7 +23,7 @@ from bftrainer.model.trainer import TrainerRecord
 
 
 @dataclass(slots=True, kw_only=True)
-class Standing:
+class Standstill:
     """A trainer whose machine stands still."""
 
     pilots: set[str] = field(default_factory=set)  # that cannot be reached
@@ -87,7 +87,7 @@ def _unknown(node: str, pilot_id: str) -> NodeOffer:
 
 def survivors(
     old: GenerationMachine,
-    standing: Standing,
+    standing: Standstill,
     generation: int,
     believed: Sequence[Believed],
     offers: Mapping[str, NodeOffer],

@@ -21,7 +21,7 @@ from bftrainer.decide.policies.base import (
     options_of,
 )
 from bftrainer.decide.policy_answer import ask
-from bftrainer.lab.adaptdl.job import PAUSE_S, Job, estimated_curve, most_gpus
+from bftrainer.lab.adaptdl.job import PAUSE_S, AdaptdlJob, estimated_curve, most_gpus
 from milp.problem import Objective, Problem, ProblemNode, ProblemTrainer
 
 TICK_S = 60
@@ -41,10 +41,10 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class AdaptdlOutcome:
     """The result of a played workload; each job has its end time."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[AdaptdlJob, ...]
     decisions: int
     decide_s: float  # processor time of them all
 
@@ -53,10 +53,10 @@ class Played:
         return {j.name: j.ended_s - j.submitted_s for j in self.jobs if j.ended_s is not None}
 
 
-class Cluster:
+class AdaptdlPlay:
     """One play; ``run`` goes on until all jobs have ended."""
 
-    def __init__(self, jobs: Sequence[Job], policy: AllocationPolicy, setup: Setup) -> None:
+    def __init__(self, jobs: Sequence[AdaptdlJob], policy: AllocationPolicy, setup: Setup) -> None:
         """Prepare; jobs are in order of submission.
 
         Raises:
@@ -68,7 +68,7 @@ class Cluster:
         self._held: dict[str, tuple[str, ...]] = {}  # nodes of the problem by job
         self._trainers = {job.name: self._trainer(job) for job in jobs}
 
-    def run(self) -> Played:
+    def run(self) -> AdaptdlOutcome:
         """Play it to the end.
 
         Raises:
@@ -86,9 +86,9 @@ class Cluster:
                 decide_s += time.process_time() - began
                 decisions += 1
                 self._carry_out(active, decided)
-        return Played(jobs=self._jobs, decisions=decisions, decide_s=decide_s)
+        return AdaptdlOutcome(jobs=self._jobs, decisions=decisions, decide_s=decide_s)
 
-    def _trainer(self, job: Job) -> ProblemTrainer:
+    def _trainer(self, job: AdaptdlJob) -> ProblemTrainer:
         most = min(len(GPUS), most_gpus(job.application, job.batch))
         curve = estimated_curve(job.application, job.batch, most, GPUS_PER_NODE)
         rigid = self._setup.is_rigid
@@ -101,7 +101,7 @@ class Cluster:
             rescale_down_s=PAUSE_S,
         )
 
-    def _ask(self, active: Sequence[Job], now_s: int) -> Decided:
+    def _ask(self, active: Sequence[AdaptdlJob], now_s: int) -> Decided:
         setup = self._setup
         problem = Problem(
             nodes=GPUS,
@@ -124,7 +124,7 @@ class Cluster:
         )
         return ask(self._policy, problem, context)
 
-    def _carry_out(self, active: Sequence[Job], decided: Decided) -> None:
+    def _carry_out(self, active: Sequence[AdaptdlJob], decided: Decided) -> None:
         held: dict[str, list[str]] = {}
         for gpu, name in decided.allocation.assignment.items():
             held.setdefault(name, []).append(gpu)
@@ -149,7 +149,7 @@ class Cluster:
                 job.move(place(sizes[job.name], free))
 
 
-def _standing(job: Job) -> Standing:
+def _standing(job: AdaptdlJob) -> Standing:
     return Standing(
         submitted_s=float(job.submitted_s),
         attained_node_s=float(job.gpu_s),
@@ -169,10 +169,10 @@ def place(n_gpus: int, free: list[int]) -> tuple[int, ...]:
     return tuple(nodes)
 
 
-def play(jobs: Iterable[Job], policy: AllocationPolicy, setup: Setup) -> Played:
+def play(jobs: Iterable[AdaptdlJob], policy: AllocationPolicy, setup: Setup) -> AdaptdlOutcome:
     """Play a workload with a policy.
 
     Raises:
-        BftError: as ``Cluster.run``; OptionError, as ``Cluster``.
+        BftError: as ``Cluster.run``; OptionError, as ``AdaptdlPlay``.
     """
-    return Cluster(tuple(jobs), policy, setup).run()
+    return AdaptdlPlay(tuple(jobs), policy, setup).run()

@@ -190,7 +190,7 @@ PAUSE_S = 30
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Job:
+class AdaptdlJob:
     """One job of a workload."""
 
     name: str
@@ -298,7 +298,7 @@ def estimated_curve(
     return Curve(sizes=tuple(range(1, len(rates) + 1)), samples_per_s=tuple(rates))
 
 
-def read_jobs(path: Path, applications: dict[str, Application]) -> list[Job]:
+def read_jobs(path: Path, applications: dict[str, Application]) -> list[AdaptdlJob]:
     """Read a workload: its jobs in order of submission.
 
     Raises:
@@ -306,7 +306,7 @@ def read_jobs(path: Path, applications: dict[str, Application]) -> list[Job]:
     """
     try:
         return [
-            Job(
+            AdaptdlJob(
                 name=row["name"],
                 application=applications[row["application"]],
                 submitted_s=int(row["time"]),

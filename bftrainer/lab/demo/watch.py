@@ -53,7 +53,7 @@ class Span:
         return self.end_s - self.start_s
 
 
-class Timeline:
+class NodeTimeline:
     """The use of every node from the first sample to the last; each sample holds until the next."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Watch:
     def __init__(self, site: DemoSite) -> None:
         self._site = site
         self.started_s = time.time()
-        self.timeline = Timeline()
+        self.timeline = NodeTimeline()
         self.look()
 
     def look(self) -> None:

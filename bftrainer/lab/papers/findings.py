@@ -20,7 +20,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ValueLine:
     """One value of ours beside the paper's.
 
     A value in ``%`` deviates in points unless ``is_relative``, any other in percent of the paper's
@@ -87,7 +87,7 @@ class Table:
 class Reproduced:
     """The lines, charts and tables computed for one result."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[ValueLine, ...]
     charts: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()
 
@@ -120,7 +120,7 @@ class PaperValues:
         holds: bool | None = None,
         why: str = "",
         **words: object,
-    ) -> Line:
+    ) -> ValueLine:
         """Return our value beside the published one.
 
         Args:
@@ -133,7 +133,7 @@ class PaperValues:
             words: what the placeholders of ``what`` stand for.
         """
         entry = self.results[result][key]
-        return Line(
+        return ValueLine(
             what=entry["what"].format(**words),
             ours=ours,
             paper=entry.get("value", paper),

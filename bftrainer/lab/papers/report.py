@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.batch.traces.text import unreadable
-from bftrainer.lab.papers.findings import Chart, Line
+from bftrainer.lab.papers.findings import Chart, ValueLine
 from bftrainer.lab.papers.paper import Reproduction, Result
 from bftrainer.study.plots.style import new_canvas
 
@@ -24,7 +24,7 @@ def remarks(made: Reproduction) -> list[str]:
     return made.scenario.remarks() + ([f"Shortened (--quick): {shortened}"] if shortened else [])
 
 
-def explain(line: Line, result: Result, made: Reproduction) -> str:
+def explain(line: ValueLine, result: Result, made: Reproduction) -> str:
     """Return why a line deviates by more than the tolerance; empty if it does not."""
     deviation = line.deviation
     is_far = deviation is not None and abs(deviation) > result.tolerance
@@ -101,7 +101,7 @@ def rows(made: Reproduction, *, most: int | None = None) -> list[tuple[str, ...]
     return found
 
 
-def row(line: Line, result: Result, made: Reproduction) -> tuple[str, ...]:
+def row(line: ValueLine, result: Result, made: Reproduction) -> tuple[str, ...]:
     """Return one row of the table."""
     deviation = line.deviation
     if deviation is not None:
@@ -125,7 +125,7 @@ def _number(value: float, unit: str) -> str:
     return f"{digits}{'' if unit == 'x' else ' '}{unit}"
 
 
-def _papers(line: Line) -> str:
+def _papers(line: ValueLine) -> str:
     """Return the paper's value, or what it says; nothing of what is ours alone."""
     if line.paper is not None:
         return _number(line.paper, line.unit)

@@ -17,7 +17,7 @@ from typing import Any
 from bftrainer import __version__
 from bftrainer.batch.traces.text import unreadable
 from bftrainer.lab.report.figures import FIGURES, Figure
-from bftrainer.lab.report.tables import WORDS, Setup, check_place, label_of, shown_value
+from bftrainer.lab.report.tables import WORDS, ReportSetup, check_place, label_of, shown_value
 from bftrainer.lab.simulator.session import ReplayRun
 from bftrainer.model.errors import UsageError
 from bftrainer.study.plots.style import matplotlib, new_canvas
@@ -54,7 +54,7 @@ def check_destination(path: Path) -> None:
 def write_report(
     path: Path,
     runs: Sequence[ReplayRun],
-    setup: Setup,
+    setup: ReportSetup,
     progress: Callable[[float], None] = lambda _: None,
 ) -> None:
     """Write the page in the format given by the ending of its name.
@@ -72,7 +72,9 @@ def write_report(
         raise unreadable(path, problem) from problem
 
 
-def _as_html(runs: Sequence[ReplayRun], setup: Setup, progress: Callable[[float], None]) -> bytes:
+def _as_html(
+    runs: Sequence[ReplayRun], setup: ReportSetup, progress: Callable[[float], None]
+) -> bytes:
     parts = []
     for number, figure in enumerate(FIGURES, start=1):
         parts.append(_figure_html(figure, number, runs, setup))
@@ -92,7 +94,7 @@ def _as_html(runs: Sequence[ReplayRun], setup: Setup, progress: Callable[[float]
     return page.encode()
 
 
-def _figure_html(figure: Figure, number: int, runs: Sequence[ReplayRun], setup: Setup) -> str:
+def _figure_html(figure: Figure, number: int, runs: Sequence[ReplayRun], setup: ReportSetup) -> str:
     canvas = new_canvas((8.0, 4.5), OTHERWISE)
     figure.draw(canvas.add_subplot(), runs)
     picture = base64.b64encode(_saved(canvas, "svg")).decode()
@@ -116,7 +118,9 @@ def _table_html(runs: Sequence[ReplayRun]) -> str:
     return f"<table><tr><th></th>{head}<th></th></tr>\n{rows}</table>"
 
 
-def _as_png(runs: Sequence[ReplayRun], setup: Setup, progress: Callable[[float], None]) -> bytes:
+def _as_png(
+    runs: Sequence[ReplayRun], setup: ReportSetup, progress: Callable[[float], None]
+) -> bytes:
     canvas = new_canvas((13.0, 15.5), OTHERWISE)
     grid = canvas.subplots(3, 2).flat
     words = [setup.sentence(runs), f"Made by bftrainer {__version__} with: {setup.command}"]

@@ -29,7 +29,7 @@ from bftrainer.lab.simulator.session import Choices, ReplayRun, job_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class ReportSetup:
     """The source of the runs."""
 
     trace: str  # as the user named it
@@ -151,7 +151,7 @@ def shown_value(metrics: Metrics, name: str) -> str:
     return "-" if value is None else format(value, WORDS[name].form)
 
 
-def document(run: ReplayRun, setup: Setup, selection: Mapping[str, Any]) -> dict[str, Any]:
+def document(run: ReplayRun, setup: ReportSetup, selection: Mapping[str, Any]) -> dict[str, Any]:
     """Return one replay as a JSON object; ``selection`` is the part of the trace."""
     choices = run.choices
     jobs = not load_policy(choices.policy).traits.rescales

@@ -19,8 +19,8 @@ from operator import itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from bftrainer.lab.site.jobs import Job, JobSpec
-from bftrainer.lab.site.machine import Machine, Maintenance, SlurmSettings
+from bftrainer.lab.site.jobs import JobSpec, SiteJob
+from bftrainer.lab.site.machine import Machine, Maintenance, SchedulerSettings
 from bftrainer.lab.site.oracle import Oracle, idle_spans
 from bftrainer.lab.site.preemptable import PreemptableUsers
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
@@ -44,7 +44,7 @@ def alone(machine: Machine, backfill: Backfill) -> Machine:
     return twin
 
 
-def tuple_of_nobody() -> type[tuple[Job, ...]]:
+def tuple_of_nobody() -> type[tuple[SiteJob, ...]]:
     """Nobody is known of."""
     return tuple
 
@@ -70,10 +70,10 @@ Arm = Literal["without", "bftrainer", "preemptable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class SharedStage:
     """The settings that all arms share."""
 
-    slurm: SlurmSettings
+    slurm: SchedulerSettings
     jobs: tuple[JobSpec, ...]
     warm_s: float  # nobody is beside the machine before, and nothing is counted
     end_s: float
@@ -101,7 +101,7 @@ class Harvest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ArmOutcome:
     """The result of one arm."""
 
     wait_s: float  # mean of the jobs submitted after the warm-up; censored at the end
@@ -117,7 +117,7 @@ class Outcome:
     harvest: Harvest | None = None
 
 
-def play(stage: Stage, arm: Arm) -> Outcome:
+def play(stage: SharedStage, arm: Arm) -> ArmOutcome:
     """Run one arm."""
     began_s = time.process_time()
     machine = Machine(stage.slurm, stage.maintenance)
@@ -138,7 +138,7 @@ def play(stage: Stage, arm: Arm) -> Outcome:
     lost = [one for one in backfill.lost if one.cycle_s >= stage.warm_s]
     harvest = _harvest(stage, machine, sidecar, backfill, main) if sidecar else None
     counted = [job for job in machine.jobs if job.spec.submit_s >= stage.warm_s]
-    return Outcome(
+    return ArmOutcome(
         wait_s=mean_wait_s(stage, machine),
         refused=sum(job.is_refused for job in counted),
         backfill_starts=backfill.n_starts - starts,
@@ -153,7 +153,9 @@ def play(stage: Stage, arm: Arm) -> Outcome:
     )
 
 
-def run_blocks(stage: Stage, machine: Machine, backfill: Backfill) -> Iterator[tuple[float, float]]:
+def run_blocks(
+    stage: SharedStage, machine: Machine, backfill: Backfill
+) -> Iterator[tuple[float, float]]:
     """Run block by block, and each once more without bftrainer; yield job-seconds waited."""
     period_s = stage.slurm.bf_interval_s + stage.slurm.bf_duration_s
     length_s = max(BLOCK_S, BLOCK_CYCLES * period_s)
@@ -167,7 +169,7 @@ def run_blocks(stage: Stage, machine: Machine, backfill: Backfill) -> Iterator[t
         from_s = to_s
 
 
-def _sidecar(machine: Machine, stage: Stage) -> Sidecar:
+def _sidecar(machine: Machine, stage: SharedStage) -> Sidecar:
     # They import the core to judge.
     from bftrainer.lab.site.core import Core  # noqa: PLC0415
     from bftrainer.lab.site.sidecar import Sidecar  # noqa: PLC0415
@@ -176,22 +178,22 @@ def _sidecar(machine: Machine, stage: Stage) -> Sidecar:
     return Sidecar(machine, hello_s=stage.hello_s, core=core)
 
 
-def mean_wait_s(stage: Stage, machine: Machine) -> float:
+def mean_wait_s(stage: SharedStage, machine: Machine) -> float:
     """Return the mean wait of the jobs submitted after the warm-up, so far."""
     counted = [job for job in machine.jobs if job.spec.submit_s >= stage.warm_s]
     return fmean([_wait_s(j, stage.end_s) for j in counted if _waits(j, stage)] or [0.0])
 
 
-def _waits(job: Job, stage: Stage) -> bool:
+def _waits(job: SiteJob, stage: SharedStage) -> bool:
     return not job.is_refused and job.is_eligible and job.spec.submit_s < stage.end_s
 
 
-def _wait_s(job: Job, end_s: float) -> float:
+def _wait_s(job: SiteJob, end_s: float) -> float:
     return (end_s if job.start_s is None else job.start_s) - job.spec.submit_s
 
 
 def _harvest(
-    stage: Stage, machine: Machine, sidecar: Sidecar, backfill: Backfill, main: MainScheduler
+    stage: SharedStage, machine: Machine, sidecar: Sidecar, backfill: Backfill, main: MainScheduler
 ) -> Harvest:
     sidecar.count()
     window = (stage.warm_s + stage.settle_s, stage.end_s)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bftrainer.lab.site import workload
-from bftrainer.lab.site.arms import Stage
+from bftrainer.lab.site.arms import SharedStage
 from bftrainer.lab.site.jobs import JobSpec
-from bftrainer.lab.site.machine import Maintenance, SlurmSettings
+from bftrainer.lab.site.machine import Maintenance, SchedulerSettings
 from bftrainer.lab.site.workload import Demand, generate
 
 INTERVALS_S = (30.0, 120.0)
@@ -42,15 +42,15 @@ class Cell:
         kind = ", log" if self.log else ""
         return f"{self.n_nodes} nodes, {self.bf_interval_s:g}/{self.bf_duration_s:g} s{kind}"
 
-    def stage(self, seed: int) -> Stage:
+    def stage(self, seed: int) -> SharedStage:
         """Return what all arms of a seed share."""
         end_s = self.warm_s + 3600.0 * self.hours
         at_s = self.warm_s + MAINTENANCE_AT * (end_s - self.warm_s)
         n_closed = max(1, round(MAINTENANCE_SHARE * self.n_nodes))
         closed = Maintenance(start_s=at_s, end_s=at_s + MAINTENANCE_S, nodes=(1 << n_closed) - 1)
         phase_s = zlib.crc32(f"{seed}".encode()) % 1000 / 1000.0 * self.bf_interval_s
-        return Stage(
-            slurm=SlurmSettings(
+        return SharedStage(
+            slurm=SchedulerSettings(
                 n_nodes=self.n_nodes,
                 bf_interval_s=self.bf_interval_s,
                 bf_duration_s=self.bf_duration_s,

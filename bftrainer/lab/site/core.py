@@ -24,7 +24,7 @@ from bftrainer.batch.announcer import STAND_IN, UNSEEN_S, Announcement
 from bftrainer.daemon.poller import rules_of
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.site.jobs import Job, NodeSet, positions
+from bftrainer.lab.site.jobs import NodeSet, SiteJob, positions
 from bftrainer.lab.site.machine import Machine
 from bftrainer.site.policy import model as policy_model
 
@@ -68,7 +68,7 @@ OLDER = _first_of("bftrainer.decide.waiting")  # what foretold the next cycle
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class Pilot:
+class SitePilot:
     """A pilot as the daemon sees it."""
 
     name: str
@@ -147,7 +147,7 @@ class Core:
         self.snapshot = self._announced.add_to(snapshot, began_s)
         return bool(self._announced.is_unshown)
 
-    def hear(self, job: Job, *, is_end: bool) -> None:
+    def hear(self, job: SiteJob, *, is_end: bool) -> None:
         """Take over what the hook says of a job."""
         at_s = float(math.floor(EPOCH_S + self._machine.now_s))
         if is_end:
@@ -171,7 +171,7 @@ class Core:
 
     # ---- what is decided -----------------------------------------------------------------
 
-    def decide(self, pilots: Iterable[Pilot], *, is_new: bool) -> Orders:
+    def decide(self, pilots: Iterable[SitePilot], *, is_new: bool) -> Orders:
         """Decide now."""
         pilots = tuple(pilots)
         views = tuple([self._view(pilot) for pilot in pilots])
@@ -217,7 +217,7 @@ class Core:
     def _follow(self, plan: Any) -> None:
         """Let trainers do what is planned; this one needs no telling."""
 
-    def awaited(self, pilots: Iterable[Pilot]) -> tuple[tuple[float, ...], float] | None:
+    def awaited(self, pilots: Iterable[SitePilot]) -> tuple[tuple[float, ...], float] | None:
         """Return when a decision and when a look is due for the next cycle's sake; None: never."""
         awaited_cycle_s = getattr(OLDER, "awaited_cycle_s", None)
         if awaited_cycle_s is None or self.snapshot is None:
@@ -232,7 +232,7 @@ class Core:
         leads_s = (self.settings.backfill_lead_s or 0.0, OLDER.LAST_CALL_S, VERY_LAST_CALL_S)
         return tuple(now_s + rest_s - lead_s for lead_s in leads_s), now_s + rest_s + CYCLE_SEEN_S
 
-    def _view(self, pilot: Pilot) -> Any:
+    def _view(self, pilot: SitePilot) -> Any:
         if pilot.view is None:
             pilot.view = _of(
                 PilotView,
@@ -330,7 +330,7 @@ class _Looks:
         """Return the names of nodes."""
         return tuple([self._names[k] for k in positions(some)])
 
-    def _job(self, job: Job, known: Mapping[int, tuple[Any, Any]]) -> Any:
+    def _job(self, job: SiteJob, known: Mapping[int, tuple[Any, Any]]) -> Any:
         key = (job.start_s, job.planned_s, job.planned, job.reason)
         number = job.spec.number
         entry = known.get(number)
@@ -341,7 +341,7 @@ class _Looks:
         self._known[number] = entry
         return entry[1]
 
-    def pending(self, job: Job, job_id: str) -> Any:
+    def pending(self, job: SiteJob, job_id: str) -> Any:
         """Return a job that waits."""
         spec = job.spec
         return _of(
@@ -359,7 +359,7 @@ class _Looks:
             planned_nodes=self.names(job.planned),
         )
 
-    def _started(self, job: Job, job_id: str) -> Any:
+    def _started(self, job: SiteJob, job_id: str) -> Any:
         spec = job.spec
         return _of(
             seen.Job,

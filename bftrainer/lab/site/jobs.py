@@ -78,7 +78,7 @@ class JobSpec:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Job:
+class SiteJob:
     """A job in the queue or on nodes."""
 
     spec: JobSpec

@@ -16,17 +16,17 @@ from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
-from bftrainer.lab.site.jobs import Job, JobSpec, NodeSet, Preemptable, lowest, neighbours
+from bftrainer.lab.site.jobs import JobSpec, NodeSet, Preemptable, SiteJob, lowest, neighbours
 from bftrainer.lab.site.timeline import Timeline
 
 
 class Neighbour(Protocol):
     """The owner of preemptable jobs on the machine; it is told of jobs as Slurm would tell it."""
 
-    def submitted(self, job: Job) -> None:
+    def submitted(self, job: SiteJob) -> None:
         """A user submits an ordinary job."""
 
-    def ended(self, job: Job) -> None:
+    def ended(self, job: SiteJob) -> None:
         """An ordinary job has ended."""
 
     def started(self, mine: Preemptable) -> None:
@@ -41,7 +41,7 @@ Action = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmSettings:
+class SchedulerSettings:
     """The part of slurm.conf that scheduling depends on, with Slurm's defaults."""
 
     n_nodes: int
@@ -76,23 +76,25 @@ class Scheduler(Protocol):
     def wants_pass(self, *, is_end: bool) -> None:
         """Something was submitted or has ended."""
 
-    def try_now(self, job: Job) -> None:
+    def try_now(self, job: SiteJob) -> None:
         """Try a job of srun or salloc while it is submitted."""
 
 
 class Machine:
     """Nodes, queue and clock."""
 
-    def __init__(self, settings: SlurmSettings, maintenance: tuple[Maintenance, ...] = ()) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, maintenance: tuple[Maintenance, ...] = ()
+    ) -> None:
         self.settings, self.maintenance = settings, maintenance
         self.now_s = 0.0
         self.every: NodeSet = (1 << settings.n_nodes) - 1
         self.busy: NodeSet = 0  # with ordinary jobs
         self.held: NodeSet = 0  # with preemptable ones
         self.closed: NodeSet = 0  # by maintenance
-        self.pending: list[Job] = []
-        self.running: dict[int, Job] = {}
-        self.jobs: list[Job] = []
+        self.pending: list[SiteJob] = []
+        self.running: dict[int, SiteJob] = {}
+        self.jobs: list[SiteJob] = []
         self.preemptable: dict[str, Preemptable] = {}
         self.version = 0  # of everything but the preemptable jobs
         self.n_preempted = 0
@@ -123,11 +125,11 @@ class Machine:
     def load(self, specs: tuple[JobSpec, ...]) -> None:
         """Let users submit all these jobs in their time."""
         for spec in specs:
-            job = Job(spec=spec)
+            job = SiteJob(spec=spec)
             self.jobs.append(job)
             self.at(spec.submit_s, partial(self._submit, job))
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: SiteJob) -> None:
         self.version += 1
         insort(self.pending, job, key=attrgetter("key"))
         if self.neighbour is not None:
@@ -138,7 +140,7 @@ class Machine:
             else:
                 self.scheduler.try_now(job)
 
-    def start(self, job: Job, nodes: NodeSet, *, by_backfill: bool = False) -> None:
+    def start(self, job: SiteJob, nodes: NodeSet, *, by_backfill: bool = False) -> None:
         """Start a job on nodes without an ordinary one; preemptable ones there are cancelled."""
         victims = nodes & self.held
         self.preempt(victims)
@@ -152,7 +154,7 @@ class Machine:
         lasts_s = min(job.spec.run_s, job.spec.limit_s)
         self.at(job.start_s + lasts_s, partial(self.end, job))
 
-    def end(self, job: Job) -> None:
+    def end(self, job: SiteJob) -> None:
         """Let a running job end."""
         if self.running.pop(job.spec.number, None) is None:
             return  # it was ended before its time
@@ -164,7 +166,7 @@ class Machine:
         if self.settings.has_epilog:
             self._wants_pass(is_end=True)
 
-    def refuse(self, job: Job) -> None:
+    def refuse(self, job: SiteJob) -> None:
         """Turn an immediate job away."""
         self.version += 1
         self.pending.remove(job)
@@ -186,7 +188,7 @@ class Machine:
                 found &= ~one.nodes
         return found
 
-    def room_for(self, job: Job, among: NodeSet) -> NodeSet | None:
+    def room_for(self, job: SiteJob, among: NodeSet) -> NodeSet | None:
         """Return the nodes on which Slurm starts a job, free ones first; None: too few."""
         free = among & ~self.busy & ~self.held
         missing = job.spec.n_nodes - free.bit_count()

@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from bftrainer.lab.site.jobs import Job, positions
+from bftrainer.lab.site.jobs import SiteJob, positions
 from bftrainer.lab.site.machine import Maintenance
 from bftrainer.lab.site.scheduler import Opening
 
@@ -22,7 +22,7 @@ Span = tuple[float, float]
 
 
 def idle_spans(
-    jobs: Iterable[Job], n_nodes: int, window: Span, maintenance: Iterable[Maintenance] = ()
+    jobs: Iterable[SiteJob], n_nodes: int, window: Span, maintenance: Iterable[Maintenance] = ()
 ) -> list[list[Span]]:
     """Return when each node had no ordinary job and was not closed, within the window."""
     ends: list[list[Span]] = [[] for _ in range(n_nodes)]

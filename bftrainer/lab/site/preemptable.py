@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from bftrainer.lab.site.jobs import Job, Preemptable
+from bftrainer.lab.site.jobs import Preemptable, SiteJob
 from bftrainer.lab.site.machine import Machine
 
 WAITING = 20  # so many are always in the queue
@@ -27,10 +27,10 @@ class PreemptableUsers:
         for _ in range(WAITING):
             self._submit()
 
-    def submitted(self, job: Job) -> None:
+    def submitted(self, job: SiteJob) -> None:
         """It is no news to them."""
 
-    def ended(self, job: Job) -> None:
+    def ended(self, job: SiteJob) -> None:
         """Neither is this."""
 
     def started(self, mine: Preemptable) -> None:

@@ -20,20 +20,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bftrainer.lab.site.jobs import Job, NodeSet, neighbours
+from bftrainer.lab.site.jobs import NodeSet, SiteJob, neighbours
 from bftrainer.lab.site.machine import Machine
 from bftrainer.lab.site.timeline import Timeline
 
 SLICE_S = 2.5  # bf_yield_interval and bf_yield_sleep
 Planned = tuple[float, float, NodeSet]  # start, end by its limit, nodes
-Knew = Callable[[], Iterable[Job]]  # who could start, by what was known some time before
+Knew = Callable[[], Iterable[SiteJob]]  # who could start, by what was known some time before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class MissedStart:
     """A job that fitted at the begin of a cycle and had not started by the next."""
 
-    job: Job
+    job: SiteJob
     cycle_s: float
     was_preempting: bool  # somebody's preemptable job was in its way
     was_known: bool
@@ -57,13 +57,13 @@ class Backfill:
         self._knew: Knew = tuple
         self.n_cycles = 0
         self.n_starts = 0
-        self.lost: list[Lost] = []
+        self.lost: list[MissedStart] = []
         self.openings: list[Opening] = []
         self.last: tuple[float, float] | None = None  # begin and end of the last whole cycle
         self._began_s = 0.0
-        self._queue: list[Job] = []
+        self._queue: list[SiteJob] = []
         self._plans: list[Planned] = []
-        self._fitting: list[Job] = []  # at the begin of the cycle
+        self._fitting: list[SiteJob] = []  # at the begin of the cycle
         self._timeline: Timeline | None = None
         self._version = self._planned_version = -1
         for at_s in machine.settings.cycles_s or (machine.settings.first_cycle_s,):
@@ -106,7 +106,7 @@ class Backfill:
             for job in waits:
                 was_preempting = job.preempted_in == self.n_cycles
                 self.lost.append(
-                    Lost(
+                    MissedStart(
                         job=job,
                         cycle_s=self._began_s,
                         was_preempting=was_preempting,
@@ -115,7 +115,7 @@ class Backfill:
                 )
         self._fitting = []
 
-    def _slice(self, jobs: Sequence[Job]) -> None:
+    def _slice(self, jobs: Sequence[SiteJob]) -> None:
         machine = self._machine
         if self._timeline is None or self._version != machine.version:
             self._timeline = self._renew()
@@ -131,7 +131,7 @@ class Backfill:
             timeline.close(start_s, end_s, nodes)
         return timeline
 
-    def _place(self, job: Job, timeline: Timeline) -> None:
+    def _place(self, job: SiteJob, timeline: Timeline) -> None:
         machine = self._machine
         now_s, limit_s = timeline.now_s, job.spec.limit_s
         found = timeline.earliest(job.spec.n_nodes, limit_s, machine.every)
@@ -171,10 +171,10 @@ class Backfill:
             machine.at(machine.now_s + settings.bf_interval_s, self._begin)
 
 
-def queue_of(machine: Machine) -> list[Job]:
+def queue_of(machine: Machine) -> list[SiteJob]:
     """Return the jobs that a cycle tests: by priority, the next tasks of each array only."""
     settings, tasks = machine.settings, Counter[int]()
-    found: list[Job] = []
+    found: list[SiteJob] = []
     for job in machine.pending:
         if not job.is_eligible:
             continue
@@ -188,7 +188,7 @@ def queue_of(machine: Machine) -> list[Job]:
     return found
 
 
-def startable(timeline: Timeline, queue: Iterable[Job], window_s: float) -> list[Job]:
+def startable(timeline: Timeline, queue: Iterable[SiteJob], window_s: float) -> list[SiteJob]:
     """Plan a queue and return who starts at once, preemptable jobs being no obstacle."""
     found, now_s = [], timeline.now_s
     for job in queue:
@@ -247,7 +247,7 @@ class MainScheduler:
             self._due_s = due_s
             self._machine.at(due_s, self._if_due)
 
-    def try_now(self, job: Job) -> None:
+    def try_now(self, job: SiteJob) -> None:
         """Try a job of srun, unless somebody of a higher priority waits.
 
         One that is immediate finds free nodes, or is refused, though who was in its way is gone.

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from bftrainer.lab.site.core import UNSHOWN_S, Core, Orders, Pilot
-from bftrainer.lab.site.jobs import Job, NodeSet, Preemptable
+from bftrainer.lab.site.core import UNSHOWN_S, Core, Orders, SitePilot
+from bftrainer.lab.site.jobs import NodeSet, Preemptable, SiteJob
 from bftrainer.lab.site.machine import Machine
 from bftrainer.lab.site.scheduler import queue_of, startable
 from bftrainer.lab.site.timeline import Timeline
@@ -38,7 +38,7 @@ class _Known:
     at_s: float
     busy: NodeSet
     ends: tuple[tuple[float, NodeSet], ...]
-    queue: tuple[Job, ...]
+    queue: tuple[SiteJob, ...]
 
 
 class Sidecar:
@@ -53,7 +53,7 @@ class Sidecar:
         self.n_submissions = self.n_releases = 0
         self.requested, self._stepped = set[str](), set[str]()  # pilots; node made a first step
         self.held_s, self._counted_s, self._n_held = 0.0, 0.0, 0
-        self._pilots: dict[str, Pilot] = {}
+        self._pilots: dict[str, SitePilot] = {}
         self._number = itertools.count(1)
         self._known: deque[_Known] = deque()
         self._orders_done_s = self._stirred_s = 0.0
@@ -88,12 +88,12 @@ class Sidecar:
 
     # ---- what Slurm and the agents tell --------------------------------------------------
 
-    def submitted(self, job: Job) -> None:
+    def submitted(self, job: SiteJob) -> None:
         """The hook's line is read; of an array there is one."""
         if job.spec.array in (0, job.spec.number):
             self._machine.at(self._machine.now_s + HEARD_S, partial(self._heard, job, is_end=False))
 
-    def ended(self, job: Job) -> None:
+    def ended(self, job: SiteJob) -> None:
         """The same of the end of a job."""
         self._machine.at(self._machine.now_s + HEARD_S, partial(self._heard, job, is_end=True))
 
@@ -112,7 +112,7 @@ class Sidecar:
         self._call(CHANGED_S)
         self._decide_soon()
 
-    def _heard(self, job: Job, *, is_end: bool) -> None:
+    def _heard(self, job: SiteJob, *, is_end: bool) -> None:
         now_s = self._machine.now_s
         self.core.hear(job, is_end=is_end)
         if is_end:
@@ -133,7 +133,7 @@ class Sidecar:
         self._call(CHANGED_S)
         self._decide_soon()
 
-    def _hold(self, pilot: Pilot, *, is_held: bool) -> None:
+    def _hold(self, pilot: SitePilot, *, is_held: bool) -> None:
         if pilot.is_held is not is_held:
             self.count()
             self._n_held += 1 if is_held else -1
@@ -192,7 +192,7 @@ class Sidecar:
         self._decide(is_new=True)
         self._plan_look()
 
-    def know(self) -> Callable[[], Iterable[Job]]:
+    def know(self) -> Callable[[], Iterable[SiteJob]]:
         """Return who could start now by what a look has shown one main pass ago, if asked."""
         machine, now_s = self._machine, self._machine.now_s
         known = [k for k in self._known if k.at_s <= now_s - MAIN_PASS_S]
@@ -200,7 +200,7 @@ class Sidecar:
             return tuple
         settings, last = machine.settings, known[-1]
 
-        def who() -> Iterable[Job]:
+        def who() -> Iterable[SiteJob]:
             free = machine.every & ~last.busy
             timeline = Timeline(now_s, free, last.ends, settings.bf_resolution_s)
             for one in machine.maintenance:
@@ -277,7 +277,9 @@ class Sidecar:
                 continue
             name = f"p{next(self._number):07d}"
             self.requested.add(name)
-            self._pilots[name] = Pilot(name=name, node=node, limits_s=limits_s, requested_s=now_s)
+            self._pilots[name] = SitePilot(
+                name=name, node=node, limits_s=limits_s, requested_s=now_s
+            )
             for _ in limits_s:
                 at_s = self._order_s()
             self._machine.at(at_s, partial(self._submit, name))

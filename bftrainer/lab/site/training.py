@@ -15,7 +15,7 @@ from typing import Any
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.trainers import SimTrainer, Tally, make_trainer
-from bftrainer.lab.site.arms import Stage, mean_wait_s, run_blocks
+from bftrainer.lab.site.arms import SharedStage, mean_wait_s, run_blocks
 from bftrainer.lab.site.core import EPOCH_S, Core
 from bftrainer.lab.site.machine import Machine
 from bftrainer.lab.site.oracle import idle_spans
@@ -33,7 +33,7 @@ class TrainingCore(Core):
         submissions: Iterable[Submission],
         *,
         policy: str,
-        stage: Stage,
+        stage: SharedStage,
         p_jmax: int,
     ) -> None:
         """Trainers are submitted from the end of the warm-up on."""
@@ -101,7 +101,9 @@ class Trained:
     blocks: tuple[tuple[float, float], ...]  # job-seconds waited, without and beside
 
 
-def play(stage: Stage, submissions: Iterable[Submission], policy: str, p_jmax: int) -> Trained:
+def play(
+    stage: SharedStage, submissions: Iterable[Submission], policy: str, p_jmax: int
+) -> Trained:
     """Run the machine with the trainers beside it."""
     machine = Machine(stage.slurm, stage.maintenance)
     MainScheduler(machine)

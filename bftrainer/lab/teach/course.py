@@ -21,7 +21,7 @@ from bftrainer.decide.policies.base import AllocationPolicy, load_policy, option
 from bftrainer.decide.policies.dl2 import FEATURES, WINDOW, Best, Dl2Policy
 from bftrainer.decide.policies.dl2_network import Array, Mask, Network, fresh, probabilities
 from bftrainer.lab.teach.episodes import Episode, Played, draw, play
-from bftrainer.lab.teach.learner import Adam, Step, batch_of, improve, warm_up
+from bftrainer.lab.teach.learner import Adam, LearningStep, batch_of, improve, warm_up
 from bftrainer.lab.teach.lessons import Watched, read
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
 
@@ -36,8 +36,8 @@ class _Drawing:
 
     def __init__(self, network: Network, chance: np.random.Generator) -> None:
         self._network, self._chance = network, chance
-        self._open: list[Step] = []
-        self.steps: list[tuple[float, Step]] = []
+        self._open: list[LearningStep] = []
+        self.steps: list[tuple[float, LearningStep]] = []
 
     def choose(self, rows: Array, mask: Mask) -> int:
         """Draw an action by its probability."""
@@ -45,7 +45,7 @@ class _Drawing:
         action = int(self._chance.choice(len(share), p=share))
         wanted = np.zeros(len(share))
         wanted[action] = 1.0
-        self._open.append(Step(rows=rows, mask=mask, wanted=wanted))
+        self._open.append(LearningStep(rows=rows, mask=mask, wanted=wanted))
         return action
 
     def decided(self, given: DecisionInput, _: Plan) -> None:
@@ -130,7 +130,7 @@ class Taught:
 
 
 def teach(
-    labels: Sequence[Step],
+    labels: Sequence[LearningStep],
     episodes: Episodes,
     rivals: dict[str, AllocationPolicy],
     *,
@@ -192,7 +192,7 @@ class Source:
     """A teacher's steps, and episodes."""
 
     teacher: AllocationPolicy
-    labels: list[Step]
+    labels: list[LearningStep]
     episodes: Episodes
 
 

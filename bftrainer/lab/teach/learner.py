@@ -18,7 +18,7 @@ from bftrainer.decide.policies.dl2_network import Array, Mask, Network, probabil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Step:
+class LearningStep:
     """One step of an allocation: what was seen, and what was, or should be, done."""
 
     rows: Array  # (J, F)
@@ -49,7 +49,7 @@ class Batch:
         )
 
 
-def batch_of(steps: Sequence[Step]) -> Batch:
+def batch_of(steps: Sequence[LearningStep]) -> Batch:
     """Pad steps to the most trainers that one of them has."""
     features = steps[0].rows.shape[1]
     places = max(1, *(len(step.rows) for step in steps))
@@ -68,7 +68,7 @@ def batch_of(steps: Sequence[Step]) -> Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pass:
+class ForwardPass:
     """A pass through the network, with what its gradient needs."""
 
     network: Network
@@ -105,7 +105,7 @@ class Pass:
         }
 
 
-def forward(network: Network, batch: Batch) -> Pass:
+def forward(network: Network, batch: Batch) -> ForwardPass:
     """Score the actions of every step."""
     rows = batch.rows
     n_steps, places, features = rows.shape
@@ -118,7 +118,7 @@ def forward(network: Network, batch: Batch) -> Pass:
     scores = np.empty((n_steps, places * network.actions + 1))
     scores[:, :-1] = (second @ network.out + network.bias_out).reshape(n_steps, -1)
     scores[:, -1] = pool @ network.void + network.bias_void[0]
-    return Pass(
+    return ForwardPass(
         network=network,
         batch=batch,
         pool=pool,

@@ -17,10 +17,10 @@ from bftrainer.batch.traces.fragments import make_fragments
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.distribution import Handing
-from bftrainer.decide.policies.dl2 import Filling, Options
+from bftrainer.decide.policies.dl2 import Dl2Options, Filling
 from bftrainer.decide.policies.dl2_network import Array, Mask
 from bftrainer.lab.teach.episodes import Episode
-from bftrainer.lab.teach.learner import Step
+from bftrainer.lab.teach.learner import LearningStep
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.errors import UsageError
@@ -29,10 +29,10 @@ from milp.problem import Problem
 
 def steps_of(
     problem: Problem, context: Context, sizes: Mapping[str, int], chance: np.random.Generator
-) -> list[Step]:
+) -> list[LearningStep]:
     """Return the steps from an empty pool to these sizes, void at last."""
     filling = Filling(Handing(problem, admits=True), context)
-    handing, steps = filling.handing, list[Step]()
+    handing, steps = filling.handing, list[LearningStep]()
 
     def choose(rows: Array, mask: Mask) -> int:
         lacks = [
@@ -41,7 +41,7 @@ def steps_of(
         wanted = np.array([*lacks, False]) & mask
         if not wanted.any():
             wanted[-1] = True
-        steps.append(Step(rows=rows, mask=mask, wanted=wanted / wanted.sum()))
+        steps.append(LearningStep(rows=rows, mask=mask, wanted=wanted / wanted.sum()))
         return int(chance.choice(np.flatnonzero(wanted)))
 
     filling.run(choose)
@@ -61,7 +61,7 @@ class Watched:
         """
         self._teacher, self._options = teacher, options
         self._chance = np.random.default_rng((seed, 61))
-        self.steps: list[Step] = []
+        self.steps: list[LearningStep] = []
         self.name = teacher.name
         # dl2 compares times of trainers, so their curves are comparable whoever teaches.
         self.traits: Traits = replace(teacher.traits, options=type(options), reads_rates=True)
@@ -70,7 +70,7 @@ class Watched:
         """Let the teacher decide."""
         found = self._teacher.allocate(problem, context)
         sizes = found.allocation.sizes()
-        known = replace(context, options=Options())
+        known = replace(context, options=Dl2Options())
         self.steps += steps_of(problem, known, sizes, self._chance)
         return found
 
@@ -98,7 +98,7 @@ class _Asked:
 class FromJournal:
     """The steps and episodes read from a journal."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[LearningStep] = field(default_factory=list)
     teachers: Counter[str] = field(default_factory=Counter)  # policy -> decisions
     episodes: tuple[Episode, ...] = ()
 
@@ -121,7 +121,7 @@ def read(records: Iterable[DecisionRecord], *, seed: int) -> FromJournal:
             continue
         problem, context = asked.seen
         sizes = Counter(record.plan.assignment.values())
-        context = replace(context, options=Options())
+        context = replace(context, options=Dl2Options())
         found.steps += steps_of(problem, context, sizes, chance)
         found.teachers[record.input.settings.policy] += 1
         pools.append((record.input.now_s, frozenset(node.name for node in problem.nodes)))

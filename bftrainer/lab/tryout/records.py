@@ -35,7 +35,7 @@ class EpochUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeSpeed:
+class SpeedBySize:
     """Throughput of all generations of one size."""
 
     size: int  # in workers
@@ -43,7 +43,7 @@ class SizeSpeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class UpdatePlace:
     """The worker that made the newest update, and that update."""
 
     pid: int
@@ -137,7 +137,7 @@ def _use(epoch: int, lines: Sequence[Line]) -> EpochUse:
     )
 
 
-def speeds(processes: Mapping[str, Sequence[Line]]) -> list[SizeSpeed]:
+def speeds(processes: Mapping[str, Sequence[Line]]) -> list[SpeedBySize]:
     """Return the throughput at each size, from entering a generation to its last update."""
     spans: dict[Key, list[Line]] = defaultdict(list)
     for lines in processes.values():
@@ -152,7 +152,7 @@ def speeds(processes: Mapping[str, Sequence[Line]]) -> list[SizeSpeed]:
         samples += last["samples"] - first["samples"]
         totals[first["size"]] = samples, seconds + max(0.0, last["at_s"] - first["at_s"])
     return [
-        SizeSpeed(size=size, samples_per_s=samples / seconds)
+        SpeedBySize(size=size, samples_per_s=samples / seconds)
         for size, (samples, seconds) in sorted(totals.items())
         if samples and seconds
     ]
@@ -183,7 +183,7 @@ def losses(processes: Mapping[str, Sequence[Line]]) -> dict[int, float]:
     }
 
 
-def newest(processes: Mapping[str, Sequence[Line]], *, rank: int = 0) -> Place | None:
+def newest(processes: Mapping[str, Sequence[Line]], *, rank: int = 0) -> UpdatePlace | None:
     """Return the process of ``rank`` in the newest generation, if it has made an update there."""
     lines = [(int(n.rpartition("-")[2]), line) for n, of in processes.items() for line in of]
     begun = [_key(line) for _, line in lines if line["kind"] == "entered"]
@@ -195,4 +195,6 @@ def newest(processes: Mapping[str, Sequence[Line]], *, rank: int = 0) -> Place |
     if not made:
         return None
     pid, line = made[-1]
-    return Place(pid=pid, rank=rank, size=line["size"], step=line["step"], of_generation=len(made))
+    return UpdatePlace(
+        pid=pid, rank=rank, size=line["size"], step=line["step"], of_generation=len(made)
+    )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bftrainer.elastic import files
-from bftrainer.lab.tryout.records import EpochUse, SizeSpeed
+from bftrainer.lab.tryout.records import EpochUse, SpeedBySize
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerState
 
@@ -22,7 +22,7 @@ _MOST = 1 << 22  # elements compared at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrainingOutcome:
     """The result of one way of training."""
 
     seconds: float
@@ -36,8 +36,8 @@ class Outcome:
 class Comparison:
     """Both ways, and how far they are apart."""
 
-    elastic: Outcome
-    alone: Outcome
+    elastic: TrainingOutcome
+    alone: TrainingOutcome
     # Largest difference of a parameter to the largest of its tensor; None: not comparable.
     parameters: float | None
     losses: float | None  # the same of the updates' losses to the largest of them
@@ -45,11 +45,11 @@ class Comparison:
 
 def outcome(
     directory: Path, seconds: float, losses: Mapping[int, float], metric: float | None
-) -> Outcome:
+) -> TrainingOutcome:
     """Return the outcome of a training whose last checkpoint is in ``directory``."""
     found = files.newest_first(directory)
     counters = files.peek(found[0])["counters"] if found else {}
-    return Outcome(
+    return TrainingOutcome(
         seconds=seconds,
         updates=counters.get("step", 0),
         samples=counters.get("samples", 0),
@@ -145,7 +145,7 @@ NOT_ELASTIC = "BFT-1423"  # the worker's error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kill:
+class WorkerKill:
     """The worker that was killed."""
 
     at_s: float  # since the submission
@@ -166,8 +166,8 @@ class TryReport:
     failures: int  # the worker that was killed is one of them
     rescales: int
     pauses_s: tuple[float, ...]
-    kill: Kill | None
-    speeds: tuple[SizeSpeed, ...]
+    kill: WorkerKill | None
+    speeds: tuple[SpeedBySize, ...]
     epochs: tuple[EpochUse, ...]
     last_lines: tuple[str, ...]  # that the script printed
     comparison: Comparison | None = None  # with one process
@@ -247,7 +247,7 @@ def _rescales(report: TryReport) -> str:
     )
 
 
-def _kill(kill: Kill | None) -> str:
+def _kill(kill: WorkerKill | None) -> str:
     if kill is None:
         return "nobody; two nodes never trained together for some updates"
     return f"rank {kill.rank} of {kill.size} workers after step {kill.step}, at {kill.at_s:.1f} s"

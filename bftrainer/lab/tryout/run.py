@@ -22,7 +22,14 @@ from bftrainer.lab.demo.summary import collect
 from bftrainer.lab.demo.watch import Use, Watch
 from bftrainer.lab.tryout import report as baseline
 from bftrainer.lab.tryout.records import Records, epochs, has_committed, losses, newest, speeds
-from bftrainer.lab.tryout.report import Comparison, Kill, Outcome, TryReport, as_text, wrong
+from bftrainer.lab.tryout.report import (
+    Comparison,
+    TrainingOutcome,
+    TryReport,
+    WorkerKill,
+    as_text,
+    wrong,
+)
 from bftrainer.model.columns import shown
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState, with_place
 
@@ -83,7 +90,7 @@ class _Tried:
     metric: float | None
     checkpoints: Path
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> TrainingOutcome:
         return baseline.outcome(self.checkpoints, self.report.seconds, self.losses, self.metric)
 
 
@@ -145,7 +152,7 @@ class _Try:
         self._site, self._spec, self._say = site, spec, say
         self._records = Records(Path(dict(spec.environment)[RECORD_VARIABLE]))
         self._watch = Watch(site)
-        self._kill: Kill | None = None
+        self._kill: WorkerKill | None = None
         self._said: object = None
         self._said_s = 0.0
         self._has_trained = False
@@ -190,14 +197,14 @@ class _Try:
     def _is_late(self, limit_s: float | None) -> bool:
         return limit_s is not None and self._watch.elapsed_s > limit_s
 
-    def _kill_one(self) -> Kill | None:
+    def _kill_one(self) -> WorkerKill | None:
         """Kill rank 0 once several nodes train; it has the most to lose."""
         place, team = newest(self._records.processes), self._spec.workers_per_node
         if place is None or place.size <= team or place.of_generation < KILL_AFTER_STEPS:
             return None
         with suppress(ProcessLookupError):
             os.kill(place.pid, signal.SIGKILL)
-            kill = Kill(
+            kill = WorkerKill(
                 at_s=self._watch.elapsed_s, rank=place.rank, size=place.size, step=place.step
             )
             self._failures += 1  # nothing to tell of it

@@ -1,14 +1,13 @@
 """Predicts what a site would gain: its idle time, recommended settings, expected harvest.
 
-``study`` takes a trace and ``Assumptions`` and returns a ``Study``; ``document`` turns that into
-JSON, text and HTML. ``bftrainer whatif`` calls them; see
-docs/howto/choose-settings.md.
+``study`` takes a trace and ``Assumptions`` and returns a ``BusinessCase``; ``document`` turns that
+into JSON, text and HTML. ``bftrainer whatif`` calls them; see docs/howto/choose-settings.md.
 """
 
 from __future__ import annotations
 
 from bftrainer.lab.whatif.document import as_document
 from bftrainer.lab.whatif.replays import Assumptions
-from bftrainer.lab.whatif.study import Study, study
+from bftrainer.lab.whatif.study import BusinessCase, study
 
-__all__ = ["Assumptions", "Study", "as_document", "study"]
+__all__ = ["Assumptions", "BusinessCase", "as_document", "study"]

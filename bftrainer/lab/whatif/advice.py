@@ -41,7 +41,7 @@ class Sweep:
     why: str
 
 
-class Tried(Protocol):
+class TriedSetting(Protocol):
     """The results of a setting's values on the same stretches."""
 
     def used(self, value: float, /) -> Estimate:
@@ -67,20 +67,20 @@ def p_jmax_values(given: Assumptions, eq_nodes: float, large_pool: float) -> tup
     return tuple(sorted({min(n, LARGEST_P_JMAX) for n in tried}))
 
 
-def sweep_p_jmax(values: Sequence[int], tried: Tried) -> Sweep:
+def sweep_p_jmax(values: Sequence[int], tried: TriedSetting) -> Sweep:
     """Choose the smallest number of trainers that no other is shown to be better than."""
     why = ("The fewest", ": each trainer is then fastest.")
     return _sweep(("p_jmax", "trainers"), values, sorted(values), tried, P_JMAX_WORTH, why)
 
 
-def sweep_t_fwd(values: Sequence[float], tried: Tried) -> Sweep:
+def sweep_t_fwd(values: Sequence[float], tried: TriedSetting) -> Sweep:
     """Choose the value nearest to the default that no other is shown to be better than."""
     nearest = sorted(values, key=lambda s: (abs(math.log(max(s, 0.1) / USUAL_T_FWD_S)), s))
     why = (f"The nearest to {USUAL_T_FWD_S:g} s", ".")
     return _sweep(("t_fwd_s", "s"), values, nearest, tried, AS_GOOD, why)
 
 
-def sweep_hold_down(values: Sequence[float], tried: Tried) -> Sweep:
+def sweep_hold_down(values: Sequence[float], tried: TriedSetting) -> Sweep:
     """Choose the longest hold-down time that costs nothing: the batch system gets fewer pilots."""
     why = ("The longest", ": the fewest pilots come for nothing.")
     longest = sorted(values, reverse=True)
@@ -91,7 +91,7 @@ def _sweep(
     called: tuple[str, str],
     values: Sequence[float],
     preferred: Sequence[float],
-    tried: Tried,
+    tried: TriedSetting,
     worth: float,
     why: tuple[str, str],
 ) -> Sweep:
@@ -110,7 +110,7 @@ def _sweep(
     )
 
 
-def _chosen(preferred: Sequence[float], tried: Tried, worth: float) -> float:
+def _chosen(preferred: Sequence[float], tried: TriedSetting, worth: float) -> float:
     """Return the first value to which no other is better by more than ``worth``.
 
     With a difference that may be chance, too, the preferred value stays.

@@ -1,4 +1,4 @@
-"""A ``Study`` as a JSON document, as text and as a page with figures.
+"""A ``BusinessCase`` as a JSON document, as text and as a page with figures.
 
 ``bftrainer whatif`` prints the text or the document; the page shows the same lines.
 """
@@ -12,13 +12,13 @@ from typing import Any
 
 from bftrainer.lab.whatif.advice import Sweep, idle_confirmations
 from bftrainer.lab.whatif.replays import Estimate
-from bftrainer.lab.whatif.study import Study
+from bftrainer.lab.whatif.study import BusinessCase
 
 SCHEMA = "bftrainer/whatif/1"
 Row = tuple[str, str]
 
 
-def as_document(found: Study, source: str) -> dict[str, Any]:
+def as_document(found: BusinessCase, source: str) -> dict[str, Any]:
     """Return the document; times in seconds, amounts in node-hours."""
     given = found.assumptions
     return {
@@ -43,7 +43,7 @@ def as_document(found: Study, source: str) -> dict[str, Any]:
     }
 
 
-def idle_rows(found: Study) -> list[Row]:
+def idle_rows(found: BusinessCase) -> list[Row]:
     """Return the figures of the idle time."""
     idle = found.idle
     unfillable = idle.unfillable_share
@@ -70,7 +70,7 @@ def idle_rows(found: Study) -> list[Row]:
     ]
 
 
-def advice_rows(found: Study) -> list[tuple[str, str, str]]:
+def advice_rows(found: BusinessCase) -> list[tuple[str, str, str]]:
     """Return the recommended settings: name in the policy, value, reason."""
     trainers, forward, hold = found.sweeps
     poll_s = found.assumptions.poll_interval_s
@@ -93,7 +93,7 @@ def _why(why: str, n_points: int) -> str:
     return why if n_points > 1 else "As given."
 
 
-def expected_rows(found: Study) -> list[tuple[str, str, str, str]]:
+def expected_rows(found: BusinessCase) -> list[tuple[str, str, str, str]]:
     """Return policy, U, node-hours per day and share of the idle time."""
     return [
         (
@@ -106,7 +106,7 @@ def expected_rows(found: Study) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def second_rows(found: Study) -> list[tuple[str, str, str]]:
+def second_rows(found: BusinessCase) -> list[tuple[str, str, str]]:
     """Return the cost of one more second of each kind."""
     return [
         (
@@ -118,7 +118,7 @@ def second_rows(found: Study) -> list[tuple[str, str, str]]:
     ]
 
 
-def replayed_sentence(found: Study) -> str:
+def replayed_sentence(found: BusinessCase) -> str:
     """Return how much of the trace was replayed."""
     one = found.replayed
     nodes = "all nodes"
@@ -148,7 +148,7 @@ def swept_sentence(sweep: Sweep) -> str:
     return f"U over {sweep.name}: {', '.join(tried)}"
 
 
-def above_one(found: Study) -> tuple[str, ...]:
+def above_one(found: BusinessCase) -> tuple[str, ...]:
     """Explain a U above 1, if there is one."""
     used = [one.utilization for one in found.expected]
     highest = [p.high or p.utilization for sweep in found.sweeps for p in sweep.points]
@@ -192,7 +192,7 @@ TITLES = {
 }
 
 
-def page(found: Study, source: str, command: str) -> str:
+def page(found: BusinessCase, source: str, command: str) -> str:
     """Return the page."""
     best = found.expected[0]
     policy = "\n".join(f"{name}: {value}" for name, value, _ in advice_rows(found))

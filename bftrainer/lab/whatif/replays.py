@@ -30,7 +30,7 @@ from bftrainer.batch.traces.statistics import held_down
 from bftrainer.lab.parallel import play_each
 from bftrainer.lab.simulator.costs import MEASURED, PhysicalCosts
 from bftrainer.lab.simulator.session import Choices, play
-from bftrainer.lab.workloads.builders import NETWORKS, SAMPLES, Network, hpo
+from bftrainer.lab.workloads.builders import NETWORKS, SAMPLES, Table2Network, hpo
 from bftrainer.lab.workloads.submission import TrainerWorkload
 from milp.problem import Curve
 
@@ -108,7 +108,7 @@ class Assumptions:
 
     policies: tuple[str, ...] = ("milp",)  # the first one is used for the settings
     costs: PhysicalCosts = field(default_factory=lambda: MEASURED)
-    network: Network = field(default_factory=lambda: NETWORKS["shufflenet"])
+    network: Table2Network = field(default_factory=lambda: NETWORKS["shufflenet"])
     samples: float = SAMPLES  # per trainer; another one always waits
     n_min: int = 1
     n_max: int = 64
@@ -146,7 +146,7 @@ class ReplaySetting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class StretchOutcome:
     """The outcome of one stretch."""
 
     seconds: float
@@ -184,7 +184,7 @@ class Replays:
         self._processes = processes
         self._offered_node_s = [s.of(trace).node_seconds() for s in self._stretches]
         self._held: dict[float, Fragments] = {}
-        self._known: dict[ReplaySetting, tuple[Played, ...]] = {}
+        self._known: dict[ReplaySetting, tuple[StretchOutcome, ...]] = {}
 
     def __len__(self) -> int:
         """Return the number of stretches."""
@@ -195,7 +195,7 @@ class Replays:
         """The total time of the stretches, s."""
         return sum(s.of(self._trace).duration_s for s in self._stretches) / 3600.0
 
-    def of(self, setting: ReplaySetting) -> tuple[Played, ...]:
+    def of(self, setting: ReplaySetting) -> tuple[StretchOutcome, ...]:
         """Return the outcome of each stretch."""
         self.play([setting])
         return self._known[setting]
@@ -231,7 +231,7 @@ class Replays:
         return self._held[hold_s]
 
 
-def _play(task: _Task) -> Played:
+def _play(task: _Task) -> StretchOutcome:
     setting = task.setting
     choices = Choices(
         policy=setting.policy,
@@ -241,7 +241,7 @@ def _play(task: _Task) -> Played:
         seed=task.given.seed,
     )
     outcome, found = play(task.part, endless(task.part, setting, task.given), choices)
-    return Played(
+    return StretchOutcome(
         seconds=task.part.duration_s,
         offered_node_s=task.offered_node_s,
         harvested_node_s=outcome.tally.node_s_used,
@@ -294,7 +294,9 @@ class Sums:
     samples: Values
 
 
-def estimate(figure: Callable[..., Values], *plays: Sequence[Played], seed: int) -> Estimate:
+def estimate(
+    figure: Callable[..., Values], *plays: Sequence[StretchOutcome], seed: int
+) -> Estimate:
     """Return a figure of one setting, or of several on the same stretches.
 
     Args:
@@ -312,17 +314,17 @@ def estimate(figure: Callable[..., Values], *plays: Sequence[Played], seed: int)
     return Estimate(value=value, low=float(low), high=float(high))
 
 
-def point(figure: Callable[..., Values], *plays: Sequence[Played]) -> float:
+def point(figure: Callable[..., Values], *plays: Sequence[StretchOutcome]) -> float:
     """Return the figure of all stretches together."""
     return float(figure(*(_sums(p, np.ones((1, len(p)))) for p in plays))[0])
 
 
-def _sums(played: Sequence[Played], weights: Values) -> Sums:
+def _sums(played: Sequence[StretchOutcome], weights: Values) -> Sums:
     def total(name: str) -> Values:
         column: Values = weights @ np.array([getattr(p, name) for p in played])
         return column
 
-    return Sums(**{name: total(name) for name in Played.__slots__})
+    return Sums(**{name: total(name) for name in StretchOutcome.__slots__})
 
 
 def utilization(sums: Sums, *, curve: Curve, p_jmax: int) -> Values:

@@ -75,7 +75,7 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class BusinessCase:
     """The whole business case."""
 
     idle: IdleTime
@@ -96,7 +96,7 @@ def study(
     progress: Callable[[float], None] = lambda _: None,
     *,
     processes: int = 1,
-) -> Study:
+) -> BusinessCase:
     """Return the business case.
 
     Args:
@@ -125,7 +125,7 @@ def study(
     dearer = _dearer(best)
     careful.play([*of_policies, *[setting for _, setting, _ in dearer]])
     expected = tuple(_expected(careful, setting, given, idle) for setting in of_policies)
-    return Study(
+    return BusinessCase(
         idle=idle,
         sweeps=sweeps,
         t_fwd_s=best.t_fwd_s,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bftrainer.lab.workloads.builders import (
     NETWORKS,
-    Network,
+    Table2Network,
     by_name,
     diverse,
     hpo,
@@ -18,8 +18,8 @@ from bftrainer.lab.workloads.submission import Submission, TrainerWorkload
 
 __all__ = [
     "NETWORKS",
-    "Network",
     "Submission",
+    "Table2Network",
     "TrainerWorkload",
     "by_name",
     "diverse",

@@ -33,7 +33,7 @@ _KILO_SAMPLES_PER_S = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class Table2Network:
     """A network of Table 2."""
 
     name: str
@@ -50,8 +50,8 @@ class Network:
         return self.curve.samples_per_s[at] / self.curve.samples_per_s[0] / size
 
 
-NETWORKS: Mapping[str, Network] = {
-    name.lower(): Network(
+NETWORKS: Mapping[str, Table2Network] = {
+    name.lower(): Table2Network(
         name=name,
         curve=Curve(
             sizes=SIZES, samples_per_s=tuple(round(1000.0 * kilo, 3) for kilo in kilo_samples_per_s)
@@ -68,7 +68,7 @@ MEAN_ARRIVAL_S = 36.0  # between diverse trainers: a hundred per hour
 
 
 def hpo(
-    network: Network,
+    network: Table2Network,
     *,
     n_trainers: int = N_TRAINERS,
     samples: float = SAMPLES,

@@ -30,7 +30,7 @@ UNKNOWN = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class UserWait:
     """The waits of a user's trainers for their first nodes."""
 
     user: str
@@ -51,7 +51,7 @@ class Figures:
     rescales: int
     nodes_taken: int  # from trainers, when the nodes left
     finished: int
-    waits: tuple[Wait, ...]  # by user
+    waits: tuple[UserWait, ...]  # by user
 
 
 def figures(trace: Fragments, workload: TrainerWorkload, policy: SitePolicy) -> Figures:
@@ -89,12 +89,12 @@ def replayed(policy: SitePolicy) -> Settings:
     )
 
 
-def _waits(outcome: Outcome) -> Iterator[Wait]:
+def _waits(outcome: Outcome) -> Iterator[UserWait]:
     by_user = sorted(outcome.trainers, key=lambda t: t.record.spec.user)
     for user, group in itertools.groupby(by_user, key=lambda t: t.record.spec.user):
         trainers = list(group)
         waited_s = [t.started_s - t.record.submitted_s for t in trainers if t.started_s is not None]
-        yield Wait(
+        yield UserWait(
             user=user,
             trainers=len(trainers),
             never=len(trainers) - len(waited_s),

@@ -69,7 +69,7 @@ _PLAIN = re.compile(r"/[^\x00-\x1f\x7f\\%]{0,1023}")  # a path that sbatch takes
 _UCRED = struct.Struct("3i")  # pid, uid, gid
 
 
-class Refused(Exception):  # noqa: N818 - what happens, not an error of ours
+class NotAllowed(Exception):  # noqa: N818 - what happens, not an error of ours
     """A request that is not carried out."""
 
     def __init__(self, code: str, cause: str) -> None:
@@ -121,10 +121,10 @@ def read_config(path: Path) -> Config:
             is_sticky = stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX
             is_open = stat.S_ISLNK(info.st_mode) or (info.st_mode & 0o022 and not is_sticky)
             if info.st_uid != 0 or is_open:
-                raise Refused("BFT-1525", f"{place} could be written by others than root")
+                raise NotAllowed("BFT-1525", f"{place} could be written by others than root")
         return _config(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as problem:
-        raise Refused("BFT-1525", f"{path} cannot be used: {problem!r}") from problem
+        raise NotAllowed("BFT-1525", f"{path} cannot be used: {problem!r}") from problem
 
 
 def _config(given: Any) -> Config:
@@ -172,7 +172,7 @@ def parse(raw: bytes) -> Request:
     try:
         return _request(json.loads(raw))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
-        raise Refused("BFT-1527", f"The request is malformed: {problem!r}"[:300]) from problem
+        raise NotAllowed("BFT-1527", f"The request is malformed: {problem!r}"[:300]) from problem
 
 
 def _request(given: Any) -> Request:
@@ -233,15 +233,15 @@ def account_of(request: Request, config: Config) -> pwd.struct_passwd:
     try:
         account = pwd.getpwnam(request.user)
     except KeyError:
-        raise Refused("BFT-1528", f"There is no user {request.user} on this host") from None
+        raise NotAllowed("BFT-1528", f"There is no user {request.user} on this host") from None
     is_system = account.pw_uid < config.min_uid or account.pw_gid == 0
     if is_system or account.pw_name != request.user or account.pw_name in config.denied:
-        raise Refused("BFT-1528", f"Nothing may run as user {request.user}")
+        raise NotAllowed("BFT-1528", f"Nothing may run as user {request.user}")
     if config.users is None or account.pw_name in config.users:
         return account
     mine = {_group_name(gid) for gid in os.getgrouplist(account.pw_name, account.pw_gid)}
     if not mine & config.groups:
-        raise Refused("BFT-1528", f"User {request.user} is not among those that are allowed")
+        raise NotAllowed("BFT-1528", f"User {request.user} is not among those that are allowed")
     return account
 
 
@@ -260,11 +260,11 @@ def caller_uid() -> int:
     if stat.S_ISSOCK(os.fstat(0).st_mode):
         with socket.socket(fileno=os.dup(0)) as connection:
             if connection.family != socket.AF_UNIX:
-                raise Refused("BFT-1526", "Standard input is no Unix socket")
+                raise NotAllowed("BFT-1526", "Standard input is no Unix socket")
             raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         return int(_UCRED.unpack(raw)[1])
     if not re.fullmatch("[0-9]{1,10}", os.environ.get("SUDO_UID", "")):
-        raise Refused("BFT-1526", "It was started neither by systemd nor by sudo")
+        raise NotAllowed("BFT-1526", "It was started neither by systemd nor by sudo")
     return int(os.environ["SUDO_UID"])
 
 
@@ -274,12 +274,12 @@ def _read_all(fd: int, deadline_s: float) -> bytes:
     while len(raw) <= MOST_BYTES:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
-            raise Refused("BFT-1530", f"There was no end of it within {LIMIT_S:.0f} s")
+            raise NotAllowed("BFT-1530", f"There was no end of it within {LIMIT_S:.0f} s")
         chunk = os.read(fd, 1 << 16)
         if not chunk:
             return raw
         raw += chunk
-    raise Refused("BFT-1527", f"It is longer than {MOST_BYTES} bytes")
+    raise NotAllowed("BFT-1527", f"It is longer than {MOST_BYTES} bytes")
 
 
 def serve(arguments: Sequence[str]) -> dict[str, Any]:
@@ -287,13 +287,13 @@ def serve(arguments: Sequence[str]) -> dict[str, Any]:
     deadline_s = time.monotonic() + LIMIT_S
     is_isolated = sys.flags.isolated and sys.flags.no_site
     if not is_isolated or os.geteuid() != 0 or len(arguments) > 1:
-        raise Refused("BFT-1525", "It must be run by root, isolated: python -IS")
+        raise NotAllowed("BFT-1525", "It must be run by root, isolated: python -IS")
     config = read_config(Path(arguments[0]) if arguments else CONFIG)
     if (uid := caller_uid()) != config.daemon_uid:
-        raise Refused("BFT-1526", f"User {uid} is not the daemon's")
+        raise NotAllowed("BFT-1526", f"User {uid} is not the daemon's")
     request = parse(_read_all(0, deadline_s))
     if request.pilot and f"--partition={config.partition}" not in request.options:
-        raise Refused("BFT-1527", f"Pilots are submitted to {config.partition} only")
+        raise NotAllowed("BFT-1527", f"Pilots are submitted to {config.partition} only")
     account = account_of(request, config)
     answer = _beside(request, config, account, deadline_s)
     what = f"submitted {request.pilot}" if request.pilot else f"cancelled {','.join(request.jobs)}"
@@ -322,7 +322,7 @@ def _beside(
     try:
         answer: dict[str, Any] = json.loads(raw)  # of our own code, if it came so far
     except ValueError:
-        raise Refused("BFT-1530", "The command's process ended without an answer") from None
+        raise NotAllowed("BFT-1530", "The command's process ended without an answer") from None
     return answer
 
 
@@ -336,12 +336,12 @@ def _as_user(request: Request, config: Config, account: pwd.struct_passwd, out: 
         become(account)
         work = submit if request.pilot else cancel
         answer = work(request, config, account)
-    except Refused as refused:
+    except NotAllowed as refused:
         answer = _error(refused)
     except (OSError, subprocess.SubprocessError) as problem:
-        answer = _error(Refused("BFT-1529", f"As {account.pw_name}: {problem}"))
+        answer = _error(NotAllowed("BFT-1529", f"As {account.pw_name}: {problem}"))
     except BaseException as problem:  # noqa: BLE001 - nothing may run on in this process
-        answer = _error(Refused("BFT-1530", repr(problem)[:300]))
+        answer = _error(NotAllowed("BFT-1530", repr(problem)[:300]))
     os.write(out, json.dumps(answer).encode()[:MOST_BYTES])
     os._exit(0)
 
@@ -353,13 +353,13 @@ def become(account: pwd.struct_passwd) -> None:
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     if os.getresuid() != (uid,) * 3 or os.getresgid() != (gid,) * 3:
-        raise Refused("BFT-1530", "The rights of root were not given up")
+        raise NotAllowed("BFT-1530", "The rights of root were not given up")
     for again in (os.setuid, os.seteuid, os.setgid):
         try:
             again(0)
         except PermissionError:
             continue
-        raise Refused("BFT-1530", "The rights of root could be had again")
+        raise NotAllowed("BFT-1530", "The rights of root could be had again")
     os.umask(0o077)
     os.chdir("/")
     for what, most in (
@@ -406,12 +406,12 @@ def make_directory(request: Request, place: str, account: pwd.struct_passwd) -> 
     base = "/".join(marked[:n_given]).replace("%h", account.pw_dir).replace("%u", account.pw_name)
     path = whole / f"{request.pilot}-{secrets.token_hex(4)}"
     if not _PLAIN.fullmatch(str(path)) or ".." in path.parts:
-        raise Refused("BFT-1529", f"{str(path)!r} cannot be passed on to sbatch")
+        raise NotAllowed("BFT-1529", f"{str(path)!r} cannot be passed on to sbatch")
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     at, here = os.open(base, flags), Path(base)
     for part in path.relative_to(base).parts:
         if os.fstat(at).st_uid != account.pw_uid or os.fstat(at).st_mode & 0o022:
-            raise Refused("BFT-1529", f"{here} is not {account.pw_name}'s alone to write")
+            raise NotAllowed("BFT-1529", f"{here} is not {account.pw_name}'s alone to write")
         here /= part
         try:
             os.mkdir(part, 0o700, dir_fd=at)
@@ -465,7 +465,7 @@ def _run(argv: Sequence[str], environment: Mapping[str, str], text: str = "") ->
     }
 
 
-def _error(refused: Refused) -> dict[str, Any]:
+def _error(refused: NotAllowed) -> dict[str, Any]:
     return {"error": {"code": refused.code, "cause": refused.cause}}
 
 
@@ -476,7 +476,7 @@ def main(arguments: Sequence[str]) -> int:
     syslog.openlog("bftrainer-submit-helper", syslog.LOG_PID, syslog.LOG_AUTHPRIV)
     try:
         answer = serve(arguments)
-    except Refused as refused:
+    except NotAllowed as refused:
         syslog.syslog(f"refused: {refused.code} {refused.cause}")
         answer = _error(refused)
     out = json.dumps(answer).encode() + b"\n"

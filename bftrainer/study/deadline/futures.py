@@ -26,7 +26,7 @@ Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class PoolHistory:
     """The usable nodes of a pool at instants that are ``step_s`` apart."""
 
     step_s: float
@@ -38,7 +38,7 @@ class History:
         return self.step_s * len(self.nodes)
 
 
-def history_of(trace: Fragments, *, step_s: float, start_up_s: float) -> History:
+def history_of(trace: Fragments, *, step_s: float, start_up_s: float) -> PoolHistory:
     """Return the history that a trace tells.
 
     Args:
@@ -51,7 +51,7 @@ def history_of(trace: Fragments, *, step_s: float, start_up_s: float) -> History
     begin_s, end_s = trace.span_s
     at_s = np.arange(begin_s, end_s, step_s)
     newest = np.searchsorted(changes.at_s, at_s, side="right") - 1
-    return History(step_s=step_s, nodes=changes.pool_sizes()[newest])
+    return PoolHistory(step_s=step_s, nodes=changes.pool_sizes()[newest])
 
 
 STRETCH_S = 6 * 3600.0  # of the history, with one weight
@@ -73,7 +73,7 @@ class Drawing:
     fades_s: float = 7200.0  # the logarithm of a piece's factor falls to 1 / e in this time
 
 
-def futures(history: History, now: int, steps: int, drawing: Drawing) -> Counts:
+def futures(history: PoolHistory, now: int, steps: int, drawing: Drawing) -> Counts:
     """Return futures, one row each; rows of a group are neighbours.
 
     Args:
@@ -122,7 +122,7 @@ class _Beginnings:
 
 
 def _beginner(
-    history: History, most: int, drawing: Drawing, chance: np.random.Generator
+    history: PoolHistory, most: int, drawing: Drawing, chance: np.random.Generator
 ) -> _Beginnings:
     every = max(1, len(history.nodes) // MOST_BEGINNINGS)
     at = np.arange(0, len(history.nodes) - 1, every)

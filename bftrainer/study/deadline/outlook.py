@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.model.errors import ExitCode, UsageError
-from bftrainer.study.deadline.futures import Counts, Drawing, History, futures, history_of
+from bftrainer.study.deadline.futures import Counts, Drawing, PoolHistory, futures, history_of
 from bftrainer.study.deadline.work import Work, finish_s
 
 Floats = NDArray[np.float64]
@@ -35,7 +35,7 @@ class Reserve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class ReserveUse:
     """Time, node-hours and cost with a reserve: mean and p95; None: beyond the futures."""
 
     time_s: Mapping[str, float | None]  # from now until the study is done
@@ -73,7 +73,7 @@ def least_reserve(
     return Reserve(nodes=high, probability=found)
 
 
-def held(reserved: int, ends_s: Floats, *, most_s: float, price_h: float | None) -> Held:
+def held(reserved: int, ends_s: Floats, *, most_s: float, price_h: float | None) -> ReserveUse:
     """Return what ``reserved`` nodes take until the study is done.
 
     Args:
@@ -88,7 +88,7 @@ def held(reserved: int, ends_s: Floats, *, most_s: float, price_h: float | None)
         "p95": late_s if late_s < math.inf else None,
     }
     node_h = _times(time_s, reserved / HOUR_S)
-    return Held(
+    return ReserveUse(
         time_s=time_s,
         node_h=node_h,
         cost=None if price_h is None else _times(node_h, price_h),
@@ -122,7 +122,7 @@ class Outlook:
     confidence: float  # that is wanted
     reserved: int | None  # nodes that make it so likely; None: no number does
     probability_reserved: float | None  # with those
-    held: Held | None  # what those take; None: there are none, not even 0
+    held: ReserveUse | None  # what those take; None: there are none, not even 0
     finish_s: Mapping[str, float | None]  # p50, p90, p95; None: beyond the futures
     beyond_s: float  # how long the futures are
     least_s: float  # on as many nodes as it can use
@@ -131,7 +131,7 @@ class Outlook:
     notes: tuple[str, ...] = ()
 
 
-def history_for(trace: Fragments, deadline_s: float, start_up_s: float) -> History:
+def history_for(trace: Fragments, deadline_s: float, start_up_s: float) -> PoolHistory:
     """Return the history that a trace tells, at the steps that a deadline needs.
 
     Raises:
@@ -152,7 +152,7 @@ def history_for(trace: Fragments, deadline_s: float, start_up_s: float) -> Histo
 
 def outlook(
     work: Work,
-    history: History,
+    history: PoolHistory,
     *,
     deadline_s: float,
     start_up_s: float,

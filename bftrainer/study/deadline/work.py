@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.study.deadline.futures import Counts
-from bftrainer.study.plan.problem import Scaling
+from bftrainer.study.plan.problem import ScalingProfile
 from bftrainer.study.plan.stages import RungStage, rung_stages
 from bftrainer.study.rungs.asha import Asha
 from bftrainer.study.rungs.median import Median
@@ -22,7 +22,7 @@ from bftrainer.study.rungs.none import Full
 from bftrainer.study.rungs.pbt import Pbt
 from bftrainer.study.rungs.sha import Sha
 from bftrainer.study.rungs.stopping import Stopping
-from bftrainer.study.trials import Rule
+from bftrainer.study.trials import StudyRule
 
 Floats = NDArray[np.float64]
 SPREAD = 0.05  # standard deviation of trials' times, as ``study plan --spread`` takes it
@@ -43,7 +43,7 @@ class Work:
     """The training that a study has to do, and the speed of a trial."""
 
     parts: tuple[Part, ...]
-    scaling: Scaling  # its GPUs are nodes here; its spread is that of trials
+    scaling: ScalingProfile  # its GPUs are nodes here; its spread is that of trials
     parallel: int | None = None  # trials at once; None: as the pool has room
 
     @property
@@ -107,7 +107,7 @@ class Work:
         return np.minimum.accumulate(length_s)  # more nodes are never slower, some may stay idle
 
 
-def parts_of(rule: Rule) -> tuple[tuple[Part, ...], str]:
+def parts_of(rule: StudyRule) -> tuple[tuple[Part, ...], str]:
     """Return the parts of a rule's study, and what is assumed of it ("" if nothing is).
 
     Rungs with the same budget are one part, of whatever bracket.

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from bftrainer.study.plan.exact import exact, fastest
-from bftrainer.study.plan.problem import Cloud, Scaling
-from bftrainer.study.plan.published import Reading, descend, greedy, naive, static
+from bftrainer.study.plan.problem import Cloud, ScalingProfile
+from bftrainer.study.plan.published import Algorithm2Reading, descend, greedy, naive, static
 from bftrainer.study.plan.stage_cost import Costs, Drawn, Floats, Planned, simulate
 from bftrainer.study.plan.stages import RungStage, experiment_of
 
@@ -73,7 +73,7 @@ class StudyPlan:
     bound: float  # no plan that is in time costs less
     stages: tuple[PlannedStage, ...]
     rivals: Mapping[str, Rival | None]  # planner -> its plan; None: it has none that is in time
-    scaling: Scaling
+    scaling: ScalingProfile
     cloud: Cloud
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class PlanRequest:
     stages: tuple[RungStage, ...]
     deadline_s: float
     most: int  # GPUs at once
-    scaling: Scaling
+    scaling: ScalingProfile
     cloud: Cloud
     samples: int
     seed: int = 0
@@ -121,7 +121,7 @@ def plan_study(request: PlanRequest) -> StudyPlan | None:
     rivals, plans = _rivals(request, costs), [found]
     if found.cost > found.bound:
         plans += [one for one in rivals.values() if one is not None]
-        plans.append(descend(costs, request.deadline_s, found, Reading.REPAIRED))
+        plans.append(descend(costs, request.deadline_s, found, Algorithm2Reading.REPAIRED))
     best = min(plans, key=lambda plan: plan.cost)
     drawn = simulate(costs, best.gpus)
     return StudyPlan(
@@ -178,7 +178,7 @@ def _rivals(request: PlanRequest, costs: Costs) -> dict[str, Planned | None]:
         "naive": naive(costs, deadline_s, most),
         **{
             f"greedy-{reading.value}": greedy(costs, deadline_s, most, reading)
-            for reading in Reading
+            for reading in Algorithm2Reading
         },
     }
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bftrainer.study.plan.document import StudyPlan
-from bftrainer.study.trials import Rule, Stage, Trial, Verdicts
+from bftrainer.study.trials import StudyRule, StudyTrial, TrialStage, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
     """A rule under a plan."""
 
-    rule: Rule
+    rule: StudyRule
     plan: StudyPlan
 
     @property
@@ -26,10 +26,10 @@ class Carried:
         """Full budget of a trial."""
         return self.rule.most
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Grant what the rule grants in the present stage, as far as the plan has room for it."""
         by_number = {trial.number: trial for trial in trials}
-        active = [self._stage(t.bracket, t.budget) for t in trials if t.stage is Stage.ACTIVE]
+        active = [self._stage(t.bracket, t.budget) for t in trials if t.stage is TrialStage.ACTIVE]
         wanted = self.rule.verdicts(trials, len(trials) + sum(s.trials for s in self.plan.stages))
         grow = {
             number: self._stage(by_number[number].bracket, budget)

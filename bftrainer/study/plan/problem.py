@@ -20,7 +20,7 @@ class Draw(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class ScalingProfile:
     """A scaling profile, the same for all trials.
 
     Between the measured sizes it is a straight line in logarithms; beyond the last one the last
@@ -73,7 +73,7 @@ class Scaling:
         return low
 
 
-def scaling_of(curve: Curve, samples_per_unit: float, **more: float) -> Scaling:
+def scaling_of(curve: Curve, samples_per_unit: float, **more: float) -> ScalingProfile:
     """Return the profile of a throughput curve.
 
     Raises:
@@ -82,7 +82,7 @@ def scaling_of(curve: Curve, samples_per_unit: float, **more: float) -> Scaling:
     if min(curve.samples_per_s, default=0.0) <= 0.0:
         raise ValueError("each size needs a positive throughput")
     unit_s = tuple(samples_per_unit / rate for rate in curve.samples_per_s)
-    return Scaling(gpus=curve.sizes, unit_s=unit_s, **more)  # type: ignore[arg-type]
+    return ScalingProfile(gpus=curve.sizes, unit_s=unit_s, **more)  # type: ignore[arg-type]
 
 
 @cache
@@ -105,14 +105,14 @@ def _line(sizes: tuple[int, ...], unit_s: tuple[float, ...], gpus: int) -> float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class PlanStage:
     """Trials between two comparisons."""
 
     trials: int
     units: int  # epochs or samples, of one trial in this stage
 
 
-Experiment = tuple[Stage, ...]
+Experiment = tuple[PlanStage, ...]
 
 
 def sha_stages(trials: int, least: int, most: int, eta: int) -> Experiment:
@@ -126,12 +126,12 @@ def sha_stages(trials: int, least: int, most: int, eta: int) -> Experiment:
     """
     if trials < 1 or least < 1 or most < least or eta < 2:
         raise ValueError("trials >= 1, 1 <= least <= most and eta >= 2 are required")
-    stages: list[Stage] = []
+    stages: list[PlanStage] = []
     left, step, done = trials, least, 0
     while left >= 1 and done < most:
         is_last = left // eta < 1
         units = most - done if is_last else min(step, most - done)
-        stages.append(Stage(trials=left, units=units))
+        stages.append(PlanStage(trials=left, units=units))
         left, step, done = left // eta, step * eta, done + units
     return tuple(stages)
 

@@ -30,7 +30,7 @@ LEAST_GAIN = 1e-9
 STARTS = (1, 2, 3)  # times the static optimum
 
 
-class Reading(enum.StrEnum):
+class Algorithm2Reading(enum.StrEnum):
     """The two readings of Algorithm 2."""
 
     LITERAL = "literal"
@@ -38,7 +38,11 @@ class Reading(enum.StrEnum):
 
 
 def greedy(
-    costs: Costs, deadline_s: float, most: int, reading: Reading, starts: Sequence[int] = STARTS
+    costs: Costs,
+    deadline_s: float,
+    most: int,
+    reading: Algorithm2Reading,
+    starts: Sequence[int] = STARTS,
 ) -> Planned | None:
     """Return the best plan from several multiples of the static optimum; None: all are late.
 
@@ -55,7 +59,7 @@ def greedy(
     return min(found, key=lambda plan: plan.cost)
 
 
-def descend(costs: Costs, deadline_s: float, start: Planned, reading: Reading) -> Planned:
+def descend(costs: Costs, deadline_s: float, start: Planned, reading: Algorithm2Reading) -> Planned:
     """Take the step that saves most for the time it adds, as long as there is one."""
     best = start
     while True:
@@ -67,7 +71,9 @@ def descend(costs: Costs, deadline_s: float, start: Planned, reading: Reading) -
                 continue
             time_s, cost = _changed(costs, best, index, less)
             saved, added_s = best.cost - cost, time_s - best.time_s
-            if saved < LEAST_GAIN or (reading is Reading.REPAIRED and time_s > deadline_s):
+            if saved < LEAST_GAIN or (
+                reading is Algorithm2Reading.REPAIRED and time_s > deadline_s
+            ):
                 continue
             gain = saved / added_s if added_s > 1e-12 else math.inf
             if following is None or gain > most_gain:
@@ -95,7 +101,7 @@ def _with(plan: Planned, index: int, gpus: int) -> tuple[int, ...]:
     return (*plan.gpus[:index], gpus, *plan.gpus[index + 1 :])
 
 
-def step_down(costs: Costs, index: int, gpus: int, reading: Reading) -> int | None:
+def step_down(costs: Costs, index: int, gpus: int, reading: Algorithm2Reading) -> int | None:
     """Return the next fewer GPUs that are a factor or a multiple of the trials; None: none.
 
     A trial that needs several counts these as one.
@@ -105,7 +111,7 @@ def step_down(costs: Costs, index: int, gpus: int, reading: Reading) -> int | No
     for less in range(gpus - 1, n_min - 1, -1):
         at_once, odd = divmod(less, n_min)
         is_fair = less % trials == 0 if at_once >= trials else odd == 0 and trials % at_once == 0
-        if is_fair and (reading is Reading.LITERAL or instances(less) < instances(gpus)):
+        if is_fair and (reading is Algorithm2Reading.LITERAL or instances(less) < instances(gpus)):
             return less
     return None
 

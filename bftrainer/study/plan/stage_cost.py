@@ -23,14 +23,16 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
-from bftrainer.study.plan.problem import Billing, Cloud, Draw, Experiment, Scaling, Stage
+from bftrainer.study.plan.problem import Billing, Cloud, Draw, Experiment, PlanStage, ScalingProfile
 
 Floats = npt.NDArray[np.float64]
 LEAST = 0.05  # nothing is faster than this share of its mean
 FEW = 16  # units drawn one by one; the sum of more is normal
 
 
-def unit_draws(scaling: Scaling, stage: Stage, index: int, samples: int, seed: int) -> Floats:
+def unit_draws(
+    scaling: ScalingProfile, stage: PlanStage, index: int, samples: int, seed: int
+) -> Floats:
     """Return the length of each trial of a stage in mean units: samples x trials."""
     if scaling.spread == 0.0:
         return np.full((1, stage.trials), float(stage.units))
@@ -100,7 +102,7 @@ class Costs:
     """Times and costs of the plans of one study; remembers what it has computed."""
 
     experiment: Experiment
-    scaling: Scaling
+    scaling: ScalingProfile
     cloud: Cloud
     samples: int = SAMPLES
     seed: int = 0
@@ -209,7 +211,7 @@ def _shortfall_s(stages: list[StageCost], cloud: Cloud) -> float:
     return missing_s
 
 
-class Kind(enum.StrEnum):
+class TaskKind(enum.StrEnum):
     """The kind of a task."""
 
     SCALE = "scale"
@@ -222,7 +224,7 @@ class Kind(enum.StrEnum):
 class Task:
     """A node of the graph; those before it have smaller numbers."""
 
-    kind: Kind
+    kind: TaskKind
     stage: int
     before: tuple[int, ...]
     number: int = 0  # of the instance or trial
@@ -244,21 +246,21 @@ def tasks_of(costs: Costs, plan: tuple[int, ...]) -> list[Task]:
     frontier: tuple[int, ...] = ()
     held = 0
 
-    def add(kind: Kind, stage: int, before: tuple[int, ...], number: int = 0) -> int:
+    def add(kind: TaskKind, stage: int, before: tuple[int, ...], number: int = 0) -> int:
         tasks.append(Task(kind=kind, stage=stage, before=before, number=number))
         return len(tasks) - 1
 
     for index, gpus in enumerate(plan):
         wanted = costs.cloud.instances(gpus)
         if wanted > held:
-            scale = (add(Kind.SCALE, index, frontier),)
-            frontier = tuple(add(Kind.INIT, index, scale, n) for n in range(wanted - held))
+            scale = (add(TaskKind.SCALE, index, frontier),)
+            frontier = tuple(add(TaskKind.INIT, index, scale, n) for n in range(wanted - held))
         at_once = costs.share(index, gpus)[1]
         trains: list[int] = []
         for trial in range(costs.experiment[index].trials):
             before = (trains[trial - at_once],) if trial >= at_once else frontier
-            trains.append(add(Kind.TRAIN, index, before, trial))
-        frontier = (add(Kind.SYNC, index, tuple(trains)),)
+            trains.append(add(TaskKind.TRAIN, index, before, trial))
+        frontier = (add(TaskKind.SYNC, index, tuple(trains)),)
         held = wanted
     return tasks
 
@@ -267,8 +269,8 @@ def simulate(costs: Costs, plan: tuple[int, ...]) -> Drawn:
     """Draw the latency of every task and return the critical paths and what they cost."""
     tasks = tasks_of(costs, plan)
     ends = _ends(costs, plan, tasks)
-    there_s = {task.stage: ends[n] for n, task in enumerate(tasks) if task.kind is Kind.SCALE}
-    ended_s = [ends[n] for n, task in enumerate(tasks) if task.kind is Kind.SYNC]
+    there_s = {task.stage: ends[n] for n, task in enumerate(tasks) if task.kind is TaskKind.SCALE}
+    ended_s = [ends[n] for n, task in enumerate(tasks) if task.kind is TaskKind.SYNC]
     cloud, began_s, held = costs.cloud, np.zeros(ends.shape[1]), 0
     missing_s = np.zeros_like(began_s)  # of the minimum charge
     born: list[Floats] = []  # when each instance came; oldest first
@@ -304,11 +306,11 @@ def _ends(costs: Costs, plan: tuple[int, ...], tasks: list[Task]) -> Floats:
         if task.before not in ready:
             ready[task.before] = ends[list(task.before)].max(0)
         ends[number] = ready[task.before]
-        if task.kind is Kind.SCALE:
+        if task.kind is TaskKind.SCALE:
             ends[number] += costs.cloud.scale_s
-        elif task.kind is Kind.INIT:
+        elif task.kind is TaskKind.INIT:
             ends[number] += costs.cloud.init_s
-        elif task.kind is Kind.TRAIN:
+        elif task.kind is TaskKind.TRAIN:
             if task.stage not in trains:
                 trains[task.stage] = _train_s(costs, task.stage, plan)
             ends[number] += trains[task.stage][:, task.number]

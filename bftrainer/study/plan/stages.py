@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bftrainer.study.ladder import Rung, ladder
-from bftrainer.study.plan.problem import Experiment, Stage
+from bftrainer.study.plan.problem import Experiment, PlanStage
 from bftrainer.study.rungs.hyperband import Hyperband
 from bftrainer.study.rungs.none import Full
 from bftrainer.study.rungs.sha import Sha
-from bftrainer.study.trials import Rule
+from bftrainer.study.trials import StudyRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class RungStage:
     units: int  # of a trial in this stage
 
 
-def rung_stages(rule: Rule) -> tuple[RungStage, ...]:
+def rung_stages(rule: StudyRule) -> tuple[RungStage, ...]:
     """Return the stages of a rule in which all trials of a rung wait for each other.
 
     Brackets of Hyperband come one after another.
@@ -51,4 +51,4 @@ def rung_stages(rule: Rule) -> tuple[RungStage, ...]:
 
 def experiment_of(stages: tuple[RungStage, ...]) -> Experiment:
     """Return what the planner knows of them."""
-    return tuple(Stage(trials=stage.trials, units=stage.units) for stage in stages)
+    return tuple(PlanStage(trials=stage.trials, units=stage.units) for stage in stages)

@@ -29,7 +29,7 @@ from bftrainer.study.plots.style import (
     text,
     time_axis,
 )
-from bftrainer.study.trials import Scalar, Stage
+from bftrainer.study.trials import Scalar, TrialStage
 
 MOST_SHADES = 9  # in the legend
 
@@ -220,7 +220,7 @@ def draw_importance(figure: Any, found: Material) -> None:
 
 
 HEIGHT_POINTS = 330.0  # of the upper part
-MARKS = {Stage.COMPLETE: ("o", "trained in full"), Stage.FAILED: ("x", "failed")}
+MARKS = {TrialStage.COMPLETE: ("o", "trained in full"), TrialStage.FAILED: ("x", "failed")}
 
 
 def draw_rungs(figure: Any, found: Material) -> None:

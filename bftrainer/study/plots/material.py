@@ -9,14 +9,14 @@ from typing import Any
 
 from bftrainer.study.configurations import Parameter
 from bftrainer.study.outcome import StudySummary, TrialRow
-from bftrainer.study.trials import Stage
+from bftrainer.study.trials import TrialStage
 
-_ENDS = {str(stage) for stage in Stage if stage.is_over}
+_ENDS = {str(stage) for stage in TrialStage if stage.is_over}
 _UNITS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (120.0, 60.0, "minutes"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
+class ReportedValue:
     """A value that a trial reported."""
 
     at_s: float  # since the study began, as all times here
@@ -37,12 +37,12 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class EndOfTrial:
     """A trial's end."""
 
     at_s: float
     trial: int
-    stage: Stage
+    stage: TrialStage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class Material:
 
     summary: StudySummary
     parameters: Mapping[str, Parameter]
-    reported: tuple[Reported, ...]  # in order of time
+    reported: tuple[ReportedValue, ...]  # in order of time
     stays: tuple[Stay, ...]
-    ended: tuple[Ended, ...]
+    ended: tuple[EndOfTrial, ...]
     pool: tuple[tuple[float, int], ...]  # since when so many nodes were the daemon's or idle
     duration_s: float
 
@@ -87,7 +87,7 @@ def material(
     ordered = sorted(events, key=lambda event: float(event["at_s"]))
     last_s = max([summary.at_s, *(float(event["at_s"]) for event in ordered[-1:])])
     reported = {
-        (event["trial"], event["units"]): Reported(
+        (event["trial"], event["units"]): ReportedValue(
             at_s=event["at_s"] - began_s,
             trial=event["trial"],
             units=event["units"],
@@ -97,8 +97,8 @@ def material(
         if event["event"] == "reported" and math.isfinite(event["value"])
     }
     ended = {
-        event["trial"]: Ended(
-            at_s=event["at_s"] - began_s, trial=event["trial"], stage=Stage(event["event"])
+        event["trial"]: EndOfTrial(
+            at_s=event["at_s"] - began_s, trial=event["trial"], stage=TrialStage(event["event"])
         )
         for event in reversed(ordered)
         if event["event"] in _ENDS

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from bftrainer.study.ladder import Halving, ladder
 from bftrainer.study.rungs.ranking import best_first, rung_of
-from bftrainer.study.trials import Stage, Start, Trial, Verdicts
+from bftrainer.study.trials import Start, StudyTrial, TrialStage, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Asha(Halving):
 
     name: ClassVar[str] = "asha"
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Promote, then start; at the end stop whoever nobody can promote any more."""
         budgets = [rung.budget for rung in ladder(self.trials, self.least, self.most, self.eta)]
         up = dict(self.promotable(trials, budgets))
@@ -33,7 +33,7 @@ class Asha(Halving):
         is_over = (
             missing <= 0
             and not up
-            and not any(t.stage is Stage.ACTIVE and t.budget < self.most for t in trials)
+            and not any(t.stage is TrialStage.ACTIVE and t.budget < self.most for t in trials)
         )
         return Verdicts(
             grow=grow,
@@ -42,10 +42,12 @@ class Asha(Halving):
             is_over=is_over,
         )
 
-    def promotable(self, trials: Sequence[Trial], budgets: list[int]) -> Iterator[tuple[int, int]]:
+    def promotable(
+        self, trials: Sequence[StudyTrial], budgets: list[int]
+    ) -> Iterator[tuple[int, int]]:
         """Yield who may go on and to which budget, highest rung first, best first."""
         at = {trial.number: rung_of(trial, budgets) for trial in trials}
-        waiting = {trial.number for trial in trials if trial.stage is Stage.WAITING}
+        waiting = {trial.number for trial in trials if trial.stage is TrialStage.WAITING}
         for rung in range(len(budgets) - 2, -1, -1):
             standing = best_first((t for t in trials if at[t.number] >= rung), budgets[rung])
             for value, number in standing[: len(standing) // self.eta]:
@@ -53,7 +55,7 @@ class Asha(Halving):
                     yield number, budgets[rung + 1]
 
     @staticmethod
-    def _left_behind(trials: Sequence[Trial]) -> Iterator[tuple[int, str]]:
+    def _left_behind(trials: Sequence[StudyTrial]) -> Iterator[tuple[int, str]]:
         for trial in trials:
-            if trial.stage is Stage.WAITING:
+            if trial.stage is TrialStage.WAITING:
                 yield trial.number, f"It is not among the best at the rung of {trial.budget}."

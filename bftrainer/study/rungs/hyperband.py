@@ -15,7 +15,7 @@ from typing import Any
 from bftrainer.study.ladder import Rung
 from bftrainer.study.rungs.ranking import require
 from bftrainer.study.rungs.sha import halve
-from bftrainer.study.trials import Start, Trial, Verdicts
+from bftrainer.study.trials import Start, StudyTrial, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +50,13 @@ class Hyperband:
             left -= began[index]
         return tuple(brackets)
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Judge each bracket by itself; earlier ones take the room first."""
         grow: dict[int, int] = {}
         stop: dict[int, str] = {}
         start: list[Start] = []
         is_over = True
-        own = defaultdict[int, list[Trial]](list)
+        own = defaultdict[int, list[StudyTrial]](list)
         for trial in trials:
             own[trial.bracket].append(trial)
         for bracket, rungs in enumerate(self.brackets()):

@@ -17,7 +17,7 @@ import numpy as np
 
 from bftrainer.study.rungs.none import train_fully
 from bftrainer.study.rungs.ranking import require
-from bftrainer.study.trials import Stage, Trial, Value, Verdicts
+from bftrainer.study.trials import StudyTrial, TrialStage, Value, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Median:
         """Trials that it starts."""
         return self.trials
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Stop the active trials that are worse than the median, and start new ones."""
         due = [t for t in trials if not t.stage.is_over and self._is_due(t.values)]
         stop = self._worse(trials, due)
@@ -61,12 +61,12 @@ class Median:
         past = (values[-1].units - self.warmup) // self.interval * self.interval + self.warmup
         return len(values) == 1 or values[-2].units < past
 
-    def _worse(self, trials: Sequence[Trial], due: Sequence[Trial]) -> dict[int, str]:
+    def _worse(self, trials: Sequence[StudyTrial], due: Sequence[StudyTrial]) -> dict[int, str]:
         """Return who is worse than the median."""
         complete = sorted(
             (trial.values[-1].order, trial.number)
             for trial in trials
-            if trial.stage is Stage.COMPLETE
+            if trial.stage is TrialStage.COMPLETE
             and trial.values
             and not math.isnan(trial.values[-1].value)
         )
@@ -93,7 +93,7 @@ class Median:
 
 
 def _reported(
-    trials: Sequence[Trial], complete: list[tuple[float, int]], units: set[int]
+    trials: Sequence[StudyTrial], complete: list[tuple[float, int]], units: set[int]
 ) -> dict[int, list[float]]:
     """Return what complete trials reported at some units, in the order of their ends."""
     found: dict[int, list[float]] = {one: [math.nan] * len(complete) for one in units}

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bftrainer.study.rungs.ranking import require
-from bftrainer.study.trials import Stage, Start, Trial, Verdicts
+from bftrainer.study.trials import Start, StudyTrial, TrialStage, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Full:
         """Trials that it starts."""
         return self.trials
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Grow whoever has less than the full budget, then start new ones."""
         return train_fully(trials, room, self.trials, self.most, {})
 
@@ -35,11 +35,11 @@ class Full:
 
 
 def train_fully(
-    trials: Sequence[Trial], room: int, total: int, most: int, stop: Mapping[int, str]
+    trials: Sequence[StudyTrial], room: int, total: int, most: int, stop: Mapping[int, str]
 ) -> Verdicts:
     """Give everybody who is not stopped the full budget, then start what is missing."""
     living = [trial for trial in trials if not trial.stage.is_over and trial.number not in stop]
-    waiting = [trial.number for trial in living if trial.stage is Stage.WAITING]
+    waiting = [trial.number for trial in living if trial.stage is TrialStage.WAITING]
     grow = dict.fromkeys(waiting[: max(room, 0)], most)
     missing = total - len(trials)
     starts = max(min(missing, room - len(grow)), 0)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bftrainer.study.rungs.ranking import best_first, require
-from bftrainer.study.trials import Stage, Start, Trial, Verdicts
+from bftrainer.study.trials import Start, StudyTrial, TrialStage, Verdicts
 
 _QUARTER = 4
 
@@ -43,7 +43,7 @@ class Pbt:
         """Trials that it starts without another one's state."""
         return self.population
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Stop the worst, start what is missing, then let who has trained least go on."""
         stop = self._worst(trials)
         room = max(room, 0)
@@ -54,7 +54,7 @@ class Pbt:
         waiting = sorted(
             (trial.budget, trial.number)
             for trial in trials
-            if trial.stage is Stage.WAITING and trial.number not in stop
+            if trial.stage is TrialStage.WAITING and trial.number not in stop
         )
         living = any(not t.stage.is_over and t.number not in stop for t in trials)
         return Verdicts(
@@ -71,10 +71,10 @@ class Pbt:
     def _next(self, budget: int) -> int:
         return min(budget + self.interval, self.most)
 
-    def _worst(self, trials: Sequence[Trial]) -> dict[int, str]:
+    def _worst(self, trials: Sequence[StudyTrial]) -> dict[int, str]:
         """Return who is to be replaced, if there is somebody to replace him."""
         stop: dict[int, str] = {}
-        for budget in {t.budget for t in trials if t.stage is Stage.WAITING}:
+        for budget in {t.budget for t in trials if t.stage is TrialStage.WAITING}:
             standing = self._standing(trials, budget)
             quarter = len(standing) // _QUARTER
             if not self._parents(trials, standing):
@@ -84,18 +84,20 @@ class Pbt:
             stop |= {
                 trial.number: why
                 for trial in trials
-                if trial.stage is Stage.WAITING and trial.budget == budget and trial.number in worst
+                if trial.stage is TrialStage.WAITING
+                and trial.budget == budget
+                and trial.number in worst
             }
         return stop
 
-    def _standing(self, trials: Sequence[Trial], budget: int) -> list[tuple[float, int]]:
+    def _standing(self, trials: Sequence[StudyTrial], budget: int) -> list[tuple[float, int]]:
         """Return who is compared at a budget, best first; whoever failed is not."""
-        return best_first((t for t in trials if t.stage is not Stage.FAILED), budget)
+        return best_first((t for t in trials if t.stage is not TrialStage.FAILED), budget)
 
-    def _heirs(self, trials: Sequence[Trial], stop: Mapping[int, str]) -> list[Start]:
+    def _heirs(self, trials: Sequence[StudyTrial], stop: Mapping[int, str]) -> list[Start]:
         """Return the trials that are to replace those who were or are stopped."""
         replaced = sum(trial.parent is not None for trial in trials)
-        stopped = sum(trial.stage is Stage.STOPPED for trial in trials) + len(stop)
+        stopped = sum(trial.stage is TrialStage.STOPPED for trial in trials) + len(stop)
         if stopped <= replaced:
             return []
         rest = [trial for trial in trials if trial.number not in stop]
@@ -106,8 +108,8 @@ class Pbt:
         return []
 
     def _parents(
-        self, trials: Sequence[Trial], standing: Sequence[tuple[float, int]]
-    ) -> list[Trial]:
+        self, trials: Sequence[StudyTrial], standing: Sequence[tuple[float, int]]
+    ) -> list[StudyTrial]:
         """Return who of the best quarter has a state with something left to train."""
         if len(standing) < self.minimum:
             return []
@@ -118,14 +120,14 @@ class Pbt:
             for trial in trials
             if trial.number in best
             and not trial.stage.is_over
-            and (trial.stage is Stage.ACTIVE or trial.budget < self.most)
+            and (trial.stage is TrialStage.ACTIVE or trial.budget < self.most)
         ]
 
-    def _heir(self, parents: Sequence[Trial], number: int) -> Start:
+    def _heir(self, parents: Sequence[StudyTrial], number: int) -> Start:
         """Return the replacement with a number, which trains to its parent's next end."""
         drawn = hashlib.sha256(f"{self.seed} {number}".encode()).digest()
         parent = parents[int.from_bytes(drawn[:8], "big") % len(parents)]
-        waits = parent.stage is Stage.WAITING
+        waits = parent.stage is TrialStage.WAITING
         return Start(
             budget=self._next(parent.budget) if waits else parent.budget, parent=parent.number
         )

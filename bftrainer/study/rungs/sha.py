@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from bftrainer.study.ladder import Halving, Rung, ladder
 from bftrainer.study.rungs.ranking import best_first, rung_of
-from bftrainer.study.trials import Stage, Start, Trial, Verdicts
+from bftrainer.study.trials import Start, StudyTrial, TrialStage, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +23,14 @@ class Sha(Halving):
 
     name: ClassVar[str] = "sha"
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Compare the lowest rung that is not settled."""
         rungs = ladder(self.trials, self.least, self.most, self.eta)
         return halve(trials, rungs, self.eta, room)
 
 
 def halve(
-    trials: Sequence[Trial], rungs: Sequence[Rung], eta: int, room: int, bracket: int = 0
+    trials: Sequence[StudyTrial], rungs: Sequence[Rung], eta: int, room: int, bracket: int = 0
 ) -> Verdicts:
     """Judge the trials of one bracket."""
     missing = rungs[0].trials - len(trials)
@@ -41,9 +41,9 @@ def halve(
     at = {trial.number: rung_of(trial, budgets) for trial in trials}
     for rung, budget in enumerate(budgets[:-1]):
         here = [trial for trial in trials if at[trial.number] == rung]
-        if any(trial.stage is Stage.ACTIVE for trial in here):
+        if any(trial.stage is TrialStage.ACTIVE for trial in here):
             return Verdicts()
-        waiting = [trial for trial in here if trial.stage is Stage.WAITING]
+        waiting = [trial for trial in here if trial.stage is TrialStage.WAITING]
         if waiting:
             beyond = sum(one > rung for one in at.values())
             began = beyond + len(here)

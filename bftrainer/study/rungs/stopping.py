@@ -17,7 +17,7 @@ from typing import ClassVar
 from bftrainer.study.ladder import Halving
 from bftrainer.study.rungs.none import train_fully
 from bftrainer.study.rungs.ranking import first_beyond
-from bftrainer.study.trials import Trial, Verdicts
+from bftrainer.study.trials import StudyTrial, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Stopping(Halving):
 
     name: ClassVar[str] = "stopping"
 
-    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+    def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Stop the active trials that have fallen behind, and start new ones."""
         behind = self._behind(trials)
         stop = {
@@ -36,7 +36,7 @@ class Stopping(Halving):
         }
         return train_fully(trials, room, self.trials, self.most, stop)
 
-    def _behind(self, trials: Sequence[Trial]) -> dict[int, str]:
+    def _behind(self, trials: Sequence[StudyTrial]) -> dict[int, str]:
         """Return who fell behind and where, from all reports anew."""
         budgets = [self.least]
         while budgets[-1] * self.eta < self.most:
@@ -61,7 +61,7 @@ class Stopping(Halving):
 
 
 def _arrivals(
-    trials: Sequence[Trial], budgets: list[int]
+    trials: Sequence[StudyTrial], budgets: list[int]
 ) -> Iterator[tuple[float, int, int, float]]:
     """Yield when who reached which rung with which value."""
     for trial in trials:

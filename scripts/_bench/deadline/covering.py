@@ -10,7 +10,7 @@ import numpy as np
 
 from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
-from bftrainer.study.deadline.futures import Counts, Drawing, History, futures
+from bftrainer.study.deadline.futures import Counts, Drawing, PoolHistory, futures
 from bftrainer.study.deadline.outlook import interval
 from bftrainer.study.deadline.work import finish_s
 
@@ -50,12 +50,12 @@ def held(parameters: GeneratorParameters, histories: int, seed: int = 5) -> list
     return found
 
 
-def _part(known: History, first: int) -> History:
+def _part(known: PoolHistory, first: int) -> PoolHistory:
     steps = round(HISTORY_H * HOUR_S / known.step_s)
-    return History(step_s=known.step_s, nodes=known.nodes[first : first + steps])
+    return PoolHistory(step_s=known.step_s, nodes=known.nodes[first : first + steps])
 
 
-def _true(known: History, asked: grid.Asked, now: int) -> float:
+def _true(known: PoolHistory, asked: grid.Asked, now: int) -> float:
     """Return the share of windows that began like now in which the study is done."""
     every = 7
     views = grid.windows(known, math.ceil(asked.deadline_h * HOUR_S / known.step_s), every)
@@ -64,7 +64,7 @@ def _true(known: History, asked: grid.Asked, now: int) -> float:
     return float(np.average(_done(views, asked, known.step_s), weights=np.exp(-0.5 * apart**2)))
 
 
-def _interval(history: History, asked: grid.Asked, now: int, seed: int) -> tuple[float, float]:
+def _interval(history: PoolHistory, asked: grid.Asked, now: int, seed: int) -> tuple[float, float]:
     drawing = Drawing(seed=seed)
     steps = math.ceil(asked.deadline_h * HOUR_S / history.step_s)
     done = _done(futures(history, now, steps, drawing), asked, history.step_s)

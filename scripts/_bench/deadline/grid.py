@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
-from bftrainer.study.deadline.futures import Counts, Drawing, History, futures, history_of
+from bftrainer.study.deadline.futures import Counts, Drawing, PoolHistory, futures, history_of
 from bftrainer.study.deadline.work import Work, finish_s, parts_of
-from bftrainer.study.plan.problem import Scaling
+from bftrainer.study.plan.problem import ScalingProfile
 from bftrainer.study.rungs.none import Full
 from bftrainer.study.rungs.sha import Sha
-from bftrainer.study.trials import Rule
+from bftrainer.study.trials import StudyRule
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -27,13 +27,15 @@ DEADLINES_H: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 SHARES: Final = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the history's windows in which the work is enough
 
 
-def scaling(n_max: int, exponent: float) -> Scaling:
+def scaling(n_max: int, exponent: float) -> ScalingProfile:
     """Return a profile with the speed nodes ** exponent."""
     sizes = tuple(2**k for k in range(n_max.bit_length()))
-    return Scaling(gpus=sizes, unit_s=tuple(1.0 / size**exponent for size in sizes), n_max=n_max)
+    return ScalingProfile(
+        gpus=sizes, unit_s=tuple(1.0 / size**exponent for size in sizes), n_max=n_max
+    )
 
 
-def _work(rule: Rule, n_max: int, exponent: float) -> Work:
+def _work(rule: StudyRule, n_max: int, exponent: float) -> Work:
     return Work(parts=parts_of(rule)[0], scaling=scaling(n_max, exponent))
 
 
@@ -69,18 +71,18 @@ class Row:
     came_true: bool
 
 
-def usable(trace: Fragments, step_s: float = STEP_S, start_up_s: float = START_UP_S) -> History:
+def usable(trace: Fragments, step_s: float = STEP_S, start_up_s: float = START_UP_S) -> PoolHistory:
     """Return the usable nodes of a trace."""
     return history_of(trace, step_s=step_s, start_up_s=start_up_s)
 
 
-def windows(history: History, steps: int, every: int) -> Counts:
+def windows(history: PoolHistory, steps: int, every: int) -> Counts:
     """Return windows of a history, overlapping ones, too."""
     views = np.lib.stride_tricks.sliding_window_view(history.nodes, steps)
     return np.ascontiguousarray(views[::every])
 
 
-def questions(history: History) -> tuple[Asked, ...]:
+def questions(history: PoolHistory) -> tuple[Asked, ...]:
     """Return for each study and deadline the amounts that some shares of the windows can do."""
     found: list[Asked] = []
     for name, work in STUDIES.items():

@@ -21,7 +21,7 @@ from bftrainer.study.ladder import ladder
 from bftrainer.study.rungs.asha import Asha
 from bftrainer.study.rungs.none import Full
 from bftrainer.study.rungs.sha import Sha
-from bftrainer.study.trials import Rule
+from bftrainer.study.trials import StudyRule
 from milp.problem import Curve
 
 from . import grid
@@ -35,7 +35,7 @@ class Study:
     """A study to play."""
 
     name: str
-    rule: Rule
+    rule: StudyRule
     trials: int
     n_max: int
     exponent: float

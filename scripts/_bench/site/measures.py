@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from _bench.targets import Target
-from bftrainer.lab.site.arms import Arm, Harvest, Outcome
+from bftrainer.lab.site.arms import Arm, ArmOutcome, Harvest
 from bftrainer.lab.site.cells import Cell
 
 MOST_AVOIDABLE = 5.0  # per 1,000 backfill starts
@@ -16,7 +16,7 @@ FEWEST_STARTS = 2000
 MOST_ADDED = 0.01  # of the mean wait
 LEAST_HARVEST = ((0.5, 0.90), (math.inf, 0.75))  # cycle, of an interval; share of the oracle
 Z_95 = 1.96
-Runs = Mapping[Arm, Outcome]  # of one seed
+Runs = Mapping[Arm, ArmOutcome]  # of one seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def judge(cell: Cell, runs: Sequence[Runs]) -> Judged:
     )
 
 
-def _lost_per_1000(runs: Sequence[Outcome]) -> float:
+def _lost_per_1000(runs: Sequence[ArmOutcome]) -> float:
     return 1000.0 * sum(r.lost for r in runs) / max(1, sum(r.backfill_starts for r in runs))
 
 

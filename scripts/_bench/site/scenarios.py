@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from _bench.targets import Target
-from bftrainer.lab.site.arms import Outcome, Stage
+from bftrainer.lab.site.arms import ArmOutcome, SharedStage
 from bftrainer.lab.site.jobs import JobSpec
-from bftrainer.lab.site.machine import SlurmSettings
+from bftrainer.lab.site.machine import SchedulerSettings
 
 N_BUSY, N_OURS = 10, 20
 SETTLE_S, COUNTED_S = 600.0, 7200.0
@@ -36,12 +36,12 @@ class Scenario:
     bf_max_job_test: int = 500
     hello_s: float = 3.0
 
-    def stage(self) -> Stage:
+    def stage(self) -> SharedStage:
         """Return the run."""
         busy = list(_lively() if self.is_lively else _still())
         jobs = [*busy, *self.jobs]
-        return Stage(
-            slurm=SlurmSettings(
+        return SharedStage(
+            slurm=SchedulerSettings(
                 n_nodes=N_BUSY + N_OURS,
                 bf_interval_s=self.bf_interval_s,
                 bf_duration_s=self.bf_duration_s,
@@ -146,7 +146,7 @@ def all_scenarios() -> tuple[Scenario, ...]:
     )  # fmt: skip
 
 
-def target(scenario: Scenario, found: Outcome) -> Target:
+def target(scenario: Scenario, found: ArmOutcome) -> Target:
     """Return what a scenario has to keep."""
     harvest = found.harvest
     if harvest is None:

@@ -28,8 +28,8 @@ from _bench.zero_harm.cells import Settings
 from _bench.zero_harm.runs import JobOutcome
 from _bench.zero_harm.submit import Submitter
 from _bench.zero_harm.workload import Demand, PlannedJob, generate
-from bftrainer.lab.site.jobs import Job, JobSpec, NodeSet
-from bftrainer.lab.site.machine import Machine, SlurmSettings
+from bftrainer.lab.site.jobs import JobSpec, NodeSet, SiteJob
+from bftrainer.lab.site.machine import Machine, SchedulerSettings
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 from slurm_plugins.testcluster import SlurmTestCluster
 
@@ -147,7 +147,7 @@ def compare(real: Real) -> Beside:
     )
 
 
-def _started_since(job: Job, from_s: float) -> bool:
+def _started_since(job: SiteJob, from_s: float) -> bool:
     return job.start_s is not None and job.start_s >= from_s
 
 
@@ -155,7 +155,7 @@ def _machine(real: Real, from_s: float) -> Machine:
     """Make a machine on which runs and waits what did when a cycle began."""
     last_s = max((at_s for at_s in real.passes_s if at_s < from_s), default=0.0)
     machine = Machine(
-        SlurmSettings(
+        SchedulerSettings(
             n_nodes=N_NODES,
             bf_duration_s=0.01,
             cycles_s=(from_s,),
@@ -171,7 +171,7 @@ def _machine(real: Real, from_s: float) -> Machine:
         if start_s < from_s < start_s + spec.run_s:
             _take_over(machine, spec, start_s, real.nodes[spec.number])
         elif start_s >= from_s > spec.submit_s:
-            machine.jobs.append(Job(spec=spec))
+            machine.jobs.append(SiteJob(spec=spec))
             insort(machine.pending, machine.jobs[-1], key=attrgetter("key"))
             if spec.kind == "sbatch" and spec.submit_s > last_s:
                 main.wants_pass(is_end=False)
@@ -182,7 +182,7 @@ def _machine(real: Real, from_s: float) -> Machine:
 
 def _take_over(machine: Machine, spec: JobSpec, start_s: float, nodes: NodeSet) -> None:
     """Let a job run that started before the begin."""
-    job = Job(spec=spec, start_s=start_s, nodes=nodes)
+    job = SiteJob(spec=spec, start_s=start_s, nodes=nodes)
     machine.jobs.append(job)
     machine.running[spec.number] = job
     machine.busy |= nodes

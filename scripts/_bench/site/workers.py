@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bftrainer.lab.site.arms import Arm, Outcome, Stage, play
+from bftrainer.lab.site.arms import Arm, ArmOutcome, SharedStage, play
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,17 +22,17 @@ class Task:
     """One run to make."""
 
     name: str
-    stage: Stage
+    stage: SharedStage
     arm: Arm
     core: str = ""  # a checkout; "": the one these scripts are of
     cost: float = 1.0  # the dearest are made first
 
 
-def run(tasks: Sequence[Task], n_processes: int) -> Iterator[tuple[Task, Outcome]]:
+def run(tasks: Sequence[Task], n_processes: int) -> Iterator[tuple[Task, ArmOutcome]]:
     """Make all runs; yield each when it is done."""
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
-        futures: dict[Future[Outcome], Task] = {}
+        futures: dict[Future[ArmOutcome], Task] = {}
         for core in dict.fromkeys(task.core for task in tasks):
             own = sorted((t for t in tasks if t.core == core), key=lambda t: -t.cost)
             pool = stack.enter_context(

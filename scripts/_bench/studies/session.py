@@ -19,7 +19,7 @@ from bftrainer.lab.simulator.replay import Outcome, TrainerModel
 from bftrainer.lab.simulator.session import Choices, OnPlan, settings_of
 from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.model.decision import DecisionInput, Plan
-from bftrainer.study.trials import Stage
+from bftrainer.study.trials import TrialStage
 
 NEAR = 0.01  # of error: a configuration is good enough
 
@@ -114,7 +114,7 @@ def reached(course: Sequence[Happening], errors: NDArray[np.float64], begin_s: f
         errors: of all configurations, trained in full.
         begin_s: of the study.
     """
-    in_full = {h.number: h.at_s for h in course if h.stage is Stage.COMPLETE}
+    in_full = {h.number: h.at_s for h in course if h.stage is TrialStage.COMPLETE}
     best = int(np.argmin(errors))
     least = float(errors[best])
     near_s = [at_s for number, at_s in in_full.items() if errors[number] <= least + NEAR]
@@ -165,7 +165,9 @@ def _waiting_most(course: Sequence[Happening]) -> int:
     """Return how many trials waited at once at most, instants counted as a whole."""
     waiting, most = set[int](), 0
     for k, happening in enumerate(course):
-        (waiting.add if happening.stage is Stage.WAITING else waiting.discard)(happening.number)
+        (waiting.add if happening.stage is TrialStage.WAITING else waiting.discard)(
+            happening.number
+        )
         if k + 1 == len(course) or course[k + 1].at_s > happening.at_s:
             most = max(most, len(waiting))
     return most

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from _bench.studies.curves import LearningCurves
 from bftrainer.lab.simulator.trainers import SimTrainer
 from bftrainer.lab.workloads.submission import Submission
-from bftrainer.study.trials import Rule, Stage, Start, Trial, Value
+from bftrainer.study.trials import Start, StudyRule, StudyTrial, TrialStage, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimStudy:
     """A study to simulate."""
 
-    rule: Rule
+    rule: StudyRule
     curves: LearningCurves  # at least as many as the rule starts trials
     trial: Submission  # what they all are, but for their samples
     unit_samples: float  # of an epoch
@@ -35,7 +35,7 @@ class Happening:
 
     at_s: float
     number: int
-    stage: Stage  # since then
+    stage: TrialStage  # since then
     units: int  # granted if it is active, else trained
     value: float | None = None  # reported at that instant
 
@@ -45,7 +45,7 @@ class SimTrial:
     """One trial."""
 
     trainer: SimTrainer
-    seen: Trial  # as the rule sees it
+    seen: StudyTrial  # as the rule sees it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Trials:
     @property
     def active(self) -> list[SimTrainer]:
         """Trainers that may run, in order of their trials."""
-        return [one.trainer for one in self.every if one.seen.stage is Stage.ACTIVE]
+        return [one.trainer for one in self.every if one.seen.stage is TrialStage.ACTIVE]
 
     def hear(self, reached: Iterable[SimTrainer], now_s: float) -> None:
         """Take the reports of trainers that have reached their goal."""
@@ -74,10 +74,10 @@ class Trials:
             error = self.study.curves.error(one.seen.number, units)
             self._reports += 1
             value = Value(units=units, value=error, order=float(self._reports))
-            stage = Stage.ACTIVE
+            stage = TrialStage.ACTIVE
             if units >= one.seen.budget:
                 is_all = units >= self.study.rule.most
-                stage = Stage.COMPLETE if is_all else Stage.WAITING
+                stage = TrialStage.COMPLETE if is_all else TrialStage.WAITING
             one.seen = replace(one.seen, stage=stage, values=(*one.seen.values, value))
             self._note(one, now_s, units, error)
             self._set_goal(one)
@@ -86,19 +86,21 @@ class Trials:
         """Ask the rule until it wants nothing more."""
         while True:
             seen = tuple([one.seen for one in self.every])
-            room = self.study.parallel - sum([one.stage is Stage.ACTIVE for one in seen])
+            room = self.study.parallel - sum([one.stage is TrialStage.ACTIVE for one in seen])
             began = time.perf_counter()
             said = self.study.rule.verdicts(seen, room)
             self.rule_s.append(time.perf_counter() - began)
             if not (said.grow or said.stop or said.start):
                 break
             for number in said.stop:
-                self._turn(self.every[number], Stage.STOPPED, self.every[number].seen.budget, now_s)
+                self._turn(
+                    self.every[number], TrialStage.STOPPED, self.every[number].seen.budget, now_s
+                )
             for number, budget in said.grow.items():
-                self._turn(self.every[number], Stage.ACTIVE, budget, now_s)
+                self._turn(self.every[number], TrialStage.ACTIVE, budget, now_s)
             for start in said.start:
                 self._start(start, now_s)
-        if not any(one.stage is Stage.ACTIVE for one in seen):
+        if not any(one.stage is TrialStage.ACTIVE for one in seen):
             self.over_s = now_s
 
     def _start(self, start: Start, now_s: float) -> None:
@@ -108,15 +110,17 @@ class Trials:
             raise ValueError("trials whose sizes a plan says are not simulated")
         number = len(self.every)
         submission = replace(self.study.trial, name=f"{self.study.trial.name}-{number:05d}")
-        seen = Trial(number=number, stage=Stage.ACTIVE, budget=start.budget, bracket=start.bracket)
+        seen = StudyTrial(
+            number=number, stage=TrialStage.ACTIVE, budget=start.budget, bracket=start.bracket
+        )
         one = SimTrial(trainer=self.make(submission, 1 + number), seen=seen)
         self.every.append(one)
         self._by_trainer[one.trainer.trainer_id] = one
-        self._turn(one, Stage.ACTIVE, start.budget, now_s)
+        self._turn(one, TrialStage.ACTIVE, start.budget, now_s)
 
-    def _turn(self, one: SimTrial, stage: Stage, budget: int, now_s: float) -> None:
+    def _turn(self, one: SimTrial, stage: TrialStage, budget: int, now_s: float) -> None:
         one.seen = replace(one.seen, stage=stage, budget=budget)
-        if stage is Stage.ACTIVE:
+        if stage is TrialStage.ACTIVE:
             trainer, samples = one.trainer, budget * self.study.unit_samples
             trainer.submission = replace(trainer.submission, samples=samples)
             spec = replace(trainer.record.spec, samples=math.ceil(samples))
@@ -124,13 +128,13 @@ class Trials:
             trainer.finished_s = None
             self._set_goal(one)
         trained = one.seen.values[-1].units if one.seen.values else 0
-        self._note(one, now_s, budget if stage is Stage.ACTIVE else trained, None)
+        self._note(one, now_s, budget if stage is TrialStage.ACTIVE else trained, None)
 
     def _set_goal(self, one: SimTrial) -> None:
         """Let the trainer go on to its next report."""
         trained = one.seen.values[-1].units if one.seen.values else 0
         ahead = [units for units in self.study.reports if trained < units < one.seen.budget]
-        if one.seen.stage is Stage.ACTIVE:
+        if one.seen.stage is TrialStage.ACTIVE:
             one.trainer.reports_at = min(ahead, default=one.seen.budget) * self.study.unit_samples
 
     def _units_at(self, samples: float) -> int:

@@ -15,7 +15,7 @@ from lsf_adapters import hosts, planned_starts, queue_list, queues, table
 from lsf_adapters.commands import Dialect, cluster_of
 from lsf_adapters.hosts import reservations
 from lsf_adapters.queue_list import LongForm
-from lsf_adapters.requests import Asked, JobRow, asked_hosts, hosts_of, job_of
+from lsf_adapters.requests import JobRow, LsfRequest, asked_hosts, hosts_of, job_of
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts
 
@@ -120,7 +120,7 @@ def _host_beside_others(text: str) -> None:
 
 def _request(text: str) -> None:
     """Have a job ask for it in every way."""
-    asked = Asked(
+    asked = LsfRequest(
         slots=8,
         resources=text,
         hosts=asked_hosts(text.split(" ")),

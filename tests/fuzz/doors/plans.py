@@ -10,7 +10,7 @@ from bftrainer.cli.study.plan_file import read_plan
 from bftrainer.model.errors import UsageError
 from bftrainer.study.plan.document import NAME, PlanRequest, plan_study
 from bftrainer.study.plan.execution import Carried
-from bftrainer.study.plan.problem import Cloud, Scaling
+from bftrainer.study.plan.problem import Cloud, ScalingProfile
 from bftrainer.study.plan.stages import rung_stages
 from bftrainer.study.rungs.sha import Sha
 from tests.fuzz.door import Door
@@ -25,7 +25,7 @@ _PLAN = plan_study(
         stages=rung_stages(_RULE),
         deadline_s=60.0,
         most=4,
-        scaling=Scaling(gpus=(1, 2), unit_s=(4.0, 3.0)),
+        scaling=ScalingProfile(gpus=(1, 2), unit_s=(4.0, 3.0)),
         cloud=Cloud(),
         samples=1,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from bftrainer.site.submit.helper import FILES, Refused, parse
+from bftrainer.site.submit.helper import FILES, NotAllowed, parse
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings
 
@@ -37,7 +37,7 @@ DOORS = (
     Door(
         name="submit-helper",
         call=_parsed,
-        refuses_with=(Refused,),
+        refuses_with=(NotAllowed,),
         inputs=bytestrings(json.dumps(_SUBMIT).encode(), json.dumps(_CANCEL).encode()),
         from_bytes=lambda raw: raw,
     ),

@@ -38,7 +38,7 @@ from tests.fuzz.hostile import as_json, bytestrings, documents, numbers, texts
 from tests.support.generations import offer
 from trainers.agent.regroup import Absent, Ask, Regroup
 from trainers.agent.team import Gathered
-from trainers.command.conversation import Pace, Place, parse_line, value_in
+from trainers.command.conversation import Pace, ProgramProgress, parse_line, value_in
 
 _NUMBERS: Mapping[str, Any] = {"generation": 1, "attempt": 1, "step": 7, "epoch": 0, "samples": 70}
 _MEMBERS = [
@@ -104,7 +104,7 @@ def _team(bodies: list[Any]) -> None:
 
 
 def _program(lines: list[str]) -> None:
-    pace, place = Pace(), Place()
+    pace, place = Pace(), ProgramProgress()
     for number, line in enumerate(lines):
         place = parse_line(line, place) or place
         pace.add(place, 1e-9 * number)

@@ -20,7 +20,7 @@ DAY_SLOTS = 72
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Job:
+class Dl2Job:
     """A job; ``epochs`` are known to the scheduler."""
 
     number: int
@@ -34,10 +34,10 @@ class Job:
     ends: float = -1.0  # slots
 
 
-def draw_trace(setting: Setting, seed: int) -> list[Job]:
+def draw_trace(setting: Setting, seed: int) -> list[Dl2Job]:
     """Draw jobs: a daily wave from a third of ``arrivals`` to all, log-normal durations."""
     chance = np.random.default_rng(seed)
-    jobs: list[Job] = []
+    jobs: list[Dl2Job] = []
     slot, phase = 0, chance.uniform(0, 2 * math.pi)
     mean = math.log(setting.mean_min) - 0.5  # of the logarithm; sigma is 1
     while len(jobs) < setting.jobs:
@@ -45,7 +45,7 @@ def draw_trace(setting: Setting, seed: int) -> list[Job]:
         for _ in range(int(chance.binomial(setting.arrivals, wave))):
             minutes = float(np.clip(chance.lognormal(mean, 1.0), 15, 1440))
             jobs.append(
-                Job(
+                Dl2Job(
                     number=len(jobs),
                     type=int(chance.integers(setting.types)),
                     arrives=slot,
@@ -59,12 +59,14 @@ def draw_trace(setting: Setting, seed: int) -> list[Job]:
 class Cluster:
     """One trace while it is played."""
 
-    def __init__(self, setting: Setting, speeds: Speeds, trace: list[Job], seed: int = 0) -> None:
+    def __init__(
+        self, setting: Setting, speeds: Speeds, trace: list[Dl2Job], seed: int = 0
+    ) -> None:
         """Begin the first slot."""
         self.setting, self.speeds = setting, speeds
         self.jobs = [replace(job) for job in trace]
         self.now = 0
-        self.active: list[Job] = []
+        self.active: list[Dl2Job] = []
         self._coming = list(self.jobs)
         self._chance = np.random.default_rng((seed, 17))
         self.capacity = (setting.nodes * setting.cpus, setting.nodes * setting.gpus)
@@ -89,14 +91,14 @@ class Cluster:
             job.share = 0.0
         self.seen = self.active[: setting.window]
 
-    def need(self, job: Job, workers: int, servers: int) -> tuple[int, int]:
+    def need(self, job: Dl2Job, workers: int, servers: int) -> tuple[int, int]:
         """Return processors and GPUs of so many tasks."""
         if not self.setting.has_servers:
             return 0, workers
         has_gpu = MODELS[job.type] not in WITHOUT_GPU
         return CPUS_PER_TASK * (workers + servers), workers * has_gpu
 
-    def give(self, job: Job, workers: int, servers: int) -> bool:
+    def give(self, job: Dl2Job, workers: int, servers: int) -> bool:
         """Place tasks together on the node of least load; whether they fit."""
         if not self._least:
             return False
@@ -120,7 +122,7 @@ class Cluster:
         for job in self.active:
             self.give(job, 1, int(self.setting.has_servers))
 
-    def rate(self, job: Job, more: tuple[int, int] = (0, 0)) -> float:
+    def rate(self, job: Dl2Job, more: tuple[int, int] = (0, 0)) -> float:
         """Return epochs per slot with what a job has, and so much more."""
         servers = job.servers + more[1] if self.setting.has_servers else 0
         return float(self.speeds[job.type, servers, job.workers + more[0]])
@@ -141,7 +143,7 @@ class Cluster:
         self._begin()
         return reward
 
-    def row(self, job: Job) -> list[float]:
+    def row(self, job: Dl2Job) -> list[float]:
         """Return a job's features (section 4.1), scaled to about 1."""
         setting = self.setting
         kind = [0.0] * setting.types
@@ -160,7 +162,7 @@ class Cluster:
         found = [fits for job in self.seen for fits in self.allowed(job)]
         return np.array([*found, True])
 
-    def allowed(self, job: Job) -> list[bool]:
+    def allowed(self, job: Dl2Job) -> list[bool]:
         """Return which of a job's actions keep within its most."""
         most = self.setting.most
         if not self.setting.has_servers:

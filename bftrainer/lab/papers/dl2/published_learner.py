@@ -122,7 +122,7 @@ class PublishedLearner:
 
     def learn(self, updates: int) -> None:
         """Learn from its own slots (section 4.3)."""
-        memory = Memory(self._inputs, self._actions)
+        memory = ReplayBuffer(self._inputs, self._actions)
         for_actor, for_critic = Adam(rate=RATE), Adam(rate=RATE)
         done, trace = 0, 0
         while done < updates:
@@ -160,7 +160,7 @@ class PublishedLearner:
                 return wanted if mask[wanted] else action
         return action
 
-    def _update(self, memory: Memory, for_actor: Adam, for_critic: Adam) -> None:
+    def _update(self, memory: ReplayBuffer, for_actor: Adam, for_critic: Adam) -> None:
         flat, after, mask, taken, reward, goes_on = memory.draw(self._chance, SAMPLE)
         target = reward + DISCOUNT * goes_on * self._critic(after)[:, 0]
         value = self._critic(flat)[:, 0]
@@ -176,7 +176,7 @@ class PublishedLearner:
         self.actor = for_actor.step(self.actor, self.actor.gradient(flat, by_scores / SAMPLE))
 
 
-class Memory:
+class ReplayBuffer:
     """The last actions, with what was seen before and after their slot."""
 
     def __init__(self, inputs: int, actions: int) -> None:

@@ -14,7 +14,7 @@ from bftrainer.lab.papers.dl2.cluster import play as play_trace
 from bftrainer.lab.papers.dl2.published_learner import PublishedLearner
 from bftrainer.lab.papers.dl2.rules import RULES, best_equal_sizes, drf, fitted, greedy, optimus
 from bftrainer.lab.papers.dl2.setting import ALL_REDUCE, SETTINGS, TESTBED, Setting
-from bftrainer.lab.papers.dl2.speeds import Clusters, Speeds, read_speeds
+from bftrainer.lab.papers.dl2.speeds import Dl2Scenario, Speeds, read_speeds
 
 FITTED_SIZES = 30
 ABSENT = 0.4  # of the nodes, in the test of shrinking pools
@@ -65,7 +65,7 @@ class Tried:
 Run = ByRule | Imitated | Improved
 
 
-def play(scenario: Clusters, run: Run) -> float | tuple[float, ...] | Tried:
+def play(scenario: Dl2Scenario, run: Run) -> float | tuple[float, ...] | Tried:
     """Play one."""
     setting = SETTINGS[run.setting] if not isinstance(run, Imitated) else TESTBED
     speeds, _ = read_speeds(scenario.folder, setting)

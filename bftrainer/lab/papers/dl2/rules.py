@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 
-from bftrainer.lab.papers.dl2.cluster import TASKS, Cluster, Job, Rule
+from bftrainer.lab.papers.dl2.cluster import TASKS, Cluster, Dl2Job, Rule
 from bftrainer.lab.papers.dl2.speeds import REFERENCE, Speeds
 
-OnStep = Callable[[Job, tuple[int, int]], None]  # before tasks are placed
+OnStep = Callable[[Dl2Job, tuple[int, int]], None]  # before tasks are placed
 
 
 def _bundle(cluster: Cluster) -> tuple[int, int]:
@@ -50,7 +50,7 @@ def best_equal_sizes(speeds: Speeds) -> tuple[int, ...]:
     )
 
 
-def _serve(cluster: Cluster, order: Sequence[Job]) -> None:
+def _serve(cluster: Cluster, order: Sequence[Dl2Job]) -> None:
     bundle = _bundle(cluster)
     for job in order:
         while job.workers < cluster.setting.most:
@@ -58,7 +58,7 @@ def _serve(cluster: Cluster, order: Sequence[Job]) -> None:
                 return
 
 
-def _time_left(cluster: Cluster, job: Job) -> float:
+def _time_left(cluster: Cluster, job: Dl2Job) -> float:
     by_servers = cluster.speeds[job.type]
     rate = by_servers[REFERENCE, REFERENCE] if len(by_servers) > 1 else by_servers[0, 1]
     return float((job.epochs - job.done) / rate)
@@ -85,11 +85,11 @@ def optimus(cluster: Cluster, believed: Speeds | None = None) -> None:
     """Give the worker or server that saves most time, while one does (Optimus, EuroSys'18)."""
     speeds = cluster.speeds if believed is None else believed
 
-    def rate(job: Job, more: tuple[int, int]) -> float:
+    def rate(job: Dl2Job, more: tuple[int, int]) -> float:
         servers = job.servers + more[1] if cluster.setting.has_servers else 0
         return max(1e-9, float(speeds[job.type, servers, job.workers + more[0]]))
 
-    def best(job: Job) -> tuple[float, tuple[int, int]]:
+    def best(job: Dl2Job) -> tuple[float, tuple[int, int]]:
         if not cluster.setting.has_servers and not job.workers:
             return math.inf, (1, 0)
         if cluster.setting.has_servers and not (job.workers and job.servers):
@@ -106,7 +106,7 @@ def optimus(cluster: Cluster, believed: Speeds | None = None) -> None:
 def greedy(cluster: Cluster, on_step: OnStep | None = None) -> None:
     """Give the step that adds most to the slot's reward (eq. 1), by true speeds."""
 
-    def best(job: Job) -> tuple[float, tuple[int, int]]:
+    def best(job: Dl2Job) -> tuple[float, tuple[int, int]]:
         now, found = cluster.rate(job), (0.0, (0, 0))
         for more, fits in zip(TASKS, cluster.allowed(job), strict=False):
             if fits:
@@ -118,13 +118,13 @@ def greedy(cluster: Cluster, on_step: OnStep | None = None) -> None:
 
 def _greedily(
     cluster: Cluster,
-    best: Callable[[Job], tuple[float, tuple[int, int]]],
+    best: Callable[[Dl2Job], tuple[float, tuple[int, int]]],
     on_step: OnStep | None = None,
 ) -> None:
     """Take the best step of all jobs while it gains something and fits."""
-    heap: list[tuple[float, int, tuple[int, int], Job]] = []
+    heap: list[tuple[float, int, tuple[int, int], Dl2Job]] = []
 
-    def push(job: Job) -> None:
+    def push(job: Dl2Job) -> None:
         gain, more = best(job)
         if gain > 0.0:
             heapq.heappush(heap, (-gain, job.number, more, job))

@@ -122,7 +122,7 @@ def _distances(some: Speeds, others: Speeds) -> Speeds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clusters:
+class Dl2Scenario:
     """The speeds and clusters that are simulated."""
 
     folder: Path | None
@@ -150,11 +150,11 @@ class Clusters:
         return {"clusters": {"measured_speeds": self.is_papers, "assumed": dict(ASSUMED)}}
 
 
-def choose_scenario(_: Path | None, folder: Path | None, __: Extent) -> Clusters:
+def choose_scenario(_: Path | None, folder: Path | None, __: Extent) -> Dl2Scenario:
     """Return the clusters.
 
     Raises:
         UsageError: BFT-4171, the file of speeds is not one.
     """
     is_measured = read_speeds(folder, TESTBED)[1]
-    return Clusters(folder=folder, is_papers=is_measured)
+    return Dl2Scenario(folder=folder, is_papers=is_measured)

@@ -15,11 +15,11 @@ from functools import partial
 import numpy as np
 
 from bftrainer.decide.policies.dl2_network import Array, Mask, Network, fresh, probabilities
-from bftrainer.lab.papers.dl2.cluster import TASKS, Cluster, Job, draw_trace, play
+from bftrainer.lab.papers.dl2.cluster import TASKS, Cluster, Dl2Job, draw_trace, play
 from bftrainer.lab.papers.dl2.rules import OnStep
 from bftrainer.lab.papers.dl2.setting import Setting
 from bftrainer.lab.papers.dl2.speeds import Speeds
-from bftrainer.lab.teach.learner import Adam, Batch, Step, batch_of, improve, warm_up
+from bftrainer.lab.teach.learner import Adam, Batch, LearningStep, batch_of, improve, warm_up
 
 Scores = Callable[[Array], Array]  # (J, F) -> (J K + 1,)
 OnAction = Callable[[Array, Mask, int], None]  # rows and mask before an action, and the action
@@ -68,11 +68,11 @@ class Acting:
         return min(drawn, len(share) - 1)
 
 
-def step_of(rows: Array, mask: Mask, action: int) -> Step:
+def step_of(rows: Array, mask: Mask, action: int) -> LearningStep:
     """Return a step whose wanted action is the one taken."""
     wanted = np.zeros(len(mask))
     wanted[action] = 1.0
-    return Step(rows=rows, mask=mask, wanted=wanted)
+    return LearningStep(rows=rows, mask=mask, wanted=wanted)
 
 
 class Labels:
@@ -81,9 +81,9 @@ class Labels:
     def __init__(self, cluster: Cluster) -> None:
         """Begin a slot."""
         self._cluster = cluster
-        self.steps: list[Step] = []
+        self.steps: list[LearningStep] = []
 
-    def note(self, job: Job, more: tuple[int, int]) -> None:
+    def note(self, job: Dl2Job, more: tuple[int, int]) -> None:
         """Note a step before its tasks are placed; jobs beyond the window are not seen."""
         cluster = self._cluster
         if job in cluster.seen:
@@ -123,7 +123,7 @@ class Learnt:
 
 def labels_of(setting: Setting, speeds: Speeds, teacher: Teacher) -> Batch:
     """Return the teacher's steps on the traces for imitation."""
-    steps: list[Step] = []
+    steps: list[LearningStep] = []
     for seed in IMITATED:
         cluster = Cluster(setting, speeds, draw_trace(setting, seed))
         while not cluster.has_ended:
@@ -183,7 +183,7 @@ def learn(
 
 def _experience(
     setting: Setting, speeds: Speeds, network: Network, chance: np.random.Generator
-) -> tuple[list[Step], Array]:
+) -> tuple[list[LearningStep], Array]:
     """Play one trace several times; return steps with how much better than the mean they led."""
     trace = int(chance.integers(len(TRAINING)))
     runs = [_rollout(setting, speeds, network, TRAINING[trace], chance) for _ in range(ROLLOUTS)]
@@ -206,16 +206,16 @@ def _experience(
 
 def _rollout(
     setting: Setting, speeds: Speeds, network: Network, trace: int, chance: np.random.Generator
-) -> list[tuple[list[Step], float]]:
+) -> list[tuple[list[LearningStep], float]]:
     """Play a trace; return steps and reward of each slot."""
     cluster = Cluster(setting, speeds, draw_trace(setting, trace), trace)
-    steps: list[Step] = []
+    steps: list[LearningStep] = []
     act = Acting(
         scores=network.scores,
         chance=chance,
         on_action=lambda rows, mask, action: steps.append(step_of(rows, mask, action)),
     )
-    slots: list[tuple[list[Step], float]] = []
+    slots: list[tuple[list[LearningStep], float]] = []
     while not cluster.has_ended and cluster.now < LONGEST_SLOTS:
         steps = []
         act(cluster)

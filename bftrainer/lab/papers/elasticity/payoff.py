@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bftrainer.lab.papers.elasticity.replays import Dollars, OneJob, mean
-from bftrainer.lab.papers.elasticity.setting import EXPECTED, Seeds, seeds
+from bftrainer.lab.papers.elasticity.setting import EXPECTED, ElasticitySeeds, seeds
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced
 from bftrainer.lab.papers.paper import Records
 
@@ -19,7 +19,7 @@ def _run(shape: str, most: float, price_per_h: float, seed: int) -> OneJob:
     return OneJob(job="cpus", start=START, seed=seed, dollars=dollars)
 
 
-def runs(extent: Seeds) -> tuple[OneJob, ...]:
+def runs(extent: ElasticitySeeds) -> tuple[OneJob, ...]:
     """Return every utility at every price."""
     return tuple(
         _run(shape, most, price, seed)
@@ -30,7 +30,7 @@ def runs(extent: Seeds) -> tuple[OneJob, ...]:
     )
 
 
-def find(records: Records, extent: Seeds) -> Reproduced:
+def find(records: Records, extent: ElasticitySeeds) -> Reproduced:
     """Compare the dearest with the cheapest worker."""
     minutes = {
         (shape, most): tuple(

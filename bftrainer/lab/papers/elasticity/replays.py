@@ -8,8 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bftrainer.decide.policies.scaling_rule import Condition, Payoff, Points, Throughput
-from bftrainer.lab.papers.elasticity.setting import Clusters
-from bftrainer.lab.papers.elasticity.simulator import JOBS, Job, Outcome, autoscaled, static
+from bftrainer.lab.papers.elasticity.setting import ElasticityScenario
+from bftrainer.lab.papers.elasticity.simulator import (
+    JOBS,
+    ElasticJob,
+    ElasticJobOutcome,
+    autoscaled,
+    static,
+)
 from bftrainer.lab.papers.elasticity.slowdown import SlowedJob, SlowedOutcome
 
 THRESHOLD = 0.1  # S, section 7.1
@@ -49,7 +55,7 @@ class Slowed:
 Experiment = OneJob | Slowed
 
 
-def play(_: Clusters, run: Experiment) -> Outcome | SlowedOutcome:
+def play(_: ElasticityScenario, run: Experiment) -> ElasticJobOutcome | SlowedOutcome:
     """Play one experiment."""
     if isinstance(run, Slowed):
         chance = np.random.default_rng(run.seed)
@@ -75,7 +81,7 @@ def play(_: Clusters, run: Experiment) -> Outcome | SlowedOutcome:
     return autoscaled(job, run.start, condition, chance, is_patient=run.is_patient)
 
 
-def utility(dollars: Dollars, job: Job, start: int) -> Points:
+def utility(dollars: Dollars, job: ElasticJob, start: int) -> Points:
     """Return a utility function of section 4.2.2, its gaps bridged."""
     if dollars.shape == "linear":
         return ((0.0, dollars.most), (ZERO_AT_S, 0.0))

@@ -12,7 +12,7 @@ from bftrainer.lab.papers.paper import Extent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clusters:
+class ElasticityScenario:
     """64 GPUs and 60 machines without; everything else is drawn."""
 
     is_papers: bool = True
@@ -33,16 +33,16 @@ class Clusters:
         return {"clusters": {"gpus": 64, "cpu_machines": 60, "assumed": dict(ASSUMED)}}
 
 
-def choose_scenario(_: Path | None, __: Path | None, ___: Extent) -> Clusters:
+def choose_scenario(_: Path | None, __: Path | None, ___: Extent) -> ElasticityScenario:
     """Return the paper's clusters; there is nothing to read."""
-    return Clusters()
+    return ElasticityScenario()
 
 
 FIRST_SEED = 1000  # the assumptions were chosen with others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seeds(Extent):
+class ElasticitySeeds(Extent):
     """Numbers of seeds."""
 
     jobs: int  # Figs. 6 to 8
@@ -50,8 +50,8 @@ class Seeds(Extent):
     noise: int
 
 
-FULL = Seeds(name="full", jobs=30, stragglers=10, noise=400)
-QUICK = Seeds(
+FULL = ElasticitySeeds(name="full", jobs=30, stragglers=10, noise=400)
+QUICK = ElasticitySeeds(
     name="quick",
     shortened="10 seeds instead of 30 (Figs. 9 and 10: 2 instead of 10; noise: 40 instead of 400).",
     jobs=10,

@@ -47,7 +47,7 @@ ASSUMED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ElasticJob:
     """A job and what changes of its size cost."""
 
     step_s: Callable[[int], float]  # by workers
@@ -67,9 +67,9 @@ class Job:
         return self.batch(workers) / self.step_s(workers)
 
 
-def cifar() -> Job:
+def cifar() -> ElasticJob:
     """ResNet-56 on GPUs, 200 epochs, one global batch (section 7.1.1); pauses: Table 1."""
-    return Job(
+    return ElasticJob(
         step_s=lambda k: STEP_AT_4_S * (1.0 + SLOWER_AT_24 * (k - 4) / 20),
         batch=lambda _: BATCH,
         samples=200.0 * EPOCH_OF_CIFAR,
@@ -82,7 +82,7 @@ def cifar() -> Job:
     )
 
 
-def imagenet(*, step_noise: float = STEP_NOISE, boot_noise: float = BOOT_NOISE) -> Job:
+def imagenet(*, step_noise: float = STEP_NOISE, boot_noise: float = BOOT_NOISE) -> ElasticJob:
     """ResNet-50 on GPUs, 5 epochs, one batch per GPU up to a limit (section 7.1.2)."""
     samples = 5.0 * EPOCH_OF_IMAGENET
 
@@ -92,7 +92,7 @@ def imagenet(*, step_noise: float = STEP_NOISE, boot_noise: float = BOOT_NOISE) 
     def rate(k: int) -> float:
         return samples / SECONDS_ON_32 * (1.0 + (FASTER_ON_64 - 1.0) * (k - 32) / 32)
 
-    return Job(
+    return ElasticJob(
         step_s=lambda k: batch(k) / rate(k),
         batch=batch,
         samples=samples,
@@ -107,9 +107,9 @@ def imagenet(*, step_noise: float = STEP_NOISE, boot_noise: float = BOOT_NOISE) 
     )
 
 
-def on_cpus() -> Job:
+def on_cpus() -> ElasticJob:
     """ResNet-56 on 60 machines, 50 epochs (section 7.3)."""
-    return Job(
+    return ElasticJob(
         step_s=lambda k: COMPUTE_S / k + wait_s(k),
         batch=lambda _: BATCH,
         samples=50.0 * EPOCH_OF_CIFAR,
@@ -127,7 +127,7 @@ def wait_s(workers: int) -> float:
     return FIXED_S + PER_WORKER_S * workers
 
 
-JOBS: dict[str, Callable[[], Job]] = {"cifar": cifar, "imagenet": imagenet, "cpus": on_cpus}
+JOBS: dict[str, Callable[[], ElasticJob]] = {"cifar": cifar, "imagenet": imagenet, "cpus": on_cpus}
 
 
 MOST_WINDOWS = 20
@@ -137,7 +137,7 @@ ConditionAt = Callable[[float, float], Condition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ElasticJobOutcome:
     """The result of a job; times in s."""
 
     completion_s: float
@@ -153,7 +153,7 @@ class Outcome:
 
 
 @dataclass(slots=True, kw_only=True)
-class Measured:
+class StepWindows:
     """The windows seen so far, by workers."""
 
     is_patient: bool
@@ -181,7 +181,7 @@ class Measured:
 class Training:
     """A job so far."""
 
-    job: Job
+    job: ElasticJob
     workers: int
     now_s: float = 0.0
     done: float = 0.0
@@ -209,7 +209,7 @@ class Training:
         self.gpu_s += seconds * self.workers
 
 
-def static(job: Job, workers: int) -> Outcome:
+def static(job: ElasticJob, workers: int) -> ElasticJobOutcome:
     """Train with one number of workers."""
     training = Training(job=job, workers=workers)
     training.train(math.inf)
@@ -217,10 +217,15 @@ def static(job: Job, workers: int) -> Outcome:
 
 
 def autoscaled(
-    job: Job, start: int, condition_at: ConditionAt, chance: Chance, *, is_patient: bool = False
-) -> Outcome:
+    job: ElasticJob,
+    start: int,
+    condition_at: ConditionAt,
+    chance: Chance,
+    *,
+    is_patient: bool = False,
+) -> ElasticJobOutcome:
     """Train with the size that the rule chooses, until it stays."""
-    training, measured = Training(job=job, workers=start), Measured(is_patient=is_patient)
+    training, measured = Training(job=job, workers=start), StepWindows(is_patient=is_patient)
     settled_s = math.nan
     while math.isnan(settled_s) and training.done < job.samples:
         k = training.workers
@@ -240,11 +245,13 @@ def autoscaled(
     return _outcome(training, settled_s)
 
 
-def _next(job: Job, k: int, known: dict[int, MeasuredSize], condition: Condition) -> int:
+def _next(job: ElasticJob, k: int, known: dict[int, MeasuredSize], condition: Condition) -> int:
     return next_size(k, known, condition, step=job.unit, least=job.least, most=job.most)
 
 
-def _is_settled(job: Job, k: int, known: dict[int, MeasuredSize], condition: Condition) -> bool:
+def _is_settled(
+    job: ElasticJob, k: int, known: dict[int, MeasuredSize], condition: Condition
+) -> bool:
     """Return whether the rule stays at a size, and not to measure on."""
     if k not in known or _next(job, k, known, condition) != k:
         return False
@@ -255,8 +262,8 @@ def _is_settled(job: Job, k: int, known: dict[int, MeasuredSize], condition: Con
     )
 
 
-def _outcome(training: Training, settled_s: float) -> Outcome:
-    return Outcome(
+def _outcome(training: Training, settled_s: float) -> ElasticJobOutcome:
+    return ElasticJobOutcome(
         completion_s=training.now_s,
         gpu_s=training.gpu_s,
         booting_gpu_s=training.booting_gpu_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from bftrainer.lab.papers.elasticity.replays import Slowed, mean
-from bftrainer.lab.papers.elasticity.setting import EXPECTED, Seeds, seeds
+from bftrainer.lab.papers.elasticity.setting import EXPECTED, ElasticitySeeds, seeds
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, percent
 from bftrainer.lab.papers.paper import Records
 
@@ -13,7 +13,7 @@ SLOWDOWNS = {"4x": 4.0, "2x": 2.0, "1.33x": 4.0 / 3.0}
 MOST_LATE = 12.5  # %
 
 
-def runs(extent: Seeds) -> tuple[Slowed, ...]:
+def runs(extent: ElasticitySeeds) -> tuple[Slowed, ...]:
     """Return each slowdown with and without replacement, and nobody slow."""
     return tuple(
         run
@@ -29,7 +29,7 @@ def runs(extent: Seeds) -> tuple[Slowed, ...]:
     )
 
 
-def find(records: Records, extent: Seeds) -> Reproduced:
+def find(records: Records, extent: ElasticitySeeds) -> Reproduced:
     """Compare completion times."""
     chosen = seeds(extent.stragglers)
     none = [records[Slowed(slowdown=1.0, replaces=False, seed=s)].completion_s for s in chosen]
@@ -65,7 +65,7 @@ def find(records: Records, extent: Seeds) -> Reproduced:
     return Reproduced(lines=tuple(lines), charts=(chart,))
 
 
-def lives(records: Records, extent: Seeds) -> Reproduced:
+def lives(records: Records, extent: ElasticitySeeds) -> Reproduced:
     """Compare how long a straggler trains until its replacement does."""
     lines = []
     for name, slowdown in SLOWDOWNS.items():

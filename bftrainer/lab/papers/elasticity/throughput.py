@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bftrainer.lab.papers.elasticity.replays import OneJob, mean
-from bftrainer.lab.papers.elasticity.setting import EXPECTED, Seeds, seeds
-from bftrainer.lab.papers.elasticity.simulator import JOBS, Outcome
+from bftrainer.lab.papers.elasticity.setting import EXPECTED, ElasticitySeeds, seeds
+from bftrainer.lab.papers.elasticity.simulator import JOBS, ElasticJobOutcome
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, percent
 from bftrainer.lab.papers.paper import Records
 
@@ -41,7 +41,7 @@ def _scaled(job: str, start: int, seed: int) -> OneJob:
     return OneJob(job=job, start=start, seed=seed)
 
 
-def _runs(job: str, extent: Seeds) -> tuple[OneJob, ...]:
+def _runs(job: str, extent: ElasticitySeeds) -> tuple[OneJob, ...]:
     return tuple(
         run
         for start in STARTS[job]
@@ -49,24 +49,24 @@ def _runs(job: str, extent: Seeds) -> tuple[OneJob, ...]:
     )
 
 
-def cifar_runs(extent: Seeds) -> tuple[OneJob, ...]:
+def cifar_runs(extent: ElasticitySeeds) -> tuple[OneJob, ...]:
     """Return CIFAR-10 from 4 to 24 GPUs."""
     return _runs("cifar", extent)
 
 
-def imagenet_runs(extent: Seeds) -> tuple[OneJob, ...]:
+def imagenet_runs(extent: ElasticitySeeds) -> tuple[OneJob, ...]:
     """Return ImageNet from 32 to 64 GPUs."""
     return _runs("imagenet", extent)
 
 
-def trials(records: Records, job: str, extent: Seeds) -> Trials:
+def trials(records: Records, job: str, extent: ElasticitySeeds) -> Trials:
     """Compare each start with the same number of GPUs throughout."""
     starts, largest = STARTS[job], records[_static(job, JOBS[job]().most)]
     time, gpu, settled = list[list[float]](), list[list[float]](), list[list[float]]()
     ends, beside = set[int](), list[float]()
     for seed in seeds(extent.jobs):
-        scaled: list[Outcome] = [records[_scaled(job, k, seed)] for k in starts]
-        kept: list[Outcome] = [records[_static(job, k)] for k in starts]
+        scaled: list[ElasticJobOutcome] = [records[_scaled(job, k, seed)] for k in starts]
+        kept: list[ElasticJobOutcome] = [records[_static(job, k)] for k in starts]
         pairs = list(zip(scaled, kept, strict=True))
         time.append([percent(1.0 - ours.completion_s / its.completion_s) for ours, its in pairs])
         gpu.append([percent(1.0 - ours.used_gpu_s / its.used_gpu_s) for ours, its in pairs])
@@ -87,7 +87,7 @@ def _mean_and_most(by_seed: list[list[float]]) -> tuple[float, float]:
     return mean([mean(one) for one in by_seed]), mean([max(one) for one in by_seed])
 
 
-def cifar(records: Records, extent: Seeds) -> Reproduced:
+def cifar(records: Records, extent: ElasticitySeeds) -> Reproduced:
     """Fig. 6."""
     found = trials(records, "cifar", extent)
     values = zip(
@@ -100,7 +100,7 @@ def cifar(records: Records, extent: Seeds) -> Reproduced:
     return Reproduced(lines=(*lines, at), charts=(_chart(records, "cifar", "fig6a", extent),))
 
 
-def imagenet(records: Records, extent: Seeds) -> Reproduced:
+def imagenet(records: Records, extent: ElasticitySeeds) -> Reproduced:
     """Fig. 7."""
     found = trials(records, "imagenet", extent)
     values = zip(
@@ -124,7 +124,7 @@ def imagenet(records: Records, extent: Seeds) -> Reproduced:
     return Reproduced(lines=(*lines, at), charts=(_chart(records, "imagenet", "fig7a", extent),))
 
 
-def _chart(records: Records, job: str, name: str, extent: Seeds) -> Chart:
+def _chart(records: Records, job: str, name: str, extent: ElasticitySeeds) -> Chart:
     starts = STARTS[job]
     kept = [records[_static(job, k)].completion_s for k in starts]
     scaled = [
@@ -147,7 +147,7 @@ def _noisy(seed: int, *, is_patient: bool) -> OneJob:
     return OneJob(job="imagenet", start=32, seed=seed, is_patient=is_patient, step_noise=NOISE)
 
 
-def noise_runs(extent: Seeds) -> tuple[OneJob, ...]:
+def noise_runs(extent: ElasticitySeeds) -> tuple[OneJob, ...]:
     """Return ImageNet from 32 GPUs with noisy steps, by both rules."""
     return tuple(
         _noisy(seed, is_patient=is_patient)
@@ -156,7 +156,7 @@ def noise_runs(extent: Seeds) -> tuple[OneJob, ...]:
     )
 
 
-def noise(records: Records, extent: Seeds) -> Reproduced:
+def noise(records: Records, extent: ElasticitySeeds) -> Reproduced:
     """Share of trials that reach 64 GPUs, of the paper's rule and of ours."""
     lines = []
     for key, is_patient in (("one window", False), ("two errors", True)):

@@ -10,7 +10,7 @@ import numpy as np
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, percent
 from bftrainer.lab.papers.ibm.jobs import ELASTIC
 from bftrainer.lab.papers.ibm.replays import BENCHMARK_MINUTES, Experiment
-from bftrainer.lab.papers.ibm.setting import EXPECTED, Seeds, seeds
+from bftrainer.lab.papers.ibm.setting import EXPECTED, IbmSeeds, seeds
 from bftrainer.lab.papers.paper import Records
 
 HIGH = 10.0 / BENCHMARK_MINUTES  # jobs per minute: k_max times the base rate, section IV-A
@@ -28,7 +28,7 @@ class _Pattern:
     low: float = HIGH
     period_min: float = MINUTES
 
-    def runs(self, extent: Seeds, *, is_elastic: bool) -> tuple[Experiment, ...]:
+    def runs(self, extent: IbmSeeds, *, is_elastic: bool) -> tuple[Experiment, ...]:
         one = Experiment(
             seed=0,
             minutes=MINUTES,
@@ -58,7 +58,7 @@ FIG8: Mapping[str, _Pattern] = {
 }
 
 
-def _runs(patterns: Mapping[str, _Pattern], extent: Seeds) -> tuple[Experiment, ...]:
+def _runs(patterns: Mapping[str, _Pattern], extent: IbmSeeds) -> tuple[Experiment, ...]:
     return tuple(
         run
         for pattern in patterns.values()
@@ -67,22 +67,22 @@ def _runs(patterns: Mapping[str, _Pattern], extent: Seeds) -> tuple[Experiment, 
     )
 
 
-def fig5_runs(extent: Seeds) -> tuple[Experiment, ...]:
+def fig5_runs(extent: IbmSeeds) -> tuple[Experiment, ...]:
     """Return the categories."""
     return _runs(FIG5, extent)
 
 
-def fig6_runs(extent: Seeds) -> tuple[Experiment, ...]:
+def fig6_runs(extent: IbmSeeds) -> tuple[Experiment, ...]:
     """Return low and bursty arrivals."""
     return _runs(FIG6, extent)
 
 
-def fig8_runs(extent: Seeds) -> tuple[Experiment, ...]:
+def fig8_runs(extent: IbmSeeds) -> tuple[Experiment, ...]:
     """Return the largest and the smallest batch."""
     return _runs(FIG8, extent)
 
 
-def fig5(records: Records, extent: Seeds) -> Reproduced:
+def fig5(records: Records, extent: IbmSeeds) -> Reproduced:
     """Jobs completed beside the baseline, by category; none is gained without elasticity."""
     gains = {name: _gain(records, extent, one, "completed") for name, one in FIG5.items()}
     pairs = zip(
@@ -115,7 +115,7 @@ def fig5(records: Records, extent: Seeds) -> Reproduced:
     )
 
 
-def fig6(records: Records, extent: Seeds) -> Reproduced:
+def fig6(records: Records, extent: IbmSeeds) -> Reproduced:
     """The same by pattern of arrivals."""
     gains = {name: _gain(records, extent, one, "completed") for name, one in FIG6.items()}
     return Reproduced(
@@ -123,7 +123,7 @@ def fig6(records: Records, extent: Seeds) -> Reproduced:
     )
 
 
-def fig8(records: Records, extent: Seeds) -> Reproduced:
+def fig8(records: Records, extent: IbmSeeds) -> Reproduced:
     """The same with the largest and the smallest batch."""
     most = _gain(records, extent, FIG8["max"], "completed")
     least = _gain(records, extent, FIG8["min, high"], "completed")
@@ -139,7 +139,7 @@ def fig8(records: Records, extent: Seeds) -> Reproduced:
     )
 
 
-def _gain(records: Records, extent: Seeds, pattern: _Pattern, measure: str) -> float:
+def _gain(records: Records, extent: IbmSeeds, pattern: _Pattern, measure: str) -> float:
     """Return by how many percent elastic batches have more, of the means over seeds."""
     ours, other = (
         np.mean([getattr(records[run], measure) for run in pattern.runs(extent, is_elastic=which)])

@@ -47,7 +47,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class IbmWorld:
     """Categories, network and arrivals: what the paper says, completed by a fit."""
 
     categories: tuple[Category, ...]
@@ -69,7 +69,7 @@ class World:
         return batch / category.cap / self.step(category, -(-batch // gpus), gpus)
 
 
-def read_world(fit: str) -> World:
+def read_world(fit: str) -> IbmWorld:
     """Return the world of a fit: ``ordered`` or ``free``."""
     text = files(__package__).joinpath("fitted.json").read_text("utf-8")
     document: dict[str, Any] = json.loads(text)
@@ -78,7 +78,7 @@ def read_world(fit: str) -> World:
         Category(**row, **fitted["categories"].get(name, {}))
         for name, row in document["categories"].items()
     ]
-    return World(
+    return IbmWorld(
         categories=tuple(categories),
         between_machines=fitted["between_machines"],
         high=tuple((int(gpus), rate) for gpus, rate in fitted["high"].items()),
@@ -87,7 +87,7 @@ def read_world(fit: str) -> World:
 
 
 @lru_cache(maxsize=4096)  # a workload has a few hundred pairs of category and batch
-def sizes_of(world: World, category: Category, batch: str | int) -> Sizes:
+def sizes_of(world: IbmWorld, category: Category, batch: str | int) -> Sizes:
     """Return sizes and factors of a job with a fixed batch, or the best one at each size.
 
     Raises:
@@ -112,17 +112,17 @@ def sizes_of(world: World, category: Category, batch: str | int) -> Sizes:
     return Sizes(least=least, factors=np.array(factors))
 
 
-def _rate(world: World, category: Category, gpus: int) -> Callable[[int], float]:
+def _rate(world: IbmWorld, category: Category, gpus: int) -> Callable[[int], float]:
     return lambda batch: world.factor(category, batch, gpus)
 
 
-def with_caps_of_the_largest_batch(world: World) -> World:
+def with_caps_of_the_largest_batch(world: IbmWorld) -> IbmWorld:
     """Return a world in which the largest batch of every category fits one GPU."""
     return replace(world, categories=tuple(replace(one, cap=one.b_max) for one in world.categories))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class IbmJob:
     """A job: when it comes, how long it is, what it may have."""
 
     at_min: float
@@ -151,8 +151,8 @@ class Arrivals:
 
 
 def draw_jobs(
-    world: World, categories: Sequence[Category], arrivals: Arrivals, batch: str, seed: int
-) -> list[Job]:
+    world: IbmWorld, categories: Sequence[Category], arrivals: Arrivals, batch: str, seed: int
+) -> list[IbmJob]:
     """Draw jobs of categories with equal probability; with one seed the same for every ``batch``.
 
     Args:
@@ -168,9 +168,9 @@ def draw_jobs(
     random = [
         int(chance.integers(one.b_min, one.b_max, endpoint=True)) for one in drawn
     ]  # drawn for elastic jobs, too, so that others do not depend on it
-    found: list[Job] = []
+    found: list[IbmJob] = []
     for at_min, category, number in zip(times, drawn, random, strict=True):
         fixed = {"random": number, "max": category.b_max, "min": category.b_min}.get(batch, ELASTIC)
         sizes = sizes_of(world, category, fixed)
-        found.append(Job(at_min=at_min, minutes=category.minutes, sizes=sizes))
+        found.append(IbmJob(at_min=at_min, minutes=category.minutes, sizes=sizes))
     return found

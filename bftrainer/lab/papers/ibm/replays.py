@@ -9,19 +9,19 @@ import numpy as np
 from bftrainer.lab.papers.ibm.jobs import (
     ELASTIC,
     Arrivals,
-    World,
+    IbmWorld,
     draw_jobs,
     read_world,
     with_caps_of_the_largest_batch,
 )
-from bftrainer.lab.papers.ibm.setting import Cluster
+from bftrainer.lab.papers.ibm.setting import GpuPool
 from bftrainer.lab.papers.ibm.simulator import Rules, Simulation
 
 ORDERED, FREE = "ordered", "free"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Change:
+class SensitivityRow:
     """The assumptions that a row of the sensitivity table changes."""
 
     name: str = "as fitted"
@@ -44,7 +44,7 @@ class Experiment:
     minutes: float = 720.0  # in which jobs arrive
     batch: str = ELASTIC  # or that of the baseline: random, max, min
     waits: bool = False
-    change: Change = Change()
+    change: SensitivityRow = SensitivityRow()
     # Of a benchmark with one category; None: all, with their own lengths and the fit's arrivals.
     category: int | None = None
     high: float = 0.0  # jobs per minute
@@ -53,7 +53,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class ExperimentRecord:
     """The figures of one experiment."""
 
     n_jobs: int
@@ -66,7 +66,7 @@ class Record:
 BENCHMARK_MINUTES = 30.0  # every job of a benchmark of one category, section IV-A
 
 
-def play(_: Cluster, run: Experiment) -> Record:
+def play(_: GpuPool, run: Experiment) -> ExperimentRecord:
     """Play one experiment."""
     world, change = _world(run.change), run.change
     categories, arrivals = world.categories, _arrivals(world, run)
@@ -81,7 +81,7 @@ def play(_: Cluster, run: Experiment) -> Record:
         passes_over=change.passes_over,
     )
     outcome = Simulation(jobs, rules).run()
-    return Record(
+    return ExperimentRecord(
         n_jobs=outcome.n_jobs,
         sjs=outcome.sjs,
         drop_ratio=outcome.drop_ratio,
@@ -90,7 +90,7 @@ def play(_: Cluster, run: Experiment) -> Record:
     )
 
 
-def _world(change: Change) -> World:
+def _world(change: SensitivityRow) -> IbmWorld:
     world = replace(read_world(change.fit), k_max=change.k_max)
     if change.largest_batch_fits:
         world = with_caps_of_the_largest_batch(world)
@@ -98,7 +98,7 @@ def _world(change: Change) -> World:
     return replace(world, categories=tuple(categories))
 
 
-def _arrivals(world: World, run: Experiment) -> Arrivals:
+def _arrivals(world: IbmWorld, run: Experiment) -> Arrivals:
     if run.category is not None:
         return Arrivals(minutes=run.minutes, high=run.high, low=run.low, period_min=run.period_min)
     mean_min = sum(one.minutes for one in world.categories) / len(world.categories)

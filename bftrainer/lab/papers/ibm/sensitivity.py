@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from bftrainer.lab.papers.findings import Line, Reproduced, Table
-from bftrainer.lab.papers.ibm.replays import FREE, Change, Experiment
-from bftrainer.lab.papers.ibm.setting import EXPECTED, Seeds
+from bftrainer.lab.papers.findings import Reproduced, Table, ValueLine
+from bftrainer.lab.papers.ibm.replays import FREE, Experiment, SensitivityRow
+from bftrainer.lab.papers.ibm.setting import EXPECTED, IbmSeeds
 from bftrainer.lab.papers.ibm.tables import CELLS, experiments, means
 from bftrainer.lab.papers.paper import Records
 
 CHANGES = (
-    Change(name="free fit: category 1 need not scale best", fit=FREE),
-    Change(name="the largest batch fits one GPU", largest_batch_fits=True),
-    Change(name="t_comm halved", network=0.5),
-    Change(name="t_comm doubled", network=2.0),
-    Change(name="k_max 20", k_max=20),
-    Change(name="decisions every 10 min", delta_min=10.0),
-    Change(name="decisions every 15 min", delta_min=15.0),
-    Change(name="arrivals of the text, per GPU", arrivals=(1.0, 0.25)),
-    Change(name="arrivals never overtake", overtakes=False),
-    Change(name="who waits may be overtaken", passes_over=True),
+    SensitivityRow(name="free fit: category 1 need not scale best", fit=FREE),
+    SensitivityRow(name="the largest batch fits one GPU", largest_batch_fits=True),
+    SensitivityRow(name="t_comm halved", network=0.5),
+    SensitivityRow(name="t_comm doubled", network=2.0),
+    SensitivityRow(name="k_max 20", k_max=20),
+    SensitivityRow(name="decisions every 10 min", delta_min=10.0),
+    SensitivityRow(name="decisions every 15 min", delta_min=15.0),
+    SensitivityRow(name="arrivals of the text, per GPU", arrivals=(1.0, 0.25)),
+    SensitivityRow(name="arrivals never overtake", overtakes=False),
+    SensitivityRow(name="who waits may be overtaken", passes_over=True),
 )
 
 
-def runs(extent: Seeds) -> tuple[Experiment, ...]:
+def runs(extent: IbmSeeds) -> tuple[Experiment, ...]:
     """Return the experiments of Table III for each change."""
     return tuple(run for change in CHANGES for run in _runs(change, extent))
 
 
-def _runs(change: Change, extent: Seeds) -> tuple[Experiment, ...]:
+def _runs(change: SensitivityRow, extent: IbmSeeds) -> tuple[Experiment, ...]:
     return experiments(40, 720.0, extent.sensitivity, change)
 
 
-def find(records: Records, extent: Seeds) -> Reproduced:
+def find(records: Records, extent: IbmSeeds) -> Reproduced:
     """Compare elastic batches with the baseline, row by row."""
-    lines: list[Line] = []
+    lines: list[ValueLine] = []
     rows: list[tuple[str, ...]] = []
     for change in CHANGES:
         found = means(records, _runs(change, extent))

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.lab.papers.findings import read_expected
-from bftrainer.lab.papers.ibm.jobs import GPUS_PER_MACHINE, World, read_world
+from bftrainer.lab.papers.ibm.jobs import GPUS_PER_MACHINE, IbmWorld, read_world
 from bftrainer.lab.papers.paper import Extent
 
 EXPECTED = read_expected(__package__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class GpuPool:
     """A pool of equal GPUs; everything else is drawn."""
 
-    world: World
+    world: IbmWorld
     is_papers: bool = True
 
     def remarks(self) -> list[str]:
@@ -52,16 +52,16 @@ class Cluster:
         return {"cluster": {"gpus_per_machine": GPUS_PER_MACHINE, "k_max": self.world.k_max}}
 
 
-def choose_scenario(_: Path | None, __: Path | None, ___: Extent) -> Cluster:
+def choose_scenario(_: Path | None, __: Path | None, ___: Extent) -> GpuPool:
     """Return the paper's cluster; there is nothing to read."""
-    return Cluster(world=read_world("ordered"))
+    return GpuPool(world=read_world("ordered"))
 
 
 FIRST_SEED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seeds(Extent):
+class IbmSeeds(Extent):
     """Numbers of seeds."""
 
     table3: int
@@ -70,8 +70,8 @@ class Seeds(Extent):
     sensitivity: int
 
 
-FULL = Seeds(name="full", table3=30, table4=30, figures=30, sensitivity=10)
-QUICK = Seeds(
+FULL = IbmSeeds(name="full", table3=30, table4=30, figures=30, sensitivity=10)
+QUICK = IbmSeeds(
     name="quick",
     shortened="3 seeds instead of 30 at 400 GPUs, 3 instead of 10 per row of the sensitivity",
     table3=30,

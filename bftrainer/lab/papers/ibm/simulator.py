@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bftrainer.decide.policies.convolution import Floats, best_sizes
-from bftrainer.lab.papers.ibm.jobs import Job
+from bftrainer.lab.papers.ibm.jobs import IbmJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class IbmOutcome:
     """The results of the jobs."""
 
     n_jobs: int
@@ -53,7 +53,7 @@ class Outcome:
 class Simulation:
     """One run; ``run`` plays all jobs to their end."""
 
-    def __init__(self, jobs: Sequence[Job], rules: Rules) -> None:
+    def __init__(self, jobs: Sequence[IbmJob], rules: Rules) -> None:
         self._jobs, self._rules = jobs, rules
         self._left = np.array([job.minutes for job in jobs], dtype=np.float64)
         self._rate = np.zeros(len(jobs))
@@ -67,7 +67,7 @@ class Simulation:
         self._n_dropped = 0
         self._now_min = 0.0
 
-    def run(self) -> Outcome:
+    def run(self) -> IbmOutcome:
         """Play it."""
         delta_min, has_changed, tick_min = self._rules.delta_min, False, 0.0
         while self._coming or self._running or self._waiting:
@@ -148,11 +148,11 @@ class Simulation:
             self._size[job] = size
             self._rate[job] = one.factors[size - one.least]
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> IbmOutcome:
         has_run = ~np.isnan(self._end_min)
         at_min = np.array([job.at_min for job in self._jobs])
         minutes = np.array([job.minutes for job in self._jobs])
-        return Outcome(
+        return IbmOutcome(
             n_jobs=len(self._jobs),
             n_dropped=self._n_dropped,
             completion_min=(self._end_min - at_min)[has_run],

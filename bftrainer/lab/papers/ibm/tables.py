@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bftrainer.lab.papers.findings import Line, Reproduced, Table
+from bftrainer.lab.papers.findings import Reproduced, Table, ValueLine
 from bftrainer.lab.papers.ibm.jobs import ELASTIC, read_world
-from bftrainer.lab.papers.ibm.replays import ORDERED, Change, Experiment, Record
-from bftrainer.lab.papers.ibm.setting import EXPECTED, Seeds, seeds
+from bftrainer.lab.papers.ibm.replays import ORDERED, Experiment, ExperimentRecord, SensitivityRow
+from bftrainer.lab.papers.ibm.setting import EXPECTED, IbmSeeds, seeds
 from bftrainer.lab.papers.paper import Records
 
 CELLS = {  # row of Tables III and IV -> batch, whether jobs wait
@@ -22,7 +22,7 @@ MEASURES = ("sjs", "drop_ratio", "jct_min")
 FEWEST_DROPPED, MOST_DROPPED = 0.5, 2.0  # %, at 400 GPUs: rare events, of few seeds
 
 
-def table2(_: Records, __: Seeds) -> Reproduced:
+def table2(_: Records, __: IbmSeeds) -> Reproduced:
     """Scaling factors of category 1 on two GPUs."""
     world = read_world(ORDERED)
     table = EXPECTED.tables["table2"]
@@ -40,36 +40,36 @@ def table2(_: Records, __: Seeds) -> Reproduced:
     )
 
 
-def table3_runs(extent: Seeds) -> tuple[Experiment, ...]:
+def table3_runs(extent: IbmSeeds) -> tuple[Experiment, ...]:
     """Return 40 GPUs, 720 min."""
     return experiments(40, 720.0, extent.table3)
 
 
-def table4_runs(extent: Seeds) -> tuple[Experiment, ...]:
+def table4_runs(extent: IbmSeeds) -> tuple[Experiment, ...]:
     """Return 400 GPUs, 480 min."""
     return experiments(400, 480.0, extent.table4)
 
 
 def experiments(
-    gpus: int, minutes: float, number: int, change: Change | None = None
+    gpus: int, minutes: float, number: int, change: SensitivityRow | None = None
 ) -> tuple[Experiment, ...]:
     """Return the experiments of the four rows."""
     return tuple(
         Experiment(
             seed=seed, gpus=gpus, minutes=minutes, batch=batch, waits=waits,
-            change=change or Change(),
+            change=change or SensitivityRow(),
         )
         for batch, waits in CELLS.values()
         for seed in seeds(number)
     )  # fmt: skip
 
 
-def table3(records: Records, extent: Seeds) -> Reproduced:
+def table3(records: Records, extent: IbmSeeds) -> Reproduced:
     """40 GPUs."""
     return _table("table3", records, table3_runs(extent))
 
 
-def table4(records: Records, extent: Seeds) -> Reproduced:
+def table4(records: Records, extent: IbmSeeds) -> Reproduced:
     """400 GPUs."""
     return _table("table4", records, table4_runs(extent))
 
@@ -85,7 +85,7 @@ def means(records: Records, runs: Sequence[Experiment]) -> dict[str, dict[str, f
     }
 
 
-def _by_cell(records: Records, runs: Sequence[Experiment]) -> dict[str, list[Record]]:
+def _by_cell(records: Records, runs: Sequence[Experiment]) -> dict[str, list[ExperimentRecord]]:
     return {
         name: [records[run] for run in runs if (run.batch, run.waits) == cell]
         for name, cell in CELLS.items()
@@ -94,7 +94,7 @@ def _by_cell(records: Records, runs: Sequence[Experiment]) -> dict[str, list[Rec
 
 def _table(result: str, records: Records, runs: Sequence[Experiment]) -> Reproduced:
     published, ours = EXPECTED.tables[result], means(records, runs)
-    lines: list[Line] = []
+    lines: list[ValueLine] = []
     for name, values in published["rows"].items():
         for measure, paper in zip(published["columns"], values, strict=True):
             if paper is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.lab.papers.findings import Line, Reproduced
+from bftrainer.lab.papers.findings import Reproduced, ValueLine
 from bftrainer.lab.papers.paper import Extent, Records
 from bftrainer.lab.papers.rubberband.ring import measured
 from bftrainer.lab.papers.rubberband.setting import (
@@ -45,7 +45,7 @@ def find(_: Records, __: Extent) -> Reproduced:
     line = EXPECTED.line
     rates = measured("placed")
     third_stage = TABLE_3[2] / GPUS_PER_INSTANCE
-    lines: list[Line] = [
+    lines: list[ValueLine] = [
         line("contradictions", "a", paid_instances("20 min, static"), why=TWICE),
         line(
             "contradictions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from bftrainer.lab.papers.findings import Chart, Line, Plotted, Reproduced, Table, percent
+from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, Table, ValueLine, percent
 from bftrainer.lab.papers.paper import Extent, Records
 from bftrainer.lab.papers.rubberband.profiles import RESNET101
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning
@@ -19,7 +19,7 @@ from bftrainer.lab.papers.rubberband.setting import (
     means,
 )
 from bftrainer.lab.papers.rubberband.setting import RESNET101 as STUDY
-from bftrainer.study.plan.problem import Scaling
+from bftrainer.study.plan.problem import ScalingProfile
 from bftrainer.study.plan.stage_cost import Planned
 
 FITTED = "D"
@@ -41,12 +41,12 @@ WHY = {
 }
 
 
-def profiles() -> dict[str, Scaling]:
+def profiles() -> dict[str, ScalingProfile]:
     """Return the profiles of ResNet-101; E is the linear program's."""
     return {**RESNET101, "E": nearest(NEAREST).scaling()}
 
 
-def planning(scaling: Scaling, planner: Planner, deadline_s: float) -> Planning:
+def planning(scaling: ScalingProfile, planner: Planner, deadline_s: float) -> Planning:
     """Return the study of Tables 2 and 3."""
     return Planning(
         experiment=STUDY, scaling=scaling, cloud=WARM_POOL, deadline_s=deadline_s,
@@ -78,7 +78,7 @@ def plans_of(records: Records) -> Plans:
 def find(records: Records, _: Extent) -> Reproduced:
     """Compare static, naive and elastic plans."""
     plans = plans_of(records)
-    lines: list[Line] = []
+    lines: list[ValueLine] = []
     for row in EXPECTED.tables["table2"]["rows"]:
         time, cost = means("table2", row)[:2]
         lines += _row("table2", row, (time, cost), _fitted(plans, row))
@@ -101,7 +101,7 @@ def find(records: Records, _: Extent) -> Reproduced:
 def real(records: Records, _: Extent) -> Reproduced:
     """Put the times and costs that the paper measured beside our predictions."""
     plans = plans_of(records)
-    lines: list[Line] = []
+    lines: list[ValueLine] = []
     for row in EXPECTED.tables["table2"]["rows"]:
         found = means("table2", row)
         if len(found) > len(("time", "cost")):
@@ -128,7 +128,7 @@ def _row(
     published: Sequence[Mean],
     ours: Planned,
     simulated: Sequence[Mean] = (),
-) -> list[Line]:
+) -> list[ValueLine]:
     """Compare time and cost; if the paper measured them, say how far off its own simulation is."""
     spreads = (f"{published[0].spread * MINUTE_S:.0f} s", f"{published[1].spread:.2f} $")
     why = {key: WHY.get((row, key), COMPROMISE) for key in ("time", "cost")}
@@ -144,7 +144,7 @@ def _row(
     ]
 
 
-def _compare(plans: Plans, name: str, minutes: int) -> Line:
+def _compare(plans: Plans, name: str, minutes: int) -> ValueLine:
     """Compare the saving under one profile; what both sides cost is the reason."""
     fixed, elastic = (plans[name, minutes, NAMES[who]].cost for who in ("static", "RubberBand"))
     papers, less = (_simulated(minutes, who).value for who in ("static", "RubberBand"))
@@ -169,7 +169,7 @@ def _saving(plans: Plans, name: str, minutes: int, planner: Planner) -> float:
     return percent(1.0 - elastic.cost / fixed.cost)
 
 
-def _statements(plans: Plans) -> list[Line]:
+def _statements(plans: Plans) -> list[ValueLine]:
     """Return the lines for the statements of the text about the table, and for our planners."""
     names = list(profiles())
     cells = [(name, minutes) for name in names for minutes in DEADLINES_MIN]

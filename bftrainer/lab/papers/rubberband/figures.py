@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 
-from bftrainer.lab.papers.findings import Chart, Line, Plotted, Reproduced
+from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, ValueLine
 from bftrainer.lab.papers.paper import Records
 from bftrainer.lab.papers.rubberband.profiles import RESNET50
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning
@@ -64,7 +64,7 @@ def fig10(records: Records, extent: Points) -> Reproduced:
     def ratios(profile: str, data: str, price: float) -> list[float]:
         return [ratio(profile, data, price, minutes) for minutes in extent.data_deadlines_min]
 
-    lines: list[Line] = []
+    lines: list[ValueLine] = []
     for profile in RESNET50:
         free = max(ratios(profile, "ImageNet", DATA_PRICES[0]))
         dear = max(ratios(profile, "ImageNet", DATA_PRICES[-1]))
@@ -122,7 +122,7 @@ def fig11_runs(extent: Points) -> tuple[Planning, ...]:
 
 def fig11(records: Records, extent: Points) -> Reproduced:
     """Compare the gain of elasticity as trials become more."""
-    lines: list[Line] = []
+    lines: list[ValueLine] = []
     charts: list[Chart] = []
     for billing in Billing:
         for profile in RESNET50:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from bftrainer.lab.papers.findings import Chart, Line, Plotted, Reproduced, Table
+from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, Table, ValueLine
 from bftrainer.lab.papers.paper import Records
 from bftrainer.lab.papers.rubberband.profiles import RESNET50, steady
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning
 from bftrainer.lab.papers.rubberband.setting import EXPECTED, MINUTE_S, Points, cloud, study
-from bftrainer.study.plan.problem import Scaling
+from bftrainer.study.plan.problem import ScalingProfile
 from bftrainer.study.plan.stage_cost import Planned
 
 BATCH, MEAN_S = 2048, 12.0
@@ -34,14 +34,14 @@ SECONDS = (
 )
 
 
-def profiles() -> dict[str, Scaling]:
+def profiles() -> dict[str, ScalingProfile]:
     """Return the profiles that are shown in full."""
     return {name: of(MEAN_S, BATCH) for name, of in RESNET50.items()} | {
         f"flat from {FLAT_FROM}": steady(MEAN_S, FLAT_FROM)
     }
 
 
-def _planning(planner: Planner, scaling: Scaling, init_s: float, minutes: int) -> Planning:
+def _planning(planner: Planner, scaling: ScalingProfile, init_s: float, minutes: int) -> Planning:
     return Planning(
         experiment=study(TRIALS, MOST_UNITS), scaling=scaling, cloud=cloud(init_s=init_s),
         deadline_s=minutes * MINUTE_S, planner=planner, most=MOST,
@@ -92,7 +92,7 @@ class _Costs:
     """Costs of one profile."""
 
     records: Records
-    scaling: Scaling
+    scaling: ScalingProfile
 
     def of(self, planner: Planner, init_s: float, minutes: int) -> float:
         """Return what the plan costs."""
@@ -109,7 +109,7 @@ class _Costs:
         return self.of(planner, INIT_S[1], TIGHT_MIN) / self.of(planner, INIT_S[0], TIGHT_MIN)
 
 
-def _lines(name: str, costs: _Costs, extent: Points) -> list[Line]:
+def _lines(name: str, costs: _Costs, extent: Points) -> list[ValueLine]:
     deadlines = extent.init_deadlines_min
     ratios = {init_s: [costs.ratio(init_s, m) for m in deadlines] for init_s in INIT_S}
     mean = {init_s: sum(of) / len(of) for init_s, of in ratios.items()}
@@ -125,7 +125,7 @@ def _lines(name: str, costs: _Costs, extent: Points) -> list[Line]:
     ]
 
 
-def _tight(name: str, ratio: float) -> Line:
+def _tight(name: str, ratio: float) -> ValueLine:
     holds = ratio >= MAGNITUDE
     return EXPECTED.line("fig12", "tight", ratio, holds=holds, why=TEXT, profile=name)
 

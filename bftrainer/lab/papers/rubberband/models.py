@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.lab.papers.findings import Line, Reproduced, Table
+from bftrainer.lab.papers.findings import Reproduced, Table, ValueLine
 from bftrainer.lab.papers.paper import Records
 from bftrainer.lab.papers.rubberband.deadlines import (
     COMPROMISE,
@@ -17,7 +17,7 @@ from bftrainer.lab.papers.rubberband.deadlines import runs as runs_of_table2
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning
 from bftrainer.lab.papers.rubberband.setting import EXPECTED, Points, means
 from bftrainer.study.plan.exact import fastest
-from bftrainer.study.plan.problem import Scaling
+from bftrainer.study.plan.problem import ScalingProfile
 
 KNOWN = "ResNet-101"
 MEASURED = "ours is predicted under profile D, nothing was run; the paper measured"
@@ -37,7 +37,7 @@ def runs(extent: Points) -> tuple[Planning, ...]:
     )
 
 
-def _deadlines_s(scaling: Scaling, extent: Points) -> list[float]:
+def _deadlines_s(scaling: ScalingProfile, extent: Points) -> list[float]:
     least = fastest(planning(scaling, Planner.EXACT, 0.0).costs(), MOST).time_s
     return [slack * least for slack in extent.slack]
 
@@ -52,7 +52,7 @@ def find(records: Records, extent: Points) -> Reproduced:
             for d in _deadlines_s(scaling, extent)
         ]
         ratios[name] = [fixed.cost / elastic.cost for fixed, elastic in found]
-    lines: list[Line] = []
+    lines: list[ValueLine] = []
     ours = {name: plans[FITTED, 20, NAMES[name]].cost for name in ("static", "RubberBand")}
     for model in EXPECTED.tables["table4"]["rows"]:
         deadline, *costs = means("table4", model)

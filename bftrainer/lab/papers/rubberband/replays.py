@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from bftrainer.lab.papers.rubberband.setting import Rented
 from bftrainer.study.plan.exact import exact
-from bftrainer.study.plan.problem import Cloud, Experiment, Scaling
-from bftrainer.study.plan.published import Reading, greedy, naive, static
+from bftrainer.study.plan.problem import Cloud, Experiment, ScalingProfile
+from bftrainer.study.plan.published import Algorithm2Reading, greedy, naive, static
 from bftrainer.study.plan.stage_cost import Costs, Planned
 
 
@@ -27,7 +27,7 @@ class Planning:
     """A study that is to be planned."""
 
     experiment: Experiment
-    scaling: Scaling
+    scaling: ScalingProfile
     cloud: Cloud
     deadline_s: float
     planner: Planner
@@ -47,9 +47,9 @@ def play(_: Rented, run: Planning) -> Planned | None:
         case Planner.NAIVE:
             return naive(costs, deadline_s, most)
         case Planner.LITERAL:
-            return greedy(costs, deadline_s, most, Reading.LITERAL)
+            return greedy(costs, deadline_s, most, Algorithm2Reading.LITERAL)
         case Planner.REPAIRED:
-            return greedy(costs, deadline_s, most, Reading.REPAIRED)
+            return greedy(costs, deadline_s, most, Algorithm2Reading.REPAIRED)
         case Planner.EXACT:
             return exact(costs, deadline_s, most)
 

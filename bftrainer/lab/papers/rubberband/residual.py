@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from bftrainer.lab.papers.findings import Line, Reproduced, Table, percent
+from bftrainer.lab.papers.findings import Reproduced, Table, ValueLine, percent
 from bftrainer.lab.papers.paper import Extent, Records
 from bftrainer.lab.papers.rubberband.setting import (
     EXPECTED,
@@ -28,7 +28,7 @@ from bftrainer.lab.papers.rubberband.setting import (
     TABLE_3,
     means,
 )
-from bftrainer.study.plan.problem import Scaling
+from bftrainer.study.plan.problem import ScalingProfile
 from milp.reference.backends import ModelStatus, SolveOptions
 from milp.reference.backends.highs import solve_model
 from milp.reference.linear_model import LinearModel, Terms, negative
@@ -43,7 +43,7 @@ ROWS = (*STATIC, *NAIVE, RUBBERBAND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Table2Reading:
     """An interpretation of the rows of Table 2."""
 
     name: str
@@ -60,22 +60,22 @@ class Residual:
     worst: float  # relative deviation
     epoch_s: Mapping[int, float]  # by GPUs
 
-    def scaling(self) -> Scaling:
+    def scaling(self) -> ScalingProfile:
         """Return the profile."""
         sizes = sorted(self.epoch_s)
-        return Scaling(gpus=tuple(sizes), unit_s=tuple(self.epoch_s[size] for size in sizes))
+        return ScalingProfile(gpus=tuple(sizes), unit_s=tuple(self.epoch_s[size] for size in sizes))
 
 
-NEAREST = Reading(
+NEAREST = Table2Reading(
     name="static 30 and 40, RubberBand 20 alone (profile E)",
     rows=("30 min, static", "40 min, static", RUBBERBAND),
 )
 READINGS = (
-    Reading(name="6 instances in 20 min, as the text says"),
-    Reading(name="6 instances in 20 min, times alone", has_cost=False),
-    Reading(name="9 instances in 20 min", static_20=9),
-    Reading(name="9 instances, initialisation not billed", static_20=9, init_s=0.0),
-    Reading(
+    Table2Reading(name="6 instances in 20 min, as the text says"),
+    Table2Reading(name="6 instances in 20 min, times alone", has_cost=False),
+    Table2Reading(name="9 instances in 20 min", static_20=9),
+    Table2Reading(name="9 instances, initialisation not billed", static_20=9, init_s=0.0),
+    Table2Reading(
         name="9 instances, neither initialisation nor RubberBand's row",
         static_20=9,
         init_s=0.0,
@@ -86,7 +86,7 @@ READINGS = (
 
 
 @cache
-def nearest(reading: Reading) -> Residual:
+def nearest(reading: Table2Reading) -> Residual:
     """Return the profile with the least worst deviation."""
     stages = {row: list(_stages(row, reading)) for row in reading.rows}
     sizes = sorted({1} | {gpus for of in stages.values() for _, gpus, _ in of})
@@ -119,7 +119,7 @@ def nearest(reading: Reading) -> Residual:
     )
 
 
-def _stages(row: str, reading: Reading) -> Iterator[tuple[int, int, int]]:
+def _stages(row: str, reading: Table2Reading) -> Iterator[tuple[int, int, int]]:
     """Name instances, GPUs of a trial and epochs of each stage of a row's plan."""
     for k, stage in enumerate(RESNET101):
         if row in NAIVE:
@@ -155,7 +155,7 @@ def _near(
 
 def find(_: Records, __: Extent) -> Reproduced:
     """Say how near a profile can come to Table 2."""
-    lines: list[Line] = []
+    lines: list[ValueLine] = []
     rows: list[tuple[str, ...]] = []
     for reading in READINGS:
         found = nearest(reading)

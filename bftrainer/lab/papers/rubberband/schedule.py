@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bftrainer.lab.papers.findings import Line, Reproduced, Table
+from bftrainer.lab.papers.findings import Reproduced, Table, ValueLine
 from bftrainer.lab.papers.paper import Extent, Records
 from bftrainer.lab.papers.rubberband.deadlines import planning, plans_of, profiles
 from bftrainer.lab.papers.rubberband.deadlines import runs as runs_of_table2
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning
 from bftrainer.lab.papers.rubberband.setting import EXPECTED, MINUTE_S, RESNET101, TABLE_3
-from bftrainer.study.plan.problem import Scaling
+from bftrainer.study.plan.problem import ScalingProfile
 from bftrainer.study.plan.stage_cost import Planned
 
 NEAREST = "E"
@@ -21,18 +21,18 @@ def runs(extent: Extent) -> tuple[Planning, ...]:
     return (*runs_of_table2(extent), *(_in_its_time(one) for one in profiles().values()))
 
 
-def _published(scaling: Scaling) -> Planned:
+def _published(scaling: ScalingProfile) -> Planned:
     return planning(scaling, Planner.EXACT, 0.0).costs().predict(TABLE_3)
 
 
-def _in_its_time(scaling: Scaling) -> Planning:
+def _in_its_time(scaling: ScalingProfile) -> Planning:
     return planning(scaling, Planner.EXACT, _published(scaling).time_s * (1.0 + ROUNDING))
 
 
 def find(records: Records, _: Extent) -> Reproduced:
     """Compare the plan of 20 min, and what it costs."""
     plans = plans_of(records)
-    lines: list[Line] = []
+    lines: list[ValueLine] = []
     for (epochs, values), stage, ours in zip(
         EXPECTED.tables["table3"]["rows"].items(),
         RESNET101,

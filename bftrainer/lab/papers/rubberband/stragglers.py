@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bftrainer.lab.papers.findings import Chart, Line, Plotted, Reproduced
+from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, ValueLine
 from bftrainer.lab.papers.paper import Records
 from bftrainer.lab.papers.rubberband.profiles import by_ring
 from bftrainer.lab.papers.rubberband.replays import Planner, Planning
@@ -50,7 +50,7 @@ def _costs(sigma_s: float, draw: Draw, billing: Billing, extent: Points) -> Cost
 
 def find(records: Records, extent: Points) -> Reproduced:
     """Compare what the same plan costs under both billings."""
-    lines: list[Line] = []
+    lines: list[ValueLine] = []
     charts: list[Chart] = []
     most = 0.0
     steps: list[float] = []
