@@ -79,7 +79,7 @@ class PilotLauncher:
         found = _SUBMITTED.fullmatch(done.stdout.strip())
         if done.is_ok and found:
             if request.user:
-                self.users.setdefault(found[1], request.user)  # his word; the queue knows
+                self.users.setdefault(found[1], request.user)  # as the user says; the queue knows
             return found[1]
         if done.is_ok or is_unknown(done):
             raise BatchSystemError(

@@ -89,7 +89,7 @@ class SnapshotReader:
     def remember(self, job_id: str, pilot_id: str, slot: str, user: str = "") -> None:
         """Store the name of a pilot just launched, so that it need not be queried.
 
-        Another user's sbatch, and so he, said which job it is: it must be one of his.
+        The id comes from the user's own sbatch, so the job must be one of that user's.
         """
         self._told[job_id, user or self.user] = pilot_id, slot
 
@@ -276,7 +276,7 @@ class SnapshotReader:
             except ParseError:
                 if not self.is_of_all:
                     raise
-                return dict.fromkeys(job_ids, ("", ""))  # it costs this user his pilots
+                return dict.fromkeys(job_ids, ("", ""))  # it costs this user the pilots
 
         argv = commands.names_argv(user, self.pilot_partition)
         names = self._read("jobs", argv, names_of)

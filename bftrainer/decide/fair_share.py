@@ -186,7 +186,7 @@ class Line:
     def charge(self, trainer_id: str, n_min: int) -> Who:
         """Charge a trainer that takes part; returns to whom."""
         account, user = self._whose(trainer_id)
-        if (account, user) in self._first_of_all:  # one of his trainers is enough
+        if (account, user) in self._first_of_all:  # one of their trainers is enough
             self._first_of_all.remove((account, user))
         for party in (self._account(account), self._user(account, user)):
             party.used += self._charge(n_min)

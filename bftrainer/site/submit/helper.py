@@ -347,7 +347,7 @@ def _as_user(request: Request, config: Config, account: pwd.struct_passwd, out: 
 
 
 def become(account: pwd.struct_passwd) -> None:
-    """Become the user, with his groups and nothing of root's."""
+    """Become the user, with their groups and nothing of root's."""
     uid, gid = account.pw_uid, account.pw_gid
     os.initgroups(account.pw_name, gid)
     os.setresgid(gid, gid, gid)

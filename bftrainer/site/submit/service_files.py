@@ -53,7 +53,7 @@ RuntimeMaxSec=60
 UMask=0077
 LimitCORE=0
 
-# It becomes the user, ends what it started as him, and nothing else. It writes to his home.
+# It becomes the user, ends what it started as them, and nothing else. It writes to their home.
 CapabilityBoundingSet=CAP_SETUID CAP_SETGID CAP_KILL
 AmbientCapabilities=
 NoNewPrivileges=yes

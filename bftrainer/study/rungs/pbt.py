@@ -72,7 +72,7 @@ class Pbt:
         return min(budget + self.interval, self.most)
 
     def _worst(self, trials: Sequence[StudyTrial]) -> dict[int, str]:
-        """Return who is to be replaced, if there is somebody to replace him."""
+        """Return the worst trials, each with the one that replaces it."""
         stop: dict[int, str] = {}
         for budget in {t.budget for t in trials if t.stage is TrialStage.WAITING}:
             standing = self._standing(trials, budget)
