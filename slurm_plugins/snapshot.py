@@ -89,7 +89,7 @@ class SnapshotReader:
     def remember(self, job_id: str, pilot_id: str, slot: str, user: str = "") -> None:
         """Store the name of a pilot just launched, so that it need not be queried.
 
-        Another user's sbatch, and so he, said which job it is: it must be one of his.
+        Another user's sbatch, and so that user, said which job it is: it must be one of theirs.
         """
         self._told[job_id, user or self.user] = pilot_id, slot
 
