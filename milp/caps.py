@@ -72,7 +72,7 @@ def binding(problem: Problem, pool: PoolView) -> list[tuple[Members, int]]:
 
 
 def with_full_caps(problem: Problem, allocation: Allocation) -> Allocation:
-    """Say that who is under a full cap cannot have one node more."""
+    """Say that a trainer under a full cap cannot have one node more."""
     sizes, full = allocation.sizes(), set[str]()
     for cap in problem.caps:
         if sum([sizes.get(name, 0) for name in cap.trainers]) >= cap.most:

@@ -89,7 +89,7 @@ def solve_classes(
         options: what each trainer may take.
         pool: of the same problem.
         caps: members, and how many nodes they have at most.
-        must_run: who may not have size 0; empty: nobody.
+        must_run: trainers that may not have size 0; empty: none.
 
     Raises:
         ProblemError: HiGHS has no answer, which would be a defect of it.
@@ -141,7 +141,7 @@ def _settle(
 ) -> None:
     """Take sizes within each class from the solver for one; ``split`` changes, its worth not.
 
-    Who has nothing yet takes part, so that of equal trainers the first one starts. Those under
+    Trainers without nodes take part, so that of equal trainers the first one starts. Those under
     the same caps (``is_full``) have no more nodes together than before.
     """
     for k, count in enumerate(options.counts):

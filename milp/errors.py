@@ -9,7 +9,7 @@ from __future__ import annotations
 class ProblemError(Exception):
     """A problem that cannot be solved as stated: code, one-sentence cause, next step.
 
-    ``trainer_id`` and ``node`` name who is at fault, where that is one of them.
+    ``trainer_id`` and ``node`` name the one at fault, where it is a trainer or a node.
     """
 
     def __init__(

@@ -95,7 +95,7 @@ def view_pool(problem: Problem) -> PoolView:
 def _merge_classes(
     by_class: dict[str, list[ProblemNode]], trainers: tuple[ProblemTrainer, ...]
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[bool, ...], ...]]:
-    """Group the nodes by who accepts them, in order of first appearance."""
+    """Group the nodes by the trainers that accept them, in order of first appearance."""
     merged: dict[tuple[str, tuple[bool, ...]], list[str]] = {}
     for name, members in by_class.items():
         accepted = accepted_by(name, trainers)

@@ -34,7 +34,7 @@ def solve(problem: Problem) -> Allocation:
 
 
 def _solve_freely(problem: Problem) -> Allocation:
-    """Return the optimum without caps, as if nobody had to run."""
+    """Return the optimum without caps, as if no trainer had to run."""
     parts = split(problem)
     if len(parts) == 1:
         return _solve_part(problem)

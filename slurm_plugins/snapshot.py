@@ -89,7 +89,7 @@ class SnapshotReader:
     def remember(self, job_id: str, pilot_id: str, slot: str, user: str = "") -> None:
         """Store the name of a pilot just launched, so that it need not be queried.
 
-        The id comes from the user's own sbatch, so the job must be one of that user's.
+        Another user's sbatch, and so that user, said which job it is: it must be one of theirs.
         """
         self._told[job_id, user or self.user] = pilot_id, slot
 

@@ -47,7 +47,7 @@ class Admission:
     kept: tuple[str, ...] = ()  # trainers with nodes that the problem lacks
 
     def admit(self, problem: Problem) -> Problem:
-        """Return the problem with those who take part first."""
+        """Return the problem with the trainers that take part first."""
         half_life_s = self.settings.fair_share_half_life_s
         if half_life_s is None:
             return _first_to_fit(problem) if problem.caps else problem

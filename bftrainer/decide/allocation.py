@@ -179,7 +179,7 @@ def _answer(
 
 
 def _as_planned(allocation: Allocation, problem: Problem, draft: Draft) -> Allocation:
-    """Exchange nodes on which nobody goes on training so that they stay with who was planned there.
+    """Exchange nodes on which no trainer goes on, so that they stay with the trainer planned there.
 
     Sizes are unchanged. A trainer that grows gets what another gives up rather than the node on
     which a third one starts. A node that ends within the forward-looking time moves if its trainer

@@ -77,7 +77,7 @@ def _claims(draft: Draft) -> Iterator[Claim]:
 
 
 def _swapped(draft: Draft) -> Iterator[Release]:
-    """Release pilots whose node goes to another user, once nobody trains there."""
+    """Release pilots whose node goes to another user, once no trainer trains there."""
     given = draft.given
     for node in draft.pool.nodes:
         if node.name in draft.swaps.keys() - given.training.keys() - given.occupied.keys():
@@ -85,7 +85,7 @@ def _swapped(draft: Draft) -> Iterator[Release]:
 
 
 def _unwanted(draft: Draft) -> Iterator[Release]:
-    """Release pilots whose node no trainer gets, once nobody trains or saves its state there."""
+    """Release pilots whose node no trainer gets, once none trains or saves its state there."""
     given, since_s = draft.given, draft.memory.unused_since
     if not since_s:
         return

@@ -23,14 +23,14 @@ from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from milp.problem import ProblemTrainer
 
 SLACK = 0.1
-TURN = 0.3  # of a half-life: how long who takes over stays, by SLACK or by having waited
+TURN = 0.3  # of a half-life: how long a user that takes over stays, by SLACK or by a wait
 LEAST = 1.0  # node-seconds; less is forgotten
 
 Who: TypeAlias = tuple[str, str]  # account, user
 
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
-    """Count what was used since the last decision, by the nodes that train now, and who waits."""
+    """Count what was used since the last decision, by the nodes that train now, and note waits."""
     half_life_s, usage = given.settings.fair_share_half_life_s, memory.usage
     if half_life_s is None:
         return memory if usage.at_s is None else replace(memory, usage=Usage())
@@ -70,7 +70,7 @@ def _waits(
     half_life_s: float,
     now_s: float,
 ) -> Mapping[str, Mapping[str, Wait]]:
-    """Return who waits, and whose turn lasts."""
+    """Return the users that wait, and those whose turn lasts."""
     found: dict[str, dict[str, Wait]] = {}
     for account, user in sorted(users):
         wait = usage.waits.get(account, {}).get(user)
@@ -184,7 +184,7 @@ class Line:
         return account, self._first(account)
 
     def charge(self, trainer_id: str, n_min: int) -> Who:
-        """Charge a trainer that takes part; returns to whom."""
+        """Charge a trainer that takes part; return the account and user that are charged."""
         account, user = self._whose(trainer_id)
         if (account, user) in self._first_of_all:  # one of their trainers is enough
             self._first_of_all.remove((account, user))
@@ -198,7 +198,7 @@ class Line:
         return self._place(self._account(account), trainer)
 
     def _first(self, account: str) -> str:
-        """Return the user of an account who is next."""
+        """Return the user of an account that is next."""
         users = self._waiting[account]
         return min(users, key=lambda one: self._place(self._user(account, one), users[one][0]))
 
@@ -221,7 +221,7 @@ class Line:
 
 
 def _overdue(usage: Usage, n_users: int, half_life_s: float, now_s: float) -> list[Who]:
-    """Return who comes first: whose turn lasts, then who has waited too long."""
+    """Return the users that come first: those whose turn lasts, then those that waited too long."""
     waits = {
         (account, user): wait for account, own in usage.waits.items() for user, wait in own.items()
     }

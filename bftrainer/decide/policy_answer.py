@@ -41,7 +41,7 @@ def allocate(
 ) -> Decided:
     """Decide on the allocation; the policy's state is that of its answer to the estimated curves.
 
-    Where some are left out (``admission``), the order of the answer says who takes part.
+    Where some are left out (``admission``), the order of the answer has those that take part.
 
     Raises:
         milp.errors.ProblemError: the problem is malformed.

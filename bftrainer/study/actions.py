@@ -307,7 +307,7 @@ class Actor:
         self._tell_limited(_GROWTH, 0, "")
 
     def cancel(self, one: KnownTrial) -> None:
-        """End a trial's trainer; nobody needs its last steps."""
+        """End a trial's trainer; its last steps are not needed."""
         self._tried(one, lambda trainer_id: self._client.cancel(trainer_id, now=True))
 
     def hold(self, known: Iterable[KnownTrial], *, is_held: bool) -> None:

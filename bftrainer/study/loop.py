@@ -241,7 +241,7 @@ class StudyLoop:
         self._events.happened(str(one.stage), line, trial=one.number, reason=reason)
 
     def _refuse_hopeless(self, known: Sequence[KnownTrial], wanted: int) -> None:
-        """Stop asking for trials when the newest that ended all failed and nobody ever reported.
+        """Stop asking for trials when the newest that ended all failed and no trial ever reported.
 
         Where others take the place of failed ones there would be no end: there it is enough that
         the last ones failed, or as many as are wanted, since this process began.

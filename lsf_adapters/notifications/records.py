@@ -242,8 +242,8 @@ def announcements(
 ) -> tuple[Announcement, ...]:
     """Parse the records that were read at once.
 
-    volclava 2.2 does not double the quotes in names of files to copy (``bsub -f``), so a user can
-    end a record early and add others. The torn one does not fit: then none of these is believed.
+    volclava 2.2 does not double the quotes in names of files to copy (``bsub -f``), so a user
+    may end their record early and add others. The torn one does not fit: then none is believed.
 
     Args:
         records: without their ends.

@@ -275,7 +275,7 @@ class _Pass:
         return self._room(wish, name) - self._kept[name]
 
     def _choose_victims(self, wish: Wish, name: str, lacks: int, possible: list[Held]) -> None:
-        """Take the lowest priority first, then who started last."""
+        """Take the lowest priority first, then the job that started last."""
         for one in sorted(possible, key=lambda one: (one.queue.priority, -one.start_s)):
             if lacks <= 0:
                 return
@@ -302,7 +302,7 @@ class _Pass:
             self._kept[name] += 1
 
     def resume(self) -> None:
-        """Let suspended jobs go on whose slots nobody needs any more."""
+        """Let suspended jobs go on whose slots no other job needs any more."""
         for one in self._held:
             if one.is_suspended and all(self._free[name] >= 0 for name in one.hosts):
                 self.plan.resumed.append(one.key)

@@ -56,7 +56,7 @@ def solve_nested(
     Args:
         allowed: [j, n], -inf where trainer j may not have size n.
         current: C_j.
-        must_run: who may not have size 0.
+        must_run: trainers that may not have size 0.
         caps: members and how many nodes they have at most; ``is_nested`` holds of them.
         capacity: nodes there are.
         tolerance: what a rescale costs where nothing else tells answers apart.

@@ -86,7 +86,7 @@ MAX_WORK = 100_000  # pairs of nodes looked at: deterministic, unlike a clock
 
 @dataclass(slots=True, kw_only=True)
 class Movable:
-    """Nodes that may change hands, and the hands; the last holder is nobody."""
+    """Nodes that may change trainers, with their holders; the last holder stands for no trainer."""
 
     holder: IntArray  # [n]
     end: IntArray  # [n]

@@ -99,7 +99,7 @@ def build_node_model(problem: Problem) -> NodeModel:
     """Write the model down; the problem must have passed ``milp.validate``.
 
     Raises:
-        ProblemError: it has what these equations cannot say: a warm-up, or who must run.
+        ProblemError: it has what these equations cannot say: a warm-up, or a trainer that must run.
     """
     _require_known(problem)
     # Data: classes; eq. 1 (C_j) and the breakpoints of O_j are in the columns
@@ -132,7 +132,7 @@ def build_node_model(problem: Problem) -> NodeModel:
 
 
 def _require_known(problem: Problem) -> None:
-    """Eq. 16 lets every node earn for t_fwd, and nobody has to run; all else is another model."""
+    """Eq. 16 lets every node earn for t_fwd, and no trainer must run; all else is another model."""
     if any(trainer.warm_up_s for trainer in problem.trainers):
         raise ProblemError(
             "BFT-3045",

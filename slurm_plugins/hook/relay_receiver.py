@@ -48,7 +48,7 @@ LATE_S: Final = 1.0  # longer on its way than the fastest word; a poll has shown
 
 
 class Repeats:
-    """Lines of the last seconds, by who told them."""
+    """Lines of the last seconds, by the relay that sent them."""
 
     def __init__(self) -> None:
         self._now: defaultdict[str, Counter[bytes]] = defaultdict(Counter)

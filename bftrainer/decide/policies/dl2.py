@@ -226,7 +226,7 @@ class Filling:
     """One way of handing out the nodes."""
 
     def __init__(self, handing: Handing, context: Context) -> None:
-        """Begin with nobody having any."""
+        """Begin with no trainer having any."""
         self.handing = handing
         everybody = range(len(handing.trainers))
         order = sorted(everybody, key=lambda j: not handing.pool.present[j])

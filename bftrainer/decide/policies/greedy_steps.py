@@ -56,7 +56,7 @@ def terms_of(
 
     Args:
         handing: the pool.
-        admitted: who has n_min at least.
+        admitted: trainers that have n_min at least.
         why: what the size of one of them follows from.
     """
 
@@ -80,7 +80,7 @@ def fill(
         take: gives a trainer a size if it fits, which once it does not is for good.
 
     Returns:
-        Who took a step, in order.
+        The trainers that took a step, in order.
     """
     waiting: list[tuple[float, int, int]] = []
     taken: list[int] = []

@@ -32,7 +32,7 @@ class IbmOptions:
     """Options of the policy."""
 
     period_s: float = 600.0  # between two rounds, in which trainers may shrink: the paper's delta
-    drop: bool = False  # whoever cannot enter in a round is refused; False: it waits
+    drop: bool = False  # a trainer that cannot enter in a round is refused; False: it waits
 
     def __post_init__(self) -> None:
         """Raise ValueError for a period that is none."""
@@ -52,7 +52,7 @@ class _Entered:
 class IbmDpPolicy:
     """Trainers enter in order of submission while everybody in has n_min; then sizes are chosen.
 
-    Whoever does not fit is passed over. Trainers shrink in a round only, at most every
+    One that does not fit is passed over. Trainers shrink in a round only, at most every
     ``period_s`` or when one that runs has lost nodes and would stop; free nodes are handed out
     at every decision. When nodes are lost the last to enter stop first, and enter again first.
     """
@@ -99,7 +99,7 @@ class IbmDpPolicy:
 
 
 def _line(problem: Problem, entered: Sequence[str]) -> list[str]:
-    """Return who has entered, in that order, then others with nodes, then all others."""
+    """Return trainers that have entered, in that order, then others with nodes, then all others."""
     known = frozenset(entered)
     trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
     first = [one for one in entered if one in trainers]
@@ -134,7 +134,7 @@ def _home(pool: PoolView, j: int) -> tuple[int, int]:
 def _enter(pool: PoolView, first: int, most: int, *, shrinks: bool) -> list[_Entered]:
     """Let some of the first trainers enter, one by one.
 
-    If nobody shrinks, those with nodes keep them and come before the others.
+    If no trainer shrinks, those with nodes keep them and come before the others.
     """
     line = sorted(range(first), key=lambda j: not (shrinks or pool.present[j]))
     free, found = list(pool.counts()), list[_Entered]()

@@ -56,7 +56,7 @@ def check_climb(threshold: float, step: int, standard_errors: float, measure_s: 
 
 
 class ThroughputScalingPolicy:
-    """Every trainer grows while s > S; see ``Order`` for who is first."""
+    """Every trainer grows while s > S; ``Order`` says which is first."""
 
     name = "throughput-scaling"
     # It measures sizes by its own rule, so nobody is to explore in its place.

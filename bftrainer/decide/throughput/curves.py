@@ -5,7 +5,7 @@ contradict it, then corrected. Called by ``decide.problem_input`` and ``decide.p
 
 An ``Observation`` follows one generation: committed samples over time, cut into intervals, without
 the first steps after a rescale. Each interval is one observation; ``add`` folds it into the
-statistics of its size, a window in which old ones fade (EWMA). Pure: the time comes in. Called by
+statistics of its size, a window in which old ones fade (EWMA); the time comes in. Called by
 ``fleet.trainers.costs``.
 """
 

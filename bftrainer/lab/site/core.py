@@ -203,7 +203,7 @@ class Core:
         )
 
     def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
-        """Return who trains where; one trainer takes all."""
+        """Return the trainer on each node; one trainer takes all."""
         return self._started(dict.fromkeys(held, TRAINER))
 
     def _started(self, running: Mapping[str, str]) -> Mapping[str, str]:

@@ -63,7 +63,7 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
-    """A reservation that is known from the begin: nobody runs into it."""
+    """A reservation that is known from the begin: no job runs into it."""
 
     start_s: float
     end_s: float
@@ -248,7 +248,7 @@ class Machine:
             self._wants_pass(is_end=True)
 
     def preempt(self, nodes: NodeSet) -> None:
-        """Cancel whoever is on these nodes."""
+        """Cancel the preemptable jobs on these nodes."""
         if not nodes:
             return
         for mine in [p for p in self.preemptable.values() if p.at & nodes]:

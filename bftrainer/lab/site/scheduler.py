@@ -99,7 +99,7 @@ class Backfill:
         machine.at(end_s, partial(self._end, turn))
 
     def _settle(self) -> None:
-        """Count who fitted in the last cycle and waits for this one."""
+        """Count the jobs that fitted in the last cycle and wait for this one."""
         waits = [j for j in self._fitting if j.start_s is None and not j.is_refused]
         if waits:
             known = set(self._knew())
@@ -189,7 +189,7 @@ def queue_of(machine: Machine) -> list[SiteJob]:
 
 
 def startable(timeline: Timeline, queue: Iterable[SiteJob], window_s: float) -> list[SiteJob]:
-    """Plan a queue and return who starts at once, preemptable jobs being no obstacle."""
+    """Plan a queue and return the jobs that start at once; preemptable jobs are no obstacle."""
     found, now_s = [], timeline.now_s
     for job in queue:
         limit_s = job.spec.limit_s
@@ -250,7 +250,7 @@ class MainScheduler:
     def try_now(self, job: SiteJob) -> None:
         """Try a job of srun, unless somebody of a higher priority waits.
 
-        One that is immediate finds free nodes, or is refused, though who was in its way is gone.
+        One that is immediate finds free nodes, or is refused, though the jobs in its way are gone.
         """
         machine = self._machine
         first = next((j for j in machine.pending if j.is_eligible), None)

@@ -193,7 +193,7 @@ class Sidecar:
         self._plan_look()
 
     def know(self) -> Callable[[], Iterable[SiteJob]]:
-        """Return who could start now by what a look has shown one main pass ago, if asked."""
+        """Return a function: the jobs that could start now, as a look showed one main pass ago."""
         machine, now_s = self._machine, self._machine.now_s
         known = [k for k in self._known if k.at_s <= now_s - MAIN_PASS_S]
         if not known:

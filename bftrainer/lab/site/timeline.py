@@ -54,7 +54,7 @@ class Timeline:
                     span_s *= 2.0
 
     def advance(self, now_s: float) -> None:
-        """Let time pass in which nobody started or ended."""
+        """Let time pass in which no job started or ended."""
         self.now_s = now_s
         self._gaps = [(max(b, now_s), e, nodes) for b, e, nodes in self._gaps if e > now_s]
 

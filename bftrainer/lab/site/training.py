@@ -52,7 +52,7 @@ class TrainingCore(Core):
         self._held: AbstractSet[str] = frozenset()
 
     def train(self) -> None:
-        """Train until now; who is complete leaves, who was submitted by now comes."""
+        """Train until now; complete trainers leave, trainers submitted by now come."""
         now_s = EPOCH_S + self._machine.now_s
         self.books.advance(now_s)
         for trainer in self.books.completed():

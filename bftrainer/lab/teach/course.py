@@ -143,7 +143,7 @@ def teach(
     Args:
         labels: the teacher's steps.
         episodes: to learn from and to be judged by.
-        rivals: whom it has to beat, the teacher first.
+        rivals: policies that it has to beat, the teacher first.
         seed: the same gives the same numbers.
         iterations: rollouts' episodes.
         on_progress: told which share is done.

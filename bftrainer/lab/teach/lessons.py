@@ -80,7 +80,7 @@ LEAST_DECISIONS = 50
 
 
 class _Asked:
-    """Notes the problem of a decision; nobody gets a node."""
+    """Notes the problem of a decision; no trainer gets a node."""
 
     name = "asked"
     traits = Traits(admits=True, reads_rates=True, follows_curves=False)

@@ -120,7 +120,7 @@ def material(
 def _stays(
     ordered: Sequence[Mapping[str, Any]], began_s: float, duration_s: float, most: int | None
 ) -> tuple[Stay, ...]:
-    """Return who trained and who waited when; after the full budget nobody waits."""
+    """Return when each trial trained and waited; after the full budget none waits."""
     since: dict[int, tuple[float, int, bool]] = {}  # trial -> begin, budget, is active
     stays: list[Stay] = []
 

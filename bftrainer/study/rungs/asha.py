@@ -24,7 +24,7 @@ class Asha(Halving):
     name: ClassVar[str] = "asha"
 
     def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
-        """Promote, then start; at the end stop whoever nobody can promote any more."""
+        """Promote, then start; at the end stop trials that cannot be promoted any more."""
         budgets = [rung.budget for rung in ladder(self.trials, self.least, self.most, self.eta)]
         up = dict(self.promotable(trials, budgets))
         grow = dict(list(up.items())[: max(room, 0)])
@@ -45,7 +45,7 @@ class Asha(Halving):
     def promotable(
         self, trials: Sequence[StudyTrial], budgets: list[int]
     ) -> Iterator[tuple[int, int]]:
-        """Yield who may go on and to which budget, highest rung first, best first."""
+        """Yield the trials that may go on, each with its budget, highest rung first, best first."""
         at = {trial.number: rung_of(trial, budgets) for trial in trials}
         waiting = {trial.number for trial in trials if trial.stage is TrialStage.WAITING}
         for rung in range(len(budgets) - 2, -1, -1):

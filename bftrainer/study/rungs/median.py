@@ -22,7 +22,7 @@ from bftrainer.study.trials import StudyTrial, TrialStage, Value, Verdicts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Median:
-    """Stops whoever is worse than half of the complete ones."""
+    """Stops trials that are worse than half of the complete ones."""
 
     trials: int
     most: int
@@ -62,7 +62,7 @@ class Median:
         return len(values) == 1 or values[-2].units < past
 
     def _worse(self, trials: Sequence[StudyTrial], due: Sequence[StudyTrial]) -> dict[int, str]:
-        """Return who is worse than the median."""
+        """Return the trials that are worse than the median."""
         complete = sorted(
             (trial.values[-1].order, trial.number)
             for trial in trials

@@ -26,7 +26,7 @@ class Full:
         return self.trials
 
     def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
-        """Grow whoever has less than the full budget, then start new ones."""
+        """Grow trials that have less than the full budget, then start new ones."""
         return train_fully(trials, room, self.trials, self.most, {})
 
     def describe(self) -> Mapping[str, Any]:
@@ -37,7 +37,7 @@ class Full:
 def train_fully(
     trials: Sequence[StudyTrial], room: int, total: int, most: int, stop: Mapping[int, str]
 ) -> Verdicts:
-    """Give everybody who is not stopped the full budget, then start what is missing."""
+    """Give each trial that is not stopped the full budget, then start what is missing."""
     living = [trial for trial in trials if not trial.stage.is_over and trial.number not in stop]
     waiting = [trial.number for trial in living if trial.stage is TrialStage.WAITING]
     grow = dict.fromkeys(waiting[: max(room, 0)], most)

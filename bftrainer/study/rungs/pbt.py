@@ -44,7 +44,7 @@ class Pbt:
         return self.population
 
     def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
-        """Stop the worst, start what is missing, then let who has trained least go on."""
+        """Stop the worst, start what is missing, then let those that trained least go on."""
         stop = self._worst(trials)
         room = max(room, 0)
         fresh = self.population - sum(trial.parent is None for trial in trials)
@@ -72,7 +72,7 @@ class Pbt:
         return min(budget + self.interval, self.most)
 
     def _worst(self, trials: Sequence[StudyTrial]) -> dict[int, str]:
-        """Return the worst trials, each with the one that replaces it."""
+        """Return the trials to replace, if there is a trial to replace them."""
         stop: dict[int, str] = {}
         for budget in {t.budget for t in trials if t.stage is TrialStage.WAITING}:
             standing = self._standing(trials, budget)
@@ -91,11 +91,11 @@ class Pbt:
         return stop
 
     def _standing(self, trials: Sequence[StudyTrial], budget: int) -> list[tuple[float, int]]:
-        """Return who is compared at a budget, best first; whoever failed is not."""
+        """Return the trials that are compared at a budget, best first; failed ones are not."""
         return best_first((t for t in trials if t.stage is not TrialStage.FAILED), budget)
 
     def _heirs(self, trials: Sequence[StudyTrial], stop: Mapping[int, str]) -> list[Start]:
-        """Return the trials that are to replace those who were or are stopped."""
+        """Return the trials that are to replace those that were or are stopped."""
         replaced = sum(trial.parent is not None for trial in trials)
         stopped = sum(trial.stage is TrialStage.STOPPED for trial in trials) + len(stop)
         if stopped <= replaced:
@@ -110,7 +110,7 @@ class Pbt:
     def _parents(
         self, trials: Sequence[StudyTrial], standing: Sequence[tuple[float, int]]
     ) -> list[StudyTrial]:
-        """Return who of the best quarter has a state with something left to train."""
+        """Return the trials of the best quarter whose state has something left to train."""
         if len(standing) < self.minimum:
             return []
         quarter = standing[: len(standing) // _QUARTER]

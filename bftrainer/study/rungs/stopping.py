@@ -37,7 +37,7 @@ class Stopping(Halving):
         return train_fully(trials, room, self.trials, self.most, stop)
 
     def _behind(self, trials: Sequence[StudyTrial]) -> dict[int, str]:
-        """Return who fell behind and where, from all reports anew."""
+        """Return the trials that fell behind, and where, from all reports anew."""
         budgets = [self.least]
         while budgets[-1] * self.eta < self.most:
             budgets.append(budgets[-1] * self.eta)
@@ -63,7 +63,7 @@ class Stopping(Halving):
 def _arrivals(
     trials: Sequence[StudyTrial], budgets: list[int]
 ) -> Iterator[tuple[float, int, int, float]]:
-    """Yield when who reached which rung with which value."""
+    """Yield for each report at a rung its time, trial, rung and value."""
     for trial in trials:
         for rung, budget in enumerate(budgets):
             value = first_beyond(trial, budget)

@@ -129,7 +129,7 @@ def fig10_runs(extent: Amounts) -> tuple[Run, ...]:
 
 
 def fig10(records: Records, extent: Amounts) -> Reproduced:
-    """Compare what was learnt from DRF with DRF, on traces that nobody learnt from."""
+    """Compare networks that learnt from DRF with DRF, on traces that were not learnt from."""
     base = completion(records, TESTBED, "drf", extent)
     away = completion(records, TESTBED, "drf", extent, ABSENT)
     seeds = extent.seeds(extent.learners)

@@ -14,7 +14,7 @@ MOST_LATE = 12.5  # %
 
 
 def runs(extent: ElasticitySeeds) -> tuple[Slowed, ...]:
-    """Return each slowdown with and without replacement, and nobody slow."""
+    """Return the runs of each slowdown with and without replacement, and without stragglers."""
     return tuple(
         run
         for seed in seeds(extent.stragglers)

@@ -155,7 +155,7 @@ def find(_: Records, extent: Points) -> Reproduced:
 
 
 def _next(chance: np.random.Generator, last: Placement, room: int, time: int) -> dict[str, int]:
-    """Draw who is there next: some have left, some have other sizes, some are new."""
+    """Draw the next trials: some have left, some have other sizes, some are new."""
     gpus: dict[str, int] = {}
     for trial, where in last.items():
         if chance.random() < LEAVES:
