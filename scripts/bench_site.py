@@ -5,8 +5,7 @@ The same jobs on the same machine without bftrainer, with it, and with ordinary 
 place of its pilots, seed by seed: which jobs lose a backfill cycle, what all jobs wait longer, how
 much of what an oracle would hold is held, how often a pilot is asked for. ``--only`` takes
 scenario names, parts of them, or ``grid``, ``large``, ``scenarios``; ``--validate`` holds the
-simulated Slurm against a real one; ``--core`` judges another checkout beside this one.
-Exits 1 when a target is missed.
+simulated Slurm against a real one. Exits 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from _bench.benchmark import Benchmark, Measured, note
 from _bench.site import measures, report, scenarios, workers
 from _bench.site.measures import Judged, Runs
 from _bench.site.workers import Task
-from _bench.targets import Target, print_targets
+from _bench.targets import Target
 
 from bftrainer.lab.site import cells
 from bftrainer.lab.site.arms import Arm, ArmOutcome
@@ -36,32 +35,20 @@ QUICK_SCENARIOS = ("phantom of 20, limit, lively", "blocked head, 30/30 s", "chu
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
-    """Judge this checkout, and others beside it."""
-    for core in ("", *arguments.core):
-        name = core or "this checkout"
-        found = _scenarios(arguments, core)
-        if found:
-            rows = [scenarios.target(one, outcome) for one, outcome in found]
-            _add(measured, f"Submissions of {name}", rows, is_ours=not core)
-            measured.results[f"scenarios of {name}"] = {one.name: asdict(o) for one, o in found}
-        judged = _grid(arguments, core)
-        if judged:
-            report.print_cells(name, judged)
-            rows = measures.targets(judged)
-            _add(measured, f"Targets of {name}", rows, is_ours=not core)
-            measured.results[f"grid of {name}"] = [report.as_values(one) for one in judged]
+    """Play the scenarios and the grid."""
+    found = _scenarios(arguments)
+    if found:
+        measured.targets += [scenarios.target(one, outcome) for one, outcome in found]
+        measured.results["scenarios"] = {one.name: asdict(o) for one, o in found}
+    judged = _grid(arguments)
+    if judged:
+        report.print_cells("bftrainer", judged)
+        measured.targets += measures.targets(judged)
+        measured.results["grid"] = [report.as_values(one) for one in judged]
     if arguments.validate:
         target, measured.results["validation"] = _validate(arguments)
         measured.targets.append(target)
     measured.results["cpu_s"] = sum(os.times()[:4])
-
-
-def _add(measured: Measured, title: str, rows: list[Target], *, is_ours: bool) -> None:
-    """Count our own targets; those of another checkout are shown only."""
-    if is_ours:
-        measured.targets += rows
-    else:
-        print_targets(title, rows)
 
 
 def _wants(arguments: argparse.Namespace, kind: str, name: str) -> bool:
@@ -72,16 +59,14 @@ def _wants(arguments: argparse.Namespace, kind: str, name: str) -> bool:
 # ---- scenarios -----------------------------------------------------------------------------
 
 
-def _scenarios(
-    arguments: argparse.Namespace, core: str
-) -> list[tuple[scenarios.Scenario, ArmOutcome]]:
+def _scenarios(arguments: argparse.Namespace) -> list[tuple[scenarios.Scenario, ArmOutcome]]:
     chosen = [
         one
         for one in scenarios.all_scenarios()
         if _wants(arguments, "scenarios", one.name)
         and (arguments.only or not arguments.quick or one.name in QUICK_SCENARIOS)
     ]
-    tasks = [Task(name=one.name, stage=one.stage(), arm="bftrainer", core=core) for one in chosen]
+    tasks = [Task(name=one.name, stage=one.stage(), arm="bftrainer") for one in chosen]
     found = {task.name: outcome for task, outcome in _run(tasks, arguments)}
     return [(one, found[one.name]) for one in chosen]
 
@@ -89,12 +74,12 @@ def _scenarios(
 # ---- the grid ------------------------------------------------------------------------------
 
 
-def _grid(arguments: argparse.Namespace, core: str) -> list[Judged]:
+def _grid(arguments: argparse.Namespace) -> list[Judged]:
     chosen = {cell: seeds for cell, seeds in _cells(arguments) if seeds}
     known: dict[Cell, list[Runs]] = {cell: [] for cell in chosen}
     wanted = {cell: range(1, seeds + 1) for cell, seeds in chosen.items()}
     while any(wanted.values()):
-        for cell, runs in _play(wanted, arguments, core).items():
+        for cell, runs in _play(wanted, arguments).items():
             known[cell] += runs
         judged = [measures.judge(cell, runs) for cell, runs in known.items()]
         wanted = _more(arguments, judged)
@@ -118,9 +103,7 @@ def _cells(arguments: argparse.Namespace) -> list[tuple[Cell, int]]:
     return found
 
 
-def _play(
-    wanted: dict[Cell, range], arguments: argparse.Namespace, core: str
-) -> dict[Cell, list[Runs]]:
+def _play(wanted: dict[Cell, range], arguments: argparse.Namespace) -> dict[Cell, list[Runs]]:
     """Make the runs of all arms; those beyond the first seeds only with bftrainer and without."""
     tasks, places = [], {}
     for cell, seeds in wanted.items():
@@ -129,8 +112,7 @@ def _play(
             for arm in ARMS if seed <= cells.SEEDS else ARMS[:2]:
                 name = f"{cell.name}, seed {seed}, {arm}"
                 cost = cell.n_nodes * cell.hours * (2.0 if arm == "bftrainer" else 1.0)
-                own = core if arm == "bftrainer" else ""
-                tasks.append(Task(name=name, stage=stage, arm=arm, core=own, cost=cost))
+                tasks.append(Task(name=name, stage=stage, arm=arm, cost=cost))
                 places[name] = (cell, seed, arm)
     found: dict[Cell, dict[int, dict[Arm, ArmOutcome]]] = {}
     for task, outcome in _run(tasks, arguments):
@@ -194,7 +176,6 @@ BENCHMARK = Benchmark(
             "default": 90.0,
             "help": "of the grid: no more seeds beyond, if the added wait asks for them",
         },
-        "--core": {"action": "append", "default": [], "help": "a checkout to judge as well"},
         "--processes": {"type": int, "default": os.cpu_count() or 1, "help": "side by side"},
         "--validate": {"type": int, "default": 0, "metavar": "RUNS", "help": "real runs"},
         "--validate-minutes": {"type": float, "default": 4.0, "help": "of each (default 4)"},

@@ -2,16 +2,12 @@
 
 The only module here that uses bftrainer's own code. A ``Machine`` goes in as the snapshot the Slurm
 adapter would have made of it, what the hook announces goes through the daemon's own
-``UnseenAnnouncements``, the times of polls through its own ``PollRateLimiter``. Imported by
-processes that have put the checkout to judge first on their path; a field that this checkout does
-not know is left out.
+``UnseenAnnouncements``, the times of polls through its own ``PollRateLimiter``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import inspect
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,52 +15,34 @@ from collections.abc import Set as AbstractSet
 from types import SimpleNamespace
 from typing import Any
 
-from bftrainer.batch import announcer
-from bftrainer.batch.announcer import STAND_IN, UNSEEN_S, Announcement
+from bftrainer.batch.announcer import STAND_IN, UNSEEN_S, Announcement, UnseenAnnouncements
+from bftrainer.batch.rate_limit import PollRateLimiter
 from bftrainer.daemon.poller import rules_of
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.site.jobs import NodeSet, SiteJob, positions
 from bftrainer.lab.site.machine import Machine
-from bftrainer.site.policy import model as policy_model
+from bftrainer.model.cluster import (
+    Job,
+    JobState,
+    Node,
+    NodeState,
+    Partition,
+    Reservation,
+    SchedulerCycle,
+    Snapshot,
+)
+from bftrainer.model.decision import DecisionInput, Memory, PilotView
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.site.policy.model import SitePolicy
+from bftrainer.site.policy.settings import settings_of
 
 EPOCH_S = 1_700_000_040.0  # of the begin of a run: a whole minute
 PARTITIONS = ("batch", "bf")
 CPUS = 64
 TRAINER = "t1"
 POLL_INTERVALS = ("poll_interval_s", "poll_interval_with_hook_s")
-CYCLE_SEEN_S, VERY_LAST_CALL_S = 1.5, 0.7  # as the daemon's poller
 UNSHOWN_S = UNSEEN_S  # after an announcement that a look did not show
-
-
-def _first_of(*names: str) -> Any:
-    """Return the first of these modules that the checkout to judge has; None: it has none."""
-    for name in names:
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
-    return None
-
-
-def _either(module: Any, name: str, older_name: str) -> Any:
-    """Return what a checkout calls so; an older one calls it otherwise."""
-    return getattr(module, name, None) or getattr(module, older_name)
-
-
-seen = _first_of("bftrainer.model.cluster", "bftrainer.poll.snapshot")
-_decision = _first_of("bftrainer.model.decision", "bftrainer.decide.types")
-DecisionInput, Memory, PilotView = _decision.DecisionInput, _decision.Memory, _decision.PilotView
-_trainer = _first_of("bftrainer.model.trainer", "bftrainer.trainer")
-TrainerRecord, TrainerSpec = _trainer.TrainerRecord, _trainer.TrainerSpec
-TrainerState = _trainer.TrainerState
-UnseenAnnouncements = _either(announcer, "UnseenAnnouncements", "Announced")
-_HOOK = "has_hook" if "has_hook" in inspect.signature(rules_of).parameters else "is_told"
-_rate_limit = _first_of("bftrainer.batch.rate_limit", "bftrainer.poll.pace")
-PollRateLimiter = _either(_rate_limit, "PollRateLimiter", "Pace")
-SitePolicy = _either(policy_model, "SitePolicy", "Policy")
-settings_of = _first_of("bftrainer.site.policy.settings", "bftrainer.decide.settings").settings_of
-OLDER = _first_of("bftrainer.decide.waiting")  # what foretold the next cycle
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -89,20 +67,13 @@ class Orders:
 
     releases: tuple[str, ...]  # pilots
     claims: tuple[tuple[int, tuple[float, ...]], ...]  # node, limits
-    look_wanted_s: float | None
 
 
-def _of(kind: Any, **values: Any) -> Any:
-    """Make one of bftrainer's records of those fields that it has."""
-    known = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in values.items() if name in known})
-
-
-def _in(partition: str, job_id: str) -> Mapping[str, Any]:
-    """Say where a job is, and of which array; older checkouts read both from texts."""
+def _in(partition: str, job_id: str) -> dict[str, Any]:
+    """Say where a job is, and of which array."""
     array, is_task, _ = job_id.partition("_")
     family = array if is_task else ""
-    return {"partition": partition, "partitions": (partition,), "family": family}
+    return {"partitions": (partition,), "family": family}
 
 
 class Core:
@@ -115,12 +86,12 @@ class Core:
         self._machine, self._start_s = machine, start_s
         self._began_s: dict[tuple[str, str], float] = {}  # node and trainer -> worker started
         self.on_started: Callable[[], None] = lambda: None
-        every = {} if poll_s is None else dict.fromkeys(POLL_INTERVALS, poll_s)
+        every: dict[str, Any] = {} if poll_s is None else dict.fromkeys(POLL_INTERVALS, poll_s)
         policy = SitePolicy(**every)
         cycle_s = machine.settings.bf_interval_s
         system: Any = SimpleNamespace(cycle_s=cycle_s, idle_confirmations=1)
         self.settings: Any = settings_of(policy, system)
-        self.pace = PollRateLimiter(rules_of(policy, **{_HOOK: True}))
+        self.pace = PollRateLimiter(rules_of(policy, has_hook=True))
         self._announced = UnseenAnnouncements(lambda: machine.now_s)
         self._policy = load_policy(policy.policy)
         self._memory = Memory()
@@ -163,7 +134,7 @@ class Core:
         """Return the pilots in a look: when their limit strikes, None: they wait."""
         return {
             job.pilot_id: None
-            if job.state is seen.JobState.PENDING
+            if job.state is JobState.PENDING
             else job.start_s + job.time_limit_s - EPOCH_S
             for job in snapshot.jobs
             if job.pilot_id is not None
@@ -178,8 +149,7 @@ class Core:
         training = self._training({v.node for v in views if v.is_held and not v.is_leaving})
         for pilot, view in zip(pilots, views, strict=True):
             pilot.has_trained = pilot.has_trained or view.node in training
-        given = _of(
-            DecisionInput,
+        given = DecisionInput(
             now_s=EPOCH_S + self._machine.now_s,
             snapshot=self.snapshot,
             is_new_snapshot=is_new,
@@ -195,11 +165,9 @@ class Core:
         self.n_decisions += 1
         self._memory = plan.memory
         self._follow(plan)
-        wanted_s = getattr(plan, "look_wanted_s", None)
         return Orders(
             releases=tuple([r.pilot_id for r in plan.releases]),
             claims=tuple([(int(c.node[1:]), _limits_s(c)) for c in plan.claims]),
-            look_wanted_s=None if wanted_s is None else wanted_s - EPOCH_S,
         )
 
     def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
@@ -217,41 +185,23 @@ class Core:
     def _follow(self, plan: Any) -> None:
         """Let trainers do what is planned; this one needs no telling."""
 
-    def awaited(self, pilots: Iterable[SitePilot]) -> tuple[tuple[float, ...], float] | None:
-        """Return when a decision and when a look is due for the next cycle's sake; None: never."""
-        awaited_cycle_s = getattr(OLDER, "awaited_cycle_s", None)
-        if awaited_cycle_s is None or self.snapshot is None:
-            return None
-        views = [self._view(pilot) for pilot in pilots]
-        now_s = self._machine.now_s
-        rest_s = awaited_cycle_s(
-            self._memory, views, self.snapshot, self.settings.cycle_s, EPOCH_S + now_s
-        )
-        if rest_s is None or math.isinf(rest_s):
-            return None
-        leads_s = (self.settings.backfill_lead_s or 0.0, OLDER.LAST_CALL_S, VERY_LAST_CALL_S)
-        return tuple(now_s + rest_s - lead_s for lead_s in leads_s), now_s + rest_s + CYCLE_SEEN_S
-
     def _view(self, pilot: SitePilot) -> Any:
         if pilot.view is None:
-            pilot.view = _of(
-                PilotView,
+            pilot.view = PilotView(
                 pilot_id=pilot.name,
                 node=f"n{pilot.node:05d}",
                 requested_s=EPOCH_S + pilot.requested_s,
                 is_held=pilot.is_held,
                 is_leaving=pilot.is_leaving,
                 end_s=None if pilot.end_s is None else EPOCH_S + pilot.end_s,
-                shortest_limit_s=None if pilot.end_s is not None else min(pilot.limits_s),
             )
         return pilot.view
 
 
 def _limits_s(claim: Any) -> tuple[float, ...]:
     """Return a pilot's limits in whole minutes, as the adapter submits it."""
-    limits = (claim.time_limit_s, getattr(claim, "or_time_limit_s", None))
-    whole = [math.floor(limit_s / 60.0) * 60.0 for limit_s in limits if limit_s is not None]
-    return tuple(dict.fromkeys(limit_s for limit_s in whole if limit_s >= 60.0))
+    whole_s = math.floor(claim.time_limit_s / 60.0) * 60.0
+    return (whole_s,) if whole_s >= 60.0 else ()
 
 
 class _Looks:
@@ -262,20 +212,20 @@ class _Looks:
         self._names = [f"n{k:05d}" for k in range(machine.settings.n_nodes)]
         self._nodes = {
             state: [
-                seen.Node(name=name, state=state, partitions=PARTITIONS, cpus=CPUS)
+                Node(name=name, state=state, partitions=PARTITIONS, cpus=CPUS)
                 for name in self._names
             ]
             for state in (
-                seen.NodeState.IDLE,
-                seen.NodeState.PLANNED,
-                seen.NodeState.ALLOCATED,
-                seen.NodeState.RESERVED,
+                NodeState.IDLE,
+                NodeState.PLANNED,
+                NodeState.ALLOCATED,
+                NodeState.RESERVED,
             )
         }
-        self._partitions = (seen.Partition(name="batch", tier=10), seen.Partition(name="bf"))
+        self._partitions = (Partition(name="batch", tier=10), Partition(name="bf"))
         self._known: dict[int, tuple[Any, Any]] = {}
         self._reservations = tuple(
-            seen.Reservation(
+            Reservation(
                 name=f"maint{k}",
                 start_s=EPOCH_S + one.start_s,
                 end_s=EPOCH_S + one.end_s,
@@ -288,16 +238,15 @@ class _Looks:
     def look(self, cycle: tuple[float, float] | None) -> Any:
         """Return what a look shows now."""
         machine, settings = self._machine, self._machine.settings
-        shown = seen.SchedulerCycle(ended_s=None)
+        shown = SchedulerCycle(ended_s=None)
         if cycle is not None:
             began_s, ended_s = (math.floor(EPOCH_S + at_s) for at_s in cycle)
-            shown = seen.SchedulerCycle(ended_s=float(ended_s), began_s=float(began_s))
+            shown = SchedulerCycle(ended_s=float(ended_s), began_s=float(began_s))
         known, self._known = self._known, {}
         jobs = [self._job(job, known) for job in machine.pending]
         jobs += [self._job(job, known) for job in machine.running.values()]
         jobs += [self._pilot(mine) for mine in machine.preemptable.values()]
-        return _of(
-            seen.Snapshot,
+        return Snapshot(
             taken_at_s=EPOCH_S + machine.now_s,
             nodes=self._node_states(),
             jobs=tuple(jobs),
@@ -315,11 +264,11 @@ class _Looks:
         for job in machine.pending:
             planned |= job.planned
         used = machine.busy | machine.held
-        found = list(self._nodes[seen.NodeState.ALLOCATED])
+        found = list(self._nodes[NodeState.ALLOCATED])
         for state, some in (
-            (seen.NodeState.IDLE, machine.every & ~used),
-            (seen.NodeState.PLANNED, planned & ~used),
-            (seen.NodeState.RESERVED, machine.closed & ~used),
+            (NodeState.IDLE, machine.every & ~used),
+            (NodeState.PLANNED, planned & ~used),
+            (NodeState.RESERVED, machine.closed & ~used),
         ):
             alike = self._nodes[state]
             for k in positions(some):
@@ -344,12 +293,11 @@ class _Looks:
     def pending(self, job: SiteJob, job_id: str) -> Any:
         """Return a job that waits."""
         spec = job.spec
-        return _of(
-            seen.Job,
+        return Job(
             job_id=job_id,
             user=spec.user,
             **_in("batch", job_id),
-            state=seen.JobState.PENDING,
+            state=JobState.PENDING,
             n_nodes=spec.n_nodes,
             time_limit_s=spec.limit_s,
             reason=spec.held_by or job.reason,
@@ -361,12 +309,11 @@ class _Looks:
 
     def _started(self, job: SiteJob, job_id: str) -> Any:
         spec = job.spec
-        return _of(
-            seen.Job,
+        return Job(
             job_id=job_id,
             user=spec.user,
             **_in("batch", job_id),
-            state=seen.JobState.RUNNING,
+            state=JobState.RUNNING,
             n_nodes=spec.n_nodes,
             time_limit_s=spec.limit_s,
             priority=spec.priority,
@@ -377,12 +324,11 @@ class _Looks:
 
     def _pilot(self, mine: Any) -> Any:
         is_waiting = mine.start_s is None
-        return _of(
-            seen.Job,
+        return Job(
             job_id=f"9{mine.name[1:]}",
             user="bft",
             **_in("bf", ""),
-            state=seen.JobState.PENDING if is_waiting else seen.JobState.RUNNING,
+            state=JobState.PENDING if is_waiting else JobState.RUNNING,
             n_nodes=1,
             time_limit_s=mine.limits_s[0] if is_waiting else mine.limit_s,
             start_s=None if is_waiting else EPOCH_S + mine.start_s,

@@ -28,7 +28,6 @@ LOOK_REQUESTS = 3
 AFTER_S = (1.0, 3.1)  # a pass of the main scheduler, and one of its longest
 RECHECK_S = 5.0
 MAIN_PASS_S = 3.0  # who knew so long before a cycle could have made room for it
-APART_S = 1.0  # of two estimates of the same cycle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,6 @@ class Sidecar:
         self._events = 0
         self._look_at_s = math.inf
         self._is_looking = self._is_deciding = False
-        self._called_s = -math.inf
 
     def begin(self) -> None:
         """Start the daemon now; it finds what the machine has."""
@@ -243,23 +241,6 @@ class Sidecar:
         orders = self.core.decide(self._pilots.values(), is_new=is_new)
         self._stepped.update(one.name for one in self._pilots.values() if one.has_trained)
         self._follow(orders)
-        if orders.look_wanted_s is not None:
-            self._call(max(0.0, orders.look_wanted_s - now_s))
-        self._call_for_cycle()
-
-    def _call_for_cycle(self) -> None:
-        """Decide before a cycle that something waits for, and look after it."""
-        now_s = self._machine.now_s
-        awaited = self.core.awaited(self._pilots.values())
-        if awaited is None or awaited[1] <= self._called_s + APART_S:
-            return
-        decisions_s, look_s = awaited
-        if decisions_s[0] <= now_s:
-            return
-        self._called_s = look_s
-        for at_s in decisions_s:
-            self._machine.at(at_s, partial(self._decide, is_new=False))
-        self._call(look_s - now_s)
 
     def _follow(self, orders: Orders) -> None:
         now_s = self._machine.now_s
