@@ -4,5 +4,5 @@ Misra et al., EuroSys 2021. ``paper`` lists the results, ``setting`` has the exp
 assumed, ``profiles`` the scaling profiles, ``replays`` plans one study with a planner of
 ``bftrainer.study.plan``. The findings are in ``ring`` (Table 1), ``contradictions``, ``residual``
 (whether any profile gives Table 2), ``deadlines``, ``schedule``, ``models`` (Tables 2 to 4),
-``stragglers``, ``figures``, ``initialising`` (Figs. 9 to 12) and ``placement`` (Algorithm 3).
+``stragglers``, ``figures``, ``instance_start`` (Figs. 9 to 12) and ``placement`` (Algorithm 3).
 """
