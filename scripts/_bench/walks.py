@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from _bench.plane import Plane
 from _bench.traced import ROOT, Recorder, first_s, read, wrapper
@@ -17,6 +17,8 @@ from _bench.waiting import wait_until
 from bftrainer.batch.local.client import LocalServer, start_server
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerSpec
+from slurm_plugins.testcluster.cluster import SlurmTestCluster
+from slurm_plugins.testcluster.config import FAST_CYCLE, ClusterConfig
 
 WORKLOADS: Final = ROOT / "scripts" / "workloads"
 PATIENCE_S: Final = 300.0
@@ -35,36 +37,102 @@ def interpreter(path: str) -> Iterator[None]:
         sys.executable = usual
 
 
+class Site(Protocol):
+    """A batch system of one node, and ordinary jobs on it."""
+
+    batch_system: str
+    options: dict[str, str]
+
+    def submit(self) -> str:
+        """Submit a job of one node and ``JOB_S``; return its id."""
+
+    def is_running(self, job_id: str) -> bool:
+        """Return whether a job runs."""
+
+
+class LocalSite:
+    """The embedded batch system, which has no hook."""
+
+    batch_system = "local"
+
+    def __init__(self, server: LocalServer) -> None:
+        self._client = server.client
+        self.options = {"socket": str(server.socket_path)}
+
+    def submit(self) -> str:
+        """Submit a job of one node and ``JOB_S``; return its id."""
+        return self._client.submit(n_nodes=1, limit_s=2 * JOB_S, duration_s=JOB_S)
+
+    def is_running(self, job_id: str) -> bool:
+        """Return whether a job runs."""
+        jobs = self._client.request("snapshot")["jobs"]
+        return any(j["job_id"] == job_id and j["state"] == "running" for j in jobs)
+
+
+class SlurmSite:
+    """A real Slurm with the hook."""
+
+    batch_system = "slurm"
+
+    def __init__(self, cluster: SlurmTestCluster) -> None:
+        self._jobs = cluster.jobs
+        self.options = cluster.config.batch_options()
+
+    def submit(self) -> str:
+        """Submit a job of one node and ``JOB_S``; return its id."""
+        return self._jobs.submit(n_nodes=1, limit_s=60.0, duration_s=JOB_S)
+
+    def is_running(self, job_id: str) -> bool:
+        """Return whether a job runs."""
+        noted = self._jobs.noted_s
+        return noted(job_id, "START") is not None and noted(job_id, "END") is None
+
+
 def on_local_site(directory: Path) -> dict[str, Walk]:
     """Trace the walks of an idle node and of a job on the local batch system."""
+    with start_server(directory / "local", n_nodes=1, cycle_s=0.5) as server:
+        return _trace(directory, LocalSite(server))
+
+
+def on_slurm(directory: Path) -> dict[str, Walk]:
+    """Trace the same walks on a real Slurm of one node."""
+    config = ClusterConfig(
+        directory=directory / "slurm",
+        n_nodes=1,
+        bf_interval_s=1,
+        scheduler_parameters=FAST_CYCLE,
+        has_hook=True,
+    )
+    with SlurmTestCluster(config) as cluster:
+        walks = _trace(directory, SlurmSite(cluster))
+    return {f"{name}, Slurm": walk for name, walk in walks.items()}
+
+
+def _trace(directory: Path, site: Site) -> dict[str, Walk]:
     records, notes = directory / "records", directory / "notes"
     records.mkdir()
     notes.mkdir()
-    own = wrapper(records)
-    with (
-        start_server(directory / "local", n_nodes=1, cycle_s=0.5) as server,
-        interpreter(own),
-    ):
+    with interpreter(wrapper(records)):
         daemon = DaemonProcess(
             directory / "state",
-            batch_system="local",
-            batch_options={"socket": str(server.socket_path)},
+            batch_system=site.batch_system,
+            batch_options=site.options,
             policy=POLICY,
         )
         spec = _spec(directory, notes)
         try:
             daemon.start()
-            first = server.client.submit(n_nodes=1, limit_s=2 * JOB_S, duration_s=JOB_S)
-            _wait(lambda: _state(server, first) == "running", "a job runs")
+            first = site.submit()
+            _wait(lambda: site.is_running(first), "a job runs")
             daemon.client.submit(spec)
-            _wait(lambda: _state(server, first) != "running", "the job ends")
+            _wait(lambda: not site.is_running(first), "the job ends")
             began_s = time.monotonic()
             _wait(lambda: any(notes.iterdir()), "a first step")
             trained_s = time.monotonic()
             time.sleep(5.0)  # what the claim left to do
             announced_s = time.monotonic()
-            second = server.client.submit(n_nodes=1, limit_s=60.0, duration_s=JOB_S)
-            _wait(lambda: _state(server, second) == "running", "the job gets the node")
+            second = site.submit()
+            _wait(lambda: site.is_running(second), "the job gets the node")
             gone_s = time.monotonic()
             time.sleep(1.0)  # records are written with a delay
         finally:
@@ -89,11 +157,6 @@ def _spec(directory: Path, notes: Path) -> TrainerSpec:
         checkpoint_dir=str(directory / "checkpoints"),
         environment=(("BENCH_CLAIMS", str(notes)), ("SLURMD_NODENAME", "n0")),
     )
-
-
-def _state(server: LocalServer, job_id: str) -> str:
-    jobs = server.client.request("snapshot")["jobs"]
-    return next((job["state"] for job in jobs if job["job_id"] == job_id), "")
 
 
 def _wait(condition: Callable[[], bool], what: str) -> None:
