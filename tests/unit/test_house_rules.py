@@ -131,6 +131,16 @@ def test_no_user_is_he() -> None:
     assert found == set()
 
 
+def test_documents_name_files_that_exist() -> None:
+    tops = "|".join((*PACKAGES, "scripts", "tests"))
+    named = re.compile(rf"(?<![\w/.-])((?:{tops})/[\w/]+\.(?:py|sh|json|md))")
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    texts = {p: p.read_text("utf-8") for p in pages if "adr" not in p.parts}
+    found = {(_name(p), path) for p, text in texts.items() for path in named.findall(text)}
+    past = {"CHANGELOG.md"}
+    assert {one for one in found if one[0] not in past and not (ROOT / one[1]).exists()} == set()
+
+
 def test_equipment_is_for_the_demonstration_alone() -> None:
     users = {
         _name(path)
