@@ -14,11 +14,10 @@ import numpy as np
 
 from milp.answer import answer_of_one, answer_of_several
 from milp.classes import solve_classes
-from milp.errors import ProblemError
 from milp.exact.group_caps import Infeasible, Members, is_nested, solve_nested
 from milp.options import build_options
 from milp.pool import PoolView, view_pool
-from milp.problem import Allocation, Problem
+from milp.problem import Allocation, Problem, ProblemError
 
 
 def is_kept(problem: Problem, sizes: Mapping[str, int]) -> bool:

@@ -10,8 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from milp.errors import CheckFailed
-from milp.problem import Allocation, Marginal, Problem, ProblemNode, ProblemTrainer
+from milp.problem import Allocation, CheckFailed, Marginal, Problem, ProblemNode, ProblemTrainer
 from milp.worth import allocation_value, objective_value, terms
 
 __all__ = ["allocation_value", "check", "find_violations", "objective_value"]

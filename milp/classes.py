@@ -30,10 +30,10 @@ from typing import Any
 import highspy
 import numpy as np
 
-from milp.errors import ProblemError
 from milp.exact.group_caps import Infeasible, Members, solve_nested
 from milp.options import Options
 from milp.pool import PoolView
+from milp.problem import ProblemError
 from milp.tables import BoolArray, FloatArray, IntArray
 
 FIRST = 240  # x tried first

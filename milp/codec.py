@@ -11,9 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar, cast
 
-from milp.errors import ProblemError
 from milp.plain import Fault, Form, FormError, codec
-from milp.problem import Allocation, Problem
+from milp.problem import Allocation, Problem, ProblemError
 
 _T = TypeVar("_T")
 _FORM: Final = Form(max_int=2**63 - 1)  # what an array of whole numbers can hold

@@ -1,4 +1,4 @@
-"""The allocation problem and its answer as plain data, with units in the names.
+"""The allocation problem, its answer and its errors as plain data, with units in the names.
 
 Source: Liu et al., "BFTrainer" (arXiv 2106.12091), section 3: nodes N, trainers j
 with N_j in {0} or [Nmin_j, Nmax_j] (eq. 6-10), piecewise-linear O_j (SOS2), and the
@@ -10,6 +10,8 @@ nodes are among its current ones, is then worth
     O_j(s) / s * (k T_fwd + (s - k) max(0, T_fwd - warm_up_s)) - O_j(C_j) R_j
 
 Beyond the paper, too, trainers may have a cap together, and one may have to run.
+
+Raised by the modules of this package, turned into user-facing errors by callers.
 """
 
 from __future__ import annotations
@@ -122,3 +124,29 @@ class Allocation:
         for trainer_id in self.assignment.values():
             counts[trainer_id] = counts.get(trainer_id, 0) + 1
         return counts
+
+
+class ProblemError(Exception):
+    """A problem that cannot be solved as stated: code, one-sentence cause, next step.
+
+    ``trainer_id`` and ``node`` name the one at fault, where it is a trainer or a node.
+    """
+
+    def __init__(
+        self, code: str, cause: str, next_step: str, *, trainer_id: str = "", node: str = ""
+    ) -> None:
+        super().__init__(f"{code}: {cause} {next_step}")
+        self.code = code
+        self.cause = cause
+        self.next_step = next_step
+        self.trainer_id = trainer_id
+        self.node = node
+
+
+class CheckFailed(Exception):  # noqa: N818 - says what happened: the check failed
+    """An allocation that breaks its problem's rules; ``violations`` names every one."""
+
+    def __init__(self, violations: tuple[str, ...]) -> None:
+        super().__init__("BFT-3090: the allocation is not valid: " + "; ".join(violations))
+        self.code = "BFT-3090"
+        self.violations = violations

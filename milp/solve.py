@@ -11,12 +11,11 @@ from __future__ import annotations
 from milp.answer import answer_of_one, answer_of_several
 from milp.caps import is_kept, solve_capped, with_full_caps
 from milp.classes import solve_classes
-from milp.errors import ProblemError
 from milp.exact.dual import PoolAnswer, solve_pool, solve_pool_dense
 from milp.options import Options, build_options
 from milp.parts import join, split
 from milp.pool import PoolView, view_pool
-from milp.problem import Allocation, Problem
+from milp.problem import Allocation, Problem, ProblemError
 from milp.validate import validate
 
 

@@ -10,8 +10,7 @@ import operator
 from collections import Counter
 from collections.abc import Sequence
 
-from milp.errors import ProblemError
-from milp.problem import Curve, Objective, Problem, ProblemTrainer
+from milp.problem import Curve, Objective, Problem, ProblemError, ProblemTrainer
 
 LARGEST_NUMBER = 1e15  # beyond any rate or time; keeps every product finite
 SMALLEST_RATE = 1e-9  # samples per second on one node

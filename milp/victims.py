@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from milp.errors import ProblemError
-from milp.problem import Problem, ProblemNode, ProblemTrainer
+from milp.problem import Problem, ProblemError, ProblemNode, ProblemTrainer
 from milp.tables import FloatArray, value_table
 
 TIE = 1e-12  # of the largest cost: how much one trainer touched more counts

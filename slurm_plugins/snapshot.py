@@ -31,12 +31,11 @@ from bftrainer.model.cluster import (
 from bftrainer.model.hostlist import ParseError
 from slurm_plugins import commands, job_requests, parse, releases, slots
 from slurm_plugins.arrays import Room, written_out
-from slurm_plugins.clock import ControllerClock
 from slurm_plugins.commands import SlurmCommands, is_controller_away, why_failed
 from slurm_plugins.fields import Unread
 from slurm_plugins.floor import Floor
 from slurm_plugins.job_requests import judged
-from slurm_plugins.parse import Made, RowCache, switches
+from slurm_plugins.parse import ControllerClock, Made, RowCache, switches
 from slurm_plugins.states import Completing
 
 T = TypeVar("T")

@@ -1,4 +1,6 @@
-"""Checks that every submitted spec must pass, whatever its origin, and limits per user. Pure.
+"""Checks that every submitted spec must pass, and limits per user. Pure.
+
+``mail:ADDRESS``, or a command line whose first word is an absolute path; no shell reads it.
 
 A ``TrainerSpec`` passes or is refused with BFT-1002, BFT-1007, BFT-1015, BFT-1016, BFT-1032,
 BFT-1040, BFT-1041, BFT-1044, BFT-1060, BFT-1066, BFT-1561 or BFT-1603. The command line checks
@@ -15,17 +17,61 @@ import itertools
 import json
 import math
 import re
+import shlex
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from bftrainer.api import notification
 from bftrainer.decide.throughput.plausibility import FASTEST, LEAP, SLOWEST
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.node_request import NodeRequest, request_of
 from bftrainer.model.preamble import fault_of
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from milp.problem import Curve
+
+MAIL = "mail:"
+# In the order of preference, and how each takes an address.
+MAILERS = ("/usr/sbin/sendmail", "/usr/lib/sendmail", "/usr/bin/mail", "/usr/bin/mailx")
+_ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(@[A-Za-z0-9][A-Za-z0-9.-]*)?\Z")
+_MOST_REASON = 1000  # characters
+
+
+def notification_fault(notify: str) -> str:
+    """Say what is wrong with a notification; "": nothing."""
+    if not notify:
+        return ""
+    if notify.startswith(MAIL):
+        address = notify.removeprefix(MAIL)
+        return "" if _ADDRESS.match(address) else f"has the address {address[:60]!r}"
+    try:
+        words = shlex.split(notify)
+    except ValueError as problem:
+        return f"cannot be split into words: {problem}"
+    return "" if words and words[0].startswith("/") else "does not begin with an absolute path"
+
+
+def variables(record: TrainerRecord) -> dict[str, str]:
+    """Return what a command is told of a trainer that has ended."""
+    return {
+        "BFT_TRAINER_ID": record.trainer_id,
+        "BFT_TRAINER_NAME": record.spec.name,
+        "BFT_TRAINER_STATE": record.state.value,
+        "BFT_TRAINER_REASON": record.reason[:_MOST_REASON],
+    }
+
+
+def command_of(record: TrainerRecord, mailer: str) -> tuple[tuple[str, ...], str]:
+    """Return the command to run when a trainer has ended, and its standard input."""
+    notify = record.spec.notify
+    if not notify.startswith(MAIL):
+        return tuple(shlex.split(notify)), ""
+    address = notify.removeprefix(MAIL)
+    subject = f"bftrainer: {record.trainer_id} ({record.spec.name}) {record.state.value}"
+    if mailer.endswith("sendmail"):
+        text = f"To: {address}\nSubject: {subject}\n\n{record.reason}\n"
+        return (mailer, "-i", address), text
+    return (mailer, "-s", subject, address), f"{record.reason}\n"
+
 
 MAX_NAME_BYTES = 255
 MAX_STRING_BYTES = 4096  # longest path that Linux opens; also used for arguments
@@ -153,7 +199,7 @@ def check_preamble(text: str) -> None:
 
 def check_notify(notify: str) -> None:
     """Refuse a notification that is neither a mail nor a command (BFT-1066)."""
-    if fault := notification.fault_of(notify):
+    if fault := notification_fault(notify):
         raise UsageError(
             "BFT-1066",
             f"--notify {fault}.",

@@ -1,6 +1,9 @@
-"""An optional part of a batch system: files for the administrator of its site.
+"""What a batch system may offer beside ``BatchSystem``: site files, and a directory that nodes see.
 
 Used by ``bftrainer site init``. A batch system without the method has none.
+
+A pilot whose output file cannot be opened ends before any process of ours runs, and the cause is in
+the log of the node's batch daemon only.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.batch.service_files import POLICY_FILE, PROGRAM
 from bftrainer.model.errors import UsageError
-from bftrainer.model.site import SiteFile
+from bftrainer.model.site import Finding, Measured, SiteFile, Weight
 
 POLICY_NAME = "policy.yaml"
 CHECKLIST_NAME = "CHECKLIST.md"
@@ -158,4 +161,31 @@ def checklist(
         name=CHECKLIST_NAME,
         text="\n".join((heading, "", *numbered)) + "\n",
         about="the steps, in this order",
+    )
+
+
+def findings(directory: Path, measured: Measured, *, root: Path = Path("/")) -> tuple[Finding, ...]:
+    """Return a finding if the directory is on this host's own disk, where nodes do not see it.
+
+    Call it where nodes are other hosts. A disk that is exported to them cannot be told from another
+    one, unless it holds the system, too; once an agent has come from there, nothing is in doubt.
+
+    Args:
+        directory: of pilots; it need not exist.
+        measured: by the daemon.
+        root: a directory of the system's disk.
+    """
+    above = next(place for place in (directory, *directory.parents) if place.exists())
+    if measured.start_s is not None or above.stat().st_dev != root.stat().st_dev:
+        return ()
+    return (
+        Finding(
+            code="BFT-1315",
+            weight=Weight.LOSS,
+            setting=f"pilots_dir: {directory}",
+            cost="It is on the disk that holds this host's system, and nodes are other hosts: if "
+            "they do not see it, each pilot ends at once, and only the log of its node says why.",
+            remedy="pilots_dir: a directory that all nodes see and only the daemon's account can "
+            "write, in the policy",
+        ),
     )

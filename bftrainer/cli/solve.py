@@ -22,8 +22,7 @@ from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from milp.errors import CheckFailed, ProblemError
-    from milp.problem import Problem
+    from milp.problem import CheckFailed, Problem, ProblemError
     from milp.reference.guard import LimitedAnswer
 
 IN_PROCESS = ("exact", "dense")
@@ -67,7 +66,7 @@ def solve(
     file: str, *, solver: str, time_limit_s: float | None, dump_dir: Path | None, as_json: bool
 ) -> None:
     """Decide PROBLEM.json ('-': standard input): which trainer gets which node."""
-    from milp.errors import CheckFailed, ProblemError  # noqa: PLC0415 - numpy is slow
+    from milp.problem import CheckFailed, ProblemError  # noqa: PLC0415 - numpy is slow
 
     text = _read(file)
     try:
@@ -151,7 +150,7 @@ def _decider(
 
 
 def _as_bft_error(error: ProblemError | CheckFailed) -> BftError:
-    from milp.errors import ProblemError  # noqa: PLC0415
+    from milp.problem import ProblemError  # noqa: PLC0415
 
     if isinstance(error, ProblemError):
         exit_code = ExitCode.VALIDATION_FAILED

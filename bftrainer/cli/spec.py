@@ -22,10 +22,16 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from bftrainer.api.admission import check_curve, check_preamble, check_string, read_request
+from bftrainer.api.admission import (
+    MAIL,
+    MAILERS,
+    check_curve,
+    check_preamble,
+    check_string,
+    read_request,
+)
 from bftrainer.api.documents import CodecError, decode, parse
 from bftrainer.api.doorman import user_name
-from bftrainer.api.notification import MAIL, MAILERS
 from bftrainer.batch import process
 from bftrainer.cli.submit_options import batch_range, exported, spec_options
 from bftrainer.daemon.notifier import mailer

@@ -31,7 +31,7 @@ from bftrainer.daemon.reload import Reloading
 from bftrainer.daemon.remote import FarDaemon, refuse_second
 from bftrainer.daemon.systemd import ServiceManager
 from bftrainer.decide import cycles, end_cost
-from bftrainer.decide.change import event_between, situation_of
+from bftrainer.decide.observation import event_between, situation_of
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.fleet.background import Background, ready_threads
 from bftrainer.fleet.control_plane import ControlPlane, Listener
@@ -43,7 +43,7 @@ from bftrainer.fleet.pilots.requests import Claiming
 from bftrainer.fleet.pilots.strays import StrayPilots
 from bftrainer.fleet.pilots.vain import LateAgents
 from bftrainer.fleet.release import PilotEnds
-from bftrainer.fleet.trainers.memory import remembered
+from bftrainer.fleet.trainers.takeover import remembered
 from bftrainer.fleet.wire.endpoint import remember, remembered_port
 from bftrainer.fleet.wire.keys import load_or_create_pair
 from bftrainer.fleet.wire.listener import offered_at
@@ -52,8 +52,7 @@ from bftrainer.journal.journal import Journal
 from bftrainer.journal.lock import InstanceLock
 from bftrainer.journal.mark import MARK_NAME
 from bftrainer.model.cluster import Snapshot
-from bftrainer.model.decision import DecisionInput, Plan, Replacing
-from bftrainer.model.event import Event
+from bftrainer.model.decision import DecisionInput, Event, Plan, Replacing
 from bftrainer.site.policy.calendar import next_blackout
 from bftrainer.site.policy.model import SitePolicy, policy_hash
 from bftrainer.site.policy.settings import settings_of

@@ -25,13 +25,14 @@ from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import (
     DecisionInput,
     DecisionRecord,
+    Event,
     Known,
     Memory,
     PilotView,
     Plan,
     Settings,
+    Situation,
 )
-from bftrainer.model.event import Event, Situation
 from bftrainer.model.fairness import Blackout
 
 LOG = logging.getLogger("bftrainer.decide")

@@ -28,8 +28,7 @@ from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import DecisionInput, Memory, Settings
 from bftrainer.model.fairness import Limits, Usage, Wait, limit_of
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
-from milp.errors import ProblemError
-from milp.problem import Cap, Problem, ProblemTrainer
+from milp.problem import Cap, Problem, ProblemError, ProblemTrainer
 from milp.solve import solve
 from milp.worth import allocation_value
 

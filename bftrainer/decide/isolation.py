@@ -21,8 +21,7 @@ from bftrainer.decide.problem_input import problem_trainer
 from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut, Plan, Settings
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerRecord
-from milp.errors import ProblemError
-from milp.problem import Problem
+from milp.problem import Problem, ProblemError
 from milp.validate import validate
 
 RETRY_S = 60.0

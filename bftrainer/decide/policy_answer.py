@@ -44,7 +44,7 @@ def allocate(
     Where some are left out (``admission``), the order of the answer has those that take part.
 
     Raises:
-        milp.errors.ProblemError: the problem is malformed.
+        milp.problem.ProblemError: the problem is malformed.
         BftError: BFT-3054, an answer is not valid.
     """
     trainers, budget = given.trainers, given.settings.explore_budget
@@ -130,7 +130,7 @@ def _answer(policy: AllocationPolicy, problem: Problem, context: Context) -> Dec
     """Return the policy's answer, its state as the journal keeps it.
 
     Raises:
-        milp.errors.ProblemError: the problem is malformed.
+        milp.problem.ProblemError: the problem is malformed.
         BftError: BFT-3054, the answer breaks the rules; BFT-2220, it cannot be serialised.
     """
     decided = policy.allocate(problem, replace(context, state=deepcopy(context.state)))

@@ -2,7 +2,7 @@
 
 A straggler is replaced when another node is available that is not worth more elsewhere and the
 pause pays back within T_fwd; it is dropped without replacement when the others are faster without
-it; otherwise it stays (``milp.slow``). A replaced straggler remains a member until its replacement
+it; otherwise it stays (``milp.worth``). A replaced straggler remains a member until its replacement
 trains (``Replacing``) and leaves in the same change of generation (MLSys 2020, section 5). A slow
 node is remembered, because it may be slow for any trainer; the memory fades.
 
@@ -20,7 +20,7 @@ from bftrainer.decide.policies.base import Decided
 from bftrainer.decide.throughput.stragglers import CLEAR_ABOVE
 from bftrainer.model.decision import DecisionInput, Memory, Replacing, Settings, SlowNode
 from milp.problem import Problem
-from milp.slow import without_some, worth
+from milp.worth import without_some, worth
 
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
@@ -83,7 +83,7 @@ def allocate(
     """Return the answer of the policy that is worth most given the slow nodes; ties: the earlier.
 
     Raises:
-        milp.errors.ProblemError: the problem is malformed.
+        milp.problem.ProblemError: the problem is malformed.
     """
     slow, settings, now_s = memory.slow_nodes, given.settings, given.now_s
     if not slow:

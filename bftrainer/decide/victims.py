@@ -21,8 +21,8 @@ from bftrainer.decide.problem_input import nodes_by_trainer, problem_node, probl
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import DecisionInput, Memory
 from milp.problem import Problem
-from milp.slow import without
 from milp.victims import choose_victims
+from milp.worth import without
 
 
 class Pick(Protocol):

@@ -24,14 +24,7 @@ from typing import Any, NoReturn, TypeVar
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.protocol import (
-    Commit,
-    FromWorker,
-    Prepare,
-    Ready,
-    Stop,
-    WorkerConfig,
-)
+from bftrainer.elastic.protocol import Commit, FromWorker, Prepare, Ready, Stop, WorkerConfig
 from bftrainer.elastic.store import StoreServer
 
 log = logging.getLogger("bftrainer.elastic")

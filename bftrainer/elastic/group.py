@@ -37,8 +37,7 @@ from bftrainer.elastic.collective import (
 )
 from bftrainer.elastic.control import Control, Key, key_of
 from bftrainer.elastic.device import DeviceCollective
-from bftrainer.elastic.protocol import Commit
-from bftrainer.elastic.rank import place_in
+from bftrainer.elastic.protocol import Commit, place_in
 from bftrainer.elastic.store import StoreClient
 
 

@@ -21,8 +21,7 @@ from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.generations import WorkerGenerations
 from bftrainer.elastic.group import Broken, FormingGroups, Group
-from bftrainer.elastic.protocol import Commit, Member
-from bftrainer.elastic.rank import RankInfo, place_in
+from bftrainer.elastic.protocol import Commit, Member, RankInfo, place_in
 from bftrainer.elastic.sampler import NO_PLAN, EpochPlan
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.state_transfer import StateTransfer, overtaken

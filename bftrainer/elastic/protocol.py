@@ -1,4 +1,4 @@
-"""The messages between the control plane and a worker, as frozen dataclasses.
+"""Messages between the control plane and a worker, as frozen dataclasses; a worker's rank.
 
 One JSON object per line, over a socket that the worker inherits; the agent forwards the
 bodies. Standard library only: this module is imported in users' training processes. Unknown
@@ -10,6 +10,9 @@ each answers ``Ready`` from its control thread and goes on training; the first s
 the generation's store and reports its port. ``Commit`` goes to the union of the old and the
 new membership: old members switch at the same step boundary, joiners are waiting. ``Entered``
 reports that a member holds the common state and trains.
+
+With L workers on each of k nodes a generation has k * L workers; the one with local rank l on
+the node of rank r has rank r * L + l. L is fixed for a trainer and so not part of a ``Commit``.
 """
 
 from __future__ import annotations
@@ -397,3 +400,26 @@ def decode(line: bytes) -> Message:
     except ValueError as problem:
         raise ProtocolError(f"not JSON: {problem}") from problem
     return from_body(body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo:
+    """A worker's place among all workers of a generation."""
+
+    rank: int
+    size: int  # workers of all nodes
+    nodes: int
+    address: str  # where this worker's sockets listen
+
+
+def place_in(commit: Commit, config: WorkerConfig) -> RankInfo | None:
+    """Return this worker's place in the generation of ``commit``, None if it is not in it."""
+    me = next((m for m in commit.members if m.worker_id == config.member_id), None)
+    if me is None:
+        return None
+    return RankInfo(
+        rank=me.rank * config.local_size + config.local_rank,
+        size=len(commit.members) * config.local_size,
+        nodes=len(commit.members),
+        address=me.address or config.address,
+    )

@@ -1,4 +1,4 @@
-"""Input and output of a decision: plain data, journalled as a whole.
+"""Input and output of a decision, and the event that calls for it: plain data.
 
 ``decide`` is a fold: each call returns the ``Memory`` that the next call gets. All times are
 seconds since the epoch on the batch system's clock.
@@ -12,10 +12,34 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from bftrainer.model.cluster import Snapshot
-from bftrainer.model.event import Event
 from bftrainer.model.fairness import Blackout, Limits, Usage, Wait
 from bftrainer.model.trainer import TrainerRecord
 from milp.problem import Allocation, Objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """The state that decisions react to, as sets of names."""
+
+    usable: frozenset[str]  # nodes idle or held
+    pending: frozenset[str]  # pending ordinary jobs
+    trainers: frozenset[str]  # trainers that are not final
+    held: frozenset[str]  # pilots with a connected agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A change of pool, queue or trainers."""
+
+    at_s: float
+    joined: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    jobs_arrived: tuple[str, ...] = ()
+    jobs_gone: tuple[str, ...] = ()
+    trainers_arrived: tuple[str, ...] = ()
+    trainers_gone: tuple[str, ...] = ()
+    agents_arrived: tuple[str, ...] = ()
+    agents_gone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,7 +108,7 @@ class TrainerSpec:
     array_id: str = ""  # shared by the trainers of one ``--array``
     array_limit: int | None = None  # so many of them have nodes at once
     preamble: str = ""  # shell file that runs before anything of the trainer on a node
-    notify: str = ""  # run when it has ended (``bftrainer.api.notification``)
+    notify: str = ""  # run when it has ended (``bftrainer.api.admission``)
     batch: BatchRange | None = None  # None: the script declares its batch
     account: str = ""  # of the batch system, charged for its pilots; "": the user's default
     trial: TrialTag | None = None  # it is a trial of a study

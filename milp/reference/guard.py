@@ -20,8 +20,7 @@ from typing import Any, Protocol
 
 from milp.check import find_violations
 from milp.codec import problem_from_dict, problem_to_dict
-from milp.errors import CheckFailed, ProblemError
-from milp.problem import Allocation, Problem
+from milp.problem import Allocation, CheckFailed, Problem, ProblemError
 from milp.reference.backends import ModelAnswer, ModelStatus, SolveOptions, load_backend
 from milp.reference.node_model import build_node_model, read_map, values_of_map
 from milp.reference.solve import gap_below, keep_map, marginals, price_of_best_step

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from milp.errors import ProblemError
-from milp.problem import Curve, Objective, Problem, ProblemTrainer
+from milp.problem import Curve, Objective, Problem, ProblemError, ProblemTrainer
 from milp.reference.linear_model import LinearModel, Terms, negative
 
 Point: TypeAlias = tuple[int, float]  # size, value

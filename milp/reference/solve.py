@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from milp.check import objective_value
-from milp.errors import ProblemError
-from milp.problem import Marginal, Problem, ProblemTrainer
+from milp.problem import Marginal, Problem, ProblemError, ProblemTrainer
 from milp.reference.backends import ModelStatus, SolveOptions, load_backend
 from milp.reference.node_model import build_node_model, read_map
 from milp.validate import validate

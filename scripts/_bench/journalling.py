@@ -18,7 +18,7 @@ from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.fleet.pilots.pilots import PilotBook
-from bftrainer.fleet.trainers.memory import remembered
+from bftrainer.fleet.trainers.takeover import remembered
 from bftrainer.journal import Journal, PilotRecord, PilotState
 from bftrainer.journal.backlog import BATCH
 from bftrainer.model.decision import Settings

@@ -10,13 +10,7 @@ import random
 from dataclasses import replace
 
 from bftrainer.lab.workloads.builders import NETWORKS
-from milp.problem import (
-    Curve,
-    Objective,
-    Problem,
-    ProblemNode,
-    ProblemTrainer,
-)
+from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
 
 # What each family is hard for. "mixed" is the paper's set of models; "wide" has no cap
 # on the size; "N classes" tells N node types apart; "mixes" lets trainers mix three. Nodes

@@ -24,8 +24,7 @@ from bftrainer.decide.policy_answer import ask
 from bftrainer.decide.throughput.fit import MeasuredSize
 from bftrainer.model import canonical
 from bftrainer.model.decision import Memory
-from milp.errors import ProblemError
-from milp.problem import Problem
+from milp.problem import Problem, ProblemError
 from tests.support.examples import examples
 from tests.support.policies import allocated, problem_of, trainer
 from tests.support.problems import problems

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.api.notification import MAIL, command_of
+from bftrainer.api.admission import MAIL, command_of
 from bftrainer.cli import spec as spec_module
 from bftrainer.cli.main import main
 from bftrainer.daemon.notifier import Notifier, check_user, own_user

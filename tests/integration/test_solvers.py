@@ -17,8 +17,15 @@ from bftrainer.batch import process
 from bftrainer.lab.solvers.runner import MOST_DUMPS, ChildRunner, solve_in_child
 from milp.check import check, find_violations, objective_value
 from milp.codec import problem_from_dict
-from milp.errors import ProblemError
-from milp.problem import Allocation, Curve, Objective, Problem, ProblemNode, ProblemTrainer
+from milp.problem import (
+    Allocation,
+    Curve,
+    Objective,
+    Problem,
+    ProblemError,
+    ProblemNode,
+    ProblemTrainer,
+)
 from milp.reference.backends import ModelStatus
 from milp.reference.guard import (
     LimitedAnswer,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from bftrainer.batch.process import Completed
 from bftrainer.model.cluster import Snapshot
 from slurm_plugins import commands
-from slurm_plugins.clock import ControllerClock
-from slurm_plugins.parse import FIELD, RECORD
+from slurm_plugins.parse import FIELD, RECORD, ControllerClock
 from slurm_plugins.snapshot import SnapshotReader
 from tests.support.examples import examples
 

@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 
 from milp.caps import binding
 from milp.check import check, find_violations
-from milp.errors import ProblemError
 from milp.exact.group_caps import is_nested
 from milp.pool import view_pool
-from milp.problem import Allocation, Cap, Curve, Objective, Problem, ProblemNode, ProblemTrainer
+from milp.problem import (
+    Allocation,
+    Cap,
+    Curve,
+    Objective,
+    Problem,
+    ProblemError,
+    ProblemNode,
+    ProblemTrainer,
+)
 from milp.solve import solve
 from milp.worth import allocation_value
 from tests.support.examples import examples

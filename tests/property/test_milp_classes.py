@@ -10,10 +10,9 @@ import pytest
 import milp.classes
 from milp.check import check
 from milp.classes import ClassesAnswer, solve_classes
-from milp.errors import ProblemError
 from milp.options import build_options
 from milp.pool import PoolView, view_pool
-from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
+from milp.problem import Curve, Problem, ProblemError, ProblemNode, ProblemTrainer
 from milp.solve import solve
 from tests.support.every_split import draw, try_every_split
 

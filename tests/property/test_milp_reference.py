@@ -13,14 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milp.check import find_violations, objective_value
-from milp.errors import ProblemError
-from milp.problem import (
-    Allocation,
-    Curve,
-    Problem,
-    ProblemNode,
-    ProblemTrainer,
-)
+from milp.problem import Allocation, Curve, Problem, ProblemError, ProblemNode, ProblemTrainer
 from milp.reference.backends import (
     BACKENDS,
     ModelStatus,

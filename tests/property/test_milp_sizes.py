@@ -11,13 +11,7 @@ import pytest
 from milp.exact.dual import PoolAnswer, find_price, solve_pool, solve_pool_dense
 from milp.options import Options, build_options
 from milp.pool import view_pool
-from milp.problem import (
-    Curve,
-    Objective,
-    Problem,
-    ProblemNode,
-    ProblemTrainer,
-)
+from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve_sizes, solve_sizes_dense
 from milp.tables import FloatArray, IntArray, value_table
 

@@ -18,8 +18,7 @@ from bftrainer.lab.papers.elasticity.setting import (
     ElasticitySeeds,
     choose_scenario,
 )
-from bftrainer.lab.papers.elasticity.simulator import ElasticJobOutcome, cifar
-from bftrainer.lab.papers.elasticity.slowdown import SlowedOutcome
+from bftrainer.lab.papers.elasticity.simulator import ElasticJobOutcome, SlowedOutcome, cifar
 from bftrainer.lab.papers.findings import ValueLine
 from bftrainer.lab.papers.paper import play_all
 

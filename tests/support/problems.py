@@ -9,15 +9,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from milp.check import find_violations, objective_value
-from milp.problem import (
-    Allocation,
-    Cap,
-    Curve,
-    Objective,
-    Problem,
-    ProblemNode,
-    ProblemTrainer,
-)
+from milp.problem import Allocation, Cap, Curve, Objective, Problem, ProblemNode, ProblemTrainer
 
 # Whole numbers make true ties, tenths make ties that float sums miss by a rounding.
 RATES = st.one_of(

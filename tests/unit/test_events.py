@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bftrainer.decide.change import event_between
-from bftrainer.decide.observation import observe_idle
+from bftrainer.decide.observation import event_between, observe_idle
 from bftrainer.model.cluster import NodeState, Snapshot
-from bftrainer.model.event import Event, Situation
+from bftrainer.model.decision import Event, Situation
 from tests.support.snapshots import T0, idle_nodes, snapshot, with_state
 
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from milp.check import allocation_value, check, find_violations, objective_value
-from milp.errors import CheckFailed, ProblemError
 from milp.problem import (
     Allocation,
+    CheckFailed,
     Curve,
     Marginal,
     Objective,
     Problem,
+    ProblemError,
     ProblemNode,
     ProblemTrainer,
 )

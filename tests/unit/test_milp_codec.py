@@ -17,8 +17,7 @@ from milp.codec import (
     problem_hash,
     problem_to_dict,
 )
-from milp.errors import ProblemError
-from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
+from milp.problem import Curve, Problem, ProblemError, ProblemNode, ProblemTrainer
 from milp.solve import solve
 from tests.support.examples import examples
 from tests.support.problems import problems

@@ -20,13 +20,13 @@ from milp.codec import (
     problem_from_dict,
     problem_to_dict,
 )
-from milp.errors import ProblemError
 from milp.problem import (
     Allocation,
     Cap,
     Curve,
     Marginal,
     Problem,
+    ProblemError,
     ProblemNode,
     ProblemTrainer,
 )

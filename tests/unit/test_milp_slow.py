@@ -10,9 +10,8 @@ from statistics import mean
 import pytest
 
 from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
-from milp.slow import MOST_TRIES, without, without_some, worth
 from milp.solve import solve
-from milp.worth import allocation_value
+from milp.worth import MOST_TRIES, allocation_value, without, without_some, worth
 
 SIZES = (1, 2, 4, 8, 16)
 

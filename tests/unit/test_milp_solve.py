@@ -9,7 +9,6 @@ from hypothesis import given, settings
 
 from milp.check import check, objective_value
 from milp.classes import solve_classes
-from milp.errors import ProblemError
 from milp.options import build_options
 from milp.pool import view_pool
 from milp.problem import (
@@ -17,6 +16,7 @@ from milp.problem import (
     Curve,
     Objective,
     Problem,
+    ProblemError,
     ProblemNode,
     ProblemTrainer,
 )

@@ -11,8 +11,7 @@ from dataclasses import replace
 import pytest
 
 from milp.check import allocation_value
-from milp.errors import ProblemError
-from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
+from milp.problem import Curve, Objective, Problem, ProblemError, ProblemNode, ProblemTrainer
 from milp.victims import Victims, choose_victims
 
 

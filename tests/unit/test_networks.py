@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.batch import pilots_directory
+from bftrainer.batch import site_inspector
 from bftrainer.batch.addresses import host_addresses
 from bftrainer.batch.firewall import rules
 from bftrainer.fleet.pilots.vain import LATE_S, LateAgents
@@ -75,10 +75,10 @@ def test_there_are_no_rules_without_ports_or_addresses(wrong: dict[str, Any]) ->
 
 def test_the_directory_of_pilots_is_doubted_on_the_disk_of_the_system(tmp_path: Path) -> None:
     here = tmp_path / "not" / "there"
-    (found,) = pilots_directory.findings(here, NOTHING, root=tmp_path)
+    (found,) = site_inspector.findings(here, NOTHING, root=tmp_path)
     assert found.code == "BFT-1315"
-    assert pilots_directory.findings(here, Measured(start_s=2.0), root=tmp_path) == ()
-    assert pilots_directory.findings(here, NOTHING, root=Path("/proc")) == ()
+    assert site_inspector.findings(here, Measured(start_s=2.0), root=tmp_path) == ()
+    assert site_inspector.findings(here, NOTHING, root=Path("/proc")) == ()
 
 
 def test_findings_of_networks(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.fleet.trainers.memory import remembered
+from bftrainer.fleet.trainers.takeover import remembered
 from bftrainer.journal.journal import Journal
 from bftrainer.lab.simulator.journal_replay import take_again
 from bftrainer.model.canonical import parse

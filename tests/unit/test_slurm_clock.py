@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_plugins import parse
-from slurm_plugins.clock import ControllerClock
+from slurm_plugins.parse import ControllerClock
 
 T0 = 1_795_198_016.0
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "22.05"

@@ -26,7 +26,7 @@ from bftrainer.study.directory import (
     stopped,
     write_directory,
 )
-from bftrainer.study.rungs.ranking import best_first
+from bftrainer.study.ladder import best_first
 from bftrainer.study.rungs.registry import rule_of
 from bftrainer.study.trial_table import know
 from bftrainer.study.trials import NewTrial, StudyTrial, TrialStage, Value

@@ -23,9 +23,9 @@ from bftrainer.elastic.protocol import (
     Warm,
     WorkerConfig,
     from_body,
+    place_in,
     to_body,
 )
-from bftrainer.elastic.rank import place_in
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.generations.members import worker_on
 from bftrainer.fleet.runtimes.base import load_runtime

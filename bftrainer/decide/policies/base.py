@@ -121,7 +121,7 @@ class AllocationPolicy(Protocol):
         """Allocate the nodes.
 
         Raises:
-            milp.errors.ProblemError: the problem is malformed.
+            milp.problem.ProblemError: the problem is malformed.
         """
 
 

@@ -40,7 +40,7 @@ class Handing:
             admits: whether any trainer may be among the p_jmax, not the first ones only.
 
         Raises:
-            milp.errors.ProblemError: the problem is malformed.
+            milp.problem.ProblemError: the problem is malformed.
         """
         validate(problem)
         self.problem = problem

@@ -27,8 +27,7 @@ from bftrainer.decide.policies.greedy_steps import (
     terms_of,
 )
 from bftrainer.model.decision import Term
-from milp.errors import ProblemError
-from milp.problem import Problem
+from milp.problem import Problem, ProblemError
 
 SLACK = 1e-9  # of the smallest ratio, where the others are raised
 

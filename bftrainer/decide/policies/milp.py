@@ -17,7 +17,7 @@ class MilpPolicy:
         """Return the optimum.
 
         Raises:
-            milp.errors.ProblemError: the problem is malformed.
+            milp.problem.ProblemError: the problem is malformed.
         """
         return Decided(allocation=solve(problem))
 

@@ -1,6 +1,11 @@
-"""Takes over workers that trained on without the daemon: at its start, or when it was cut off.
+"""Takes over what an earlier daemon left: workers that train, and what it had learnt.
 
 A base of ``trainers``; ``fleet.generations.adoption`` restores a machine from agents' reports.
+
+``Memory`` is journalled with every decision. A new daemon keeps what takes time to learn: the
+durations of pilot ends and starts, slow nodes, and the policy's state if policy and options are
+the same. It drops momentary values (snapshot counts, hold-offs) and whatever was being measured,
+because the daemon's absence would distort it. Called once, when the agents have been adopted.
 """
 
 from __future__ import annotations
@@ -20,6 +25,10 @@ from bftrainer.fleet.trainers.creation import Trainer
 from bftrainer.fleet.trainers.records import TrainerRecords
 from bftrainer.fleet.trainers.reported_workers import AgentReports
 from bftrainer.fleet.trainers.unreachable import Standstill, not_heard, put_in, survivors
+from bftrainer.journal.journal import Journal
+from bftrainer.model.canonical import CanonicalError, from_plain
+from bftrainer.model.decision import Ends, Memory, Settings
+from bftrainer.model.fairness import Usage
 
 LOG = logging.getLogger("bftrainer.trainers")
 
@@ -133,3 +142,32 @@ class AdoptingTrainers(TrainerRecords):
 
     @abstractmethod
     def _on_parked(self, trainer: Trainer, parked: Parked) -> None: ...
+
+
+def remembered(journal: Journal, settings: Settings, assignment: Mapping[str, str]) -> Memory:
+    """Return the memory for the first decision.
+
+    Args:
+        journal: of this state directory.
+        settings: of this daemon.
+        assignment: node -> trainer, as observed.
+    """
+    memory = Memory(assignment=assignment)
+    try:
+        entry = journal.latest("decision")
+        if entry is None:
+            return memory
+        plain = entry.plain()  # of hundreds of trainers; two parts are wanted
+        known = from_plain(plain.get("plan", {}).get("memory"), Memory)
+        then = from_plain(plain.get("input", {}).get("settings"), Settings)
+    except CanonicalError as problem:  # written by another release
+        LOG.warning("what an earlier daemon learnt cannot be read: %s", problem)
+        return memory
+    is_same = (then.policy, then.policy_options) == (settings.policy, settings.policy_options)
+    return replace(
+        memory,
+        ends=Ends(took_s=known.ends.took_s, joined_s=known.ends.joined_s),
+        slow_nodes=known.slow_nodes if settings.straggler_threshold else {},
+        usage=known.usage if settings.fair_share_half_life_s is not None else Usage(),
+        policy_state=known.policy_state if is_same else None,
+    )

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bftrainer.batch import addresses, pilots_directory
+from bftrainer.batch import addresses, site_inspector
 from bftrainer.batch.addresses import (
     ANY,
     LOOPBACK,
@@ -195,7 +195,7 @@ def findings(
             "pilot's directory and the log of the node's batch daemon say more",
         )
     if pilots_dir is not None and around.has_others:
-        yield from pilots_directory.findings(pilots_dir, measured)
+        yield from site_inspector.findings(pilots_dir, measured)
 
 
 def choose_place(system: BatchSystem, bind: str, announced: Sequence[str], network: str) -> Place:

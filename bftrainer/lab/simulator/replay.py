@@ -16,8 +16,7 @@ from typing import Protocol
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy
-from bftrainer.lab.simulator.trainers import SimTrainer, Tally, make_trainer
-from bftrainer.lab.simulator.world import World
+from bftrainer.lab.simulator.trainers import SimTrainer, Tally, World, make_trainer
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
 from bftrainer.model.fairness import Blackout

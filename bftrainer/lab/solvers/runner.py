@@ -116,7 +116,7 @@ def solve_in_child(
         runner: starts the solver; None: a child process of this interpreter.
 
     Raises:
-        milp.errors.ProblemError: the problem is malformed.
+        milp.problem.ProblemError: the problem is malformed.
     """
     answer = solve_limited(
         problem,

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bftrainer.study.ladder import Halving, ladder
-from bftrainer.study.rungs.ranking import best_first, rung_of
+from bftrainer.study.ladder import Halving, best_first, ladder, rung_of
 from bftrainer.study.trials import Start, StudyTrial, TrialStage, Verdicts
 
 

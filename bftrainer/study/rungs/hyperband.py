@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bftrainer.study.ladder import Rung
-from bftrainer.study.rungs.ranking import require
+from bftrainer.study.ladder import Rung, require
 from bftrainer.study.rungs.sha import halve
 from bftrainer.study.trials import Start, StudyTrial, Verdicts
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from bftrainer.study.ladder import require
 from bftrainer.study.rungs.none import train_fully
-from bftrainer.study.rungs.ranking import require
 from bftrainer.study.trials import StudyTrial, TrialStage, Value, Verdicts
 
 

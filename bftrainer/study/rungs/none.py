@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bftrainer.study.rungs.ranking import require
+from bftrainer.study.ladder import require
 from bftrainer.study.trials import Start, StudyTrial, TrialStage, Verdicts
 
 

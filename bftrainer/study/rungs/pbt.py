@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bftrainer.study.rungs.ranking import best_first, require
+from bftrainer.study.ladder import best_first, require
 from bftrainer.study.trials import Start, StudyTrial, TrialStage, Verdicts
 
 _QUARTER = 4

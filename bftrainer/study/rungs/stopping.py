@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bftrainer.study.ladder import Halving
+from bftrainer.study.ladder import Halving, first_beyond
 from bftrainer.study.rungs.none import train_fully
-from bftrainer.study.rungs.ranking import first_beyond
 from bftrainer.study.trials import StudyTrial, Verdicts
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from milp.errors import ProblemError
+from milp.problem import ProblemError
 from milp.reference.linear_model import LinearModel
 
 # name -> (module here, package it needs, how that is installed)

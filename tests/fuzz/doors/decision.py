@@ -8,8 +8,7 @@ from bftrainer.model.decision import Settings
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 from milp.codec import canonical_json, problem_from_dict, problem_hash, problem_to_dict
-from milp.errors import ProblemError
-from milp.problem import Problem
+from milp.problem import Problem, ProblemError
 from milp.validate import validate
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 
-from bftrainer.api import notification
+from bftrainer.api import admission
 from bftrainer.api.admission import MAX_STRING_BYTES
 from bftrainer.cli.spec import read_preamble
 from bftrainer.model.errors import UsageError
@@ -35,12 +35,12 @@ def _why(text: str) -> None:
 
 def _notify(text: str) -> None:
     notify = text[:MAX_STRING_BYTES]
-    if not notification.fault_of(notify) and notify:
+    if not admission.notification_fault(notify) and notify:
         spec = TrainerSpec(name="t", user="u", script="/s", notify=notify)
         record = TrainerRecord(
             trainer_id="t1", spec=spec, state=TrainerState.FAILED, submitted_s=0.0
         )
-        argv, _ = notification.command_of(record, "/usr/sbin/sendmail")
+        argv, _ = admission.command_of(record, "/usr/sbin/sendmail")
         assert argv[0].startswith("/")
 
 

@@ -13,10 +13,11 @@ from bftrainer.lab.papers.elasticity.simulator import (
     JOBS,
     ElasticJob,
     ElasticJobOutcome,
+    SlowedJob,
+    SlowedOutcome,
     autoscaled,
     static,
 )
-from bftrainer.lab.papers.elasticity.slowdown import SlowedJob, SlowedOutcome
 
 THRESHOLD = 0.1  # S, section 7.1
 TARGET_S, ZERO_AT_S = 3600.0, 20_000.0  # of the step function, of the linear one

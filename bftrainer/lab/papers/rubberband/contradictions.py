@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bftrainer.lab.papers.findings import Reproduced, ValueLine
 from bftrainer.lab.papers.paper import Extent, Records
-from bftrainer.lab.papers.rubberband.ring import measured
+from bftrainer.lab.papers.rubberband.profiles import measured
 from bftrainer.lab.papers.rubberband.setting import (
     EXPECTED,
     GPUS_PER_INSTANCE,

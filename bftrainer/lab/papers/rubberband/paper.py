@@ -10,8 +10,8 @@ from bftrainer.lab.papers.rubberband import (
     instance_start,
     models,
     placement,
+    profiles,
     residual,
-    ring,
     schedule,
     stragglers,
 )
@@ -52,7 +52,7 @@ RESULTS: tuple[Result, ...] = (
         result_id="table1",
         shows="Table 1: throughput with and without placement",
         how="ring all-reduce of 102 MB, one bandwidth fitted to each column",
-        find=ring.find,
+        find=profiles.find,
     ),
     Result(
         result_id="alg3",
