@@ -17,8 +17,7 @@ import click
 from bftrainer.api.documents import document
 from bftrainer.cli.common import clock, connect, json_option, print_json, print_table, socket_option
 from bftrainer.cli.report import span_s
-from bftrainer.daemon.accounts import day_of
-from bftrainer.model.reports import COLUMNS, AccountLine, AccountReport, Asked
+from bftrainer.model.reports import COLUMNS, AccountLine, AccountReport, Asked, day_of
 
 _HEADERS = (">HARVESTED", ">LOST", ">REDONE", ">WARM-UP", ">IDLE", ">GIVEN BACK", ">PILOTS")
 _FIGURES = (

@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from functools import partial
 from typing import Protocol, Self
 from zoneinfo import ZoneInfo
@@ -30,7 +30,16 @@ from bftrainer.journal.journal import Journal
 from bftrainer.journal.reader import JournalReader
 from bftrainer.journal.tables import ACCOUNT_SUMS
 from bftrainer.model.cluster import EndedBy
-from bftrainer.model.reports import COLUMNS, AccountLine, AccountReport, Asked, NodeTime, Whose
+from bftrainer.model.reports import (
+    COLUMNS,
+    AccountLine,
+    AccountReport,
+    Asked,
+    NodeTime,
+    Whose,
+    date_of,
+    day_of,
+)
 from bftrainer.model.trainer import Mark, TrainerRecord
 from bftrainer.site.policy.model import SitePolicy
 
@@ -38,15 +47,10 @@ Sums = dict[Whose, NodeTime]
 Count = Callable[[float], NodeTime]  # seconds -> what they were used for
 
 
-def day_of(at_s: float, zone: str | None = None) -> str:
-    """Return the day of a time in a time zone; None: this machine's."""
-    return _date(at_s, zone).isoformat()
-
-
 def days(begin_s: float, end_s: float, zone: str | None = None) -> Iterator[tuple[str, float]]:
     """Yield each day that a span of time touches, with the seconds of the span in it."""
     while begin_s < end_s:
-        day = _date(begin_s, zone)
+        day = date_of(begin_s, zone)
         # Of the day after, not 24 h later: days have 23 or 25 h when clocks are changed.
         midnight = datetime.combine(
             day + timedelta(days=1), time(), ZoneInfo(zone) if zone else None
@@ -54,10 +58,6 @@ def days(begin_s: float, end_s: float, zone: str | None = None) -> Iterator[tupl
         next_s = min(end_s, max(midnight.timestamp(), begin_s + 1.0))
         yield day.isoformat(), next_s - begin_s
         begin_s = next_s
-
-
-def _date(at_s: float, zone: str | None) -> date:
-    return datetime.fromtimestamp(at_s, ZoneInfo(zone) if zone else None).date()
 
 
 def add(sums: Sums, whose: Whose, used: NodeTime) -> None:

@@ -29,10 +29,7 @@ import signal
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from multiprocessing import util
 from pathlib import Path
-
-from bftrainer.elastic.worker import die_with_parent
 
 LOOK_S = 0.001  # between two looks whether all have ended
 _PR_SET_CHILD_SUBREAPER = 36
@@ -146,6 +143,8 @@ def keep(worker: int, parent: int) -> tuple[int, set[int]]:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, told)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
+    from bftrainer.elastic.worker import die_with_parent  # noqa: PLC0415 - agents import us early
+
     die_with_parent(signal.SIGTERM)
     if os.getppid() != parent:  # it died before the line above
         kill_group(worker)
@@ -192,6 +191,8 @@ class Scratch:
         def get_temp_dir() -> str:
             own.mkdir(mode=0o700, exist_ok=True)
             return str(own)
+
+        from multiprocessing import util  # noqa: PLC0415 - as above
 
         util.get_temp_dir = get_temp_dir
 

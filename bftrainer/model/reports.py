@@ -7,6 +7,8 @@ the command line prints it. Imports nothing that would slow down a verb's start.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date, datetime
+from zoneinfo import ZoneInfo
 
 COLUMNS = ("user", "account", "trainer", "day")  # by which lines can be told apart
 
@@ -173,3 +175,13 @@ class HarmReport:
     back_off_level: int
     back_off: str  # one sentence, "" at level 0
     taken_by: tuple[TakenCount, ...] = ()
+
+
+def day_of(at_s: float, zone: str | None = None) -> str:
+    """Return the day of a time in a time zone; None: this machine's."""
+    return date_of(at_s, zone).isoformat()
+
+
+def date_of(at_s: float, zone: str | None) -> date:
+    """Return the date of a time in a time zone; None: this machine's."""
+    return datetime.fromtimestamp(at_s, ZoneInfo(zone) if zone else None).date()

@@ -16,11 +16,11 @@ from bftrainer.api.doorman import Credentials
 from bftrainer.api.http_protocol import PEER_KEY
 from bftrainer.api.routes import Routes
 from bftrainer.cli.main import main
-from bftrainer.daemon.accounts import ADDED, Added, Sums, day_of
+from bftrainer.daemon.accounts import ADDED, Added, Sums
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.tables import ACCOUNT_SUMS
 from bftrainer.model.errors import ExitCode
-from bftrainer.model.reports import NodeTime, Whose
+from bftrainer.model.reports import NodeTime, Whose, day_of
 from bftrainer.site.policy.keys import Visibility
 from tests.integration.cli_fixtures import Output, home, service
 from tests.support.memory_service import MemoryService, error_code

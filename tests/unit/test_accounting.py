@@ -14,7 +14,7 @@ from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.batch.local.adapter import create
 from bftrainer.cli.main import main
 from bftrainer.daemon import accounts
-from bftrainer.daemon.accounts import ADDED, Accountant, Sums, add, day_of, days, make_report, read
+from bftrainer.daemon.accounts import ADDED, Accountant, Sums, add, days, make_report, read
 from bftrainer.daemon.decider import Observed
 from bftrainer.fleet.pilots.pilots import SIGNAL, Pilot, PilotBook
 from bftrainer.fleet.trainers.occupancy import Occupancy
@@ -22,7 +22,7 @@ from bftrainer.journal import tables
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import EndedBy, NodeState, Presence
 from bftrainer.model.decision import Claim, Memory, Release
-from bftrainer.model.reports import Asked, NodeTime, Whose
+from bftrainer.model.reports import Asked, NodeTime, Whose, day_of
 from bftrainer.model.trainer import TrainerProgress
 from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import T0, node, record, snapshot

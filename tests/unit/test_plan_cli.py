@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.cli.study import plan as plan_input
+from bftrainer.cli.study import plan_input
 from bftrainer.cli.study.amounts import parse_price, parse_time
 from bftrainer.cli.study.base import base_spec
 from bftrainer.cli.study.plan_file import keep_plan, plan_for, with_plan

@@ -11,7 +11,8 @@ import pytest
 
 from bftrainer.fleet.logs import configure_logging
 from bftrainer.fleet.wire.endpoint import AgentConfig, remember, remembered_port
-from bftrainer.fleet.wire.keys import load_or_create_pair, write_private
+from bftrainer.fleet.wire.keys import load_or_create_pair
+from bftrainer.fleet.wire.private import write_private
 from bftrainer.journal.lock import InstanceLock, held
 from bftrainer.model.errors import BftError
 

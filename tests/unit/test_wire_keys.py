@@ -8,14 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.fleet.wire.keys import (
-    generate_pair,
-    load_or_create_pair,
-    load_pair,
-    read_private,
-    save_pair,
-    write_private,
-)
+from bftrainer.fleet.wire.keys import generate_pair, load_or_create_pair, load_pair, save_pair
+from bftrainer.fleet.wire.private import read_private, write_private
 from bftrainer.model.errors import BftError
 
 

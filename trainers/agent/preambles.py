@@ -20,7 +20,7 @@ from typing import Any
 
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.worker import SPENT_LOGS
-from bftrainer.fleet.wire.keys import write_private
+from bftrainer.fleet.wire.private import write_private
 from bftrainer.model.preamble import why_not_started
 
 _MOST_READ_BYTES = 8192

@@ -23,7 +23,7 @@ from bftrainer.batch import process
 from bftrainer.elastic.ports import VARIABLE
 from bftrainer.elastic.shared_template import peer_uid
 from bftrainer.elastic.worker_keeper import end_below
-from bftrainer.fleet.wire.keys import read_private
+from bftrainer.fleet.wire.private import read_private
 from bftrainer.model.errors import BftError
 from bftrainer.model.preamble import under
 from trainers.agent.signals import SignalWaiter

@@ -76,7 +76,7 @@ def deadline(
 
     And how many reserved nodes beside them make that likely enough, and what those cost.
     """
-    from bftrainer.cli.study.plan import scaling_of_study  # noqa: PLC0415 - slow to import
+    from bftrainer.cli.study.plan_input import scaling_of_study  # noqa: PLC0415 - slow to import
     from bftrainer.study.deadline.futures import Drawing  # noqa: PLC0415
     from bftrainer.study.deadline.outlook import history_for, outlook  # noqa: PLC0415
     from bftrainer.study.deadline.work import SPREAD, Work, parts_of  # noqa: PLC0415

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bftrainer.api.documents import CodecError, document, parse, view_of
-from bftrainer.cli.study.plan import stages_of
+from bftrainer.cli.study.plan_input import stages_of
 from bftrainer.elastic.fence import write_whole
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.study.directory import StudyDirectory, unwritable

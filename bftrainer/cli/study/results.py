@@ -22,7 +22,6 @@ from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import PARAMETERS
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec
-from bftrainer.study.actions import filled
 from bftrainer.study.directory import StudyDirectory, read_directory
 from bftrainer.study.outcome import StudySummary, TrialRow, parameters_line
 
@@ -113,6 +112,8 @@ def command_of(study: StudyDirectory, row: TrialRow) -> str:
         words += [option, str(value)] if value not in (None, "") else []
     for name, value in (*base.environment, (PARAMETERS, json.dumps(dict(row.parameters)))):
         words += ["--export", f"{name}={value}"]
+    from bftrainer.study.actions import filled  # noqa: PLC0415 - slow to import
+
     return shlex.join([*words, base.script, *filled(base.args, row.parameters)])
 
 

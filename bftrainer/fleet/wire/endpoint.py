@@ -29,7 +29,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bftrainer.elastic.fence import write_whole
 from bftrainer.elastic.ports import ports_of
-from bftrainer.fleet.wire.keys import Z85_KEY_CHARS, KeyPair, read_private, write_private
+from bftrainer.fleet.wire.keys import Z85_KEY_CHARS, KeyPair
+from bftrainer.fleet.wire.private import read_private, write_private
 from bftrainer.model.errors import BftError, UsageError
 
 LOG = logging.getLogger("bftrainer.wire")

@@ -1,7 +1,4 @@
-"""CURVE key pairs and the private files (mode 0600) that hold them.
-
-Files that others could have read or written are refused (BFT-1302). Used by the daemon, the
-agents and ``keys``.
+"""CURVE key pairs: generated, stored in private files, validated when read.
 
 The daemon has one pair, each pilot's agent another. Public keys are sent in configurations and
 rosters; secret ones never leave their file.
@@ -9,90 +6,14 @@ rosters; secret ones never leave their file.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import zmq
 
+from bftrainer.fleet.wire.private import read_private, write_private
 from bftrainer.model.errors import BftError
-
-DEFAULT_LIMIT_BYTES = 64 * 1024
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Create ``path`` with mode 0600 and these contents, atomically and synced to disk.
-
-    Raises:
-        BftError: BFT-1302 when the file exists already (also as a symbolic link)
-            or cannot be written.
-    """
-    draft = path.with_name(f".{path.name}.new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        draft.unlink(missing_ok=True)  # of a writer that was killed
-        try:
-            with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
-                os.fchmod(file.fileno(), 0o600)  # whatever the umask made of it
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(draft, path, follow_symlinks=False)  # fails if the name exists
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as problem:
-        raise _refused(path, f"cannot be created ({problem.strerror})") from problem
-
-
-def read_private(
-    path: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES, is_secret: bool = True
-) -> bytes:
-    """Return the contents of a file that no other user can have read or written.
-
-    Args:
-        path: of the file.
-        limit_bytes: a longer one is refused.
-        is_secret: False: others may have read it.
-
-    Raises:
-        BftError: BFT-1302 when it is missing, a symbolic link, not a regular file,
-            owned by another user, accessible to group or others, or too long.
-    """
-    # O_NONBLOCK: do not wait on a FIFO.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        fd = os.open(path, flags)
-    except OSError as problem:
-        why = "is a symbolic link" if problem.errno == errno.ELOOP else problem.strerror
-        raise _refused(path, f"cannot be opened ({why})") from problem
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise _refused(path, "is not a regular file")
-        if status.st_uid != os.geteuid():
-            raise _refused(path, f"belongs to user {status.st_uid}, not to us")
-        if status.st_mode & (0o077 if is_secret else 0o022):
-            raise _refused(path, f"has mode {stat.S_IMODE(status.st_mode):04o}")
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            data = file.read(limit_bytes + 1)
-    finally:
-        os.close(fd)
-    if len(data) > limit_bytes:
-        raise _refused(path, f"is longer than {limit_bytes} bytes")
-    return data
-
-
-def _refused(path: Path, why: str) -> BftError:
-    return BftError(
-        "BFT-1302",
-        f"The private file {path} {why}.",
-        "It must be a regular file with mode 0600 that belongs to the user who runs this; "
-        "remove it and let bftrainer write it again.",
-    )
-
 
 Z85_KEY_CHARS = 40
 

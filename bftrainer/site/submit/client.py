@@ -12,13 +12,15 @@ import shlex
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bftrainer.batch import process
 from bftrainer.batch.batch_system import BatchSystem, PilotRequest
 from bftrainer.model.errors import BatchSystemError, BftError, ExitCode
-from bftrainer.site.policy.model import SitePolicy
 from bftrainer.site.submit.helper import LIMIT_S, MOST_BYTES
+
+if TYPE_CHECKING:  # adapters need no YAML
+    from bftrainer.site.policy.model import SitePolicy
 
 PATIENCE_S = LIMIT_S + 5.0
 HELPER_SAYS = "The submit helper "  # how our causes begin
