@@ -21,7 +21,11 @@ HEAVY = ("torch", "zmq", "sqlalchemy", "starlette", "uvicorn", "numpy", "pydanti
 Output = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["submit", "--help"], ["status", "-h"]])
+@pytest.mark.parametrize(
+    "argv",
+    [["-h"], *([verb, "-h"] for verb in ("submit", "status", "account"))]
+    + [["study", verb, "-h"] for verb in ("run", "status", "plan")],
+)
 def test_help_imports_nothing_heavy(argv: list[str]) -> None:
     code = (
         "import sys; from bftrainer.cli.main import main; code = main(sys.argv[2:]); "

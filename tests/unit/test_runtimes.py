@@ -90,6 +90,16 @@ def test_neither_runtime_nor_agent_imports_torch() -> None:
     assert done.is_ok, done.stderr
 
 
+@pytest.mark.parametrize("early", ["trainers.agent.start", "trainers.command.keeper"])
+def test_what_starts_early_imports_the_standard_library_alone(early: str) -> None:
+    check = (
+        f"import sys, {early};"
+        "sys.exit(bool({'zmq', 'pydantic', 'numpy', 'torch'} & set(sys.modules)))"
+    )
+    done = process.run([sys.executable, "-I", "-c", check], timeout_s=60)
+    assert done.is_ok, done.stderr
+
+
 @pytest.mark.parametrize(
     ("runtime", "template"),
     [("torch", SPEC.interpreter), ("horovod", SPEC.interpreter), ("mpi", ""), ("command", "")],
