@@ -161,7 +161,6 @@ def test_a_pilot_on_a_dead_host_is_unknown_never_gone(
 ) -> None:
     job_id = launch_and_wait(lsf_system, pilot(LsfDriver(lsf), "n1"))
     whole(lsf_system)
-    states: list[str] = []
     lsf.kill_host("n1")
 
     def look(condition: Callable[[PilotObservation, Snapshot], bool]) -> bool:
@@ -171,14 +170,12 @@ def test_a_pilot_on_a_dead_host_is_unknown_never_gone(
         assert job is not None
         assert job.pilot_id is not None
         assert job.nodes == ("n1",)
-        states.append(observed.reason.partition(":")[0])
         return condition(observed, seen)
 
     wait_for(
         lambda: look(lambda one, _: one.presence is Presence.UNKNOWN), what="UNKWN", interval_s=0.01
     )
     wait_for(lambda: look(lambda one, _: one.reason.startswith("ZOMBI")), what="ZOMBI")
-    assert "UNKWN" in states
     seen = whole(lsf_system)
     assert node_states(seen)["n1"] is NodeState.DOWN
     if lsf.config.is_ibm:  # its cancellation cannot reach it: no error, and it stays unknown

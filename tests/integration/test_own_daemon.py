@@ -145,7 +145,8 @@ def test_trainers_leave_within_the_grace_time_and_go_on(
         what="it trains on all nodes",
     )
     job = researcher.cluster.submit(n_nodes=3, duration_s=2)  # an ordinary job of somebody else
-    wait_for(lambda: researcher.cluster.started_s(job), timeout_s=GRACE_S / 2, what="it starts")
+    # Slurm may need its next backfill cycle; without us it would start after the grace time.
+    wait_for(lambda: researcher.cluster.started_s(job), timeout_s=GRACE_S - 5, what="it starts")
     wait_for(lambda: client.trainer(trainer).record.state is TrainerState.PARKED, what="it parks")
     step = client.trainer(trainer).record.progress.step
     wait_for(
