@@ -1,9 +1,9 @@
 """The cost of LSF's settings, and whether LSF itself ends a pilot for an ordinary job. Pure.
 
-Called by ``doctor``. volclava has no preemption. Sources: lsb.queues(5) and lsb.params(5) of LSF
+Called by the adapter. volclava has no preemption. Sources: lsb.queues(5) and lsb.params(5) of LSF
 10.1, "preemptive scheduling"; documented, not tried.
 
-Called by the adapter. Figures called measured are of volclava 2.2 with one job per host, at
+Figures called measured are of volclava 2.2 with one job per host, at
 MBD_SLEEP_TIME=2 and 10; what only IBM's LSF 10.1 has is from its documentation and was not tried.
 docs/howto/lsf-site.md has the same settings in one place.
 """

@@ -11,7 +11,7 @@ nodes are among its current ones, is then worth
 
 Beyond the paper, too, trainers may have a cap together, and one may have to run.
 
-Raised by the modules of this package, turned into user-facing errors by callers.
+The errors are raised by the modules of this package; callers turn them into errors for users.
 """
 
 from __future__ import annotations

@@ -6,14 +6,13 @@ many jobs five times as fast (``scripts/bench_scale.py``).
 The formats are our own (``slurm_plugins.commands``): every record starts with the record separator,
 and fields are divided by the unit separator, two characters that no node, partition or reason
 contains. Anything else raises ``ParseError``, and only that; but user-written fields that cannot be
-read are left out of their job (``written``).
+read are left out of their job (``fields``).
 
 ``switches`` is called by ``snapshot`` where the site has ``TopologyPlugin=topology/tree``. Source:
 output of release 22.05.
 
 ``scontrol show config`` and ``sdiag`` begin with the controller's time in whole seconds. Each
-bounds the offset; bounds are kept until one contradicts them. Used by ``slurm_plugins.snapshot``.
-Pure.
+bounds the offset of its clock; bounds are kept until one contradicts them (``ControllerClock``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Checks that every submitted spec must pass, and limits per user. Pure.
 
-``mail:ADDRESS``, or a command line whose first word is an absolute path; no shell reads it.
-
 A ``TrainerSpec`` passes or is refused with BFT-1002, BFT-1007, BFT-1015, BFT-1016, BFT-1032,
 BFT-1040, BFT-1041, BFT-1044, BFT-1060, BFT-1066, BFT-1561 or BFT-1603. The command line checks
-before it sends, the server checks again.
+before it sends, the server checks again. A notification (``submit --notify``) is
+``mail:ADDRESS``, or a command line whose first word is an absolute path; no shell reads it.
 
 Each trainer makes every decision a little slower and adds to the journal; without a limit one
 user's loop would delay everyone. No user is exempt: today all trainers belong to the daemon's own

@@ -2,7 +2,8 @@
 
 Used by ``bftrainer site init``. A batch system without the method has none.
 
-A pilot whose output file cannot be opened ends before any process of ours runs, and the cause is in
+``findings`` warns of a pilots' directory that nodes cannot see: a pilot whose output file cannot
+be opened ends before any process of ours runs, and the cause is in
 the log of the node's batch daemon only.
 """
 

@@ -78,13 +78,13 @@ class _Screen:
 
     def see(self, watch: Watch) -> None:
         """Show a watch."""
-        from bftrainer.lab.demo import watch as view  # noqa: PLC0415
+        from bftrainer.lab.demo.watch import line, page  # noqa: PLC0415
 
         if self._live is not None:
-            self._live.update(view.page(watch), refresh=True)
+            self._live.update(page(watch), refresh=True)
         elif time.monotonic() - self._said_s >= LINE_INTERVAL_S or watch.is_over:
             self._said_s = time.monotonic()
-            self._print(view.line(watch))
+            self._print(line(watch))
 
     def say(self, sentence: str) -> None:
         """Print a sentence."""

@@ -16,7 +16,7 @@ import click
 
 from bftrainer.cli.common import print_table
 from bftrainer.cli.trace import LateProgress
-from bftrainer.lab.papers import paper as registry
+from bftrainer.lab.papers.paper import about, load, names
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import ExitCode, UsageError
 
@@ -31,10 +31,10 @@ class _Papers(click.Group):
     """One command per paper."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return registry.names()
+        return names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        return _command(cmd_name) if cmd_name in registry.names() else None
+        return _command(cmd_name) if cmd_name in names() else None
 
 
 @click.group(name="reproduce", cls=_Papers)
@@ -45,7 +45,7 @@ def reproduce() -> None:
 def _command(name: str) -> click.Command:
     """Return the command of a paper."""
 
-    @click.command(name=name, help=registry.about(name).partition("\n\n")[0])
+    @click.command(name=name, help=about(name).partition("\n\n")[0])
     @click.option("--only", multiple=True, metavar="ID", help="One result, such as fig7a; repeat.")
     @click.option("--trace", "trace_file", type=click.Path(path_type=Path),
                   help="Trace to replay  [default: the paper's in $BFTRAINER_DATA, "
@@ -69,7 +69,7 @@ def _command(name: str) -> click.Command:
     ) -> None:
         from bftrainer.lab.papers.paper import reproduce  # noqa: PLC0415 - with numpy, 0.1 s
 
-        paper = registry.load(name)
+        paper = load(name)
         results = paper.choose(only)
         if is_list:
             print_table(("ID", "SHOWS"), [(r.result_id, r.shows) for r in results])

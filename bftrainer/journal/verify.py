@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
-from bftrainer.journal import errors
-from bftrainer.journal import projection as schema
+from bftrainer.journal import errors, projection
 from bftrainer.journal.database import check_pages
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.projection import CHECKPOINT, Projection, Row
@@ -70,7 +69,7 @@ def first_to_follow(connection: Connection) -> int:
 
     Entries before that checkpoint are being removed and need not be complete.
     """
-    table = schema.entries
+    table = projection.entries
     first = connection.execute(select(func.min(table.c.seq))).scalar() or 1
     if first == 1:
         return 0
@@ -79,10 +78,10 @@ def first_to_follow(connection: Connection) -> int:
 
 
 def _verify_content(connection: Connection, where: str, begin: int) -> int:
-    projection = Projection()
+    rebuilt = Projection()
     head, last, count = NO_HASH, max(0, begin - 1), 0
     if begin:
-        payload = select(schema.entries.c.payload).where(schema.entries.c.seq == begin)
+        payload = select(projection.entries.c.payload).where(projection.entries.c.seq == begin)
         head = str(parse(str(connection.execute(payload).scalar()))["follows"])
     while batch := _batch(connection, last):
         for row in batch:
@@ -91,7 +90,7 @@ def _verify_content(connection: Connection, where: str, begin: int) -> int:
             if row["sha256"] != entry_hash(head, row):
                 raise altered(where, f"the checksum of entry {row['seq']} does not fit")
             head, last, count = row["sha256"], row["seq"], count + 1
-            projection.add(
+            rebuilt.add(
                 seq=row["seq"],
                 kind=row["kind"],
                 payload=row["payload"],
@@ -99,23 +98,23 @@ def _verify_content(connection: Connection, where: str, begin: int) -> int:
                 pilots=row["pilots"],
             )
     expected = {
-        "incarnation": str(projection.incarnation),
-        "last_pilot": str(projection.last_pilot),
+        "incarnation": str(rebuilt.incarnation),
+        "last_pilot": str(rebuilt.last_pilot),
         "head_seq": str(last),
         "head_sha256": head,
     }
-    if expected != {row.key: row.value for row in connection.execute(select(schema.meta))}:
+    if expected != {row.key: row.value for row in connection.execute(select(projection.meta))}:
         raise altered(where, f"the last of {last} entries is not the one written last")
-    _compare(connection, schema.trainers, "trainer_id", projection.trainer_rows(), where)
-    _compare(connection, schema.pilots, "pilot_id", projection.pilot_rows(), where)
+    _compare(connection, projection.trainers, "trainer_id", rebuilt.trainer_rows(), where)
+    _compare(connection, projection.pilots, "pilot_id", rebuilt.pilot_rows(), where)
     return count
 
 
 def _batch(connection: Connection, after_seq: int) -> list[dict[str, Any]]:
     query = (
-        select(schema.entries)
-        .where(schema.entries.c.seq > after_seq)
-        .order_by(schema.entries.c.seq)
+        select(projection.entries)
+        .where(projection.entries.c.seq > after_seq)
+        .order_by(projection.entries.c.seq)
         .limit(_BATCH_ROWS)
     )
     return [dict(row) for row in connection.execute(query).mappings()]

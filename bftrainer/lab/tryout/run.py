@@ -20,7 +20,6 @@ from bftrainer.batch.local.workload import JobWorkload, WorkItem
 from bftrainer.lab.demo.local_site import LocalSite, laptop_site, scratch_directory
 from bftrainer.lab.demo.summary import collect
 from bftrainer.lab.demo.watch import Use, Watch
-from bftrainer.lab.tryout import report as baseline
 from bftrainer.lab.tryout.records import Records, epochs, has_committed, losses, newest, speeds
 from bftrainer.lab.tryout.report import (
     Comparison,
@@ -28,6 +27,9 @@ from bftrainer.lab.tryout.report import (
     TryReport,
     WorkerKill,
     as_text,
+    loss_difference,
+    outcome,
+    parameter_difference,
     wrong,
 )
 from bftrainer.model.columns import shown
@@ -91,7 +93,7 @@ class _Tried:
     checkpoints: Path
 
     def outcome(self) -> TrainingOutcome:
-        return baseline.outcome(self.checkpoints, self.report.seconds, self.losses, self.metric)
+        return outcome(self.checkpoints, self.report.seconds, self.losses, self.metric)
 
 
 def _tried(
@@ -114,8 +116,8 @@ def _compared(elastic: _Tried, alone: _Tried) -> Comparison:
     return Comparison(
         elastic=elastic.outcome(),
         alone=alone.outcome(),
-        parameters=baseline.parameter_difference(elastic.checkpoints, alone.checkpoints),
-        losses=baseline.loss_difference(elastic.losses, alone.losses),
+        parameters=parameter_difference(elastic.checkpoints, alone.checkpoints),
+        losses=loss_difference(elastic.losses, alone.losses),
     )
 
 

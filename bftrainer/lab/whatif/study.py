@@ -15,7 +15,6 @@ from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.statistics import IdleTime, describe, statistics, uninterrupted
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.costs import PhysicalCosts, Quantity
-from bftrainer.lab.whatif import replays as figures
 from bftrainer.lab.whatif.advice import (
     Sweep,
     p_jmax_values,
@@ -28,10 +27,15 @@ from bftrainer.lab.whatif.replays import (
     Estimate,
     Replays,
     ReplaySetting,
+    Sums,
+    Values,
     estimate,
+    harvested_share,
+    lost_share_per_second,
     some_nodes,
     stretches,
     times,
+    utilization,
 )
 from bftrainer.model.errors import ExitCode, UsageError
 
@@ -239,16 +243,16 @@ class _Compared:
         with_new, with_old = self._figure(new), self._figure(old)
         return estimate(lambda a, b: with_new(a) - with_old(b), *plays, seed=self._given.seed)
 
-    def _figure(self, setting: ReplaySetting) -> Callable[[figures.Sums], figures.Values]:
-        return partial(figures.utilization, curve=self._given.network.curve, p_jmax=setting.p_jmax)
+    def _figure(self, setting: ReplaySetting) -> Callable[[Sums], Values]:
+        return partial(utilization, curve=self._given.network.curve, p_jmax=setting.p_jmax)
 
 
 def _expected(
     replays: Replays, setting: ReplaySetting, given: Assumptions, idle: IdleTime
 ) -> Expected:
     played = replays.of(setting)
-    use = partial(figures.utilization, curve=given.network.curve, p_jmax=setting.p_jmax)
-    share = estimate(figures.harvested_share, played, seed=given.seed)
+    use = partial(utilization, curve=given.network.curve, p_jmax=setting.p_jmax)
+    share = estimate(harvested_share, played, seed=given.seed)
     return Expected(
         policy=setting.policy,
         utilization=estimate(use, played, seed=given.seed),
@@ -283,7 +287,7 @@ def _seconds(
     found = []
     for name, setting, step_s in dearer:
         lost = estimate(
-            partial(figures.lost_share_per_second, step_s=step_s),
+            partial(lost_share_per_second, step_s=step_s),
             replays.of(best),
             replays.of(setting),
             seed=given.seed,
