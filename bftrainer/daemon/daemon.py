@@ -29,10 +29,10 @@ from bftrainer.daemon.notifier import Notifier, own_user
 from bftrainer.daemon.poller import Poller
 from bftrainer.daemon.reload import Reloading
 from bftrainer.daemon.remote import FarDaemon, refuse_second
+from bftrainer.daemon.state import DaemonState, InForce
 from bftrainer.daemon.systemd import ServiceManager
 from bftrainer.decide import cycles, end_cost
 from bftrainer.decide.observation import event_between, situation_of
-from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.fleet.background import Background, ready_threads
 from bftrainer.fleet.control_plane import ControlPlane, Listener
 from bftrainer.fleet.generations.members import NodeOffer
@@ -54,7 +54,7 @@ from bftrainer.journal.mark import MARK_NAME
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import DecisionInput, Event, Plan, Replacing
 from bftrainer.site.policy.calendar import next_blackout
-from bftrainer.site.policy.model import SitePolicy, policy_hash
+from bftrainer.site.policy.model import SitePolicy
 from bftrainer.site.policy.settings import settings_of
 
 LOG = logging.getLogger("bftrainer.daemon")
@@ -94,15 +94,13 @@ class Daemon:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._serve = serve  # makes the users' view of our state
-        self.options, self.policy, self.system, self._clock = options, policy, system, clock
+        self.options, self.system, self._clock = options, system, clock
+        self.in_force = InForce.of(policy, system)
         self.seen = Observed()
         self.started_s = clock()
-        self.policy_hash = policy_hash(policy)
-        self.settings = settings_of(policy, system)
         self.metrics, self.failures = MetricsRegistry(), DecisionFailures()
         self.manager = ServiceManager()
-        self.allocate = load_allocation_policy(policy.policy)
-        self.decider = Decider(self.allocate, self.policy_hash, self.failures)
+        self.decider = Decider(self.in_force.allocate, self.in_force.policy_hash, self.failures)
         self._looking = ready_threads(1, "look")
         self._deciding = ready_threads(1, "decide")
         self._wanted = asyncio.Event()
@@ -146,12 +144,12 @@ class Daemon:
             api = ApiServer(
                 self._serve(self),
                 self.options.socket or state_dir / "daemon.sock",
-                mode=0o666 if self.policy.is_for_all else 0o600,
-                visibility=lambda: self.policy.visibility,
+                mode=0o666 if self.in_force.policy.is_for_all else 0o600,
+                visibility=lambda: self.in_force.policy.visibility,
             )
             await api.start()
             if self.options.may_be_shared:
-                self._far = FarDaemon(state_dir, api, self.keys, self.policy.ports or "")
+                self._far = FarDaemon(state_dir, api, self.keys, self.in_force.policy.ports or "")
                 self._far.start(self.options.bind_host, self.options.offered)
             loops = [
                 asyncio.create_task(loop())
@@ -206,20 +204,20 @@ class Daemon:
     async def _start(self, journal: Journal) -> None:
         self.journal = journal
         self.incarnation = journal.begin_incarnation()
-        journal.write_beside(keep_s=86_400.0 * self.policy.journal_days)
+        journal.write_beside(keep_s=86_400.0 * self.in_force.policy.journal_days)
         self.keys = load_or_create_pair(self.options.state_dir / "daemon.key")
-        pilots_dir = Path(self.policy.pilots_dir or self.options.state_dir / "pilots")
-        is_for_all = self.policy.is_for_all
+        pilots_dir = Path(self.in_force.policy.pilots_dir or self.options.state_dir / "pilots")
+        is_for_all = self.in_force.policy.is_for_all
         ours = (journal, self.system, own_user(), self._clock, time.monotonic)
         self.pilots = PilotBook(*ours, as_submitter=is_for_all)
-        self.pilots.unreachable_s = self.policy.unreachable_s
+        self.pilots.unreachable_s = self.in_force.policy.unreachable_s
         self.refusals.as_submitter = is_for_all
         self.system.pilots_are_in(pilots_dir)
         self.strays = StrayPilots(pilots_dir, self.pilots.pilots, believes_names=not is_for_all)
-        self.harm = HarmMonitor(journal, self.policy, self._clock, self.metrics.settled)
+        self.harm = HarmMonitor(journal, self.in_force.policy, self._clock, self.metrics.settled)
         self.plane = ControlPlane(
             journal=journal,
-            policy=self.policy,
+            policy=self.in_force.policy,
             pilots_dir=pilots_dir,
             incarnation=self.incarnation,
             keys=self.keys,
@@ -237,7 +235,7 @@ class Daemon:
         self.agents, self.trainers = self.plane.agents, self.plane.trainers
         self.late = LateAgents(self.pilots, self.agents, self._clock)
         books = (journal, self.pilots, self.trainers, self.seen, self._clock)
-        self.accountant = Accountant(*books, lambda: self.policy)
+        self.accountant = Accountant(*books, lambda: self.in_force.policy)
         self.trainers.on_ended = Notifier(self._is_on_disk).ended
         self.refusals.follow(self.pilots, self.trainers.records)
         self.ends = PilotEnds(self.pilots, self.plane, self.background)
@@ -258,7 +256,29 @@ class Daemon:
             on_gone=self._pilot_ended,
             cancel=self.ends.cancel,
         )
+        self.state = self._for_views()
         await self._listen()
+
+    def _for_views(self) -> DaemonState:
+        return DaemonState(
+            incarnation=self.incarnation,
+            started_s=self.started_s,
+            batch_system=self.system.name,
+            in_force=self.in_force,
+            seen=self.seen,
+            journal=self.journal,
+            plane=self.plane,
+            pilots=self.pilots,
+            refusals=self.refusals,
+            late=self.late,
+            harm=self.harm,
+            accountant=self.accountant,
+            draining=self.draining,
+            poller=self.poller,
+            metrics=self.metrics,
+            failures=self.failures,
+            policy_notes=self.reloading.notes,
+        )
 
     async def _listen(self) -> None:
         """Listen for agents; those of an earlier incarnation reconnect at the same port."""
@@ -267,13 +287,13 @@ class Daemon:
             if pilot.record.state.value == "running":
                 self._expected_agents.add(pilot_id)
         file = self.options.state_dir / "endpoint"
-        ports = self.policy.ports or ""
+        ports = self.in_force.policy.ports or ""
         port = remembered_port(file, ports)
         endpoint = await self.plane.start(self.options.bind_host, port, ports)
         offered = offered_at(self.options.offered, endpoint)
         remember(file, *offered)
         self.agents.offer_ourselves(offered, file if self.options.may_be_shared else None)
-        self.adopt_deadline_s = time.monotonic() + self.policy.agent_timeout_s
+        self.adopt_deadline_s = time.monotonic() + self.in_force.policy.agent_timeout_s
         LOG.info("incarnation %d listens on %s", self.incarnation, ", ".join(offered))
 
     def _is_on_disk(self) -> bool:
@@ -308,7 +328,10 @@ class Daemon:
         return cycles.is_awaited(self.seen.memory, self.pilots.views(self.agents.held))
 
     async def _warn_of_settings(self) -> None:
-        loop, known = asyncio.get_running_loop(), end_cost.measured(self.seen.memory, self.settings)
+        loop, known = (
+            asyncio.get_running_loop(),
+            end_cost.measured(self.seen.memory, self.in_force.settings),
+        )
         for found in await loop.run_in_executor(self._looking, self.system.findings, known):
             LOG.warning("%s %s: %s", found.code, found.setting, found.cost)
 
@@ -392,7 +415,7 @@ class Daemon:
         ours = self.trainers
         nodes = {n: i for i in ours.trainers for part in ours.nodes_of(i) for n in part}
         self._assign(nodes)  # until the first plan; without nodes trainers would park
-        self.seen.memory = remembered(self.journal, self.settings, observed)
+        self.seen.memory = remembered(self.journal, self.in_force.settings, observed)
         return True
 
     def _given(self, snapshot: Snapshot) -> DecisionInput:
@@ -400,21 +423,24 @@ class Daemon:
         is_hasty, self._is_hasty = self._is_hasty, False
         is_new = self._is_new_snapshot and not is_hasty
         self._is_new_snapshot &= is_hasty
+        force, policy = self.in_force, self.in_force.policy
         # The batch system knows its cycle length only after a first request.
-        self.settings = self.harm.applied(settings_of(self.policy, self.system))
+        force.settings = self.harm.applied(settings_of(policy, self.system))
         now_s, is_open = self._clock(), self.journal.trouble is None and not self.draining.is_on
         return input_of(
             snapshot,
             self.trainers,
             self.pilots.views(self.agents.held),
             self.refusals,
-            self.settings,
+            force.settings,
             self.seen.memory,
             now_s=now_s,
             is_new_snapshot=is_new,
             gives_back_only=is_hasty,
             may_claim=is_open,
-            blackout=next_blackout(self.policy.blackouts, self.policy.time_zone, now_s),
+            blackout=next_blackout(
+                self.in_force.policy.blackouts, self.in_force.policy.time_zone, now_s
+            ),
         )
 
     def _carry_out(self, given: DecisionInput, plan: Plan, took_s: float) -> None:

@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from bftrainer.daemon.state import InForce
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.views import ReloadView, SettingChange
 from bftrainer.site.policy.changes import changes, reloaded
 from bftrainer.site.policy.model import SitePolicy, policy_hash
-from bftrainer.site.policy.settings import settings_of
 
 if TYPE_CHECKING:
     from bftrainer.daemon.daemon import Daemon
@@ -76,9 +76,9 @@ class Reloading:
                 LOG.error("%s asked to reload the policy: %s", by, error)  # noqa: TRY400 - its fault
                 raise
             finally:
-                self._daemon.manager.ready(self._daemon.policy)
-            found = changes(self._daemon.policy, new)
-            self._next = reloaded(self._daemon.policy, new)
+                self._daemon.manager.ready(self._daemon.in_force.policy)
+            found = changes(self._daemon.in_force.policy, new)
+            self._next = reloaded(self._daemon.in_force.policy, new)
             self._trouble = ""
             self._waiting = tuple(one.setting for one in found if one.restart)
             LOG.info(
@@ -100,17 +100,16 @@ class Reloading:
     def put_in_force(self) -> None:
         """Make the policy read last the daemon's; call it between two decisions."""
         new, self._next = self._next, None
-        daemon, old = self._daemon, self._daemon.policy
+        daemon, old = self._daemon, self._daemon.in_force.policy
         if new is None or new == old:
             return
-        before, daemon.policy, daemon.policy_hash = daemon.policy_hash, new, policy_hash(new)
-        found = changes(old, new)
-        daemon.journal.note(
-            KIND, PolicyChanged(policy_hash=daemon.policy_hash, before=before, changes=found)
-        )
-        daemon.allocate = load_allocation_policy(new.policy)
-        daemon.decider.adopt_policy(daemon.allocate, daemon.policy_hash)
-        daemon.settings = settings_of(new, daemon.system)
+        force, following = daemon.in_force, InForce.of(new, daemon.system)
+        before, found = force.policy_hash, changes(old, new)
+        force.policy, force.policy_hash = new, following.policy_hash
+        force.settings, force.allocate = following.settings, following.allocate
+        changed = PolicyChanged(policy_hash=force.policy_hash, before=before, changes=found)
+        daemon.journal.note(KIND, changed)
+        daemon.decider.adopt_policy(force.allocate, force.policy_hash)
         daemon.poller.adopt_policy(new)
         daemon.harm.adopt_policy(new)
         daemon.plane.adopt_policy(new)
@@ -119,7 +118,7 @@ class Reloading:
         daemon.manager.ready(new)  # polls may be further apart now
         logging.getLogger("bftrainer").setLevel(new.log_level.upper())
         _forget(daemon, {one.setting for one in found})
-        LOG.info("policy %s is in force", daemon.policy_hash[:12])
+        LOG.info("policy %s is in force", force.policy_hash[:12])
 
     def _read_whole(self) -> SitePolicy:
         if self._read is None:
@@ -138,6 +137,6 @@ def _forget(daemon: Daemon, changed: set[str]) -> None:
     memory = daemon.seen.memory
     if changed & {"policy", "policy_options"}:
         memory = replace(memory, policy_state=None)
-    if not daemon.policy.straggler_threshold:
+    if not daemon.in_force.policy.straggler_threshold:
         memory = replace(memory, slow_nodes={})
     daemon.seen.memory = memory

@@ -170,12 +170,13 @@ class DaemonService(DaemonViews):
     """Implements ``bftrainer.api.service.Service`` on a running daemon."""
 
     def __init__(self, daemon: Daemon) -> None:
-        super().__init__(daemon)
+        super().__init__(daemon.state)
+        self._daemon = daemon
         self.trials = DaemonTrials(daemon, self._check_new, self.trainers)
         self._allowance = Allowance(
             lambda: (
-                daemon.policy.max_trainers_per_user,
-                daemon.policy.submissions_per_minute_per_user,
+                daemon.in_force.policy.max_trainers_per_user,
+                daemon.in_force.policy.submissions_per_minute_per_user,
             ),
             time.monotonic,
         )
@@ -196,7 +197,7 @@ class DaemonService(DaemonViews):
 
     def _check_room(self, specs: Sequence[TrainerSpec]) -> None:
         """Refuse so many trainers more, or one that the policy or the solver does not admit."""
-        policy = self._daemon.policy
+        policy = self._daemon.in_force.policy
         active = self._daemon.trainers.waiting_and_running()
         if policy.max_trainers and len(active) + len(specs) > policy.max_trainers:
             raise UsageError(
@@ -210,8 +211,8 @@ class DaemonService(DaemonViews):
             self._check_sizes(spec)
 
     def _check_sizes(self, spec: TrainerSpec) -> None:
-        limits = limits_on(spec, self._daemon.settings.limits)
-        if of_each := self._daemon.policy.max_nodes_per_trainer:
+        limits = limits_on(spec, self._daemon.in_force.settings.limits)
+        if of_each := self._daemon.in_force.policy.max_nodes_per_trainer:
             limits.append(("each trainer", of_each, "max_nodes_per_trainer"))
         for name, most, key in limits:
             if spec.n_min > most:
@@ -223,7 +224,7 @@ class DaemonService(DaemonViews):
                 )
         load_runtime(spec.runtime).check(spec)
         check_user(spec)
-        check_fit(spec, self._daemon.settings)
+        check_fit(spec, self._daemon.in_force.settings)
 
     def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:
         """End a trainer; BFT-1005 if it belongs to another user."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bftrainer.api.privacy import no_trainer
-from bftrainer.daemon.daemon import Daemon
 from bftrainer.daemon.decider import DECISION
 from bftrainer.daemon.explain.lives import is_vain, loss_sentences, restart_sentences, vain_sentence
 from bftrainer.daemon.explain.nodes import (
@@ -28,6 +27,7 @@ from bftrainer.daemon.explain.trainers import (
 )
 from bftrainer.daemon.harm.backoff import sentence
 from bftrainer.daemon.metrics import Extras, MetricSample, daemon_figures
+from bftrainer.daemon.state import DaemonState
 from bftrainer.decide import eligible, end_cost
 from bftrainer.decide.exclusion import sentences as left_out_sentences
 from bftrainer.decide.isolation import unfit
@@ -52,25 +52,23 @@ SHOWN_LATE = 3  # agents of one trainer
 class DaemonViews:
     """The part of ``bftrainer.api.service.Service`` that only looks."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, state: DaemonState) -> None:
+        self._state, self._agents, self._trainers = state, state.plane.agents, state.plane.trainers
         self._told: tuple[Plan | None, Terms] = None, {}  # the last plan explained
-        daemon.metrics.add(self._figures)
+        state.metrics.add(self._figures)
 
     def status(self) -> StatusView:
         """Return the daemon's state."""
-        daemon, seen = self._daemon, self._daemon.seen
-        snapshot, nodes = seen.snapshot, self._nodes()
-        pilots = daemon.pilots
-        held = len(daemon.agents.held)
+        state, seen, pilots = self._state, self._state.seen, self._state.pilots
+        snapshot, nodes, held = seen.snapshot, self._nodes(), len(self._agents.held)
         return StatusView(
-            incarnation=daemon.incarnation,
+            incarnation=state.incarnation,
             pid=os.getpid(),
-            started_s=daemon.started_s,
-            batch_system=daemon.system.name,
+            started_s=state.started_s,
+            batch_system=state.batch_system,
             observed="present" if snapshot and snapshot.is_complete else "unknown",
             failures=self._failures(),
-            policy_hash=daemon.policy_hash,
+            policy_hash=state.in_force.policy_hash,
             nodes_total=len(nodes),
             nodes_idle=sum(1 for n in nodes if n.state in _FREE),
             nodes_held=held,
@@ -78,30 +76,30 @@ class DaemonViews:
             decisions=seen.decisions,
             last_decision_ms=seen.decision_ms,
             last_decision_s=seen.decided_s,
-            rescales=sum(r.rescales for r in daemon.trainers.records.values()),
+            rescales=sum(r.rescales for r in self._trainers.records.values()),
             give_backs=pilots.give_backs,
             preemptions=pilots.preemptions,
             trainers=self.trainers(),
-            polling=daemon.poller.figures(),
-            back_off=sentence(daemon.harm.state),
+            polling=state.poller.figures(),
+            back_off=sentence(state.harm.state),
             slow_nodes=tuple(self._slow_nodes().values()),
             cooling_nodes=tuple(self._cooling_nodes().values()),
             cuts=tuple(f"{trainer_id}: {why}" for trainer_id, why in self._cuts().items()),
             left_out=left_out_sentences(seen.memory.left_out),
-            measured=end_cost.measured(seen.memory, daemon.settings),
-            draining=daemon.draining.sentence(),
-            policy_notes=daemon.reloading.notes(),
-            late_agents=tuple(daemon.late.by_node().values()),
+            measured=end_cost.measured(seen.memory, state.in_force.settings),
+            draining=state.draining.sentence(),
+            policy_notes=state.policy_notes(),
+            late_agents=tuple(state.late.by_node().values()),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
         """Return every node of the last snapshot."""
-        waits, late = self._waiting_pilots(), self._daemon.late.by_node()
+        waits, late = self._waiting_pilots(), self._state.late.by_node()
         return tuple(self._node(n, waits, late) for n in self._nodes())
 
     def trainers(self) -> tuple[TrainerView, ...]:
         """Return all trainers in order of submission."""
-        return self._views(self._daemon.trainers.records.values())
+        return self._views(self._trainers.records.values())
 
     def trainer(self, trainer_id: str) -> TrainerView:
         """Return one trainer; BFT-1004 if there is none."""
@@ -109,19 +107,19 @@ class DaemonViews:
 
     def explain(self, trainer_id: str) -> Callable[[], Explanation]:
         """Collect why the trainer has this size or does not run; the result says it, anywhere."""
-        daemon, given = self._daemon, self._daemon.seen.given
-        plan, view = daemon.seen.plan, self._explanation(self._record(trainer_id))
+        state, given = self._state, self._state.seen.given
+        plan, view = state.seen.plan, self._explanation(self._record(trainer_id))
 
         def say() -> Explanation:
             if self._told[0] is not plan:
-                self._told = plan, told(given, plan, daemon.allocate)
+                self._told = plan, told(given, plan, state.in_force.allocate)
             return replace(view, terms=self._told[1].get(trainer_id, ()))
 
         return say
 
     def _explanation(self, record: TrainerRecord) -> Explanation:
-        daemon, trainer_id = self._daemon, record.trainer_id
-        plan = daemon.seen.plan
+        state, trainer_id = self._state, record.trainer_id
+        plan = state.seen.plan
         view = self._view(record)
         allocation = plan.allocation if plan else None
         marginal = allocation.marginals.get(trainer_id) if allocation else None
@@ -131,13 +129,13 @@ class DaemonViews:
             planned_size=len(view.planned_nodes),
             observed_size=len(view.observed_nodes),
             sentences=(
-                *trouble_sentences(record, daemon.policy.failure_budget, time.monotonic()),
+                *trouble_sentences(record, state.in_force.policy.failure_budget, time.monotonic()),
                 *self._unheard(record).values(),
                 *self._cuts(of=trainer_id).values(),
                 *self._not_saved(trainer_id),
                 *self._pilot_sentences(record, view.planned_nodes),
                 *self._size_sentences(record, len(view.observed_nodes)),
-                *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
+                *straggler_sentences(record, plan, state.in_force.settings, view.observed_nodes),
                 *backend_sentences(record),
                 *batch_sentences(record),
                 *self._fault_sentences(record),
@@ -146,15 +144,15 @@ class DaemonViews:
                 *loss_sentences(record),
                 *(() if record.state.is_final else (*self._stops(), *self._failures(record))),
             ),
-            decision_id=daemon.journal.last_seq(DECISION),
+            decision_id=state.journal.last_seq(DECISION),
             node_price=allocation.node_price if allocation else 0.0,
             gain_of_one_more=marginal.gain_of_one_more if marginal else None,
             loss_of_one_fewer=marginal.loss_of_one_fewer if marginal else None,
-            policy=daemon.policy.policy,
+            policy=state.in_force.policy.policy,
             speeds=()
-            if unfit(record, daemon.settings)  # nothing can be computed with its numbers
-            else near_speeds(record, daemon.settings, len(view.planned_nodes), marginal),
-            t_fwd_s=daemon.settings.t_fwd_s,
+            if unfit(record, state.in_force.settings)  # nothing can be computed with its numbers
+            else near_speeds(record, state.in_force.settings, len(view.planned_nodes), marginal),
+            t_fwd_s=state.in_force.settings.t_fwd_s,
             unheard_nodes=view.unheard_nodes,
         )
 
@@ -164,27 +162,27 @@ class DaemonViews:
         """Say why its pilots are refused, or wait, or that their agents do not come."""
         if record.state.is_final:
             return ()
-        daemon, waiting = self._daemon, self._waiting_pilots()
+        state, waiting = self._state, self._waiting_pilots()
         late = self._late(planned_nodes)
-        why = daemon.refusals.why_of(record)
+        why = state.refusals.why_of(record)
         reasons = [waiting[node] for node in planned_nodes if node in waiting]
         return (*([why] if why else []), *waiting_sentences(reasons), *late)
 
     def _late(self, nodes: Collection[str]) -> list[str]:
         """Say of a few of these nodes that agents on them have not connected."""
-        late = self._daemon.late.by_node()
+        late = self._state.late.by_node()
         return [sentence for node, sentence in late.items() if node in nodes][:SHOWN_LATE]
 
     def _waiting_pilots(self) -> dict[str, str]:
         """Return why pilots are pending, in the batch system's words, by node."""
-        daemon, snapshot = self._daemon, self._daemon.seen.snapshot
+        state, snapshot = self._state, self._state.seen.snapshot
         jobs = (snapshot.jobs if snapshot else None) or ()
         reasons = {
             job.pilot_id: job.reason
             for job in jobs
             if job.pilot_id is not None and job.state is JobState.PENDING
         }
-        pilots = daemon.pilots.by_node().items()
+        pilots = state.pilots.by_node().items()
         return {
             node: reasons[pilot.record.pilot_id]
             for node, pilot in pilots
@@ -196,71 +194,71 @@ class DaemonViews:
         return tuple(self._cooling_nodes(of=record.trainer_id).values())
 
     def _size_sentences(self, record: TrainerRecord, observed_size: int) -> tuple[str, ...]:
-        daemon = self._daemon
-        if why := daemon.trainers.waiting.withheld().get(record.trainer_id):
+        state = self._state
+        if why := self._trainers.waiting.withheld().get(record.trainer_id):
             return (why,)
-        settled = daemon.trainers.budget.in_words(record.trainer_id, time.time())
+        settled = self._trainers.budget.in_words(record.trainer_id, time.time())
         if settled and observed_size:
             return settled
-        queue = daemon.trainers.waiting.eligible()
+        queue = self._trainers.waiting.eligible()
         return explain_trainer(
             record,
-            daemon.seen.plan,
-            daemon.settings,
+            state.seen.plan,
+            state.in_force.settings,
             queue,
             self._nodes(),
             observed_size,
-            daemon.seen.given.now_s if daemon.seen.given else 0.0,
+            state.seen.given.now_s if state.seen.given else 0.0,
         )
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
         """Return its log files, oldest first; reads users' files, so not in the event loop."""
         self._record(trainer_id)
-        return self._daemon.trainers.log_files(trainer_id)
+        return self._trainers.log_files(trainer_id)
 
     def harm(self, since_s: float | None) -> HarmReport:
         """Summarise the effect on ordinary jobs since then; None: since the start."""
-        return self._daemon.harm.report(since_s)
+        return self._state.harm.report(since_s)
 
     def account(self, asked: Asked) -> Callable[[], AccountReport]:
         """Collect who used what; the result sums up, anywhere."""
-        return self._daemon.accountant.report(asked)
+        return self._state.accountant.report(asked)
 
     def metrics(self) -> str:
         """Return all metrics in Prometheus' text format."""
-        return self._daemon.metrics.text()
+        return self._state.metrics.text()
 
     def _figures(self) -> tuple[MetricSample, ...]:
-        daemon = self._daemon
-        plan, trainers = daemon.seen.plan, daemon.trainers
+        state = self._state
+        plan, trainers = state.seen.plan, self._trainers
         extras = Extras(
             pool_nodes=len(plan.pool) if plan else 0,
             pauses=trainers.pauses,
             paused_s=trainers.paused_s,
-            back_off_level=daemon.harm.state.level,
-            slow_nodes=len(daemon.seen.memory.slow_nodes),
+            back_off_level=state.harm.state.level,
+            slow_nodes=len(state.seen.memory.slow_nodes),
             cooling_nodes=len(self._cooling_nodes()),
-            mute_pilots=daemon.refusals.n_mute,
+            mute_pilots=state.refusals.n_mute,
             cut_trainers=len(self._cuts()),
-            vain_trainers=daemon.refusals.n_vain,
+            vain_trainers=state.refusals.n_vain,
             stragglers_found=trainers.speeds.found,
             stragglers_replaced=trainers.speeds.replaced,
-            can_write_down=daemon.journal.trouble is None,
-            left_out=len(daemon.seen.memory.left_out),
-            failed_decisions=daemon.failures.count,
-            refused=daemon.plane.server.counts,
-            unreachable=len(daemon.agents.away) + daemon.pilots.n_silent,
+            can_write_down=state.journal.trouble is None,
+            left_out=len(state.seen.memory.left_out),
+            failed_decisions=state.failures.count,
+            refused=state.plane.server.counts,
+            unreachable=len(self._agents.away) + state.pilots.n_silent,
             vain=sum(is_vain(record, time.time()) for record in trainers.records.values()),
         )
         return daemon_figures(self.status(), extras)
 
     def _slow_nodes(self) -> dict[str, str]:
-        daemon = self._daemon
-        return slow_sentences(daemon.seen.memory, daemon.settings, time.time())
+        state = self._state
+        return slow_sentences(state.seen.memory, state.in_force.settings, time.time())
 
     def _cooling_nodes(self, of: str = "") -> dict[str, str]:
         now_s = time.time()
-        cooling = self._daemon.trainers.quarantine.cooling(now_s)
+        cooling = self._trainers.quarantine.cooling(now_s)
         return {
             name: f"{name}: {one.sentence(now_s)}"
             for name, one in cooling.items()
@@ -269,7 +267,7 @@ class DaemonViews:
 
     def _cuts(self, of: str = "") -> dict[str, str]:
         """Say of trainers which of their nodes cannot reach each other."""
-        trainers, now_s = self._daemon.trainers.trainers, time.monotonic()
+        trainers, now_s = self._trainers.trainers, time.monotonic()
         found = {i: unreachable.sentence(t, now_s) for i, t in trainers.items() if of in ("", i)}
         return {trainer_id: why for trainer_id, why in found.items() if why}
 
@@ -277,67 +275,67 @@ class DaemonViews:
         """Say of a parked trainer's last nodes that their agents are silent, by node."""
         if record.state is not TrainerState.PARKED:
             return {}
-        daemon, now_s, found = self._daemon, time.monotonic(), dict[str, str]()
-        for pilot_id in daemon.trainers.last_pilots(record.trainer_id):
-            pilot = daemon.pilots.pilots.get(pilot_id)
+        state, now_s, found = self._state, time.monotonic(), dict[str, str]()
+        for pilot_id in self._trainers.last_pilots(record.trainer_id):
+            pilot = state.pilots.pilots.get(pilot_id)
             if pilot is not None and pilot.unheard_s is not None:
                 for_s, node = now_s - pilot.unheard_s, pilot.record.node
-                left_s = None if pilot.is_leaving else daemon.pilots.unreachable_s - for_s
+                left_s = None if pilot.is_leaving else state.pilots.unreachable_s - for_s
                 found[node] = unheard_sentence(node, for_s, left_s)
         return found
 
     def _not_saved(self, trainer_id: str) -> tuple[str, ...]:
-        trainer = self._daemon.trainers.trainers.get(trainer_id)
+        trainer = self._trainers.trainers.get(trainer_id)
         return () if trainer is None or not (why := trainer.machine.not_saved) else (why,)
 
     def _stops(self) -> tuple[str, ...]:
-        why = self._daemon.draining.sentence()
+        why = self._state.draining.sentence()
         return (why,) if why else ()
 
     def _failures(self, record: TrainerRecord | None = None) -> tuple[str, ...]:
         """Say what fails; for a trainer without what was said of its pilots."""
-        daemon, snapshot = self._daemon, self._daemon.seen.snapshot
+        state, snapshot = self._state, self._state.seen.snapshot
         found = snapshot.failures if snapshot else ("No snapshot has been taken yet.",)
-        trouble = str(daemon.journal.trouble or "")
-        refused = "" if record is not None else daemon.refusals.why
+        trouble = str(state.journal.trouble or "")
+        refused = "" if record is not None else state.refusals.why
         return (*found, *(why for why in (self._cut_off(), refused, trouble) if why))
 
     def _cut_off(self, trainer_id: str = "") -> str:
         """Say whether the daemon is cut off from agents; of a trainer, if they are its own."""
-        agents, since_s = self._daemon.agents, self._daemon.plane.server.reach.since_s
-        if since_s is None or (trainer_id and trainer_id not in self._daemon.trainers.standing):
+        agents, since_s = self._agents, self._state.plane.server.reach.since_s
+        if since_s is None or (trainer_id and trainer_id not in self._trainers.standing):
             return ""
         return cut_off_sentence(agents.away.values(), len(agents.held), time.monotonic() - since_s)
 
     # ---- views -------------------------------------------------------------------------
 
     def _record(self, trainer_id: str) -> TrainerRecord:
-        record = self._daemon.trainers.records.get(trainer_id)
+        record = self._trainers.records.get(trainer_id)
         if record is None:
             raise no_trainer(trainer_id)
         return record
 
     def _nodes(self) -> tuple[Node, ...]:
         """All nodes of the last snapshot; empty if unknown."""
-        snapshot = self._daemon.seen.snapshot
+        snapshot = self._state.seen.snapshot
         return (snapshot.nodes if snapshot else None) or ()
 
     def _view(self, record: TrainerRecord) -> TrainerView:
         return self._views((record,))[0]
 
     def _views(self, records: Iterable[TrainerRecord]) -> tuple[TrainerView, ...]:
-        daemon, plan = self._daemon, self._daemon.seen.plan
+        state, plan = self._state, self._state.seen.plan
         records = tuple(records)
         hopeless = impossible([r for r in records if not r.state.is_final], self._nodes())
         planned: dict[str, list[str]] = {}
         for node, trainer_id in plan.assignment.items() if plan else ():
             planned.setdefault(trainer_id, []).append(node)
-        held = set(daemon.agents.held.values())
-        waited_for = daemon.pilots.by_node().keys() - held
-        views, withheld, cut = [], daemon.trainers.waiting.withheld(), self._cuts()
+        held = set(self._agents.held.values())
+        waited_for = state.pilots.by_node().keys() - held
+        views, withheld, cut = [], self._trainers.waiting.withheld(), self._cuts()
         for record in records:
             nodes = planned.get(record.trainer_id, ())
-            observed, starting = daemon.trainers.nodes_of(record.trainer_id)
+            observed, starting = self._trainers.nodes_of(record.trainer_id)
             unheard = self._unheard(record)
             view = TrainerView(
                 record=record,
@@ -346,7 +344,7 @@ class DaemonViews:
                 observed_nodes=observed,
                 trouble=self._cut_off(record.trainer_id)
                 or " ".join(unheard.values())
-                or trouble(record, daemon.policy.failure_budget, time.monotonic())
+                or trouble(record, state.in_force.policy.failure_budget, time.monotonic())
                 or cut.get(record.trainer_id)
                 or " ".join(self._not_saved(record.trainer_id))
                 or hopeless.get(record.trainer_id)
@@ -361,24 +359,24 @@ class DaemonViews:
 
     def _refused(self, record: TrainerRecord, observed: Sequence[str]) -> str:
         """Say why pilots of this trainer alone are refused; of all, the status says it."""
-        refusals = self._daemon.refusals
+        refusals = self._state.refusals
         if observed or record.state.is_final or refusals.why:
             return ""
         return refusals.why_of(record)
 
     def _node(self, node: Node, waits: Mapping[str, str], late: Mapping[str, str]) -> NodeView:
-        daemon = self._daemon
-        plan = daemon.seen.plan
-        pilot = daemon.pilots.by_node().get(node.name)
+        state = self._state
+        plan = state.seen.plan
+        pilot = state.pilots.by_node().get(node.name)
         pool = {n.name: n for n in plan.pool} if plan else {}
         use, reason = "not ours", plan.not_used.get(node.name, "") if plan else ""
         if pilot is not None:
-            use = "held" if pilot.record.pilot_id in daemon.agents.connected else "requested"
-            if pilot.record.pilot_id in daemon.agents.away or pilot.unheard_s is not None:
+            use = "held" if pilot.record.pilot_id in self._agents.connected else "requested"
+            if pilot.record.pilot_id in self._agents.away or pilot.unheard_s is not None:
                 use = "unreachable"
         elif plan and node.name in plan.reserve:
-            use, reason = "reserve", true_cause(reason, plan, daemon.settings)
-        elif node.name in daemon.seen.memory.held_off:
+            use, reason = "reserve", true_cause(reason, plan, state.in_force.settings)
+        elif node.name in state.seen.memory.held_off:
             use = "held-off"
         elif node.state in _FREE:
             use = "free"
@@ -389,9 +387,9 @@ class DaemonViews:
         reason = late.get(node.name, reason)
         if not reason and node.name in (cooling := self._cooling_nodes()):
             reason = cooling[node.name]
-        if not reason and daemon.seen.given is not None:
-            reason = eligible.why_unused(daemon.seen.given, node.name)
-        if not reason and node.name in daemon.seen.memory.slow_nodes:
+        if not reason and state.seen.given is not None:
+            reason = eligible.why_unused(state.seen.given, node.name)
+        if not reason and node.name in state.seen.memory.slow_nodes:
             reason = self._slow_nodes()[node.name]
         return NodeView(
             name=node.name,

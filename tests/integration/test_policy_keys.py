@@ -101,7 +101,7 @@ async def started(base: Path, policy: SitePolicy, new: SitePolicy) -> AsyncItera
 async def reload(daemon: Daemon) -> ReloadView:
     view = await daemon.reloading.reload("a test")
     async with asyncio.timeout(30):
-        while daemon.policy_hash != view.policy_hash:  # noqa: ASYNC110 - no event
+        while daemon.in_force.policy_hash != view.policy_hash:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.01)
     return view
 
@@ -156,7 +156,9 @@ async def _a_reload_reaches_every_value_that_is_kept(tmp_path: Path) -> None:
         after = facts(reloads)
     keys = {name for name in SitePolicy.model_fields if not restart(name)}
     assert {change.setting for change in view.changes} == keys
-    assert {way.split(".")[2] for way in depend if way.startswith("daemon.policy.")} == keys
+    assert {
+        way.split(".")[3] for way in depend if way.startswith("daemon.in_force.policy.")
+    } == keys
     assert len(depend) > len(keys) + 20  # some are kept elsewhere, too
     assert {way: after.get(way) for way in depend if after.get(way) != wanted[way]} == {}
 
@@ -165,7 +167,7 @@ async def _what_needs_a_restart_stays_and_is_named(tmp_path: Path) -> None:
     new = changed(restarts=True)
     async with started(tmp_path / "reloads", DEFAULT, new) as reloads:
         view = await reload(reloads)
-        assert reloads.policy == DEFAULT
+        assert reloads.in_force.policy == DEFAULT
         [note] = reloads.reloading.notes()
     names = {name for name in SitePolicy.model_fields if restart(name)}
     assert {change.setting for change in view.changes if change.restart} == names

@@ -1,0 +1,71 @@
+"""The daemon's state as views read it: no view can stop, decide or give back anything.
+
+``Daemon`` builds one ``DaemonState`` at its start; its books change as the daemon runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from bftrainer.batch.batch_system import BatchSystem
+from bftrainer.daemon.accounts import Accountant
+from bftrainer.daemon.decider import DecisionFailures, Observed
+from bftrainer.daemon.harm.monitor import HarmMonitor
+from bftrainer.daemon.kill_switch import Draining
+from bftrainer.daemon.metrics import MetricsRegistry
+from bftrainer.daemon.poller import Poller
+from bftrainer.decide.policies.base import AllocationPolicy
+from bftrainer.decide.policies.base import load_policy as load_allocation_policy
+from bftrainer.fleet.control_plane import ControlPlane
+from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.pilots.refusals import PilotRefusals
+from bftrainer.fleet.pilots.vain import LateAgents
+from bftrainer.journal.journal import Journal
+from bftrainer.model.decision import Settings
+from bftrainer.site.policy.model import SitePolicy, policy_hash
+from bftrainer.site.policy.settings import settings_of
+
+
+@dataclass(slots=True, kw_only=True)
+class InForce:
+    """The policy in force and what follows from it; a reload replaces them together."""
+
+    policy: SitePolicy
+    policy_hash: str
+    settings: Settings
+    allocate: AllocationPolicy
+
+    @classmethod
+    def of(cls, policy: SitePolicy, system: BatchSystem) -> Self:
+        """Load the allocation policy; BFT-3050: it is not installed."""
+        return cls(
+            policy=policy,
+            policy_hash=policy_hash(policy),
+            settings=settings_of(policy, system),
+            allocate=load_allocation_policy(policy.policy),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonState:
+    """The books of a daemon, what it saw last, and what it does about it."""
+
+    incarnation: int
+    started_s: float
+    batch_system: str
+    in_force: InForce
+    seen: Observed
+    journal: Journal
+    plane: ControlPlane
+    pilots: PilotBook
+    refusals: PilotRefusals
+    late: LateAgents
+    harm: HarmMonitor
+    accountant: Accountant
+    draining: Draining
+    poller: Poller
+    metrics: MetricsRegistry
+    failures: DecisionFailures
+    policy_notes: Callable[[], tuple[str, ...]]  # of reloads
