@@ -213,7 +213,7 @@ def _size_sentences(
 ) -> list[str]:
     stuck = cannot_start(queue, plan.pool, nodes, plan.assignment)
     if not planned and record.trainer_id in stuck:
-        keeps = "It keeps its place; trainers behind it may run meanwhile (skip_unstartable)."
+        keeps = "It keeps its place; trainers behind it may run meanwhile."
         skips = [keeps] if settings.skip_unstartable else []
         return [stuck[record.trainer_id], *skips, *_idle(plan, settings)]
     limited = limit_sentences(record, plan, settings, queue)

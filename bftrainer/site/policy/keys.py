@@ -169,27 +169,6 @@ class DecisionSettings(SettingsGroup):
         ge=1,
         le=1_000,
     )
-    skip_unstartable: bool = _decision(
-        default=True,
-        unit="",
-        meaning="A trainer whose n_min exceeds the nodes that it could have if it were alone "
-        "does not count for p_jmax; false: it does, and those behind it wait, as in "
-        "the paper.",
-    )
-    rescale_up_guess_s: float = _decision(
-        0.5,
-        "s",
-        "Assumed pause of a grow until it is measured for the trainer.",
-        ge=0,
-        le=3_600,
-    )
-    rescale_down_guess_s: float = _decision(
-        0.2,
-        "s",
-        "Assumed pause of a shrink until it is measured for the trainer.",
-        ge=0,
-        le=3_600,
-    )
     explore_budget: float = _decision(
         0.02,
         "share",
@@ -205,13 +184,6 @@ class DecisionSettings(SettingsGroup):
         "other nodes is replaced where that pays; 0: never (docs/design/estimators.md).",
         ge=0,
         le=0.99,
-    )
-    straggler_memory_s: float = _decision(
-        1_800.0,
-        "s",
-        "A node found slow is taken to be half as slow after this long, so that it is tried again.",
-        ge=1,
-        le=2_592_000,
     )
 
 

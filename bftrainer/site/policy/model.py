@@ -66,6 +66,10 @@ class SitePolicy(
 # Settings of earlier releases → why there is none any more.
 REMOVED = {
     "backfill_lead_s": "Nodes are given back at once: nobody foretells when backfill comes.",
+    "rescale_down_guess_s": "Pauses are measured from the first one on.",
+    "rescale_up_guess_s": "Pauses are measured from the first one on.",
+    "skip_unstartable": "A trainer that cannot start never keeps others from running.",
+    "straggler_memory_s": "A node found slow is tried again as before, in half an hour.",
 }
 
 
