@@ -26,7 +26,7 @@ from bftrainer.daemon.explain.trainers import (
     trouble_sentences,
 )
 from bftrainer.daemon.harm.backoff import sentence
-from bftrainer.daemon.metrics import Extras, MetricSample, daemon_figures
+from bftrainer.daemon.metrics import MetricSample, daemon_figures
 from bftrainer.daemon.state import DaemonState
 from bftrainer.decide import eligible, end_cost
 from bftrainer.decide.exclusion import sentences as left_out_sentences
@@ -229,28 +229,29 @@ class DaemonViews:
         return self._state.metrics.text()
 
     def _figures(self) -> tuple[MetricSample, ...]:
-        state = self._state
-        plan, trainers = state.seen.plan, self._trainers
-        extras = Extras(
-            pool_nodes=len(plan.pool) if plan else 0,
-            pauses=trainers.pauses,
-            paused_s=trainers.paused_s,
-            back_off_level=state.harm.state.level,
-            slow_nodes=len(state.seen.memory.slow_nodes),
-            cooling_nodes=len(self._cooling_nodes()),
-            mute_pilots=state.refusals.n_mute,
-            cut_trainers=len(self._cuts()),
-            vain_trainers=state.refusals.n_vain,
-            stragglers_found=trainers.speeds.found,
-            stragglers_replaced=trainers.speeds.replaced,
-            can_write_down=state.journal.trouble is None,
-            left_out=len(state.seen.memory.left_out),
-            failed_decisions=state.failures.count,
-            refused=state.plane.server.counts,
-            unreachable=len(self._agents.away) + state.pilots.n_silent,
-            vain=sum(is_vain(record, time.time()) for record in trainers.records.values()),
-        )
-        return daemon_figures(self.status(), extras)
+        state, trainers = self._state, self._trainers
+        plan, memory = state.seen.plan, state.seen.memory
+        values = {
+            "pool_nodes": len(plan.pool) if plan else 0,
+            "pauses_total": trainers.pauses,
+            "pause_seconds_total": trainers.paused_s,
+            "back_off_level": state.harm.state.level,
+            "slow_nodes": len(memory.slow_nodes),
+            "cooling_nodes": len(self._cooling_nodes()),
+            "mute_pilots": state.refusals.n_mute,
+            "cut_trainers": len(self._cuts()),
+            "vain_trainers": state.refusals.n_vain,
+            "stragglers_found_total": trainers.speeds.found,
+            "stragglers_replaced_total": trainers.speeds.replaced,
+            "journal_writable": state.journal.trouble is None,
+            "left_out": len(memory.left_out),
+            "failed_decisions_total": state.failures.count,
+            "unreachable_agents": len(self._agents.away) + state.pilots.n_silent,
+            "trainers_without_progress": sum(
+                is_vain(record, time.time()) for record in trainers.records.values()
+            ),
+        }
+        return daemon_figures(self.status(), values, state.plane.server.counts)
 
     def _slow_nodes(self) -> dict[str, str]:
         state = self._state

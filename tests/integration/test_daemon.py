@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch import process
+from bftrainer.daemon.metrics import MEANINGS
 from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.errors import BftError, ExitCode
@@ -212,6 +213,11 @@ def test_submission_is_durable(site: DaemonSite) -> None:
         what="an explanation",
     )
     assert "4 nodes" in sentence
+
+
+def test_every_metric_is_exported(site: DaemonSite) -> None:
+    text = site.client.metrics()
+    assert [name for name in MEANINGS if f"\nbftrainer_{name} " not in text] == []
 
 
 def test_unknown_trainers_are_said_to_be_unknown(site: DaemonSite) -> None:

@@ -29,7 +29,7 @@ from bftrainer.daemon.harm.records import (
     slow_part,
 )
 from bftrainer.daemon.harm.report import make_report
-from bftrainer.daemon.metrics import Extras, MetricSample, MetricsRegistry, daemon_figures
+from bftrainer.daemon.metrics import MetricSample, MetricsRegistry, daemon_figures
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import EndedBy, Job, Node
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Release, Settings
@@ -318,10 +318,8 @@ def test_the_daemons_figures_are_counters_and_gauges() -> None:
         polling=polling,
     )
     metrics = MetricsRegistry()
-    extras = Extras(
-        pool_nodes=5, pauses=6, paused_s=0.6, back_off_level=2, refused={"malformed": 3}
-    )
-    metrics.add(lambda: daemon_figures(status, extras))
+    values = {"pool_nodes": 5, "pauses_total": 6, "pause_seconds_total": 0.6, "back_off_level": 2}
+    metrics.add(lambda: daemon_figures(status, values, {"malformed": 3}))
     found = samples(metrics.text())
     assert found["bftrainer_held_nodes", ""] == 4.0
     assert found["bftrainer_pool_nodes", ""] == 5.0

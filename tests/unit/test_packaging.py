@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from bftrainer.batch.process import run
 from bftrainer.cli.main import VERBS
-from bftrainer.daemon.metrics import Extras, MetricsRegistry, daemon_figures
+from bftrainer.daemon.metrics import MEANINGS, MetricsRegistry, daemon_figures
 from bftrainer.model.views import PollingView, RequestCount
 from tests.support.memory_service import MemoryService
 
@@ -67,9 +67,8 @@ def exported(tmp_path: Path) -> set[str]:
         requests_last_minute=1, looks=1, called_looks=1, last_look_s=1.0, requests=some, told=some,
     )  # fmt: skip
     status = replace(MemoryService(tmp_path).status(), polling=polling)
-    extras = Extras(pool_nodes=1, pauses=1, paused_s=1.0, back_off_level=0)
     metrics = MetricsRegistry()
-    metrics.add(lambda: daemon_figures(status, extras))
+    metrics.add(lambda: daemon_figures(status, dict.fromkeys(MEANINGS, 1.0), {}))
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", metrics.text(), re.MULTILINE))
     parts = {f"{name}_{part}" for name, kind in kinds.items() if kind == "histogram"
              for part in ("bucket", "count", "sum")}  # fmt: skip
