@@ -16,10 +16,10 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from datetime import datetime, time, timedelta
 from functools import partial
-from typing import Protocol, Self
+from typing import Any, Literal, Protocol, Self
 from zoneinfo import ZoneInfo
 
 from bftrainer.batch.batch_system import PilotObservation
@@ -44,7 +44,7 @@ from bftrainer.model.trainer import Mark, TrainerRecord
 from bftrainer.site.policy.model import SitePolicy
 
 Sums = dict[Whose, NodeTime]
-Count = Callable[[float], NodeTime]  # seconds -> what they were used for
+Use = Literal["trained_s", "redone_s", "warm_up_s", "idle_s"]  # of ``NodeTime``
 
 
 def days(begin_s: float, end_s: float, zone: str | None = None) -> Iterator[tuple[str, float]]:
@@ -79,6 +79,7 @@ ADDED = "account"
 
 # As in ``Whose`` and ``NodeTime``; without their names, because there may be 100,000 of them.
 Row = tuple[str, str, str, str, str, float, float, float, float, float, int, int, int]
+_WHOSE, _TIME = ([one.name for one in fields(kind)] for kind in (Whose, NodeTime))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,35 +97,17 @@ class Added:
 
     def sums(self) -> Iterator[tuple[Whose, NodeTime]]:
         """Yield them again."""
-        for day, user, account, trainer_id, node_type, *figures in self.rows:
-            whose = Whose(
-                day=day, user=user, account=account, trainer_id=trainer_id, node_type=node_type
+        for row in self.rows:
+            whose, time = (
+                zip(_WHOSE, row, strict=False),
+                zip(_TIME, row[len(_WHOSE) :], strict=True),
             )
-            trained_s, redone_s, warm_up_s, idle_s, returned_s, *counts = figures
-            pilots, given_back, preempted = map(int, counts)
-            yield (
-                whose,
-                NodeTime(
-                    trained_s=trained_s,
-                    redone_s=redone_s,
-                    warm_up_s=warm_up_s,
-                    idle_s=idle_s,
-                    returned_s=returned_s,
-                    pilots=pilots,
-                    given_back=given_back,
-                    preempted=preempted,
-                ),
-            )
+            yield Whose(**dict[str, Any](whose)), NodeTime(**dict[str, Any](time))
 
 
 def _row(item: tuple[Whose, NodeTime]) -> Row:
     whose, time = item
-    return (
-        *(whose.day, whose.user, whose.account, whose.trainer_id, whose.node_type),
-        *(round(time.trained_s, 3), round(time.redone_s, 3), round(time.warm_up_s, 3)),
-        *(round(time.idle_s, 3), round(time.returned_s, 3)),
-        *(time.pilots, time.given_back, time.preempted),
-    )
+    return (*astuple(whose), *(round(figure, 3) for figure in astuple(time)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -286,7 +269,7 @@ class Trainers(Protocol):
 
 
 # Trainer, user of the pilot, type of node, what it did, begin and end.
-_Span = tuple[str, str, str, Count, float, float]
+_Span = tuple[str, str, str, Use, float, float]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -355,10 +338,10 @@ class Accountant:
             if pilot.silent_s is None and not pilot.is_leaving:
                 wanted = planned.get(pilot.record.node, "")
             one.trainer_id = trains or wanted or one.trainer_id
-            count = _warm_up if wanted else _idle
+            use: Use = "warm_up_s" if wanted else "idle_s"
             if trains:
-                count = _redone if trains in redoing else _trained
-            self._count(one, now_s, count)
+                use = "redone_s" if trains in redoing else "trained_s"
+            self._count(one, now_s, use)
         for pilot_id in self._open.keys() - self._pilots.pilots.keys():
             self._end(pilot_id, now_s)
         self._settle()
@@ -380,7 +363,7 @@ class Accountant:
         if one.begin_s is None and seen.start_s is not None and seen.end_s is not None:
             # It ended while no daemon was there; trainers go on without one.
             one.begin_s = one.until_s = max(seen.start_s, one.from_s)
-            self._span(one, one.begin_s, seen.end_s, _trained if one.trainer_id else _idle)
+            self._span(one, one.begin_s, seen.end_s, "trained_s" if one.trainer_id else "idle_s")
             one.until_s = max(one.until_s, seen.end_s)
             self._add(one, NodeTime(pilots=1))
         self._settle()
@@ -432,7 +415,7 @@ class Accountant:
 
     # ---- one pilot ---------------------------------------------------------------------
 
-    def _count(self, one: _Counted, now_s: float, count: Count) -> None:
+    def _count(self, one: _Counted, now_s: float, use: Use) -> None:
         pilot = one.pilot
         start_s = pilot.start_s
         if start_s is None and one.from_s < 0.0:  # else it has been running for longer
@@ -443,12 +426,12 @@ class Accountant:
         if one.begin_s is None:
             one.begin_s = one.until_s = start_s
         elif start_s < one.begin_s:  # a poll shows when it started, after its agent came
-            self._span(one, start_s, one.begin_s, _warm_up)
+            self._span(one, start_s, one.begin_s, "warm_up_s")
             one.begin_s = start_s
         left_s = now_s if pilot.silent_s is None else math.floor(pilot.silent_s)
         end_s = min(left_s, _limit_s(one) + OVERTIME_S)
         if end_s > one.until_s:
-            self._span(one, one.until_s, end_s, count)
+            self._span(one, one.until_s, end_s, use)
             one.until_s = end_s
 
     def _end(self, pilot_id: str, now_s: float) -> None:
@@ -456,19 +439,20 @@ class Accountant:
         one.ended_s = now_s
         if one.begin_s is None and one.pilot.came_s is None:
             return  # it never started, or ended before this daemon began
-        self._count(one, now_s, _idle)
+        self._count(one, now_s, "idle_s")
         is_given_back = one.pilot.is_given_back
         rest_s = _rest_s(one) if is_given_back else 0.0
         self._add(one, NodeTime(pilots=1, given_back=int(is_given_back), returned_s=rest_s))
 
-    def _span(self, one: _Counted, begin_s: float, end_s: float, count: Count) -> None:
+    def _span(self, one: _Counted, begin_s: float, end_s: float, use: Use) -> None:
         node_type = self._type_of(one.pilot.record.node)
-        self._spans[one.trainer_id, one.pilot.record.user, node_type, count, begin_s, end_s] += 1
+        self._spans[one.trainer_id, one.pilot.record.user, node_type, use, begin_s, end_s] += 1
 
     def _settle(self) -> None:
-        for (trainer_id, user, node_type, count, begin_s, end_s), n in self._spans.items():
+        for (trainer_id, user, node_type, use, begin_s, end_s), n in self._spans.items():
             for day, seconds in days(begin_s, end_s, self._policy().time_zone):
-                self._sum(self._whose(day, trainer_id, user, node_type), count(n * seconds))
+                used = NodeTime(**dict[str, Any]({use: n * seconds}))
+                self._sum(self._whose(day, trainer_id, user, node_type), used)
         self._spans.clear()
 
     def _add(self, one: _Counted, time: NodeTime) -> None:
@@ -520,19 +504,3 @@ def _limit_s(one: _Counted) -> float:
 def _rest_s(one: _Counted) -> float:
     """Return how much of its time limit a pilot did not use."""
     return 0.0 if one.begin_s is None else max(0.0, _limit_s(one) - one.until_s)
-
-
-def _trained(seconds: float) -> NodeTime:
-    return NodeTime(trained_s=seconds)
-
-
-def _redone(seconds: float) -> NodeTime:
-    return NodeTime(redone_s=seconds)
-
-
-def _warm_up(seconds: float) -> NodeTime:
-    return NodeTime(warm_up_s=seconds)
-
-
-def _idle(seconds: float) -> NodeTime:
-    return NodeTime(idle_s=seconds)
