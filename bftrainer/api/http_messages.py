@@ -22,8 +22,7 @@ from starlette.responses import Response
 
 from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import CodecError, check_schema, decode, error_document, parse
-from bftrainer.api.doorman import Credentials
-from bftrainer.api.http_protocol import PEER_KEY
+from bftrainer.api.http_protocol import PEER_KEY, Credentials
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.reports import COLUMNS, Asked
 from bftrainer.model.study import Seen

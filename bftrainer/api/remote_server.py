@@ -17,9 +17,8 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Message
 
 from bftrainer.api.documents import error_document
-from bftrainer.api.doorman import Credentials
 from bftrainer.api.http_messages import MAX_BODY_BYTES
-from bftrainer.api.http_protocol import PEER_KEY
+from bftrainer.api.http_protocol import PEER_KEY, Credentials
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.router import CurveRouter, Origin
 from bftrainer.model.errors import BftError, UsageError

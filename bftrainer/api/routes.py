@@ -33,7 +33,6 @@ from bftrainer.api.checkpoint_place import (
     resolve_directory,
 )
 from bftrainer.api.documents import CodecError, check_schema, document, listing, parse
-from bftrainer.api.doorman import user_name
 from bftrainer.api.http_messages import (
     HANDLERS,
     as_json,
@@ -49,6 +48,7 @@ from bftrainer.api.http_messages import (
     since_s_of,
     trainer_id_of,
 )
+from bftrainer.api.http_protocol import user_name
 from bftrainer.api.privacy import Sight, check_own, check_submitter, for_peer, is_trusted
 from bftrainer.api.service import Peer, Service
 from bftrainer.fleet.background import ready_threads

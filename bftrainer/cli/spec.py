@@ -31,7 +31,7 @@ from bftrainer.api.admission import (
     read_request,
 )
 from bftrainer.api.documents import CodecError, decode, parse
-from bftrainer.api.doorman import user_name
+from bftrainer.api.http_protocol import user_name
 from bftrainer.batch import process
 from bftrainer.cli.submit_options import batch_range, exported, spec_options
 from bftrainer.daemon.notifier import mailer

@@ -25,7 +25,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bftrainer.daemon.harm.records import BUCKETS_S, HarmRecords, How, Why
+from bftrainer.daemon.harm.ledger import BUCKETS_S, HarmRecords, How, Why
 from bftrainer.model.trainer import TrainerState
 from bftrainer.model.views import StatusView
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.api import doorman, http_protocol
+from bftrainer.api import http_protocol
 from bftrainer.api.client import Client
-from bftrainer.api.doorman import PLACES, PLACES_OF_OWNER, PLACES_OF_USER, Places
+from bftrainer.api.http_protocol import PLACES, PLACES_OF_OWNER, PLACES_OF_USER, Places
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from tests.integration.cli_fixtures import home, service
@@ -106,7 +106,7 @@ def test_a_crowd_of_one_user_keeps_nobody_else_waiting(
 def test_who_has_too_many_connections_is_told_so(
     service: MemoryService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doorman, "PLACES_OF_OWNER", 2)
+    monkeypatch.setattr(http_protocol, "PLACES_OF_OWNER", 2)
     client = Client(socket_of())
     with _connected() as first, _connected():
         with pytest.raises(BftError) as caught:

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.api.doorman import Credentials
-from bftrainer.api.http_protocol import PEER_KEY
+from bftrainer.api.http_protocol import PEER_KEY, Credentials
 from bftrainer.api.routes import Routes
 from bftrainer.cli.main import main
 from bftrainer.daemon.accounts import ADDED, Added, Sums

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.daemon.harm import backoff, records
+from bftrainer.daemon.harm import backoff, ledger
 from bftrainer.daemon.harm.backoff import BackOff
-from bftrainer.daemon.harm.records import HandOver, HarmRecords, How, Taken
+from bftrainer.daemon.harm.ledger import HandOver, HarmRecords, How, Taken
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import EndedBy
 from bftrainer.model.errors import ExitCode
@@ -99,7 +99,7 @@ def test_the_report_of_a_journal_whose_daemon_is_away(home: Path, capsys: Output
     path = home / "journal.db"
     with Journal.open(path, clock=time.time) as journal:
         journal.begin_incarnation()
-        journal.append(records.KIND, HarmRecords(hand_overs=(SLOW,)))
+        journal.append(ledger.KIND, HarmRecords(hand_overs=(SLOW,)))
         journal.append(backoff.KIND, BackOff(level=1, base_nodes=8))
     policy = home / "policy.yaml"
     policy.write_text("harm_slo_s: 5\n")

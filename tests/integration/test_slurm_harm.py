@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.daemon.harm.records import How
+from bftrainer.daemon.harm.ledger import How
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.reports import HarmReport

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.daemon.harm.ledger import Farewell, Ledger, farewell, fold
-from bftrainer.daemon.harm.records import HarmRecords, How
+from bftrainer.daemon.harm.ledger import Farewell, HarmRecords, How, Ledger, farewell, fold
 from bftrainer.decide.decision import decide
 from bftrainer.model.decision import DecisionInput, Memory, Settings
 from tests.support.examples import examples

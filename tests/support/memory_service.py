@@ -23,7 +23,7 @@ from bftrainer.api.service import Peer
 from bftrainer.daemon.accounts import Sums
 from bftrainer.daemon.accounts import make_report as account_report
 from bftrainer.daemon.harm.backoff import BackOff
-from bftrainer.daemon.harm.records import HarmRecords, Rule
+from bftrainer.daemon.harm.ledger import HarmRecords, Rule
 from bftrainer.daemon.harm.report import make_report
 from bftrainer.fleet.trainers import record_updates
 from bftrainer.model.decision import Term

@@ -18,7 +18,7 @@ from bftrainer.daemon.harm.backoff import (
     rested,
     sentence,
 )
-from bftrainer.daemon.harm.records import HandOver, How, Rule, Vain, Why
+from bftrainer.daemon.harm.ledger import HandOver, How, Rule, Vain, Why
 from bftrainer.model import canonical
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Settings

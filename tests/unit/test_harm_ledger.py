@@ -7,8 +7,21 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from bftrainer.daemon.harm.ledger import End, Farewell, Ledger, explained, farewell, fold, hand_over
-from bftrainer.daemon.harm.records import HandOver, HarmRecords, How, Taken, Vain, Why
+from bftrainer.daemon.harm.ledger import (
+    End,
+    Farewell,
+    HandOver,
+    HarmRecords,
+    How,
+    Ledger,
+    Taken,
+    Vain,
+    Why,
+    explained,
+    farewell,
+    fold,
+    hand_over,
+)
 from bftrainer.decide.decision import decide
 from bftrainer.model import canonical
 from bftrainer.model.cluster import EndedBy, Job, JobState, Node, NodeState

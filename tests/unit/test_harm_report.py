@@ -12,10 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bftrainer.api.documents import document, view_of
-from bftrainer.daemon.harm import backoff, records
+from bftrainer.daemon.harm import backoff, ledger
 from bftrainer.daemon.harm.backoff import BackOff
-from bftrainer.daemon.harm.monitor import HarmMonitor, on_our_clock
-from bftrainer.daemon.harm.records import (
+from bftrainer.daemon.harm.ledger import (
     BUCKETS_S,
     HandOver,
     HarmRecords,
@@ -28,6 +27,7 @@ from bftrainer.daemon.harm.records import (
     quantile,
     slow_part,
 )
+from bftrainer.daemon.harm.monitor import HarmMonitor, on_our_clock
 from bftrainer.daemon.harm.report import make_report
 from bftrainer.daemon.metrics import MetricSample, MetricsRegistry, daemon_figures
 from bftrainer.journal.journal import Journal
@@ -230,7 +230,7 @@ def test_violations_lead_to_levels_that_survive_a_restart_and_go_again(
         assert "bftrainer backs off (level 1 of 5)" in caplog.text
         assert "job 7 got n2 after 2.00 s: The agent took 2.00 s to leave." in caplog.text
         assert monitor.applied(settings).reserve_extra_nodes == 1
-        assert len(list(journal.entries(records.KIND))) == 3
+        assert len(list(journal.entries(ledger.KIND))) == 3
         assert len(list(journal.entries(backoff.KIND))) == 1
     with Journal.open(site.path, clock=lambda: site.now_s) as journal:  # a daemon's heir
         journal.begin_incarnation()

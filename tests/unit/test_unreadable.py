@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.daemon.harm import backoff, records
+from bftrainer.daemon.harm import backoff, ledger
 from bftrainer.daemon.harm.backoff import BackOff
+from bftrainer.daemon.harm.ledger import HarmRecords, Taken
 from bftrainer.daemon.harm.monitor import HarmMonitor
-from bftrainer.daemon.harm.records import HarmRecords, Taken
 from bftrainer.fleet.trainers.trainers import TrainerBook
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import PilotRecord, PilotState
@@ -161,7 +161,7 @@ def test_what_the_harm_monitor_of_another_release_wrote_does_not_count(
     with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
         journal.begin_incarnation()
         for found in (newer(taken), taken, newer(taken)):
-            journal.append(records.KIND, found)
+            journal.append(ledger.KIND, found)
         journal.append(backoff.KIND, newer(BackOff(level=2, base_nodes=4)))
         monitor = HarmMonitor(journal, SitePolicy(), lambda: T0)
         assert monitor.state == BackOff()

@@ -13,8 +13,7 @@ from typing import Any, ParamSpec
 import pytest
 from starlette.applications import Starlette
 
-from bftrainer.api.doorman import Credentials
-from bftrainer.api.http_protocol import PEER_KEY
+from bftrainer.api.http_protocol import PEER_KEY, Credentials
 from bftrainer.api.privacy import Sight
 from bftrainer.api.routes import Routes
 from bftrainer.api.service import Peer

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bftrainer.daemon.harm.records import HandOver, How, Rule, Vain, Why
+from bftrainer.daemon.harm.ledger import HandOver, How, Rule, Vain, Why
 from bftrainer.model.decision import Settings
 
 KIND = "back-off"  # of the journal's entries

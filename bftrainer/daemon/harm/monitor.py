@@ -13,10 +13,17 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from bftrainer.batch.batch_system import PilotObservation
-from bftrainer.daemon.harm import backoff, ledger, records
+from bftrainer.daemon.harm import backoff, ledger
 from bftrainer.daemon.harm.backoff import BackOff
-from bftrainer.daemon.harm.ledger import Farewell, Ledger
-from bftrainer.daemon.harm.records import HandOver, HarmRecords, Rule, Vain, slow_part
+from bftrainer.daemon.harm.ledger import (
+    Farewell,
+    HandOver,
+    HarmRecords,
+    Ledger,
+    Rule,
+    Vain,
+    slow_part,
+)
 from bftrainer.daemon.harm.report import make_report
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import JournalEntry
@@ -108,7 +115,7 @@ class HarmMonitor:
         self._ledger, settled = ledger.fold(self._ledger, given, plan, took_s)
         if settled.is_empty:
             return
-        self._journal.note(records.KIND, settled)
+        self._journal.note(ledger.KIND, settled)
         self._records.append((given.now_s, settled))
         self._on_settled(settled)
         held = sum(1 for p in given.pilots if p.is_held)
@@ -163,12 +170,12 @@ def on_our_clock(said: LastWords, heard_s: float) -> tuple[float, float]:
 
 def read_records(journal: Journal) -> Iterable[tuple[float, HarmRecords]]:
     """Read what was settled, oldest first, each with its time."""
-    return _readable(journal.entries(records.KIND))
+    return _readable(journal.entries(ledger.KIND))
 
 
 def _newest(journal: Journal) -> Iterable[tuple[float, HarmRecords]]:
     """The newest records, as many as are kept."""
-    return _readable(journal.newest(records.KIND, KEPT_RECORDS))
+    return _readable(journal.newest(ledger.KIND, KEPT_RECORDS))
 
 
 def _readable(entries: Iterable[JournalEntry]) -> Iterable[tuple[float, HarmRecords]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from bftrainer.daemon.harm import backoff
 from bftrainer.daemon.harm.backoff import BackOff
-from bftrainer.daemon.harm.records import (
+from bftrainer.daemon.harm.ledger import (
     HandOver,
     HarmRecords,
     How,

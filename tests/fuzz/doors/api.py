@@ -18,9 +18,8 @@ from bftrainer.api.admission import check_spec
 from bftrainer.api.checkpoint_place import check_place, normal, resolve_directory
 from bftrainer.api.client import Client
 from bftrainer.api.documents import CodecError, document, encode, listing, schema, trials_document
-from bftrainer.api.doorman import Credentials
 from bftrainer.api.http_messages import read_submission, read_trials
-from bftrainer.api.http_protocol import EmbeddedServer, PeerProtocol
+from bftrainer.api.http_protocol import Credentials, EmbeddedServer, PeerProtocol
 from bftrainer.api.routes import Routes
 from bftrainer.model.errors import BftError
 from bftrainer.model.study import TrialTag
