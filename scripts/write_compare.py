@@ -1,7 +1,7 @@
-"""Write docs/policies/compare.md's tables: what ``bftrainer compare --json`` measured.
+"""Write docs/policies/compare.md's table: what ``bftrainer compare --json`` measured.
 
 Takes its files, one or several with different arenas; keeps them in docs/policies/compare.json
-and puts a table for each arena at the end of the page.
+and puts one table of all arenas at the end of the page.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from bftrainer.lab.compare.table import HEADERS, Interval, Row, cells
 
 PAGE, KEPT = ROOT / "docs/policies/compare.md", ROOT / "docs/policies/compare.json"
 HERE = "<!-- written by scripts/write_compare.py -->\n"
+# Columns of the page, where policies differ in them; the kept file has all.
+SHOWN = {">U": "U", ">JCT AGAINST": "JCT", ">ENDED": "ended", ">JOB WAIT": "job wait"}
 
 
 def main(files: Sequence[str]) -> int:
-    """Keep the results, write the tables."""
+    """Keep the results, write the table."""
     arenas = [one for file in files for one in json.loads(Path(file).read_text())["arenas"]]
     for arena in arenas:
         for row in arena["rows"]:
@@ -39,22 +42,29 @@ def main(files: Sequence[str]) -> int:
 
 
 def tables_of(kept: Mapping[str, Any]) -> str:
-    """Return what follows ``HERE``: when and where it was measured, and a table per arena."""
+    """Return what follows ``HERE``: when and where it was measured, the arenas, and one table."""
     known, arenas = kept["recorded"], kept["arenas"]
     seeds = max(row["figures"]["jct_mean_s"]["count"] for row in arenas[0]["rows"])
     said = f"Seeds: {seeds}. Measured on {known['date']} with {known['commit']}"
-    lines = [f"{said} (machine: {known['machine']}).", ""]
-    return "\n".join(lines + [line for arena in arenas for line in _section(arena)])
+    said += f" (machine: {known['machine']})."
+    points = (f"* `{arena['name']}`: {arena['about']}" for arena in arenas)
+    lines = [*textwrap.wrap(said, 118), ""]
+    lines += [line for one in points for line in textwrap.wrap(one, 118, subsequent_indent="  ")]
+    return "\n".join([*lines, "", *_table(arenas), ""])
 
 
-def _section(arena: Mapping[str, Any]) -> Iterator[str]:
-    yield from (f"## {arena['name']}", "", arena["about"], "")
-    rows = [cells(_row(row)) for row in arena["rows"]]
-    shown = [k for k in range(len(HEADERS)) if any(row[k] != "-" for row in rows)]
-    yield f"| {' | '.join(HEADERS[k].removeprefix('>') for k in shown)} |"
-    yield f"|---{'|---:' * (len(shown) - 1)}|"
-    yield from (f"| {' | '.join(row[k] for k in shown)} |" for row in rows)
-    yield ""
+def _table(arenas: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    heads, columns = ["policy"], [[row["policy"] for row in arenas[0]["rows"]]]
+    for arena in arenas:
+        rows = [dict(zip(HEADERS, cells(_row(row)), strict=True)) for row in arena["rows"]]
+        for header, head in SHOWN.items():
+            column = [row[header].replace(" of ", "/") for row in rows]
+            if len(set(column)) > 1:
+                heads.append(f"{arena['name']}: {head}")
+                columns.append([cell.partition(", ")[2] or cell for cell in column])
+    yield f"| {' | '.join(heads)} |"
+    yield f"|---{'|---:' * (len(heads) - 1)}|"
+    yield from (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
 
 
 def _row(plain: Mapping[str, Any]) -> Row:

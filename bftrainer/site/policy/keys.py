@@ -78,16 +78,15 @@ class DaemonSettings(SettingsGroup):
     poll_interval_with_hook_s: float = _daemon(
         30.0,
         "s",
-        "Interval of polls with the hook; each burst of its lines is followed by one poll.",
+        "Interval of polls with the hook; one more follows each burst of its lines.",
         ge=0.05,
         le=3_600,
     )
     requests_per_minute: int = _daemon(
         130,
         "requests",
-        "Requests to the controller per minute, of all polls together; submitting and "
-        "cancelling pilots is never delayed, the polls after it are "
-        "(docs/howto/slurm-site.md).",
+        "Requests to the controller per minute, of all polls together. Submitting and cancelling "
+        "pilots is never delayed, the polls after it are (docs/howto/slurm-site.md).",
         ge=1,
         le=100_000,
     )
@@ -101,15 +100,14 @@ class DaemonSettings(SettingsGroup):
     batch_options: dict[str, JsonValue] = _daemon(
         {},
         "",
-        "Options of the batch system, by name (docs/howto/slurm-site.md, docs/howto/lsf-site.md); "
-        "--batch-option on the command line comes first.",
+        "Options of the batch system, by name (docs/howto/slurm-site.md, docs/howto/lsf-site.md).",
         restart="The connection to the batch system is made with them.",
     )
     journal_days: int = _daemon(
         30,
         "days",
-        "The journal keeps entries, and trainers that have ended, for at least this long; "
-        "'report harm' and replays reach no further back.",
+        "The journal keeps entries, and trainers that have ended, for at least this long; 'report "
+        "harm' and replays reach no further back.",
         ge=2,
         le=36_500,
     )
@@ -138,15 +136,14 @@ class DecisionSettings(SettingsGroup):
     policy: str = _decision(
         "milp",
         "",
-        "The allocation policy: milp (the exact optimum), equal-share, fcfs-greedy, "
-        "no-rescale (jobs of fixed sizes, for comparison), another published one "
-        "(docs/policies), or a plug-in of this site.",
+        "The allocation policy: milp (the exact optimum), another published one (docs/policies), "
+        "or a plug-in of this site.",
         pattern=r"^[a-z][a-z0-9-]{0,63}$",
     )
     policy_options: dict[str, JsonValue] = _decision(
         {},
         "",
-        "Options of the allocation policy, by name (docs/policies); milp has none.",
+        "Options of the allocation policy, by name; milp has none.",
     )
     objective: SiteObjective = _decision(
         SiteObjective.SCALING_EFFICIENCY,
@@ -172,16 +169,16 @@ class DecisionSettings(SettingsGroup):
     explore_budget: float = _decision(
         0.02,
         "share",
-        "Share of the objective that a decision may forgo so that a trainer that rescales "
-        "anyway goes to a size of unknown throughput; 0: never (docs/design/estimators.md).",
+        "Share of the objective that a decision may forgo so that a trainer that rescales anyway "
+        "tries a size of unknown throughput; 0: never (docs/design/estimators.md).",
         ge=0,
         le=0.5,
     )
     straggler_threshold: float = _decision(
         0.8,
         "of the others",
-        "A node whose average throughput is below this fraction of that of its trainer's "
-        "other nodes is replaced where that pays; 0: never (docs/design/estimators.md).",
+        "A node whose throughput is below this fraction of that of its trainer's other nodes is "
+        "replaced where that pays; 0: never (docs/design/estimators.md).",
         ge=0,
         le=0.99,
     )
@@ -198,9 +195,9 @@ class FairnessSettings(SettingsGroup):
     fair_share_half_life_s: float | None = _fairness(
         None,
         "s",
-        "Who of many users runs is decided by fair share: the account, then the user that used "
-        "fewest node-seconds, which halve in this time (docs/design/fair-share.md); null: first "
-        "come, first served.",
+        "Fair share: the account, then the user with the fewest node-seconds comes first; "
+        "node-seconds halve in this time (docs/design/fair-share.md). null: first come, first "
+        "served.",
         ge=60,
         le=31_536_000,
     )
@@ -215,18 +212,18 @@ class FairnessSettings(SettingsGroup):
     max_nodes_by_user: dict[_Name, _Nodes] = _fairness(
         {},
         "nodes",
-        'At most so many nodes at once for the trainers of a user; "*": of each user who is not '
-        "named; {}: no limit.",
+        'Most nodes at once for the trainers of a user; "*": of each user who is not named; {}: no '
+        "limit.",
     )
     max_nodes_by_account: dict[_Name, _Nodes] = _fairness(
         {},
         "nodes",
-        "The same for the trainers of an account (bftrainer submit --account).",
+        "The same for an account (bftrainer submit --account).",
     )
     max_nodes_by_partition: dict[_Name, _Nodes] = _fairness(
         {},
         "nodes",
-        "At most so many nodes of a partition are held or requested at once.",
+        "Most nodes of a partition that are held or requested at once.",
     )
     max_nodes_by_type: dict[_Name, _Nodes] = _fairness(
         {},
@@ -236,7 +233,7 @@ class FairnessSettings(SettingsGroup):
     max_share_of_idle: float = _fairness(
         1.0,
         "of the nodes",
-        "At most this share of the nodes of each type that no ordinary job has is borrowed.",
+        "Largest share of the nodes of each type without an ordinary job that is borrowed.",
         ge=0,
         le=1,
     )
@@ -251,8 +248,7 @@ class HourSettings(SettingsGroup):
     blackouts: tuple[Annotated[str, AfterValidator(check_window)], ...] = _hours(
         (),
         "",
-        "Times in which no nodes are borrowed; those that are held are given back by then, "
-        "gap_margin_s before.",
+        "Times in which no nodes are borrowed; held ones are given back gap_margin_s before.",
         expects="a list of windows such as Mon-Fri 08:00-18:00, daily 23:00-01:00 or "
         "2026-12-24 12:00 to 2026-12-27 06:00",
         strict=False,
@@ -278,25 +274,25 @@ class NetworkSettings(SettingsGroup):
     control_network: Network | None = _network(
         None,
         "",
-        "Where agents reach the daemon: of its host's addresses only those in this network, or of "
-        "this interface, are offered to them; null: all (docs/howto/slurm-site.md).",
+        "The network or interface of the daemon's host at which agents reach it; null: any "
+        "(docs/howto/slurm-site.md).",
         expects=_NETWORK,
         restart=_AT_START,
     )
     training_network: Network | None = _network(
         None,
         "",
-        "Where workers reach each other: the address of each node in this network, or of this "
-        "interface, is told to the others; null: the one on the node's route to the daemon.",
+        "The network or interface of the nodes by which workers reach each other; null: that of "
+        "the node's route to the daemon.",
         expects=_NETWORK,
         restart=_AT_START,
     )
     ports: Annotated[str, AfterValidator(check_ports)] | None = _network(
         None,
         "",
-        "The daemon, agents, and the stores by which workers find each other listen on ports of "
-        "this range only; null: on any. Gloo, NCCL and MPI choose from the kernel's range "
-        "('bftrainer doctor --firewall').",
+        "Ports at which the daemon, agents, and the stores by which workers find each other "
+        "listen; null: any. Gloo, NCCL and MPI choose from the kernel's range ('bftrainer doctor "
+        "--firewall').",
         expects="a range such as 41000-41100, or null",
         restart=_AT_START,
     )
@@ -312,8 +308,8 @@ class NodeSettings(SettingsGroup):
     reserve_nodes_per_type: int = _nodes(
         1,
         "nodes",
-        "Idle nodes of each type that are never borrowed, so that jobs that start at once or "
-        "not at all still start (docs/design/give-back.md).",
+        "Idle nodes of each type that are never borrowed, for jobs that start at once or not at "
+        "all (docs/design/give-back.md).",
         ge=0,
         le=100_000,
     )
@@ -335,23 +331,22 @@ class NodeSettings(SettingsGroup):
     min_gap_s: float = _nodes(
         120.0,
         "s",
-        "Nodes that a planned job or reservation takes sooner than this plus gap_margin_s are "
-        "left alone (docs/design/give-back.md).",
+        "Nodes that a planned job or reservation takes sooner than this plus gap_margin_s are left "
+        "alone (docs/design/give-back.md).",
         ge=0,
         le=604_800,
     )
     gap_margin_s: float = _nodes(
         60.0,
         "s",
-        "A pilot is gone at least this long before the planned start of the next job on its node.",
+        "A pilot is gone this long before the planned start of the next job on its node.",
         ge=0,
         le=86_400,
     )
     watts_per_node_type: dict[_NodeType, Annotated[float, Field(gt=0, le=1e6)]] = _nodes(
         {},
         "W",
-        "What a node of each type draws under load, for the estimate of energy in "
-        "'bftrainer account'; a type that is missing has none.",
+        "Power of a node of each type under load, for the energy in 'bftrainer account'.",
         expects="a mapping of types to numbers above 0, to 1000000",
     )
 
@@ -365,15 +360,15 @@ class OrdinaryJobSettings(SettingsGroup):
     give_back: bool = _ordinary_jobs(
         default=True,
         unit="",
-        meaning="Nodes that ordinary jobs could use are released before the batch system has to "
-        "preempt pilots; false: only preemption and time limits take them, nothing is promised "
-        "and the daemon never backs off, as for a user's own daemon (docs/howto/own-daemon.md).",
+        meaning="Nodes that ordinary jobs could use are released before pilots have to be "
+        "preempted. false: only preemption and time limits take them, nothing is promised, and the "
+        "daemon never backs off (docs/howto/own-daemon.md).",
     )
     harm_slo_s: float = _ordinary_jobs(
         1.0,
         "s",
-        "The promise: a node that an ordinary job gets from us is free this soon after the "
-        "request (docs/design/give-back.md).",
+        "The promise: a node that an ordinary job gets from us is free this soon after the request "
+        "(docs/design/give-back.md).",
         ge=0.001,
         le=3_600,
     )
@@ -403,8 +398,8 @@ class PilotSettings(SettingsGroup):
     pilots_dir: str | None = _pilots(
         None,
         "",
-        "Where the files of pilots that run as the daemon's user lie: an absolute path that all "
-        "nodes see; null: pilots in the state directory (docs/howto/slurm-site.md).",
+        "Absolute path that all nodes see, for the files of pilots that run as the daemon's user; "
+        "null: pilots in the state directory (docs/howto/slurm-site.md).",
         pattern=r"^/",
         max_length=4096,
         restart="Pilots find their files there.",
@@ -412,7 +407,7 @@ class PilotSettings(SettingsGroup):
     max_nodes: int | None = _pilots(
         None,
         "nodes",
-        "At most this many nodes are held or requested at once; null: no limit.",
+        "Most nodes that are held or requested at once; null: no limit.",
         ge=1,
         le=100_000,
     )
@@ -426,7 +421,7 @@ class PilotSettings(SettingsGroup):
     hold_idle_s: float = _pilots(
         5.0,
         "s",
-        "A held node that no trainer uses for this long is released.",
+        "A held node without a trainer for this long is released.",
         ge=0,
         le=86_400,
     )
@@ -449,16 +444,16 @@ class PilotSettings(SettingsGroup):
     unreachable_s: float = _pilots(
         300.0,
         "s",
-        "The pilot of an agent that was lost without a word is cancelled after this long; trainers "
-        "go on without its node at once, and ordinary jobs get it at once.",
+        "The pilot of an agent that was lost without a word is cancelled after this long. Trainers "
+        "go on without its node, and ordinary jobs get it, at once.",
         ge=0,
         le=604_800,
     )
     lease_s: float = _pilots(
         1_800.0,
         "s",
-        "Without a daemon for this long, trainers write a checkpoint and release their nodes; "
-        "at least agent_timeout_s.",
+        "Without a daemon for this long, trainers write a checkpoint and release their nodes; at "
+        "least agent_timeout_s.",
         ge=1,
         le=604_800,
         restart=_TOGETHER,
@@ -474,8 +469,8 @@ class TrainerSettings(SettingsGroup):
     join_window_s: float = _trainers(
         1.0,
         "s",
-        "The first warm joiner waits this long for others that are warming up, so that the "
-        "trainer pauses once for all.",
+        "The first warm joiner waits this long for others, so that the trainer pauses once for "
+        "all.",
         ge=0,
         le=600,
     )
@@ -490,7 +485,7 @@ class TrainerSettings(SettingsGroup):
     max_nodes_per_trainer: int | None = _trainers(
         None,
         "nodes",
-        "No trainer gets more nodes than this, whatever its n_max; null: no limit.",
+        "Most nodes of a trainer, whatever its n_max; null: no limit.",
         ge=1,
         le=100_000,
     )
@@ -511,23 +506,23 @@ class TrainerSettings(SettingsGroup):
     submissions_per_minute_per_user: int = _trainers(
         120,
         "submissions",
-        "Submissions of a user beyond this many within a minute are refused.",
+        "Further submissions of a user within a minute are refused.",
         ge=1,
         le=100_000,
     )
     worker_lease_s: float = _trainers(
         10.0,
         "s",
-        "A worker whose process does not answer its agent for this long (stopped, swapped "
-        "out) is killed.",
+        "A worker whose process does not answer its agent for this long (stopped, swapped out) is "
+        "killed.",
         ge=0.5,
         le=3_600,
     )
     no_progress_s: float = _trainers(
         1_800.0,
         "s",
-        "A trainer without a step for this long forms its generation anew, and a worker that "
-        "does not take part is killed; 0: never.",
+        "A trainer without a step for this long forms its generation anew, and a worker that does "
+        "not take part is killed; 0: never.",
         ge=0,
         le=604_800,
     )
@@ -535,25 +530,24 @@ class TrainerSettings(SettingsGroup):
         5,
         "failures",
         "A trainer that fails this many times in a row without progress has failed "
-        "(docs/design/elastic-runtime.md).",
+        "(docs/reference/failures.md).",
         ge=1,
         le=10_000,
     )
     quarantine_s: float = _trainers(
         10.0,
         "s",
-        "A node on which workers fail twice in a row while their trainers do well elsewhere "
-        "is offered to no trainer for this long, twice as long each time, at most half an "
-        "hour; 0: never (docs/design/elastic-runtime.md).",
+        "A node on which workers fail twice in a row while their trainers do well elsewhere is "
+        "offered to no trainer for this long, twice as long each time, at most half an hour; "
+        "0: never (docs/reference/failures.md).",
         ge=0,
         le=1_800,
     )
     rescale_budget: int | None = _trainers(
         None,
         "per hour",
-        "A trainer that was given other or more nodes this many times within an hour keeps "
-        "those it has; losses, releases and nodes needed for its n_min do not count; null: no "
-        "limit.",
+        "A trainer that was given other or more nodes this many times within an hour keeps those "
+        "it has; losses, releases and nodes needed for its n_min do not count; null: no limit.",
         ge=1,
         le=10_000,
     )
@@ -582,16 +576,16 @@ class UserSettings(SettingsGroup):
     run_as: RunAs = _users(
         RunAs.DAEMON,
         "",
-        "As whom pilots and their workers run: as the daemon's user, who then is the only one to "
-        "submit trainers, or as the user who submitted the trainer (docs/howto/slurm-site.md).",
+        "Pilots run as the daemon's user, and only this user may submit trainers; or as the user "
+        "who submitted the trainer (docs/howto/slurm-site.md).",
         restart="Pilots of another user would have to be replaced.",
         strict=False,
     )
     visibility: Visibility = _users(
         Visibility.ALL,
         "",
-        "What users see of the trainers of others: names, users, sizes and progress (all), or "
-        "only how many there are (own). Never environment, paths, parameters or logs.",
+        "What users see of the trainers of others: names, users, sizes and progress (all), or only "
+        "how many there are (own); never environment, paths, parameters or logs.",
         strict=False,
     )
 

@@ -112,29 +112,20 @@ _PAGE_HEAD = """\
 # Policy reference
 
 YAML, `bftrainer daemon --policy FILE`. Every setting has a default; a file that sets nothing is
-valid. `packaging/policy.yaml` holds all of them. With several `--policy`, or a directory of `.yaml`
-files, the last file that sets it decides over a setting. Files must be regular, UTF-8, at most
-64 KiB and not writable by everyone; anchors, aliases, tags, repeated keys and tabs are errors.
-Mistakes are reported as `file:line:column: code: cause next step`.
+valid. `packaging/policy.yaml` holds all of them. Of several files the last that sets a setting
+decides over it. Files must be regular, UTF-8, at most 64 KiB and not writable by everyone; anchors,
+aliases, tags, repeated keys and tabs are errors. `bftrainer policy schema` prints the JSON schema,
+for editors.
 
-A [reload](../howto/operate.md#change-the-policy) changes every setting but those marked *restart*.
+[How to check and change a policy](../howto/operate.md#change-the-policy). A reload changes every
+setting but those marked *restart*. Mistakes are reported as `file:line:column: code: cause next
+step`:
 
-| command | does |
-|---|---|
-| `bftrainer policy check FILE...` | names all mistakes; exit code 8 |
-| `bftrainer policy show [FILE...]` | prints the values in force and where each comes from |
-| `bftrainer policy diff OLD NEW` | prints what differs, and when it takes effect |
-| `bftrainer policy test OLD NEW` | replays yesterday with both |
-| `bftrainer policy reload` | has the daemon read its policy again |
-| `bftrainer policy schema` | prints the JSON schema, for editors |
-
-| code | means |
-|---|---|
-| BFT-2100 | several problems, listed below it |
-| BFT-2101 to -2108 | the file: unreadable, no regular file, writable by everyone, too large, \
-not UTF-8, not YAML, a tab, an anchor or tag |
-| BFT-2109 to -2113 | a setting: twice, unknown, of the wrong type, out of bounds, in conflict |
-| BFT-2114, -2115 | the allocation policy is not installed; the file is not one mapping |
+* BFT-2100: several problems, listed below it
+* BFT-2101 to -2108: the file: unreadable, no regular file, writable by everyone, too large, not
+  UTF-8, not YAML, a tab, an anchor or tag
+* BFT-2109 to -2113: a setting: twice, unknown, of the wrong type, out of bounds, in conflict
+* BFT-2114, -2115: the allocation policy is not installed; the file is not one mapping
 
 """
 
@@ -162,12 +153,12 @@ def render_markdown() -> str:
         if group(name) != heading:
             heading = group(name)
             parts.append(f"{'' if heading == 'Decision' else chr(10)}## {heading}\n\n")
-            parts.append("| setting | accepts | default | meaning |\n|---|---|---|---|\n")
+            parts.append("| setting and default | accepts | meaning |\n|---|---|---|\n")
         default = yaml_value(SitePolicy.model_fields[name].get_default())
         accepts = f"{_briefly(expectation(name))}{_counted(name)}"
         meaning = _DOCS.sub(r"[\1](../\1.md)", _meaning(name))
         meaning += " *Restart.*" if restart(name) else ""
-        parts.append(f"| `{name}` | {accepts} | `{default}` | {meaning} |\n")
+        parts.append(f"| `{name}: {default}` | {accepts} | {meaning} |\n")
     return "".join(parts)
 
 
