@@ -1,7 +1,7 @@
-"""Write docs/policies/compare.md's table: what ``bftrainer compare --json`` measured.
+"""Write docs/policies/compare.md's tables: what ``bftrainer compare --json`` measured.
 
 Takes its files, one or several with different arenas; keeps them in docs/policies/compare.json
-and puts one table of all arenas at the end of the page.
+and puts tables of two arenas each at the end of the page.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import os
 import platform
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from _bench.targets import ROOT, recorded
 
 from bftrainer.lab.compare.table import HEADERS, Interval, Row, cells
+from bftrainer.model.columns import columns
 
 PAGE, KEPT = ROOT / "docs/policies/compare.md", ROOT / "docs/policies/compare.json"
 HERE = "<!-- written by scripts/write_compare.py -->\n"
@@ -26,7 +27,7 @@ SHOWN = {">U": "U", ">JCT AGAINST": "JCT", ">ENDED": "ended", ">JOB WAIT": "job 
 
 
 def main(files: Sequence[str]) -> int:
-    """Keep the results, write the table."""
+    """Keep the results, write the tables."""
     arenas = [one for file in files for one in json.loads(Path(file).read_text())["arenas"]]
     for arena in arenas:
         for row in arena["rows"]:
@@ -42,7 +43,7 @@ def main(files: Sequence[str]) -> int:
 
 
 def tables_of(kept: Mapping[str, Any]) -> str:
-    """Return what follows ``HERE``: when and where it was measured, the arenas, and one table."""
+    """Return what follows ``HERE``: when and where it was measured, the arenas, and the tables."""
     known, arenas = kept["recorded"], kept["arenas"]
     seeds = max(row["figures"]["jct_mean_s"]["count"] for row in arenas[0]["rows"])
     said = f"Seeds: {seeds}. Measured on {known['date']} with {known['commit']}"
@@ -50,21 +51,21 @@ def tables_of(kept: Mapping[str, Any]) -> str:
     points = (f"* `{arena['name']}`: {arena['about']}" for arena in arenas)
     lines = [*textwrap.wrap(said, 118), ""]
     lines += [line for one in points for line in textwrap.wrap(one, 118, subsequent_indent="  ")]
-    return "\n".join([*lines, "", *_table(arenas), ""])
+    pairs = [arenas[k : k + 2] for k in range(0, len(arenas), 2)]
+    tables = (f"```\n{_table(pair).rstrip()}\n```\n" for pair in pairs)
+    return "\n".join([*lines, "", *tables])
 
 
-def _table(arenas: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    heads, columns = ["policy"], [[row["policy"] for row in arenas[0]["rows"]]]
+def _table(arenas: Sequence[Mapping[str, Any]]) -> str:
+    heads, shown = ["POLICY"], [[row["policy"] for row in arenas[0]["rows"]]]
     for arena in arenas:
         rows = [dict(zip(HEADERS, cells(_row(row)), strict=True)) for row in arena["rows"]]
         for header, head in SHOWN.items():
             column = [row[header].replace(" of ", "/") for row in rows]
             if len(set(column)) > 1:
-                heads.append(f"{arena['name']}: {head}")
-                columns.append([cell.partition(", ")[2] or cell for cell in column])
-    yield f"| {' | '.join(heads)} |"
-    yield f"|---{'|---:' * (len(heads) - 1)}|"
-    yield from (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
+                heads.append(f">{arena['name']}: {head}")
+                shown.append([cell.partition(", ")[2] or cell for cell in column])
+    return columns(heads, list(zip(*shown, strict=True)))
 
 
 def _row(plain: Mapping[str, Any]) -> Row:

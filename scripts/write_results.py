@@ -19,14 +19,16 @@ from typing import Any
 
 from _bench.targets import ROOT, Target
 
+from bftrainer.model.columns import columns
+
 KEPT, PAGE = Path("docs/results"), Path("docs/results.md")
 SHOWN = 2  # targets of a benchmark; more only where more are missed
 HEAD = """\
 # Results
 
-Written by `scripts/write_results.py`: of each benchmark all missed targets and the first of the
-others. `docs/results/*.json` have all. The script's docstring has the method; `make bench` runs
-all benchmarks. The nodes of a run share one machine.
+Written by `scripts/write_results.py`: of each benchmark all missed targets and the first of those
+that are met. `docs/results/*.json` have all. The script's docstring has the method; `make bench`
+runs all benchmarks. The nodes of a run share one machine.
 """
 
 
@@ -106,12 +108,12 @@ def _section(result: Result, script: str, question: str) -> Iterator[str]:
     also = f" Also met: {more}." if more else ""
     yield f"`{result.command}` ({result.date}, {result.commit}).{also}"
     yield from textwrap.wrap(result.remark, 118)
-    yield from ("", "| target | to reach | measured |", "|---|---:|---|")
+    rows = []
     for one in shown:
         sign = "≤" if one.relation == "<=" else "≥"
         limit, measured = (in_words(value, one.unit) for value in (one.limit, one.measured))
-        yield f"| {one.name.replace('|', '/')} | {sign}{limit} | {measured}, {one.verdict} |"
-    yield ""
+        rows.append((one.name, f"{sign}{limit}", measured + ("" if one.is_met else ", missed")))
+    yield from ("", "```", columns(("TARGET", "TO REACH", "MEASURED"), rows).rstrip(), "```", "")
 
 
 def shown_of(targets: Sequence[Target]) -> list[Target]:

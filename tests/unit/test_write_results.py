@@ -48,7 +48,7 @@ def test_what_a_benchmark_wrote_is_kept_and_shown(
     assert "## bench_x.py --far\n\nHow long is x?\n" in page
     assert "## bench_x.py\n\nHow long is x?\n`scripts/bench_x.py --quick` (20" in page
     assert "\nOn a busy machine.\n" in page
-    assert "| a | ≤1 s | 20 ms, met |\n| b/c | ≤1 s | 2 s, missed |\n" in page
+    assert "\na       ≤1 s      20 ms\nb|c     ≤1 s      2 s, missed\n```\n" in page
     assert page.endswith("## Not measured\n\n`bench_y.py`.\n")
 
 

@@ -118,8 +118,8 @@ aliases, tags, repeated keys and tabs are errors. `bftrainer policy schema` prin
 for editors.
 
 [How to check and change a policy](../howto/operate.md#change-the-policy). A reload changes every
-setting but those marked *restart*. Mistakes are reported as `file:line:column: code: cause next
-step`:
+setting but those marked *restart*. Mistakes are reported as
+`file:line:column: code: cause next step`:
 
 * BFT-2100: several problems, listed below it
 * BFT-2101 to -2108: the file: unreadable, no regular file, writable by everyone, too large, not
@@ -153,12 +153,13 @@ def render_markdown() -> str:
         if group(name) != heading:
             heading = group(name)
             parts.append(f"{'' if heading == 'Decision' else chr(10)}## {heading}\n\n")
-            parts.append("| setting and default | accepts | meaning |\n|---|---|---|\n")
         default = yaml_value(SitePolicy.model_fields[name].get_default())
         accepts = f"{_briefly(expectation(name))}{_counted(name)}"
         meaning = _DOCS.sub(r"[\1](../\1.md)", _meaning(name))
         meaning += " *Restart.*" if restart(name) else ""
-        parts.append(f"| `{name}: {default}` | {accepts} | {meaning} |\n")
+        words = f"* `{name}: {default}`, {accepts}: {meaning}"
+        lines = textwrap.wrap(words, 118, subsequent_indent="  ", break_on_hyphens=False)
+        parts.append("".join(f"{line}\n" for line in lines))
     return "".join(parts)
 
 
