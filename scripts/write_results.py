@@ -103,7 +103,8 @@ def script_of(benchmark: str, scripts: Iterable[str]) -> str:
 def _section(result: Result, script: str, question: str) -> Iterator[str]:
     shown = shown_of(result.targets)
     option = result.benchmark.removeprefix(script).replace("_", " --", 1)
-    yield from (f"## bench_{script}.py{option}", "", question)
+    yield from (f"## bench_{script}.py{option}", "")
+    yield from () if option else (question,)
     more = len(result.targets) - len(shown)
     also = f" Also met: {more}." if more else ""
     yield f"`{result.command}` ({result.date}, {result.commit}).{also}"
@@ -128,7 +129,7 @@ def in_words(value: float, unit: str) -> str:
     if unit == "s" and 0.0 < abs(value) < 0.1:
         value, unit = 1000.0 * value, "ms"
     number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{3 if unit else 4}g}"
-    return f"{number} {unit or 'x'}"
+    return f"{number} {unit}".rstrip()
 
 
 def _questions(scripts: Path) -> Iterator[tuple[str, str]]:

@@ -45,7 +45,7 @@ def test_what_a_benchmark_wrote_is_kept_and_shown(
     write_json(written, "x_far", {}, [_target("c", 0.5)])
     write_results.keep(write_results.read_result(written), kept)
     page = write_results.page_of(kept, scripts)
-    assert "## bench_x.py --far\n\nHow long is x?\n" in page
+    assert "## bench_x.py --far\n\n`scripts/bench_x.py --quick` (20" in page
     assert "## bench_x.py\n\nHow long is x?\n`scripts/bench_x.py --quick` (20" in page
     assert "\nOn a busy machine.\n" in page
     assert "\na       ≤1 s      20 ms\nb|c     ≤1 s      2 s, missed\n```\n" in page
@@ -65,7 +65,7 @@ def test_all_missed_targets_are_shown_and_the_first_of_the_others() -> None:
     [
         (0.000189, "s", "0.189 ms"),
         (0.0, "s", "0 s"),
-        (1.125, "", "1.125 x"),
+        (1.125, "", "1.125"),
         (20_000.0, "bytes", "20,000 bytes"),
     ],
 )
