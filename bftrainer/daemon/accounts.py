@@ -27,7 +27,6 @@ from bftrainer.daemon.decider import Observed
 from bftrainer.fleet.pilots.pilots import SIGNAL, Pilot, PilotBook
 from bftrainer.fleet.trainers.occupancy import Occupancy
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.reader import JournalReader
 from bftrainer.journal.tables import ACCOUNT_SUMS
 from bftrainer.model.cluster import EndedBy
 from bftrainer.model.reports import (
@@ -121,7 +120,7 @@ class Kept:
     summed_s: float | None = None  # when all sums were last written; None: never
 
 
-def read(journal: JournalReader, now_s: float) -> Kept:
+def read(journal: Journal, now_s: float) -> Kept:
     """Return the sums of a journal; ``now_s`` is where they begin if it has none."""
     whole = journal.latest(ACCOUNT_SUMS)
     base = whole.payload_if(Added) if whole is not None else None

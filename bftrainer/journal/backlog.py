@@ -19,20 +19,18 @@ from typing import Final, Self
 from bftrainer.journal.differences import Shortened
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.projection import CAUGHT_UP, PilotRecord
-from bftrainer.model.canonical import encode, text_of, to_plain
-from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.canonical import parse, text_of, to_plain
+from bftrainer.model.trainer import TrainerRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EntryDraft:
-    """An entry without its number."""
+    """An entry without its number; payload and each record as canonical JSON."""
 
     kind: str
-    payload: str | Shortened  # canonical JSON
-    trainers: tuple[TrainerRecord, ...] = ()
-    pilots: tuple[PilotRecord, ...] = ()
-    trainers_text: str = "[]"
-    pilots_text: str = "[]"
+    payload: str | Shortened
+    trainers: tuple[str, ...] = ()
+    pilots: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -47,14 +45,8 @@ class EntryDraft:
         Raises:
             CanonicalError: BFT-2220, a part has no canonical form.
         """
-        return cls(
-            kind=kind,
-            payload=text_of(to_plain(payload)),
-            trainers=tuple(trainers),
-            pilots=tuple(pilots),
-            trainers_text=encode(tuple(trainers)).decode("ascii"),
-            pilots_text=encode(tuple(pilots)).decode("ascii"),
-        )
+        records = [tuple([text_of(to_plain(one)) for one in some]) for some in (trainers, pilots)]
+        return cls(kind, text_of(to_plain(payload)), *records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,21 +55,6 @@ class Large:
 
     kind: str
     value: object  # must not change any more
-
-
-def queued(
-    trainer_id: str, spec: TrainerSpec, at_s: float, waits_for: tuple[str, ...]
-) -> TrainerRecord:
-    """Return the record of a trainer that has just been submitted."""
-    return TrainerRecord(
-        trainer_id=trainer_id,
-        spec=spec,
-        state=TrainerState.QUEUED,
-        submitted_s=at_s,
-        reason="Waits for its first nodes.",
-        held_s=at_s if spec.hold else None,
-        waits_for=waits_for,
-    )
 
 
 LOG = logging.getLogger("bftrainer.journal")
@@ -93,9 +70,9 @@ class Backlog:
     """Waiting entries, and the error that keeps them from being written."""
 
     trouble: JournalError | None = None
-    trainers: dict[str, TrainerRecord] = field(default_factory=dict)
-    pilots: dict[str, PilotRecord] = field(default_factory=dict)
-    kept: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=KEPT_ENTRIES))
+    trainers: dict[str, str] = field(default_factory=dict)  # the latest record by id
+    pilots: dict[str, str] = field(default_factory=dict)
+    kept: deque[EntryDraft] = field(default_factory=lambda: deque(maxlen=KEPT_ENTRIES))
     _kinds: Counter[str] = field(default_factory=Counter)  # of all that could not be written
     _tries: int = 0
     _next_try_s: float = 0.0
@@ -105,9 +82,9 @@ class Backlog:
         self._kinds[item.kind] += 1
         if isinstance(item, EntryDraft):
             if isinstance(item.payload, str) and len(item.payload) <= KEPT_BYTES:
-                self.kept.append((item.kind, item.payload))
-            self.trainers |= {record.trainer_id: record for record in item.trainers}
-            self.pilots |= {record.pilot_id: record for record in item.pilots}
+                self.kept.append(EntryDraft(item.kind, item.payload))
+            self.trainers |= {parse(record)["trainer_id"]: record for record in item.trainers}
+            self.pilots |= {parse(record)["pilot_id"]: record for record in item.pilots}
 
     def follow(self, later: Backlog) -> None:
         """Append a later backlog."""
@@ -128,9 +105,8 @@ class Backlog:
             "kept": len(self.kept),
             "why": self.trouble.code if self.trouble else "slow disk",
         }
-        return EntryDraft.of(
-            CAUGHT_UP, said, tuple(self.trainers.values()), tuple(self.pilots.values())
-        )
+        records = [tuple(some.values()) for some in (self.trainers, self.pilots)]
+        return EntryDraft(CAUGHT_UP, text_of(said), *records)
 
     def failed(self, problem: JournalError) -> None:
         """Record a failed write; logged once, retried after a pause."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.elastic.fence import write_whole
+from bftrainer.journal.database import sync
 from bftrainer.journal.errors import translated
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.mark import MARK_NAME, Mark, MarkFile, encode, lost
@@ -71,7 +72,7 @@ def back_up(journal: Path, target: Path) -> Copied:
             copied = _checked(draft)
             write_whole(mark_file, (encode(copied.mark), encode(copied.mark)))
             draft.rename(target)
-            _sync(target.parent)
+            sync(target.parent)
     except OSError as problem:
         raise _impossible(f"{target}: {problem.strerror or problem}") from problem
     return copied
@@ -102,7 +103,7 @@ def restore(copy: Path, state_dir: Path) -> Restored:
                 write_whole(known, (encode(mark), encode(mark)))
             replaced = _set_aside(journal)
             draft.rename(journal)
-            _sync(state_dir)
+            sync(state_dir)
     except OSError as problem:
         raise _impossible(f"{journal}: {problem.strerror or problem}") from problem
     missing = None
@@ -125,7 +126,7 @@ def _copy(journal: Path, draft: Path) -> None:
         source.execute("SELECT count(*) FROM meta").fetchone()
         source.backup(target)
         target.execute("PRAGMA journal_mode=DELETE")  # one file
-    _sync(draft)
+    sync(draft)
 
 
 def _checked(draft: Path) -> Copied:
@@ -174,14 +175,6 @@ def _private(draft: Path) -> Iterator[None]:
     finally:
         for path in leftovers:
             path.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _impossible(why: str) -> BftError:

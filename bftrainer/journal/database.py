@@ -9,24 +9,35 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    make_url,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import StaticPool
 
-from bftrainer.journal import errors
-from bftrainer.journal.errors import translated
+from bftrainer.journal import projection
+from bftrainer.journal.errors import JournalError, translated
 from bftrainer.journal.lock import is_shared
 from bftrainer.journal.projection import HEAD_REVISION, metadata
 
 BUSY_TIMEOUT_S = 5.0
 _SMALLEST_BYTES = 4096  # one page; a whole journal has more than ten
-_MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,47 +92,51 @@ def _bring_up_to_date(database: Database, *, is_created: bool) -> None:
     with database.engine.execution_options(is_reading=True).begin() as connection:
         version = _version(connection, database.where)
     if version is None and is_created:
-        raise errors.damaged(database.where, "it is empty")
+        raise JournalError.of("BFT-2202", database.where, "it is empty")
     if version != HEAD_REVISION:
         with database.engine.begin() as connection:
             migrate(connection, database.where)
 
 
-def check_pages(connection: Connection, where: str) -> None:
-    """Let SQLite check its pages; a server checks its own."""
-    if connection.dialect.name != "sqlite":
-        return
-    found = connection.execute(text("PRAGMA integrity_check(1)")).scalars().all()
-    if found != ["ok"]:
-        raise errors.damaged(where, str(found[0]).replace("\n", " "))
+# Schema of an earlier release -> the next one and the statements that lead there; all of them
+# remain. The release before reads a journal unless a table changes (docs/adr/0006-journal.md).
+UPGRADES: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+    "0001": (
+        "0002",
+        (
+            # Otherwise the removal of an entry scans all trainers and pilots (foreign keys).
+            "CREATE INDEX ix_trainers_seq ON trainers (seq)",
+            "CREATE INDEX ix_pilots_seq ON pilots (seq)",
+        ),
+    )
+}
 
 
 def migrate(connection: Connection, where: str) -> None:
     """Bring the schema to ``HEAD_REVISION`` inside the caller's transaction."""
     version = _version(connection, where)
-    if version == HEAD_REVISION:
+    if version is None:
+        metadata.create_all(connection)
+        counters = {"incarnation": 0, "last_pilot": 0, "head_seq": 0, "head_sha256": "0" * 64}
+        rows = [{"key": key, "value": str(value)} for key, value in counters.items()]
+        connection.execute(insert(projection.meta), rows)
+        connection.execute(insert(projection.version), {"version_num": HEAD_REVISION})
         return
-    # Imported on demand: Alembic doubles the start-up time.
-    from alembic import command  # noqa: PLC0415
-    from alembic.config import Config  # noqa: PLC0415
-    from alembic.script import ScriptDirectory  # noqa: PLC0415
-
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if version is not None and version not in known:
-        raise errors.from_the_future(where, version)
-    command.upgrade(config, "head")
+    while version != HEAD_REVISION:
+        if version not in UPGRADES:
+            raise JournalError.of("BFT-2203", where, version)
+        version, statements = UPGRADES[version]
+        for statement in statements:
+            connection.execute(text(statement))
+        connection.execute(update(projection.version).values(version_num=version))
 
 
 def _version(connection: Connection, where: str) -> str | None:
     tables = set(inspect(connection).get_table_names())
-    if "alembic_version" in tables:
-        return str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar())
+    if projection.version.name in tables:
+        return str(connection.execute(select(projection.version)).scalar())
     if tables & set(metadata.tables):
-        raise errors.damaged(where, "it has our tables but no schema version")
+        raise JournalError.of("BFT-2202", where, "it has our tables but no schema version")
     return None
 
 
@@ -131,11 +146,13 @@ def _url(url_or_path: str | Path) -> URL:
     try:
         url = make_url(url_or_path)
     except ArgumentError as problem:
-        raise errors.bad_url("URL", "it is not a database URL") from problem
+        raise JournalError.of("BFT-2210", "URL", "it is not a database URL") from problem
     if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise errors.bad_url(url.render_as_string(), "only SQLite and PostgreSQL are supported")
+        raise JournalError.of(
+            "BFT-2210", url.render_as_string(), "only SQLite and PostgreSQL are supported"
+        )
     if url.get_backend_name() == "sqlite" and (url.database or ":memory:") == ":memory:":
-        raise errors.bad_url(url.render_as_string(), "a journal must be in a file")
+        raise JournalError.of("BFT-2210", url.render_as_string(), "a journal must be in a file")
     return url
 
 
@@ -143,10 +160,10 @@ def _prepare_directory(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as problem:
-        raise errors.read_only(str(path), problem.strerror or str(problem)) from problem
+        raise JournalError.of("BFT-2206", path, problem.strerror or problem) from problem
     for place in (path.parent, path):
         if place.exists() and not os.access(place, os.R_OK | os.W_OK):
-            raise errors.read_only(str(path), f"no permission to read and write {place}")
+            raise JournalError.of("BFT-2206", path, f"no permission to read and write {place}")
 
 
 def _create_if_missing(path: Path) -> None:
@@ -162,8 +179,8 @@ def _create_if_missing(path: Path) -> None:
             return
         for suffix in ("-wal", "-journal"):
             if path.with_name(path.name + suffix).exists():
-                raise errors.damaged(
-                    str(path), f"the file is gone although {path.name}{suffix} exists"
+                raise JournalError.of(
+                    "BFT-2202", str(path), f"the file is gone although {path.name}{suffix} exists"
                 )
         draft = path.with_name(f".{path.name}.new")
         try:
@@ -171,16 +188,16 @@ def _create_if_missing(path: Path) -> None:
                 leftover.unlink()
             os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except OSError as problem:
-            raise errors.read_only(str(path), problem.strerror or str(problem)) from problem
+            raise JournalError.of("BFT-2206", path, problem.strerror or problem) from problem
         engine = _sqlite(draft)
         try:
             with translated(str(path)), engine.begin() as connection:
                 migrate(connection, str(path))
         finally:
             engine.dispose()  # closing moves the log into the file
-        _sync(draft)
+        sync(draft)
         draft.rename(path)
-        _sync(path.parent)
+        sync(path.parent)
 
 
 @contextmanager
@@ -189,7 +206,7 @@ def _directory_locked(path: Path) -> Iterator[None]:
     try:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as problem:
-        raise errors.read_only(str(path), problem.strerror or str(problem)) from problem
+        raise JournalError.of("BFT-2206", path, problem.strerror or problem) from problem
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield
@@ -197,7 +214,8 @@ def _directory_locked(path: Path) -> Iterator[None]:
         os.close(directory)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Bring a file or directory to the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -212,9 +230,9 @@ def _refuse_truncated(path: Path) -> None:
     elsewhere in this process.
     """
     if not path.is_file():
-        raise errors.read_only(str(path), "it is not a regular file")
+        raise JournalError.of("BFT-2206", path, "it is not a regular file")
     if path.stat().st_size < _SMALLEST_BYTES:
-        raise errors.damaged(str(path), f"only {path.stat().st_size} bytes are left of it")
+        raise JournalError.of("BFT-2202", path, f"only {path.stat().st_size} bytes are left of it")
 
 
 def _sqlite(path: Path) -> Engine:
@@ -259,8 +277,8 @@ def _server(url: URL) -> Engine:
     try:
         engine = create_engine(url, connect_args=answers, **options)
     except (NoSuchModuleError, ModuleNotFoundError) as problem:
-        raise errors.bad_url(
-            url.render_as_string(), "its database driver is not installed"
+        raise JournalError.of(
+            "BFT-2210", url.render_as_string(), "its database driver is not installed"
         ) from problem
 
     @event.listens_for(engine, "begin")

@@ -21,36 +21,39 @@ from typing import Self
 from sqlalchemy import Connection, select
 
 from bftrainer.journal import differences, mark, projection, tables
-from bftrainer.journal.backlog import PASSING, Backlog, Beside, EntryDraft, Large, queued
+from bftrainer.journal.backlog import PASSING, Backlog, Beside, EntryDraft, Large
 from bftrainer.journal.database import Database, close_unchanged, open_database
-from bftrainer.journal.errors import JournalError, fenced, translated
+from bftrainer.journal.errors import JournalError, translated
 from bftrainer.journal.mark import Mark, MarkFile
 from bftrainer.journal.projection import (
     OWN_KINDS,
     START,
     SUBMIT,
+    JournalEntry,
     PilotRecord,
-    pilot_ordinal,
-    trainer_ordinal,
+    PilotState,
+    Row,
+    pilot_of,
+    trainer_of,
 )
-from bftrainer.journal.reader import JournalReader
-from bftrainer.journal.verify import verify
-from bftrainer.model.canonical import CanonicalError
-from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+from bftrainer.model.canonical import CanonicalError, parse
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 LOG = logging.getLogger("bftrainer.journal")
 ASKED_EVERY_S = 5.0  # by a daemon with nothing to write: is the server there, are we in charge?
+_BATCH_ROWS = 256
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 
 
-class Journal(JournalReader):
+class Journal:
     """An append-only table of entries and the state tables that follow from it."""
 
     def __init__(
         self, database: Database, clock: Callable[[], float], marked: MarkFile | None = None
     ) -> None:
         """Use ``Journal.open``."""
-        super().__init__()
+        self._lock = threading.RLock()
+        self._reader = differences.Reader(self._payload_of)
         self._database: Database | None = database
         self._clock = clock
         self._marked = marked
@@ -266,7 +269,15 @@ class Journal(JournalReader):
         with self._writing() as connection:
             last = max(tables.greatest(connection, projection.trainers), self._mark.last_trainer)
             records = tuple(
-                queued(f"t{ordinal}", spec, at_s, waits_for)
+                TrainerRecord(
+                    trainer_id=f"t{ordinal}",
+                    spec=spec,
+                    state=TrainerState.QUEUED,
+                    submitted_s=at_s,
+                    reason="Waits for its first nodes.",
+                    held_s=at_s if spec.hold else None,
+                    waits_for=waits_for,
+                )
                 for ordinal, (spec, waits_for) in enumerate(asked, start=last + 1)
             )
             payload = {"trainer_id": records[0].trainer_id}
@@ -285,7 +296,6 @@ class Journal(JournalReader):
         with self._writing() as connection:
             draft = tables.begin_checkpoint(connection, self.where, ended_before_s)
             seq = self._write(connection, draft)
-            tables.end_checkpoint(connection, seq)
         self._shorten.forget()  # later entries must not refer to earlier ones
         return seq
 
@@ -306,7 +316,7 @@ class Journal(JournalReader):
     def _verify_tail(self) -> None:
         with self._transaction(is_reading=True) as connection:
             begin = tables.last_checkpoint(connection)
-            verify(connection, self.where, begin=begin)
+            tables.verify(connection, self.where, begin=begin)
 
     def verify(self) -> int:
         """Check pages, the whole hash chain and the state tables; return the number of entries.
@@ -315,7 +325,7 @@ class Journal(JournalReader):
             BftError: BFT-2202 or BFT-2205, with the first mismatch.
         """
         with self._transaction(is_reading=True) as connection:
-            return verify(connection, self.where)
+            return tables.verify(connection, self.where)
 
     def close(self) -> None:
         """Write all notes and close the database, which then is one file. Safe to call twice."""
@@ -343,6 +353,83 @@ class Journal(JournalReader):
     ) -> None:
         self.close()
 
+    # ---- reading --------------------------------------------------------------------
+
+    def trainers(self) -> tuple[TrainerRecord, ...]:
+        """Return all trainers in order of submission."""
+        table = projection.trainers
+        with self._transaction(is_reading=True) as connection:
+            query = select(table.c.record).order_by(table.c.ordinal)
+            return tuple(trainer_of(parse(text)) for text in connection.execute(query).scalars())
+
+    def pilots(self, *, active_only: bool = False) -> tuple[PilotRecord, ...]:
+        """Return all pilots, or those that may still have a job, oldest first."""
+        table = projection.pilots
+        query = select(table.c.record).order_by(table.c.ordinal)
+        if active_only:
+            active = [str(state) for state in PilotState if state.is_active]
+            query = query.where(table.c.state.in_(active))
+        with self._transaction(is_reading=True) as connection:
+            return tuple(pilot_of(parse(text)) for text in connection.execute(query).scalars())
+
+    def ended_pilots(self, most: int) -> tuple[PilotRecord, ...]:
+        """Return the newest that have ended since the last checkpoint, oldest first."""
+        table = projection.pilots
+        query = select(table.c.record).where(table.c.state == str(PilotState.ENDED))
+        query = query.order_by(table.c.ordinal.desc()).limit(most)
+        with self._transaction(is_reading=True) as connection:
+            return tuple(pilot_of(parse(text)) for text in connection.execute(query).scalars())[
+                ::-1
+            ]
+
+    def entries(
+        self, kind: str | None = None, after_seq: int = 0, limit: int | None = None
+    ) -> Iterator[JournalEntry]:
+        """Yield entries in order, loading a few hundred at a time."""
+        table = projection.entries
+        left = limit
+        with self._transaction(is_reading=True) as connection:
+            after_seq = max(after_seq, tables.first_to_follow(connection) - 1)
+        while left is None or left > 0:
+            size = _BATCH_ROWS if left is None else min(_BATCH_ROWS, left)
+            query = select(table).where(table.c.seq > after_seq).order_by(table.c.seq).limit(size)
+            if kind is not None:
+                query = query.where(table.c.kind == kind)
+            with self._transaction(is_reading=True) as connection:
+                rows = [dict(row) for row in connection.execute(query).mappings()]
+            for row in rows:
+                yield self._entry(row)
+            if len(rows) < size:
+                return
+            after_seq = rows[-1]["seq"]
+            left = None if left is None else left - len(rows)
+
+    def newest(self, kind: str, count: int) -> list[JournalEntry]:
+        """Return the last entries of a kind, oldest first."""
+        table = projection.entries
+        query = select(table).where(table.c.kind == kind).order_by(table.c.seq.desc()).limit(count)
+        with self._transaction(is_reading=True) as connection:
+            rows = [dict(row) for row in connection.execute(query).mappings()]
+        return [self._entry(row) for row in reversed(rows)]
+
+    def latest(self, kind: str) -> JournalEntry | None:
+        """Return the last entry of a kind."""
+        return next(iter(self.newest(kind, 1)), None)
+
+    def _payload_of(self, seq: int) -> str | None:
+        query = select(projection.entries.c.payload).where(projection.entries.c.seq == seq)
+        with self._transaction(is_reading=True) as connection:
+            return connection.execute(query).scalar()
+
+    def _entry(self, row: Row) -> JournalEntry:
+        with self._lock:
+            payload = self._reader.whole(row["seq"], row["payload"])
+        records = {
+            "trainers": tuple(map(trainer_of, parse(row["trainers"]))),
+            "pilots": tuple(map(pilot_of, parse(row["pilots"]))),
+        }
+        return JournalEntry(**{**row, **records, "payload": payload})
+
     # ---- inside a transaction ------------------------------------------------------
 
     @contextmanager
@@ -367,8 +454,8 @@ class Journal(JournalReader):
                 with self._transaction() as connection:
                     if self._backlog.is_waiting:
                         self._write(connection, self._backlog.draft())
-                        for kind, payload in self._backlog.kept:
-                            self._write(connection, EntryDraft(kind=kind, payload=payload))
+                        for draft in self._backlog.kept:
+                            self._write(connection, draft)
                     yield connection
             except JournalError as problem:
                 self._backlog.failed(problem)
@@ -417,17 +504,20 @@ class Journal(JournalReader):
         elif self._is_elsewhere and time.monotonic() >= self._asked_s + ASKED_EVERY_S:
             self._asked_s = time.monotonic()
             with self._writing() as connection:
-                self._refuse_if_replaced(connection)
+                self._meta(connection)
 
     @property
     def _is_elsewhere(self) -> bool:
         """True if a daemon of another host may write, too; a file has the lock beside it."""
         return self._database is not None and self._database.engine.dialect.name != "sqlite"
 
-    def _refuse_if_replaced(self, connection: Connection) -> None:
-        found = tables.meta_of(connection, self.where).incarnation
-        if found != self._incarnation:
-            raise fenced(self.where, self._incarnation, found)
+    def _meta(self, connection: Connection, own: int | None = None) -> tables.Meta:
+        """Return the counters; BFT-2209 if another daemon has taken over from ``own``."""
+        meta = tables.meta_of(connection, self.where)
+        own = self._incarnation if own is None else own
+        if meta.incarnation != own:
+            raise JournalError.of("BFT-2209", self.where, own=own, found=meta.incarnation)
+        return meta
 
     def _find_cut(self, keep_s: float) -> int:
         with self._transaction(is_reading=True) as connection:
@@ -435,7 +525,7 @@ class Journal(JournalReader):
 
     def _remove_some(self, cut: int) -> int:
         with self._transaction() as connection:
-            self._refuse_if_replaced(connection)
+            self._meta(connection)
             return tables.remove_before(connection, cut)
 
     def _drafts(self, items: Sequence[EntryDraft | Large]) -> list[EntryDraft]:
@@ -449,7 +539,7 @@ class Journal(JournalReader):
             except CanonicalError:  # a missing record must not stop the daemon
                 LOG.exception("an entry %s cannot be written", item.kind)
             else:
-                drafts.append(EntryDraft(kind=item.kind, payload=shortened))
+                drafts.append(EntryDraft(item.kind, shortened))
         return drafts
 
     def head(self) -> Mark:
@@ -479,19 +569,9 @@ class Journal(JournalReader):
     def _write(
         self, connection: Connection, draft: EntryDraft, *, incarnation: int | None = None
     ) -> int:
-        own = self._incarnation if incarnation is None else incarnation
-        meta = tables.meta_of(connection, self.where)
-        if meta.incarnation != own:
-            raise fenced(self.where, own, meta.incarnation)
-        seq, sha256 = tables.write(connection, draft, meta, float(self._clock()))
-        self._next_mark = self._next_mark.followed_by(
-            seq,
-            sha256,
-            incarnation=own,
-            last_pilot=max([meta.last_pilot, *(pilot_ordinal(p.pilot_id) for p in draft.pilots)]),
-            last_trainer=max([0, *(trainer_ordinal(t.trainer_id) for t in draft.trainers)]),
-        )
-        return seq
+        meta, at_s = self._meta(connection, incarnation), float(self._clock())
+        self._next_mark = tables.write(connection, draft, meta, self._next_mark, at_s)
+        return self._next_mark.seq
 
 
 def _draft(

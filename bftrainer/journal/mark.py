@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from bftrainer.elastic.fence import write_whole
-from bftrainer.journal import errors
+from bftrainer.journal.errors import JournalError
 from bftrainer.model.errors import BftError
 
 MARK_NAME: Final = "journal.mark"
@@ -116,7 +116,8 @@ class MarkFile:
                 os.pwrite(self._handle, slot, SLOT_BYTES * (mark.writes % 2))
                 os.fdatasync(self._handle)
         except OSError as problem:
-            raise errors.input_output(str(self.path), problem.strerror or str(problem)) from problem
+            why = problem.strerror or problem
+            raise JournalError.of("BFT-2207", self.path, why) from problem
         self.mark = mark
 
     def close(self) -> None:
@@ -146,7 +147,7 @@ def lost(where: str, mark: Mark, found: Mark, *, is_other: bool) -> BftError:
         if is_other
         else f"has lost its last {mark.seq - found.seq} of {mark.seq} acknowledged entries"
     )
-    return errors.JournalError(
+    return JournalError(
         "BFT-2213",
         f"The journal {where} {cause}; missing: {what}.",
         "First copy the state directory, then restore a later backup if there is one. To go on "
@@ -169,7 +170,7 @@ def _checksum(line: str) -> str:
 
 
 def _unreadable(path: Path, why: str) -> BftError:
-    return errors.JournalError(
+    return JournalError(
         "BFT-2214",
         f"The mark {path} of the last acknowledged entry cannot be read: {why}.",
         "Without it bftrainer cannot tell whether the journal is complete. If it is, or if its "

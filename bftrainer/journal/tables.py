@@ -1,32 +1,37 @@
-"""Reads, writes and removes rows of the tables, inside a transaction of the journal.
+"""Reads, writes, removes and verifies rows of the tables, inside a transaction of the journal.
 
 A checkpoint is an entry that holds every trainer and pilot that is not over, so earlier entries
 are not needed. A start reads the journal from the last checkpoint on, and entries older than the
 policy's ``journal_days`` can be removed. Its payload has the hash of the previous entry, so that
 the chain of hashes can begin with it.
+
+``verify`` compares pages, hash chain and projections with what was written; a flipped bit or a
+lost row becomes BFT-2205, never a wrong decision.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, delete, func, insert, select, text, update
 
 from bftrainer.journal import projection
 from bftrainer.journal.backlog import EntryDraft
-from bftrainer.journal.errors import damaged
+from bftrainer.journal.errors import JournalError
 from bftrainer.journal.mark import Mark
 from bftrainer.journal.projection import (
     CHECKPOINT,
     OVER,
+    STATES,
     PilotState,
+    Projection,
     Row,
-    pilot_ordinal,
-    pilot_row,
-    trainer_row,
+    id_of,
+    row_of,
 )
-from bftrainer.journal.verify import entry_hash
-from bftrainer.model.canonical import parse, text_of
+from bftrainer.model.canonical import CanonicalError, parse, text_of
 
 
 class Meta(NamedTuple):
@@ -50,14 +55,11 @@ def meta_of(connection: Connection, where: str) -> Meta:
         query = query.with_for_update()
     meta = {row.key: row.value for row in connection.execute(query)}
     try:
-        return Meta(
-            incarnation=int(meta["incarnation"]),
-            last_pilot=int(meta["last_pilot"]),
-            head_seq=int(meta["head_seq"]),
-            head_sha256=str(meta["head_sha256"]),
-        )
+        incarnation, last_pilot, head_seq = [int(meta[name]) for name in Meta._fields[:3]]
+        return Meta(incarnation, last_pilot, head_seq, str(meta["head_sha256"]))
     except (KeyError, ValueError, TypeError) as problem:
-        raise damaged(where, "its own counters are missing or unreadable") from problem
+        why = "its own counters are missing or unreadable"
+        raise JournalError.of("BFT-2202", where, why) from problem
 
 
 def head_of(connection: Connection, where: str) -> Mark:
@@ -84,11 +86,15 @@ def set_meta(connection: Connection, key: str, value: object) -> None:
 
 def greatest(connection: Connection, table: Table) -> int:
     """Return the greatest number of a trainer or pilot in its table, 0 if it is empty."""
-    return int(connection.execute(select(func.max(table.c.ordinal))).scalar() or 0)
+    return _number(connection, select(func.max(table.c.ordinal)))
 
 
-def write(connection: Connection, draft: EntryDraft, meta: Meta, at_s: float) -> tuple[int, str]:
-    """Add an entry and update the state tables; return its number and hash."""
+def _number(connection: Connection, query: Any) -> int:
+    return int(connection.execute(query).scalar() or 0)
+
+
+def write(connection: Connection, draft: EntryDraft, meta: Meta, before: Mark, at_s: float) -> Mark:
+    """Add an entry and update the state tables; return the mark that follows ``before``."""
     seq, payload = meta.head_seq + 1, draft.payload
     row: Row = {
         "seq": seq,
@@ -96,28 +102,40 @@ def write(connection: Connection, draft: EntryDraft, meta: Meta, at_s: float) ->
         "incarnation": meta.incarnation,
         "kind": draft.kind,
         "payload": payload if isinstance(payload, str) else payload.written_as(seq),
-        "trainers": draft.trainers_text,
-        "pilots": draft.pilots_text,
+        "trainers": f"[{','.join(draft.trainers)}]",
+        "pilots": f"[{','.join(draft.pilots)}]",
     }
     row["sha256"] = entry_hash(meta.head_sha256, row)
     connection.execute(insert(projection.entries), row)
     set_meta(connection, "head_seq", seq)
     set_meta(connection, "head_sha256", row["sha256"])
-    last_pilot = max((pilot_ordinal(p.pilot_id) for p in draft.pilots), default=0)
+    last_trainer = last_pilot = 0
+    if draft.kind == CHECKPOINT:  # the tables have its records
+        for table in STATES:
+            connection.execute(update(table).values(seq=seq))
+    else:
+        last_trainer = _replace(connection, projection.trainers, draft.trainers, seq)
+        last_pilot = _replace(connection, projection.pilots, draft.pilots, seq)
     if last_pilot > meta.last_pilot:
         set_meta(connection, "last_pilot", last_pilot)
-    _replace(
-        connection, projection.trainers, "trainer_id", [trainer_row(t, seq) for t in draft.trainers]
+    return before.followed_by(
+        seq,
+        row["sha256"],
+        incarnation=meta.incarnation,
+        last_pilot=max(meta.last_pilot, last_pilot),
+        last_trainer=last_trainer,
     )
-    _replace(connection, projection.pilots, "pilot_id", [pilot_row(p, seq) for p in draft.pilots])
-    return seq, row["sha256"]
 
 
-def _replace(connection: Connection, table: Any, key: str, rows: list[Row]) -> None:
-    if rows:
-        last = {row[key]: row for row in rows}  # of two states in one entry, the later
+def _replace(connection: Connection, table: Table, records: tuple[str, ...], seq: int) -> int:
+    """Write the rows of records; return the greatest of their numbers."""
+    key = id_of(table)
+    rows = [row_of(table, parse(record), seq) for record in records]
+    last = {row[key]: row for row in rows}  # of two states in one entry, the later
+    if last:
         connection.execute(delete(table).where(table.c[key].in_(list(last))))
         connection.execute(insert(table), list(last.values()))
+    return max([row["ordinal"] for row in rows], default=0)
 
 
 ACCOUNT_SUMS: Final = "account-sums"  # entries of this kind hold what earlier ones added up to
@@ -134,16 +152,16 @@ def last_checkpoint(connection: Connection, until_s: float | None = None) -> int
     table = projection.entries
     query = select(func.max(table.c.seq)).where(table.c.kind == CHECKPOINT)
     if until_s is not None:
-        sums = select(func.max(table.c.seq)).where(table.c.kind == ACCOUNT_SUMS)
         query = query.where(table.c.at_s <= until_s)
-        if last := connection.execute(sums).scalar():
+        sums = select(func.max(table.c.seq)).where(table.c.kind == ACCOUNT_SUMS)
+        if last := _number(connection, sums):
             query = query.where(table.c.seq <= last)
-    return int(connection.execute(query).scalar() or 0)
+    return _number(connection, query)
 
 
 def first_entry(connection: Connection) -> int:
     """Return the number of the first entry that is left; 0: none."""
-    return int(connection.execute(select(func.min(projection.entries.c.seq))).scalar() or 0)
+    return _number(connection, select(func.min(projection.entries.c.seq)))
 
 
 def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) -> EntryDraft:
@@ -169,18 +187,11 @@ def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) 
         "incarnation": meta.incarnation,
         "last_pilot": meta.last_pilot,
     }
-    return EntryDraft(
-        kind=CHECKPOINT,
-        payload=text_of(said),
-        trainers_text=_records(connection, trainers),
-        pilots_text=_records(connection, projection.pilots),
-    )
-
-
-def end_checkpoint(connection: Connection, seq: int) -> None:
-    """Make all remaining rows refer to the checkpoint, which is entry ``seq``."""
-    for table in (projection.trainers, projection.pilots):
-        connection.execute(update(table).values(seq=seq))
+    records = [
+        tuple(connection.execute(select(table.c.record).order_by(table.c.ordinal)).scalars())
+        for table in STATES
+    ]
+    return EntryDraft(CHECKPOINT, text_of(said), *records)
 
 
 def remove_before(connection: Connection, checkpoint: int) -> int:
@@ -192,6 +203,93 @@ def remove_before(connection: Connection, checkpoint: int) -> int:
     return max(0, below - first)
 
 
-def _records(connection: Connection, table: Any) -> str:
-    texts = connection.execute(select(table.c.record).order_by(table.c.ordinal)).scalars()
-    return f"[{','.join(texts)}]"
+NO_HASH: Final = "0" * 64  # stands before the first entry
+_BATCH_ROWS: Final = 256
+_UNREADABLE = (
+    *(CanonicalError, ValueError, TypeError, KeyError, AttributeError),
+    *(OverflowError, RecursionError),
+)
+
+
+def entry_hash(previous: str, row: Row) -> str:
+    """Return the hash of an entry; it covers every column and the hash before.
+
+    No column can contain the separator: the texts are ASCII JSON or plain words.
+    """
+    columns = ("seq", "at_s", "incarnation", "kind", "payload", "trainers", "pilots")
+    parts = [previous, *(f"{row[column]}" for column in columns)]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def verify(connection: Connection, where: str, *, begin: int = 0) -> int:
+    """Return the number of entries read; they are whole and add up to the tables.
+
+    Args:
+        connection: in a transaction.
+        where: the journal.
+        begin: the checkpoint to begin with; 0: all there is, the structure of the file included.
+
+    Raises:
+        JournalError: BFT-2202 (structure) or BFT-2205 (content).
+    """
+    if begin == 0 and connection.dialect.name == "sqlite":  # a server checks its own pages
+        found = connection.execute(text("PRAGMA integrity_check(1)")).scalars().all()
+        if found != ["ok"]:
+            raise JournalError.of("BFT-2202", where, str(found[0]).replace("\n", " "))
+    try:
+        count, mismatch = _read_again(connection, begin or first_to_follow(connection))
+    except _UNREADABLE as problem:  # columns of a type or form that we never write
+        why = f"unreadable content ({type(problem).__name__})"
+        raise JournalError.of("BFT-2205", where, why) from problem
+    if mismatch:
+        raise JournalError.of("BFT-2205", where, mismatch)
+    return count
+
+
+def first_to_follow(connection: Connection) -> int:
+    """Return where the chain begins: a checkpoint if the first entry was removed, otherwise 0.
+
+    Entries before that checkpoint are being removed and need not be complete.
+    """
+    if first_entry(connection) <= 1:
+        return 0
+    table = projection.entries
+    return _number(connection, select(func.min(table.c.seq)).where(table.c.kind == CHECKPOINT))
+
+
+def _read_again(connection: Connection, begin: int) -> tuple[int, str]:
+    """Return the number of entries, and the first mismatch; "": none."""
+    rebuilt = Projection()
+    head, last, count = NO_HASH, max(0, begin - 1), 0
+    if begin:
+        payload = select(projection.entries.c.payload).where(projection.entries.c.seq == begin)
+        head = str(parse(str(connection.execute(payload).scalar()))["follows"])
+    for row in _rows_after(connection, last):
+        if row["seq"] != last + 1:
+            return count, f"entry {last + 1} is missing"
+        if row["sha256"] != entry_hash(head, row):
+            return count, f"the checksum of entry {row['seq']} does not fit"
+        head, last, count = row["sha256"], row["seq"], count + 1
+        rebuilt.add(row)
+    expected = Meta(rebuilt.incarnation, rebuilt.last_pilot, last, head)._asdict()
+    meta = {row.key: row.value for row in connection.execute(select(projection.meta))}
+    if meta != {name: str(value) for name, value in expected.items()}:
+        return count, f"the last of {last} entries is not the one written last"
+    for table in STATES:
+        rows = connection.execute(select(table)).mappings()
+        found, rebuilt_rows = {row[id_of(table)]: dict(row) for row in rows}, rebuilt.rows(table)
+        for name in sorted(rebuilt_rows.keys() | found.keys(), key=str):
+            if rebuilt_rows.get(name) != found.get(name):
+                return count, f"the state of {name} does not match its entries"
+    return count, ""
+
+
+def _rows_after(connection: Connection, seq: int) -> Iterator[Row]:
+    table = projection.entries
+    while True:
+        query = select(table).where(table.c.seq > seq).order_by(table.c.seq).limit(_BATCH_ROWS)
+        rows = [dict(row) for row in connection.execute(query).mappings()]
+        yield from rows
+        if not rows:
+            return
+        seq = rows[-1]["seq"]

@@ -329,7 +329,7 @@ def test_a_directory_without_permission_is_named(as_nobody: Path) -> None:
 import os, sys, time
 from bftrainer.model.errors import BftError
 from bftrainer.journal import Journal
-import alembic.command, alembic.script
+
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:

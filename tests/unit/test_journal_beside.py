@@ -150,9 +150,9 @@ def test_a_disk_that_fails_is_waited_for(journal: Journal, monkeypatch: pytest.M
 
 
 def _full(*_: object) -> tuple[int, str]:
-    from bftrainer.journal.errors import disk_full
+    from bftrainer.journal.errors import JournalError
 
-    raise disk_full("there")
+    raise JournalError.of("BFT-2201", "there")
 
 
 def test_closing_tries_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

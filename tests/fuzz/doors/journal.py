@@ -17,7 +17,7 @@ from bftrainer.journal import mark, projection
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.lock import held
 from bftrainer.journal.projection import Projection
-from bftrainer.journal.verify import NO_HASH, entry_hash, verify
+from bftrainer.journal.tables import NO_HASH, entry_hash, verify
 from bftrainer.model.canonical import CanonicalError, decode, parse
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerRecord
@@ -93,7 +93,7 @@ def _counters(row: dict[str, Any]) -> dict[str, str]:
     """What the entry makes of them, so that more than the counters is looked at."""
     sums = Projection()
     with contextlib.suppress(Exception):
-        sums.add(**{name: row[name] for name in ("seq", "kind", "payload", "trainers", "pilots")})
+        sums.add(row)
     return {"incarnation": str(sums.incarnation), "last_pilot": str(sums.last_pilot)}
 
 

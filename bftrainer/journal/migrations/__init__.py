@@ -1,1 +1,0 @@
-"""Alembic migrations of the journal; run in process when a journal is opened."""

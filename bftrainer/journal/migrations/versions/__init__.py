@@ -1,1 +1,0 @@
-"""One file per revision, never changed after a release."""
