@@ -1,17 +1,14 @@
 """Distributes nodes for the simple policies, trainer by trainer or node by node. Pure.
 
 ``Handing`` keeps what is free in each class and what each trainer was given, so that a policy only
-says which trainer gets how many next: ``room`` is what the rules of the problem still allow. Used
-by ``queue_order``, ``greedy_steps`` and single policies.
-
-``share_out`` chooses a class for each trainer. Used by equal_share, fcfs_greedy and no_rescale.
+says which trainer gets how many next: ``room`` is what the rules of the problem still allow.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,8 +16,8 @@ from bftrainer.decide.policies.base import Decided
 from bftrainer.model.decision import Term
 from milp.answer import NO_MARGINAL, make_allocation
 from milp.options import build_options
-from milp.pool import PoolView, view_pool
-from milp.problem import Allocation, Objective, Problem
+from milp.pool import view_pool
+from milp.problem import Objective, Problem
 from milp.tables import FloatArray, rate_curve
 from milp.validate import validate
 
@@ -32,12 +29,13 @@ class Handing:
     it has most nodes of, or the one chosen for it.
     """
 
-    def __init__(self, problem: Problem, *, admits: bool = False) -> None:
+    def __init__(self, problem: Problem, *, admits: bool = False, is_spread: bool = False) -> None:
         """Begin with all nodes free.
 
         Args:
             problem: what is asked.
             admits: whether any trainer may be among the p_jmax, not the first ones only.
+            is_spread: whether every trainer has a home from the beginning, and mixes nothing.
 
         Raises:
             milp.problem.ProblemError: the problem is malformed.
@@ -54,14 +52,25 @@ class Handing:
             [k for k, accepts in enumerate(row) if accepts] for row in self.pool.accepts
         ]
         self._rates: dict[tuple[int, float], float] = {}  # by identity of the curve, and size
-        self.home = [self._home_of(j) for j in range(len(self.trainers))]  # None: not chosen
+        self._largest = self.pool.largest_of_one if is_spread else self.pool.largest
+        self._mixes = [mixes and not is_spread for mixes in self.pool.mixes]
+        self.home: list[int | None] = []  # None: not chosen
+        for j in range(len(self.trainers)):
+            self.home.append(self._spread(j) if is_spread else self._home_of(j))
 
     def _home_of(self, j: int) -> int | None:
         """The class it has most nodes of; one that mixes classes has its first as a stand-in."""
         accepted, held = self.accepted(j), self.pool.held[j]
-        if self.pool.mixes[j] and accepted:
+        if self._mixes[j] and accepted:
             return accepted[0]
         return max(accepted, key=held.__getitem__) if self.pool.present[j] and accepted else None
+
+    def _spread(self, j: int) -> int:
+        """The class it has most nodes of, else that with most nodes per trainer at home there."""
+        accepted, held = self.accepted(j) or [0], self.pool.held[j]
+        if any(held):
+            return max(accepted, key=held.__getitem__)
+        return max(accepted, key=lambda k: self.counts[k] / (1 + self.home.count(k)))
 
     def accepted(self, j: int) -> list[int]:
         """Classes that a trainer accepts."""
@@ -79,15 +88,15 @@ class Handing:
         """Most nodes it could have, were it alone."""
         home = self.home[j]
         classes = self.accepted(j) if home is None else [home]
-        return max([self.pool.largest(j, k) for k in classes], default=0)
+        return max([self._largest(j, k) for k in classes], default=0)
 
     def room(self, j: int) -> int:
         """Most nodes it can have while the others keep theirs; 0 without a home."""
         home = self.home[j]
         if home is None:
             return 0
-        if not self.pool.mixes[j]:
-            return min(self.pool.largest(j, home), self.free[home] + self._split[j][home])
+        if not self._mixes[j]:
+            return min(self._largest(j, home), self.free[home] + self._split[j][home])
         left, held = self._left_for(j), self.pool.held[j]
         most = self.trainers[j].n_max
         if self._keeps_all(j, left):
@@ -122,7 +131,7 @@ class Handing:
         home, left = self.home[j], self._left_for(j)
         if home is None:
             taken = [0] * len(left)
-        elif not self.pool.mixes[j]:
+        elif not self._mixes[j]:
             taken = [size * (k == home) for k in range(len(left))]
         else:
             taken = self._mixed(j, size, left)
@@ -175,7 +184,11 @@ class Handing:
         return rates
 
     def answer(
-        self, name: str, terms: Callable[[int], tuple[Term, ...]], order: Sequence[int] = ()
+        self,
+        name: str,
+        terms: Callable[[int], tuple[Term, ...]] = lambda _: (),
+        order: Sequence[int] = (),
+        wake_at_s: float | None = None,
     ) -> Decided:
         """Build the answer; its node price is 0, because nothing was priced.
 
@@ -183,6 +196,7 @@ class Handing:
             name: of the policy.
             terms: what a trainer's size follows from.
             order: of admission; those with nodes come first. Empty: that of submission.
+            wake_at_s: when to ask again; None: at the next event.
         """
         ids = [trainer.trainer_id for trainer in self.trainers]
         named = sorted(order, key=lambda j: not self.size(j))
@@ -200,6 +214,7 @@ class Handing:
         allocation = replace(allocation, marginals={**allocation.marginals, **stopped})
         return Decided(
             allocation=allocation,
+            wake_at_s=wake_at_s,
             order=tuple([ids[j] for j in named]),
             terms={one: terms(j) for j, one in enumerate(ids)},
         )
@@ -210,65 +225,3 @@ def seconds(samples: float, rate: float) -> float:
     if samples <= 0.0:
         return 0.0
     return samples / rate if rate > 0.0 else math.inf
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassShares:
-    """The pool, with a class chosen for each trainer that may run."""
-
-    problem: Problem
-    pool: PoolView
-    classes: tuple[int, ...]
-
-    def largest(self, j: int) -> int:
-        """Largest size of trainer j if it were alone in its class."""
-        return self.pool.largest_of_one(j, self.classes[j])
-
-    def allocation(self, sizes: Sequence[int], name: str) -> Allocation:
-        """Build the answer; its node price is 0, because nothing was priced."""
-        options = build_options(self.problem, self.pool)
-        return make_allocation(
-            self.problem,
-            self.pool,
-            options,
-            sizes=sizes,
-            classes=self.classes,
-            node_price=0.0,
-            solver=name,
-        )
-
-    def by_id(self, sizes: Sequence[int]) -> dict[str, int]:
-        """Return the sizes of those that have any."""
-        return {t.trainer_id: n for t, n in zip(self.pool.trainers, sizes, strict=True) if n}
-
-    def answer(
-        self,
-        sizes: Sequence[int],
-        name: str,
-        terms: Callable[[int], tuple[Term, ...]],
-        wake_at_s: float | None = None,
-    ) -> Decided:
-        """Build the policy's answer; ``terms``: what a trainer's size follows from."""
-        return Decided(
-            allocation=self.allocation(sizes, name),
-            wake_at_s=wake_at_s,
-            terms={t.trainer_id: terms(j) for j, t in enumerate(self.pool.trainers)},
-        )
-
-
-def share_out(problem: Problem) -> ClassShares:
-    """Choose a class per trainer: the one it has nodes of, else the least contended it accepts.
-
-    Least contended: most nodes per trainer, counting those that already chose it.
-    """
-    validate(problem)
-    pool = view_pool(problem)
-    counts = pool.counts()
-    chosen: list[int] = []
-    for j, held in enumerate(pool.held):
-        accepted = [k for k in range(len(counts)) if pool.accepts[j][k]]
-        if sum(held):
-            chosen.append(max(accepted or [0], key=lambda k: held[k]))
-        else:
-            chosen.append(max(accepted or [0], key=lambda k: counts[k] / (1 + chosen.count(k))))
-    return ClassShares(problem=problem, pool=pool, classes=tuple(chosen))

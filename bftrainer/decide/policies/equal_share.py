@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.distribution import ClassShares, share_out
+from bftrainer.decide.policies.distribution import Handing
+from bftrainer.decide.policies.greedy_steps import Step, admit, fill
 from bftrainer.model.decision import Term
 from milp.problem import Problem
 
@@ -19,46 +22,23 @@ class EqualSharePolicy:
     traits = Traits(follows_curves=False)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
-        """Share the pool, class by class."""
-        shares = share_out(problem)
-        sizes = [0] * len(shares.classes)
-        among = [0] * len(shares.pool.counts())
-        for k, count in enumerate(shares.pool.counts()):
-            members = [j for j, chosen in enumerate(shares.classes) if chosen == k]
-            for j, size in _share(shares, members, count).items():
-                sizes[j] = size
-                among[k] += 1
+        """Give n_min to all, then node by node."""
+        handing = Handing(problem, is_spread=True)
+        admitted = admit(handing, range(len(handing.trainers)))
+        fill(admitted, lambda _, size: Step(-size, size + 1), handing.take)
+        among = Counter(handing.home[j] for j in admitted)
 
         def terms(j: int) -> tuple[Term, ...]:
-            k = shares.classes[j]
-            count = shares.pool.counts()[k]
+            k = handing.home[j] or 0
+            count = handing.counts[k]
             return (
                 Term("nodes of its type", count),
                 Term("trainers that share them", among[k]),
                 Term("equal share", count / max(1, among[k]), "nodes"),
-                Term("can use", shares.largest(j), "nodes"),
+                Term("can use", handing.largest(j), "nodes"),
             )
 
-        return shares.answer(sizes, self.name, terms)
-
-
-def _share(shares: ClassShares, members: list[int], count: int) -> dict[int, int]:
-    """Sizes of the admitted trainers of one class."""
-    sizes: dict[int, int] = {}
-    left = count
-    for j in members:
-        n_min = shares.pool.trainers[j].n_min
-        if n_min <= min(left, shares.largest(j)):
-            sizes[j] = n_min
-            left -= n_min
-    while left:
-        growing = [j for j in sizes if sizes[j] < shares.largest(j)]
-        if not growing:
-            break
-        j = min(growing, key=lambda j: (sizes[j], j))
-        sizes[j] += 1
-        left -= 1
-    return sizes
+        return handing.answer(self.name, terms)
 
 
 POLICY: AllocationPolicy = EqualSharePolicy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.distribution import share_out
+from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import Term
 from milp.problem import Problem
 
@@ -16,26 +16,21 @@ class FcfsGreedyPolicy:
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
         """Serve the trainers in order."""
-        shares = share_out(problem)
-        left = list(shares.pool.counts())
-        sizes: list[int] = []
+        handing = Handing(problem, is_spread=True)
         offered: list[int] = []
-        for j, k in enumerate(shares.classes):
-            size = min(shares.largest(j), left[k])
-            if size < shares.pool.trainers[j].n_min:
-                size = 0
-            sizes.append(size)
-            offered.append(left[k])
-            left[k] -= size
+        for j, trainer in enumerate(handing.trainers):
+            offered.append(handing.free[handing.home[j] or 0])
+            if handing.room(j) >= trainer.n_min:
+                handing.take(j, handing.room(j))
 
         def terms(j: int) -> tuple[Term, ...]:
             return (
                 Term("place in the queue", 1 + j),
                 Term("left at its turn", offered[j], "nodes"),
-                Term("can use", shares.largest(j), "nodes"),
+                Term("can use", handing.largest(j), "nodes"),
             )
 
-        return shares.answer(sizes, self.name, terms)
+        return handing.answer(self.name, terms)
 
 
 POLICY: AllocationPolicy = FcfsGreedyPolicy()

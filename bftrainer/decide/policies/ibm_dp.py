@@ -16,9 +16,8 @@ import numpy as np
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits, in_order
 from bftrainer.decide.policies.convolution import Floats, best_sizes
-from bftrainer.model.decision import Term, Terms
-from milp.answer import make_allocation
-from milp.options import build_options
+from bftrainer.decide.policies.distribution import Handing
+from bftrainer.model.decision import Term
 from milp.pool import PoolView, view_pool
 from milp.problem import Curve, Objective, Problem
 from milp.tables import rate_curve
@@ -66,35 +65,24 @@ class IbmDpPolicy:
         options, state = context.options, context.state or {"entered": [], "round_s": None}
         # One that is no part of this problem, because its nodes are fixed for now, keeps its place.
         before = [one for one in state["entered"] if one in context.trainers]
-        everybody = _ordered(problem, _line(problem, before))
-        line = [trainer.trainer_id for trainer in everybody.trainers]
-        pool = view_pool(replace(everybody, p_jmax=len(line)))
+        line = _line(problem, before)
+        pool = view_pool(replace(_ordered(problem, line), p_jmax=len(line)))
         is_round = _is_due(state["round_s"], options.period_s, context.now_s) or _stops(pool)
         entered = _enter(pool, len(line), problem.p_jmax, shrinks=is_round)
-        entering = [line[one.j] for one in entered]
-        submitted = [trainer.trainer_id for trainer in problem.trainers]
-        running = _ordered(problem, in_order(submitted, tuple(entering)))
-        pool = view_pool(running)
-        found = _enter(pool, len(entering), len(entering), shrinks=is_round)
+        entering = tuple([line[one.j] for one in entered])
         known = dict.fromkeys([*before, *entering])
-        worths = _worths(pool, found)
-        sizes = _sizes(pool, found, worths)
+        submitted = [trainer.trainer_id for trainer in problem.trainers]
+        handing = Handing(_ordered(problem, in_order(submitted, entering)), is_spread=True)
+        found = _enter(handing.pool, len(entering), len(entering), shrinks=is_round)
+        worths = _worths(handing.pool, found)
+        _hand_out(handing, found, worths)
         round_s = context.now_s if is_round else state["round_s"]
-        return Decided(
-            allocation=make_allocation(
-                running,
-                pool,
-                build_options(running, pool),
-                sizes=sizes,
-                classes=_classes(pool, found),
-                node_price=0.0,
-                solver=self.name,
-            ),
+        return replace(
+            handing.answer(self.name, _terms(handing, found, worths).__getitem__),
             state={"entered": list(known), "round_s": round_s},
             wake_at_s=None if is_round else round_s + options.period_s,
-            order=tuple(entering),
+            order=entering,
             dropped=_dropped(problem, known) if options.drop and is_round else {},
-            terms=_terms(pool, found, worths, sizes),
         )
 
 
@@ -152,13 +140,6 @@ def _enter(pool: PoolView, first: int, most: int, *, shrinks: bool) -> list[_Ent
     return found
 
 
-def _classes(pool: PoolView, found: Sequence[_Entered]) -> list[int]:
-    classes = [0] * len(pool.trainers)
-    for one in found:
-        classes[one.j] = one.k
-    return classes
-
-
 def _worths(pool: PoolView, found: Sequence[_Entered]) -> list[Floats]:
     """Return the worth of each one's sizes, as far as there are nodes for them."""
     spare = list(pool.counts())
@@ -167,16 +148,14 @@ def _worths(pool: PoolView, found: Sequence[_Entered]) -> list[Floats]:
     return [_worth(pool, one, spare[one.k]) for one in found]
 
 
-def _sizes(pool: PoolView, found: Sequence[_Entered], worths: Sequence[Floats]) -> list[int]:
-    """Return the sizes, class by class."""
-    sizes = [0] * len(pool.trainers)
-    for k, count in enumerate(pool.counts()):
-        members = [(one, worth) for one, worth in zip(found, worths, strict=True) if one.k == k]
-        least = [one.least for one, _ in members]
-        best = best_sizes(count, least, [worth for _, worth in members])
-        for (one, _), size in zip(members, best or (), strict=True):
-            sizes[one.j] = size
-    return sizes
+def _hand_out(handing: Handing, found: Sequence[_Entered], worths: Sequence[Floats]) -> None:
+    """Choose the sizes, class by class."""
+    for k, count in enumerate(handing.counts):
+        own = [(one, worth) for one, worth in zip(found, worths, strict=True) if one.k == k]
+        best = best_sizes(count, [one.least for one, _ in own], [worth for _, worth in own])
+        for (one, _), size in zip(own, best or (), strict=True):
+            handing.home[one.j] = k
+            handing.take(one.j, size)
 
 
 def _worth(pool: PoolView, one: _Entered, spare: int) -> Floats:
@@ -192,26 +171,23 @@ def _worth(pool: PoolView, one: _Entered, spare: int) -> Floats:
 
 
 def _terms(
-    pool: PoolView, found: Sequence[_Entered], worths: Sequence[Floats], sizes: Sequence[int]
-) -> Terms:
+    handing: Handing, found: Sequence[_Entered], worths: Sequence[Floats]
+) -> dict[int, tuple[Term, ...]]:
     """Return the scaling factors of those that entered, and what the others lack."""
-    free, terms = list(pool.counts()), dict[str, tuple[Term, ...]]()
+    free, terms = list(handing.counts), dict[int, tuple[Term, ...]]()
     for place, (one, worth) in enumerate(zip(found, worths, strict=True), start=1):
         free[one.k] -= one.least
-        extra = sizes[one.j] - one.least
+        extra = handing.size(one.j) - one.least
         near = range(max(0, extra - 1), min(extra + 2, len(worth)))
-        terms[pool.trainers[one.j].trainer_id] = (
+        terms[one.j] = (
             Term("entered as number", place),
             Term("least size now", one.least, "nodes"),
             *[Term(f"scaling factor at {one.least + n}", float(worth[n])) for n in near],
         )
-    for j, trainer in enumerate(pool.trainers):
-        if trainer.trainer_id not in terms:
-            left = [n for n, is_mine in zip(free, pool.accepts[j], strict=True) if is_mine]
-            terms[trainer.trainer_id] = (
-                Term("waits; needs at least", trainer.n_min, "nodes"),
-                Term("left by the least sizes", max(left, default=0), "nodes"),
-            )
+    for j, trainer in enumerate(handing.trainers):
+        left = max([free[k] for k in handing.accepted(j)], default=0)
+        waits = Term("waits; needs at least", trainer.n_min, "nodes")
+        terms.setdefault(j, (waits, Term("left by the least sizes", left, "nodes")))
     return terms
 
 

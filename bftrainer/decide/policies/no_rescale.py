@@ -12,10 +12,8 @@ continues on the nodes left, if they are at least n_min.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.distribution import ClassShares, share_out
+from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import Term
 from milp.problem import Problem
 
@@ -32,26 +30,18 @@ class NoRescalePolicy:
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
         """Leave running trainers alone, then hand out the free nodes."""
-        shares = share_out(problem)
-        pool, classes = shares.pool, list(shares.classes)
-        left = list(pool.counts())
-        sizes = [0] * len(classes)
-        offered: dict[int, int] = {}
-        for j, k in enumerate(classes):
-            if _is_whole(shares, j):
-                sizes[j] = len(pool.present[j])
-                left[k] -= sizes[j]
-        for j, trainer in enumerate(pool.trainers):
-            accepted = [k for k in range(len(left)) if pool.accepts[j][k]]
-            if pool.present[j] or not accepted:
+        handing = Handing(problem, is_spread=True)
+        pool, offered = handing.pool, dict[int, int]()
+        for j in range(len(handing.trainers)):
+            if _is_whole(handing, j):
+                handing.take(j, len(pool.present[j]))
+        for j, trainer in enumerate(handing.trainers):
+            if pool.present[j] or not handing.accepted(j):
                 continue  # it is running, is being killed, or accepts no class
-            k = max(accepted, key=left.__getitem__)
-            offered[j] = left[k]
-            size = min(trainer.n_max, left[k])
-            if size >= trainer.n_min:
-                classes[j], sizes[j] = k, size
-                left[k] -= size
-        chosen = replace(shares, classes=tuple(classes))
+            handing.home[j] = k = max(handing.accepted(j), key=handing.free.__getitem__)
+            offered[j] = handing.free[k]
+            if handing.room(j) >= trainer.n_min:
+                handing.take(j, handing.room(j))
 
         def terms(j: int) -> tuple[Term, ...]:
             trainer, present = pool.trainers[j], pool.present[j]
@@ -63,15 +53,14 @@ class NoRescalePolicy:
                 Term("left at its turn", offered.get(j, 0), "nodes"),
             )
 
-        return chosen.answer(sizes, self.name, terms)
+        return handing.answer(self.name, terms)
 
 
-def _is_whole(shares: ClassShares, j: int) -> bool:
+def _is_whole(handing: Handing, j: int) -> bool:
     """Return whether trainer j runs on all nodes it started on, of one class that it accepts."""
-    trainer, present = shares.pool.trainers[j], shares.pool.present[j]
-    return len(present) == len(trainer.current) == shares.pool.held[j][
-        shares.classes[j]
-    ] and trainer.n_min <= len(present) <= shares.largest(j)
+    trainer, present = handing.trainers[j], len(handing.pool.present[j])
+    is_there = present == len(trainer.current) == handing.pool.held[j][handing.home[j] or 0]
+    return is_there and trainer.n_min <= present <= handing.largest(j)
 
 
 POLICY: AllocationPolicy = NoRescalePolicy()

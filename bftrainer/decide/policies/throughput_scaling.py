@@ -11,8 +11,8 @@ import enum
 from dataclasses import dataclass
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.competition import Climb, Climber, wake_at_s
-from bftrainer.decide.policies.distribution import share_out
+from bftrainer.decide.policies.competition import Climb, Climber
+from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.scaling_rule import Throughput
 from milp.problem import Problem
 
@@ -65,19 +65,11 @@ class ThroughputScalingPolicy:
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Move every trainer by the rule."""
         options: ThroughputOptions = context.options
-        shares = share_out(problem)
+        handing = Handing(problem, is_spread=True)
         climber = Climber(condition=options.condition(), by_size=options.order is Order.SIZE)
-        climb = Climb(
-            shares,
-            context.trainers,
-            [climber] * len(shares.classes),
-            step=options.step,
-            sizes=[len(names) for names in shares.pool.present],
-        )
-        sizes = shares.by_id(climb.run())
-        return shares.answer(
-            climb.sizes, self.name, climb.terms, wake_at_s(context, sizes, options.measure_s)
-        )
+        climb = Climb(handing, context, [climber] * len(handing.trainers), step=options.step)
+        climb.run()
+        return climb.answer(self.name, options.measure_s)
 
 
 POLICY: AllocationPolicy = ThroughputScalingPolicy()

@@ -8,14 +8,15 @@ without any measurement. Those grow after the others.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Standing, Traits
-from bftrainer.decide.policies.competition import Climb, Climber, wake_at_s
-from bftrainer.decide.policies.distribution import share_out
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.competition import Climb, Climber
+from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.scaling_rule import Payoff, Points, Throughput
 from bftrainer.decide.policies.throughput_scaling import check_climb
-from milp.problem import Problem
+from milp.problem import Problem, ProblemTrainer
 
 LARGEST = 1e15
 
@@ -45,16 +46,19 @@ class UtilityOptions:
         if any(late[0] <= early[0] or late[1] > early[1] for early, late in pairs):
             raise ValueError("utility needs pairs of rising seconds and of dollars that never rise")
 
-    def payoff(self, standing: Standing, now_s: float) -> Payoff | None:
-        """Return a trainer's payoff; None where its completion time cannot be told."""
-        if standing.left_samples is None or not standing.has_rates:
-            return None
-        return Payoff(
-            utility=self.utility,
-            price=self.price_per_node_h / 3600.0,
-            past_s=max(0.0, now_s - standing.submitted_s),
-            left_samples=standing.left_samples,
-        )
+    def payoffs(self, trainers: Iterable[ProblemTrainer], context: Context) -> list[Payoff | None]:
+        """Return the trainers' payoffs; None where a completion time cannot be told."""
+        return [
+            None
+            if one.left_samples is None or not one.has_rates
+            else Payoff(
+                utility=self.utility,
+                price=self.price_per_node_h / 3600.0,
+                past_s=max(0.0, context.now_s - one.submitted_s),
+                left_samples=one.left_samples,
+            )
+            for one in (context.trainers[trainer.trainer_id] for trainer in trainers)
+        ]
 
     def fallback(self) -> Climber:
         """Return a trainer without a payoff."""
@@ -71,20 +75,14 @@ class UtilityPolicy:
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Move every trainer by the rule."""
         options: UtilityOptions = context.options
-        shares = share_out(problem)
-        standings = [context.trainers[t.trainer_id] for t in shares.pool.trainers]
-        payoffs = [options.payoff(one, context.now_s) for one in standings]
-        climb = Climb(
-            shares,
-            context.trainers,
-            [options.fallback() if p is None else Climber(condition=p) for p in payoffs],
-            step=options.step,
-            sizes=[len(names) for names in shares.pool.present],
-        )
-        sizes = shares.by_id(climb.run())
-        return shares.answer(
-            climb.sizes, self.name, climb.terms, wake_at_s(context, sizes, options.measure_s)
-        )
+        handing = Handing(problem, is_spread=True)
+        climbers = [
+            options.fallback() if payoff is None else Climber(condition=payoff)
+            for payoff in options.payoffs(handing.trainers, context)
+        ]
+        climb = Climb(handing, context, climbers, step=options.step)
+        climb.run()
+        return climb.answer(self.name, options.measure_s)
 
 
 POLICY: AllocationPolicy = UtilityPolicy()

@@ -4,7 +4,7 @@ Climbing (``utility``) stops where the next step does not pay, so it misses what
 earn: where utility is flat at first, or falls in steps. Here U(T(n)) - C(n) is laid out for every
 size of each trainer by its curve, the pause of a rescale included, and the best sizes of all
 trainers are found by dynamic programming over the nodes: exactly, class by class (a trainer is
-given its class before, by ``share_out``). A trainer that is worth nothing at any size is parked.
+given its class before). A trainer that is worth nothing at any size is parked.
 
 Trainers without a payoff (``utility``) share what is left by the condition of the throughput.
 """
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.competition import Climb, by_curve, wake_at_s
-from bftrainer.decide.policies.distribution import ClassShares, share_out
+from bftrainer.decide.policies.competition import Climb, by_curve
+from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.scaling_rule import Payoff
 from bftrainer.decide.policies.utility import UtilityOptions
 from bftrainer.model.decision import Term
@@ -37,43 +37,35 @@ class UtilityExactPolicy:
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Choose the sizes."""
         options: UtilityOptions = context.options
-        shares = share_out(problem)
-        standings = [context.trainers[t.trainer_id] for t in shares.pool.trainers]
-        payoffs = [options.payoff(one, context.now_s) for one in standings]
-        sizes = [len(names) for names in shares.pool.present]
-        tables: dict[int, Values] = {}
-        for k, count in enumerate(shares.pool.counts()):
-            paid = [
-                (j, values_of(shares, j, payoff))
+        handing = Handing(problem, is_spread=True)
+        payoffs = options.payoffs(handing.trainers, context)
+        sizes, tables = dict[int, int](), dict[int, Values]()
+        for k, count in enumerate(handing.counts):
+            own = {
+                j: values_of(handing, j, payoff)
                 for j, payoff in enumerate(payoffs)
-                if payoff is not None and shares.classes[j] == k
-            ]
-            best = best_sizes([values for _, values in paid], count)
-            for (j, values), size in zip(paid, best, strict=True):
-                sizes[j] = size
-                tables[j] = values
+                if payoff is not None and handing.home[j] == k
+            }
+            sizes |= zip(own, best_sizes(list(own.values()), count), strict=True)
+            tables |= own
         climbers = [options.fallback() if payoff is None else None for payoff in payoffs]
-        climb = Climb(shares, context.trainers, climbers, step=options.step, sizes=sizes)
-        found = climb.run()
+        climb = Climb(handing, context, climbers, step=options.step, sizes=sizes)
+        climb.run()
 
         def terms(j: int) -> tuple[Term, ...]:
             if j not in tables:
                 return climb.terms(j)
-            near = [n for n in (found[j] - 1, found[j], found[j] + 1) if 0 <= n < len(tables[j])]
+            size = handing.size(j)
+            near = [n for n in (size - 1, size, size + 1) if 0 <= n < len(tables[j])]
             return tuple([Term(f"U - C at {n}", float(tables[j][n]), "$") for n in near])
 
-        return shares.answer(
-            found,
-            self.name,
-            terms,
-            wake_at_s(context, shares.by_id(found), options.measure_s),
-        )
+        return climb.answer(self.name, options.measure_s, terms)
 
 
-def values_of(shares: ClassShares, j: int, payoff: Payoff) -> Values:
+def values_of(handing: Handing, j: int, payoff: Payoff) -> Values:
     """Return U - C of trainer j by size, dollars; -inf where it is not allowed."""
-    trainer, present = shares.pool.trainers[j], len(shares.pool.present[j])
-    largest = shares.largest(j)
+    trainer, present = handing.trainers[j], len(handing.pool.present[j])
+    largest = handing.largest(j)
     values = np.full(largest + 1, -math.inf)
     values[0] = min(0.0, payoff.utility[-1][1])  # it does not complete
     for n, point in by_curve(trainer, range(trainer.n_min, largest + 1)).items():

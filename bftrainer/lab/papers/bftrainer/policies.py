@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.distribution import share_out
+from bftrainer.decide.policies.distribution import Handing
 from milp.problem import Problem
 
 
@@ -30,20 +30,21 @@ class ReplayerShare:
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
         """Divide the nodes, then assign the remainder in FCFS order."""
-        shares = share_out(problem)
-        trainers = shares.pool.trainers
-        left = sum(shares.pool.counts())
+        handing = Handing(problem, is_spread=True)
+        trainers, left = handing.trainers, sum(handing.counts)
         quota = left // max(1, len(trainers))
         sizes = []
         for j, trainer in enumerate(trainers):
-            sizes.append(min(quota, shares.largest(j)) if quota > trainer.n_min else 0)
+            sizes.append(min(quota, handing.largest(j)) if quota > trainer.n_min else 0)
             left -= sizes[-1]
         for j, trainer in enumerate(trainers):
-            more = min(shares.largest(j) - sizes[j], left)
+            more = min(handing.largest(j) - sizes[j], left)
             if more > 0 and sizes[j] + more >= trainer.n_min:
                 sizes[j] += more
                 left -= more
-        return Decided(allocation=shares.allocation(sizes, self.name))
+        for j, size in enumerate(sizes):
+            handing.take(j, size)
+        return handing.answer(self.name)
 
 
 POLICY: AllocationPolicy = ReplayerShare()
