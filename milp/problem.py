@@ -17,6 +17,7 @@ The errors are raised by the modules of this package; callers turn them into err
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -120,10 +121,7 @@ class Allocation:
 
     def sizes(self) -> dict[str, int]:
         """Number of nodes per trainer that has any."""
-        counts: dict[str, int] = {}
-        for trainer_id in self.assignment.values():
-            counts[trainer_id] = counts.get(trainer_id, 0) + 1
-        return counts
+        return dict(Counter(self.assignment.values()))
 
 
 class ProblemError(Exception):

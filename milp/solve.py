@@ -11,10 +11,10 @@ from __future__ import annotations
 from milp.answer import answer_of_one, answer_of_several
 from milp.caps import is_kept, solve_capped, with_full_caps
 from milp.classes import solve_classes
-from milp.exact.dual import PoolAnswer, solve_pool, solve_pool_dense
+from milp.exact.dual import PoolAnswer, solve_pool
 from milp.options import Options, build_options
 from milp.parts import join, split
-from milp.pool import PoolView, view_pool
+from milp.pool import view_pool
 from milp.problem import Allocation, Problem, ProblemError
 from milp.validate import validate
 
@@ -42,34 +42,22 @@ def _solve_freely(problem: Problem) -> Allocation:
 
 def _solve_part(problem: Problem) -> Allocation:
     pool = view_pool(problem)
-    if len(pool.names) > 1:
-        return _solve_several(problem, pool)
     options = build_options(problem, pool)
+    if len(pool.names) > 1:  # which class a trainer has is part of the question
+        return answer_of_several(problem, pool, options, solve_classes(options, pool))
     return answer_of_one(problem, pool, options, solve_sizes(options))
 
 
-def solve_sizes(options: Options) -> PoolAnswer:
-    """Return the best sizes of one class of nodes."""
+def solve_sizes(options: Options, *, is_dense: bool = False) -> PoolAnswer:
+    """Return the best sizes of one class of nodes; ``is_dense``: as ``solve_pool`` has it."""
     return solve_pool(
         options.allowed[0],
         options.current,
         options.counts[0],
         options.tolerance,
         options.price(),
+        is_dense=is_dense,
     )
-
-
-def solve_sizes_dense(options: Options) -> PoolAnswer:
-    """Return the same from the dense dynamic program alone."""
-    return solve_pool_dense(
-        options.allowed[0], options.current, options.counts[0], options.tolerance
-    )
-
-
-def _solve_several(problem: Problem, pool: PoolView) -> Allocation:
-    """Several classes of nodes: which class a trainer has is part of the question."""
-    options = build_options(problem, pool)
-    return answer_of_several(problem, pool, options, solve_classes(options, pool))
 
 
 def solve_dense(problem: Problem) -> Allocation:
@@ -87,4 +75,6 @@ def solve_dense(problem: Problem) -> Allocation:
             "Use the exact solver.",
         )
     options = build_options(problem, pool)
-    return answer_of_one(problem, pool, options, solve_sizes_dense(options), solver="dense")
+    return answer_of_one(
+        problem, pool, options, solve_sizes(options, is_dense=True), solver="dense"
+    )

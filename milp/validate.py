@@ -73,119 +73,76 @@ def _are_plain(numbers: Sequence[float]) -> bool:
 
 def _look_closely(problem: Problem) -> None:
     _require_number("t_fwd_s", problem.t_fwd_s)
-    if problem.p_jmax < 0:
-        raise ProblemError(
-            "BFT-3001", f"p_jmax is {problem.p_jmax}.", "Give 0 or a positive number of trainers."
-        )
-    _validate_nodes(problem)
+    at_least = "Give 0 or a positive number of trainers."
+    _require(problem.p_jmax >= 0, "BFT-3001", f"p_jmax is {problem.p_jmax}.", at_least)
+    counts = Counter(node.name for node in problem.nodes)
+    for name, count in counts.items():
+        if count > 1:
+            cause = f"Node {name} is listed twice in nodes."
+            raise ProblemError("BFT-3004", cause, "List each node once.", node=name)
+    for node in problem.nodes:
+        if math.isnan(node.expected_remaining_s or 0.0):
+            cause = f"Node {node.name}: expected_remaining_s is not a number."
+            next_step = "Give seconds, or None when no end is in sight."
+            raise ProblemError("BFT-3005", cause, next_step, node=node.name)
     for cap in problem.caps:
-        if not 0 <= cap.most <= LARGEST_SIZE:
-            raise ProblemError(
-                "BFT-1541",
-                f"The cap of {cap.name} is {_shown(cap.most)} nodes.",
-                f"Give a whole number of nodes from 0 to {LARGEST_SIZE}.",
-            )
+        _require(
+            0 <= cap.most <= LARGEST_SIZE,
+            "BFT-1541",
+            f"The cap of {cap.name} is {_shown(cap.most)} nodes.",
+            f"Give a whole number of nodes from 0 to {LARGEST_SIZE}.",
+        )
     owners: dict[str, str] = {}
     trainer_ids: set[str] = set()
     for trainer in problem.trainers:
-        if trainer.trainer_id in trainer_ids:
-            raise ProblemError(
-                "BFT-3002",
-                f"Trainer {trainer.trainer_id} is listed twice.",
-                "Give every trainer its own trainer_id.",
-                trainer_id=trainer.trainer_id,
-            )
-        trainer_ids.add(trainer.trainer_id)
+        own = trainer.trainer_id
         try:
-            _validate_trainer(trainer, problem.objective)
-        except ProblemError as found:
-            found.trainer_id = trainer.trainer_id
-            raise
-        for name in trainer.current:
-            first = owners.setdefault(name, trainer.trainer_id)
-            if first != trainer.trainer_id:
-                raise ProblemError(
-                    "BFT-3003",
-                    f"Node {name} is current of two trainers, {first} and {trainer.trainer_id}.",
-                    "List each node in the current of one trainer only.",
-                    trainer_id=trainer.trainer_id,
-                )
-
-
-def _validate_nodes(problem: Problem) -> None:
-    nodes = problem.nodes
-    if len({node.name for node in nodes}) < len(nodes):
-        counts = Counter(node.name for node in nodes)
-        name = next(node.name for node in nodes if counts[node.name] > 1)
-        raise ProblemError(
-            "BFT-3004", f"Node {name} is listed twice in nodes.", "List each node once.", node=name
-        )
-    for node in nodes:
-        remaining_s = node.expected_remaining_s
-        if remaining_s is not None and remaining_s != remaining_s:  # noqa: PLR0124 - NaN is not itself, and a call costs 30 times as much
-            raise ProblemError(
-                "BFT-3005",
-                f"Node {node.name}: expected_remaining_s is not a number.",
-                "Give seconds, or None when no end is in sight.",
-                node=node.name,
+            _require(
+                own not in trainer_ids,
+                "BFT-3002",
+                f"Trainer {own} is listed twice.",
+                "Give every trainer its own trainer_id.",
             )
+            trainer_ids.add(own)
+            _validate_trainer(trainer, problem.objective)
+            for name in trainer.current:
+                first = owners.setdefault(name, own)
+                if first != own:
+                    cause = f"Node {name} is current of two trainers, {first} and {own}."
+                    next_step = "List each node in the current of one trainer only."
+                    raise ProblemError("BFT-3003", cause, next_step)
+        except ProblemError as found:
+            found.trainer_id = own
+            raise
 
 
 def _validate_trainer(trainer: ProblemTrainer, objective: Objective) -> None:
     where = f"Trainer {trainer.trainer_id}"
-    if not 1 <= trainer.n_min <= trainer.n_max:
-        raise ProblemError(
-            "BFT-3006",
-            f"{where}: n_min {_shown(trainer.n_min)} and n_max {_shown(trainer.n_max)} leave no"
-            " size.",
-            "Choose 1 <= n_min <= n_max.",
-        )
+    low, high = _shown(trainer.n_min), _shown(trainer.n_max)
+    _require(
+        1 <= trainer.n_min <= trainer.n_max,
+        "BFT-3006",
+        f"{where}: n_min {low} and n_max {high} leave no size.",
+        "Choose 1 <= n_min <= n_max.",
+    )
     _require_number(f"{where}: n_max", trainer.n_max, most=LARGEST_SIZE)
-    if len(set(trainer.current)) != len(trainer.current):
-        raise ProblemError(
-            "BFT-3007", f"{where}: current names a node twice.", "List each node once."
-        )
+    is_once = len(set(trainer.current)) == len(trainer.current)
+    twice = f"{where}: current names a node twice."
+    _require(is_once, "BFT-3007", twice, "List each node once.")
     for field in ("rescale_up_s", "rescale_down_s", "warm_up_s", "weight"):
-        value = getattr(trainer, field)
-        if not 0 <= value <= LARGEST_NUMBER:
-            _require_number(f"{where}: {field}", value)
-    if objective is Objective.UTILITY and trainer.utility is None:
-        raise ProblemError(
-            "BFT-3012",
-            f"{where}: the objective utility needs the trainer's utility, and it has none.",
-            "Give the trainer a utility curve, or use another objective.",
-        )
+        _require_number(f"{where}: {field}", getattr(trainer, field))
+    _require(
+        objective is not Objective.UTILITY or trainer.utility is not None,
+        "BFT-3012",
+        f"{where}: the objective utility needs the trainer's utility, and it has none.",
+        "Give the trainer a utility curve, or use another objective.",
+    )
     _validate_curve(where, "curve", trainer.curve)
     if trainer.utility is not None:
         _validate_curve(where, "utility", trainer.utility)
     if objective in {Objective.SCALING_EFFICIENCY, Objective.WEIGHTED}:
-        _validate_single(where, trainer, objective)
-
-
-def _validate_curve(where: str, name: str, curve: Curve) -> None:
-    sizes = curve.sizes
-    if not sizes or len(sizes) != len(curve.samples_per_s):
-        raise ProblemError(
-            "BFT-3008",
-            f"{where}: {name} has {len(sizes)} sizes and {len(curve.samples_per_s)} values.",
-            "Give at least one size and as many values as sizes.",
-        )
-    if sizes[0] < 1 or not all(map(operator.lt, sizes, sizes[1:])):
-        raise ProblemError(
-            "BFT-3009",
-            f"{where}: {name} sizes are not strictly increasing from 1.",
-            "Sort the sizes, remove repetitions and leave out size 0.",
-        )
-    _require_number(f"{where}: the last of the {name} sizes", sizes[-1], most=LARGEST_SIZE)
-    for value in curve.samples_per_s:
-        if not 0 <= value <= LARGEST_NUMBER:
-            _require_number(f"{where}: {name} samples_per_s", value)
-
-
-def _validate_single(where: str, trainer: ProblemTrainer, objective: Objective) -> None:
-    """Refuse what would divide by (almost) 0."""
-    if trainer.curve.samples_per_s[0] < SMALLEST_RATE * trainer.curve.sizes[0]:
-        raise ProblemError(
+        _require(
+            trainer.curve.samples_per_s[0] >= SMALLEST_RATE * trainer.curve.sizes[0],
             "BFT-3010",
             f"{where}: the objective {objective.value} divides by O(1), which is below"
             f" {SMALLEST_RATE:g}.",
@@ -193,16 +150,34 @@ def _validate_single(where: str, trainer: ProblemTrainer, objective: Objective) 
         )
 
 
-def _require_number(
-    field: str, value: float, *, most: float = LARGEST_NUMBER, node: str = ""
-) -> None:
-    if not 0 <= value <= most:  # also false for NaN
-        raise ProblemError(
-            "BFT-3011",
-            f"{field} is {_shown(value)}.",
-            f"Give a number from 0 to {most:g}.",
-            node=node,
-        )
+def _validate_curve(where: str, name: str, curve: Curve) -> None:
+    sizes = curve.sizes
+    _require(
+        0 < len(sizes) == len(curve.samples_per_s),
+        "BFT-3008",
+        f"{where}: {name} has {len(sizes)} sizes and {len(curve.samples_per_s)} values.",
+        "Give at least one size and as many values as sizes.",
+    )
+    _require(
+        sizes[0] >= 1 and all(map(operator.lt, sizes, sizes[1:])),
+        "BFT-3009",
+        f"{where}: {name} sizes are not strictly increasing from 1.",
+        "Sort the sizes, remove repetitions and leave out size 0.",
+    )
+    _require_number(f"{where}: the last of the {name} sizes", sizes[-1], most=LARGEST_SIZE)
+    for value in curve.samples_per_s:
+        _require_number(f"{where}: {name} samples_per_s", value)
+
+
+def _require_number(field: str, value: float, *, most: float = LARGEST_NUMBER) -> None:
+    if not 0 <= value <= most:  # also true for NaN
+        cause, next_step = f"{field} is {_shown(value)}.", f"Give a number from 0 to {most:g}."
+        raise ProblemError("BFT-3011", cause, next_step)
+
+
+def _require(is_right: bool, code: str, cause: str, next_step: str) -> None:
+    if not is_right:
+        raise ProblemError(code, cause, next_step)
 
 
 def _shown(number: float) -> str:

@@ -50,33 +50,17 @@ def solve_pool(
     capacity: int,
     tolerance: float,
     price: float | None = None,
+    *,
+    is_dense: bool = False,
 ) -> PoolAnswer:
     """Maximise the sum of values under the capacity, in nodes.
 
     ``allowed[j, n]`` is -inf where trainer j may not have size n; size 0 always is.
-    ``price`` may be known already; at any price >= 0 the answer is the same.
+    ``price`` may be known already; at any price >= 0 the answer is the same. ``is_dense``: every
+    size is searched, which is slower, and leaves nothing out wrongly.
     """
-    if price is None:
-        price = find_price(allowed, capacity)
-    return _solve_at(allowed, current, capacity, tolerance, price)
-
-
-def solve_pool_dense(
-    allowed: FloatArray, current: IntArray, capacity: int, tolerance: float
-) -> PoolAnswer:
-    """The same with every size searched: slower, and nothing to leave out wrongly."""
-    return _solve_at(allowed, current, capacity, tolerance, 0.0, is_dense=True)
-
-
-def _solve_at(
-    allowed: FloatArray,
-    current: IntArray,
-    capacity: int,
-    tolerance: float,
-    price: float,
-    *,
-    is_dense: bool = False,
-) -> PoolAnswer:
+    if price is None or is_dense:
+        price = 0.0 if is_dense else find_price(allowed, capacity)
     if not len(allowed):
         return PoolAnswer(sizes=np.zeros(0, dtype=np.int64), value=0.0, value_of_one_more=0.0)
     tolerance = tolerance or NO_VALUE

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from milp.check import find_violations
 from milp.codec import problem_from_dict, problem_to_dict
+from milp.plain import Form, codec, parse
 from milp.problem import Allocation, CheckFailed, Problem, ProblemError
 from milp.reference.backends import ModelAnswer, ModelStatus, SolveOptions, load_backend
 from milp.reference.node_model import build_node_model, read_map, values_of_map
@@ -28,8 +30,6 @@ from milp.solve import solve
 from milp.validate import validate
 from milp.worth import allocation_value
 
-FIELDS = ("status", "assignment", "objective", "bound", "message")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverAnswer:
@@ -37,9 +37,12 @@ class SolverAnswer:
 
     status: ModelStatus
     assignment: Mapping[str, str]
-    objective: float  # as the solver states it
-    bound: float  # nothing is worth more; inf when it gave none
+    objective: float | None  # as the solver states it
+    bound: float | None  # nothing is worth more
     message: str
+
+
+_CODEC = codec(SolverAnswer, Form())
 
 
 def write_request(problem: Problem, *, solver: str, start: Mapping[str, str]) -> str:
@@ -62,30 +65,25 @@ def answer_request(request_json: str, *, remaining_s: Callable[[], float | None]
         node_model = build_node_model(problem)
         solve_model = load_backend(request["solver"])
     except ProblemError as error:
-        refusal = ModelAnswer(status=ModelStatus.REFUSED, message=error.cause)
-        return _write_answer(refusal, {})
+        return _write_answer(ModelAnswer(status=ModelStatus.REFUSED, message=error.cause), {})
     start = values_of_map(node_model, request["start"])
     options = SolveOptions(remaining_s=remaining_s, start=start)
     answer = solve_model(node_model.model, options)
-    assignment = read_map(node_model, answer.values) if answer.values else {}
-    return _write_answer(answer, assignment)
+    return _write_answer(answer, read_map(node_model, answer.values) if answer.values else {})
 
 
 def _write_answer(answer: ModelAnswer, assignment: Mapping[str, str]) -> str:
-    return json.dumps(
-        {
-            "status": answer.status.value,
-            "assignment": dict(assignment),
-            "objective": _finite(answer.objective),
-            "bound": _finite(answer.bound),
-            "message": answer.message,
-        },
-        allow_nan=False,
+    objective, bound = [
+        value if math.isfinite(value) else None for value in (answer.objective, answer.bound)
+    ]
+    told = SolverAnswer(
+        status=answer.status,
+        assignment=assignment,
+        objective=objective,
+        bound=bound,
+        message=answer.message,
     )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return json.dumps(_CODEC.encode(told))
 
 
 def read_answer(text: str) -> SolverAnswer:
@@ -94,35 +92,8 @@ def read_answer(text: str) -> SolverAnswer:
     Raises:
         ValueError: it is no answer; the text says why.
     """
-    data = json.loads(text)
-    if not isinstance(data, dict) or set(data) != set(FIELDS):
-        raise ValueError(f"an object with {', '.join(FIELDS)} was expected")
-    assignment = data["assignment"]
-    if not isinstance(assignment, dict) or not all(
-        isinstance(owner, str) for owner in assignment.values()
-    ):
-        raise ValueError("assignment is no map of names")
-    return SolverAnswer(
-        status=ModelStatus(data["status"]),
-        assignment=assignment,
-        objective=_number(data["objective"], "objective", missing=-math.inf),
-        bound=_number(data["bound"], "bound", missing=math.inf),
-        message=str(data["message"])[:500],
-    )
-
-
-def _number(value: Any, name: str, *, missing: float) -> float:
-    if value is None:
-        return missing
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} is no number")  # noqa: TRY004 - wrong data, not a wrong call
-    try:
-        number = float(value)
-    except OverflowError as error:
-        raise ValueError(f"{name} is too large") from error
-    if math.isnan(number):
-        raise ValueError(f"{name} is not a number")
-    return number
+    answer: SolverAnswer = _CODEC.decode(parse(text))
+    return answer
 
 
 CLAIM_TOLERANCE = 1e-6  # relative: what solvers' own tolerances make of an objective
@@ -218,35 +189,30 @@ def _judge(
         )
     if answer.status is ModelStatus.NOTHING:
         return answer.status, None
-    lie = _find_lie(problem, answer, kept)
-    if lie:
+    if lie := _find_lie(problem, answer, kept):
         raise _Unusable(lie)
     found = _allocation(problem, answer.assignment, solver)
     if answer.status is ModelStatus.OPTIMAL:
         return answer.status, replace(found, gap=0.0)
-    return answer.status, replace(
-        found, gap=min(found.gap, max(answer.bound - found.objective, 0.0))
-    )
+    if answer.bound is not None:
+        found = replace(found, gap=min(found.gap, max(answer.bound - found.objective, 0.0)))
+    return answer.status, found
 
 
 def _find_lie(problem: Problem, answer: SolverAnswer, kept: Allocation) -> str:
     """Return a false statement of an answer; empty when none is found."""
     value = _value(problem, answer.assignment)
-    claim = Allocation(
-        assignment=answer.assignment,
-        objective=value,
-        node_price=0.0,
-    )
-    violations = find_violations(problem, claim)
-    if violations:
+    claim = Allocation(assignment=answer.assignment, objective=value, node_price=0.0)
+    if violations := find_violations(problem, claim):
         return f"returned a map that is not legal: {_short('; '.join(violations))}"
     allowed = CLAIM_TOLERANCE * _magnitude(problem, answer.assignment)
-    if not abs(answer.objective - value) <= allowed:
-        return f"states an objective of {answer.objective:.9g} for a map worth {value:.9g}"
+    stated = -math.inf if answer.objective is None else answer.objective
+    if not abs(stated - value) <= allowed:
+        return f"states an objective of {stated:.9g} for a map worth {value:.9g}"
     at_least = kept.objective - CLAIM_TOLERANCE * _magnitude(problem, kept.assignment)
     if answer.status is ModelStatus.OPTIMAL and value < at_least - allowed:
         return f"calls {value:.9g} optimal, less than the current map's {kept.objective:.9g}"
-    if answer.bound < max(value - allowed, at_least):
+    if answer.bound is not None and answer.bound < max(value - allowed, at_least):
         return f"states a bound of {answer.bound:.9g} below a map that is known"
     return ""
 
@@ -267,8 +233,7 @@ def _magnitude(problem: Problem, assignment: Mapping[str, str]) -> float:
 
 def _allocation(problem: Problem, assignment: Mapping[str, str], solver: str) -> Allocation:
     """A map with all the numbers that belong to an answer."""
-    sizes = _sizes(assignment)
-    steps = marginals(problem, sizes)
+    steps = marginals(problem, Counter(assignment.values()))
     value = _value(problem, assignment)
     return Allocation(
         assignment=dict(assignment),
@@ -278,13 +243,6 @@ def _allocation(problem: Problem, assignment: Mapping[str, str], solver: str) ->
         solver=solver,
         gap=gap_below(problem, value),
     )
-
-
-def _sizes(assignment: Mapping[str, str]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for trainer_id in assignment.values():
-        sizes[trainer_id] = sizes.get(trainer_id, 0) + 1
-    return sizes
 
 
 def _replacement(problem: Problem, fallback: Callable[[Problem], Allocation]) -> Allocation | None:

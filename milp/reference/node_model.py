@@ -3,20 +3,19 @@
 ``build_node_model`` makes a model as plain data of a Problem, ``read_map`` a map of a solver's
 values. Section order: data, variables, constraints, objective, read back. Solved by
 ``milp.reference.backends``; the exact solver is compared with it and shares no code with it.
-
-The breakpoints of a trainer's curve and its present rate are therefore computed here, apart from
-``milp.tables``, which the exact solver reads.
+The breakpoints of a trainer's curve and its present rate are those of ``milp.worth``, which judges
+answers; the exact solver has its own (``milp.tables``).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from milp.problem import Curve, Objective, Problem, ProblemError, ProblemTrainer
+from milp.problem import Objective, Problem, ProblemError, ProblemTrainer
 from milp.reference.linear_model import LinearModel, Terms, negative
+from milp.worth import rate
 
 Point: TypeAlias = tuple[int, float]  # size, value
 
@@ -25,45 +24,10 @@ def objective_points(
     trainer: ProblemTrainer, objective: Objective, n_nodes: int
 ) -> tuple[Point, ...]:
     """Breakpoints from (0, 0) to ``n_nodes``; between them O_j is linear."""
-    scale = _scale(trainer, objective)
-    points = _points_to(_curve(trainer, objective), n_nodes)
-    return tuple((n, scale * value) for n, value in points)
-
-
-def held_rate(trainer: ProblemTrainer, objective: Objective, n_present: int) -> float:
-    """O_j(C_j): what it earns now."""
-    points = _points_to(_curve(trainer, objective), max(n_present, 1))
-    return _scale(trainer, objective) * interpolate(points, n_present)
-
-
-def interpolate(points: Sequence[Point], n: int) -> float:
-    """The value at a size between the first and the last point."""
-    for (left, low), (right, high) in itertools.pairwise(points):
-        if n <= right:
-            return (low * (right - n) + high * (n - left)) / (right - left)
-    return points[-1][1]
-
-
-def _curve(trainer: ProblemTrainer, objective: Objective) -> Curve:
-    if objective is Objective.UTILITY and trainer.utility is not None:
-        return trainer.utility
-    return trainer.curve
-
-
-def _scale(trainer: ProblemTrainer, objective: Objective) -> float:
-    """1, or 1 / O(1), or weight / O(1)."""
-    if objective in {Objective.THROUGHPUT, Objective.UTILITY}:
-        return 1.0
-    single = interpolate(_points_to(_curve(trainer, objective), 1), 1)
-    return (trainer.weight if objective is Objective.WEIGHTED else 1.0) / single
-
-
-def _points_to(curve: Curve, n_nodes: int) -> tuple[Point, ...]:
-    """(0, 0), the breakpoints below ``n_nodes``, and the value there."""
-    known: list[Point] = [(0, 0.0), *zip(curve.sizes, curve.samples_per_s, strict=True)]
-    if n_nodes == 0:
-        return ((0, 0.0),)
-    return (*(p for p in known if p[0] < n_nodes), (n_nodes, interpolate(known, n_nodes)))
+    own = trainer.utility if objective is Objective.UTILITY else None
+    sizes = [0, *(size for size in (own or trainer.curve).sizes if size < n_nodes)]
+    sizes += [n_nodes] * (n_nodes > 0)
+    return tuple((size, rate(trainer, size, objective)) for size in sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +64,13 @@ def build_node_model(problem: Problem) -> NodeModel:
     Raises:
         ProblemError: it has what these equations cannot say: a warm-up, or a trainer that must run.
     """
-    _require_known(problem)
+    for name in ("warm_up_s", "must_run"):  # eq. 16 lets every node earn for t_fwd, from 0 nodes on
+        if any(getattr(trainer, name) for trainer in problem.trainers):
+            raise ProblemError(
+                "BFT-3045",
+                f"The paper's node-level model knows no {name}.",
+                "Use the exact solver, or leave it out.",
+            )
     # Data: classes; eq. 1 (C_j) and the breakpoints of O_j are in the columns
     node_classes = [node.eligibility for node in problem.nodes]
     model = LinearModel()
@@ -127,25 +97,6 @@ def build_node_model(problem: Problem) -> NodeModel:
     )
 
 
-# --- Data ---------------------------------------------------------------------------
-
-
-def _require_known(problem: Problem) -> None:
-    """Eq. 16 lets every node earn for t_fwd, and no trainer must run; all else is another model."""
-    if any(trainer.warm_up_s for trainer in problem.trainers):
-        raise ProblemError(
-            "BFT-3045",
-            "The paper's node-level model knows no warm_up_s.",
-            "Use the exact solver, or set it to 0.",
-        )
-    if any(trainer.must_run for trainer in problem.trainers):
-        raise ProblemError(
-            "BFT-3045",
-            "The paper's node-level model knows no must_run: every trainer may have no nodes.",
-            "Use the exact solver, or leave it out.",
-        )
-
-
 # --- Variables ----------------------------------------------------------------------
 
 
@@ -168,7 +119,7 @@ def _add_variables(
         shrinks=model.binary("zd"),
         classes={name: model.binary("class") for name in classes},
         points=points,
-        held=held_rate(trainer, problem.objective, len(present)),
+        held=rate(trainer, len(present), problem.objective),
         present=present,
     )
 
@@ -259,8 +210,8 @@ def _add_objective(
     model: LinearModel, problem: Problem, trainer: ProblemTrainer, own: TrainerColumns
 ) -> None:
     """Eq. 16 with O_j by eq. 12 and R_j by eq. 14."""
-    for weight, (_, rate) in zip(own.weights, own.points, strict=True):
-        model.costs[weight] = problem.t_fwd_s * rate
+    for weight, (_, value) in zip(own.weights, own.points, strict=True):
+        model.costs[weight] = problem.t_fwd_s * value
     model.costs[own.grows] = -own.held * trainer.rescale_up_s
     model.costs[own.shrinks] = -own.held * trainer.rescale_down_s
 

@@ -16,12 +16,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from milp.check import objective_value
 from milp.problem import Marginal, Problem, ProblemError, ProblemTrainer
 from milp.reference.backends import ModelStatus, SolveOptions, load_backend
 from milp.reference.node_model import build_node_model, read_map
 from milp.validate import validate
-from milp.worth import trainer_terms
+from milp.worth import allocation_value, trainer_terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +48,8 @@ def solve_reference(problem: Problem, solver: str = "highs") -> ReferenceAnswer:
             "Give it a smaller problem; the exact solver needs no limit.",
         )
     assignment = read_map(node_model, answer.values)
-    sizes = {trainer.trainer_id: 0 for trainer in problem.trainers}
-    for trainer_id in assignment.values():
-        sizes[trainer_id] += 1
-    return ReferenceAnswer(
-        objective=objective_value(problem, sizes), claimed=answer.objective, assignment=assignment
-    )
+    worth = allocation_value(problem, assignment)
+    return ReferenceAnswer(objective=worth, claimed=answer.objective, assignment=assignment)
 
 
 def marginals(problem: Problem, sizes: Mapping[str, int]) -> dict[str, Marginal]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import tracemalloc
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from _bench.benchmark import note
@@ -22,7 +23,7 @@ from milp.codec import canonical_json, problem_hash, problem_to_dict
 from milp.options import Options, build_options, forget_rows
 from milp.pool import view_pool
 from milp.problem import Problem
-from milp.solve import solve, solve_dense, solve_sizes, solve_sizes_dense
+from milp.solve import solve, solve_dense, solve_sizes
 
 SIZES_TARGET_S: Final[Mapping[tuple[int, int], float]] = {
     (10, 100): 0.00015,
@@ -177,7 +178,7 @@ def _sizes(
         took_s, answer = best_of(solve_sizes, table)
         exact_s.append(took_s)
         if i < dense_runs:
-            took_s, dense = best_of(solve_sizes_dense, table)
+            took_s, dense = best_of(partial(solve_sizes, is_dense=True), table)
             dense_s.append(took_s)
             if answer.sizes.tolist() != dense.sizes.tolist():
                 raise SystemExit(f"exact and dense differ on {family} {size}, seed {i}: a bug")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from milp.exact.dual import PoolAnswer, find_price, solve_pool, solve_pool_dense
+from milp.exact.dual import PoolAnswer, find_price, solve_pool
 from milp.options import Options, build_options
 from milp.pool import view_pool
 from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
-from milp.solve import solve_sizes, solve_sizes_dense
+from milp.solve import solve_sizes
 from milp.tables import FloatArray, IntArray, value_table
 
 TINY = 20_000
@@ -106,7 +106,7 @@ def test_is_the_best_of_all_sizes_of_many_tiny_problems() -> None:
         near = 1e-9 * (1 + abs(best) + abs(best_of_larger))
         answers = [solve_pool(*table)]
         if trial % 4 == 0:
-            answers.append(solve_pool_dense(*table))
+            answers.append(solve_pool(*table, is_dense=True))
             # At any price of a node the answer is the same.
             answers.append(solve_pool(*table, price=chance.choice([0.0, 0.1, 1.0]) * abs(best)))
         for answer in answers:
@@ -202,7 +202,7 @@ def test_agrees_with_the_dense_program(
     for seed in seeds:
         options = options_of(drawn(family, n_trainers, n_nodes, seed))
         assert options.price() is not None
-        dense = solve_sizes_dense(options)
+        dense = solve_sizes(options, is_dense=True)
         assert_same(solve_sizes(options), dense, (family, seed))
         assert_same(solve_at_price_searched(options), dense, (family, seed))
 
@@ -237,13 +237,13 @@ def test_every_way_of_searching_gives_the_same(
     for seed in seeds:
         for family in FAMILIES:
             options = options_of(drawn(family, 15, 100, seed))
-            assert_same(solve_sizes(options), solve_sizes_dense(options), (family, seed))
+            assert_same(solve_sizes(options), solve_sizes(options, is_dense=True), (family, seed))
 
 
 def test_large_problem_is_solved_in_little_memory_and_fills_the_pool() -> None:
     options = options_of(drawn("mixed", 300, 3000, 1))
     answer = solve_sizes(options)
-    assert answer.sizes.tolist() == solve_sizes_dense(options).sizes.tolist()
+    assert answer.sizes.tolist() == solve_sizes(options, is_dense=True).sizes.tolist()
     assert answer.sizes.sum() == 3000
 
 
