@@ -107,10 +107,9 @@ def _look_closely(problem: Problem) -> None:
             _validate_trainer(trainer, problem.objective)
             for name in trainer.current:
                 first = owners.setdefault(name, own)
-                if first != own:
-                    cause = f"Node {name} is current of two trainers, {first} and {own}."
-                    next_step = "List each node in the current of one trainer only."
-                    raise ProblemError("BFT-3003", cause, next_step)
+                cause = f"Node {name} is current of two trainers, {first} and {own}."
+                next_step = "List each node in the current of one trainer only."
+                _require(first == own, "BFT-3003", cause, next_step)
         except ProblemError as found:
             found.trainer_id = own
             raise

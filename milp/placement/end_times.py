@@ -13,7 +13,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ENDLESS = math.inf  # the end of nodes that have none in sight
 ROAM = -1  # the source of nodes that cost the same wherever they go
@@ -23,14 +23,7 @@ MAX_PRICES = 6  # tried for an endless node
 NOISE = 1e-12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leavers:
-    """The nodes by the time at which they leave, with the weight of a leave at that time."""
-
-    n_endless: int  # nodes without an end in sight
-    ends_s: Sequence[float]  # distinct finite ends
-    counts: Sequence[int]  # nodes per end
-    weights: Sequence[float]  # of a leave at that end
+Share = dict[float, int]  # end, or ENDLESS for roaming nodes -> nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,35 +36,35 @@ class Want:
     own: Mapping[float, int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """Per trainer how many nodes of each source; sources are ends, or roaming nodes.
+def share_leavers(
+    wants: Sequence[Want], counts: Mapping[float, int], weights: Mapping[float, float]
+) -> tuple[list[Share], frozenset[float]]:
+    """Fill every need.
 
-    Roaming are the endless ones and the used nodes that leave alone: those disturb one
-    trainer whichever has them.
+    Roaming are the endless nodes and the used ones that leave alone: those disturb one trainer
+    whichever has them.
+
+    Args:
+        wants: by trainer.
+        counts: nodes by end; ``ENDLESS``: without one in sight.
+        weights: of a leave at each end.
+
+    Returns:
+        By trainer how many nodes of which end; the ends of nodes that leave alone and are used.
     """
-
-    by_end: tuple[dict[float, int], ...]  # [j]: end -> nodes, roaming ones left out
-    roaming: tuple[int, ...]  # [j]
-    roaming_ends_s: frozenset[float]  # ends of the nodes that leave alone and are used
-
-
-def share_leavers(wants: Sequence[Want], leavers: Leavers) -> Shares:
-    """Fill every need."""
-    needs = tuple(want.need for want in wants)
+    needs, n_endless = tuple(want.need for want in wants), counts.get(ENDLESS, 0)
     owned = [want for want in wants if want.own is not None]
-    if sum(needs) <= leavers.n_endless and all(
+    if sum(needs) <= n_endless and all(
         want.need <= (want.own or {}).get(ENDLESS, 0) for want in owned
     ):
-        return Shares(by_end=({},) * len(needs), roaming=needs, roaming_ends_s=frozenset())
+        return [{ENDLESS: need} for need in needs], frozenset()
     known = frozenset[float]().union(
         *(want.feels_s for want in wants), *(w.own or () for w in owned)
     )
-    ends_s, weights, counts = leavers.ends_s, leavers.weights, leavers.counts
-    order = sorted(range(len(ends_s)), key=lambda i: (weights[i], -ends_s[i]))
-    alone = [i for i in order if counts[i] == 1 and ends_s[i] not in known]
-    groups = [i for i in order if counts[i] > 1 or ends_s[i] in known]
-    index = {ends_s[i]: g for g, i in enumerate(groups)} | {ENDLESS: ROAM}
+    order = sorted(counts.keys() - {ENDLESS}, key=lambda end: (weights[end], -end))
+    alone = [end for end in order if counts[end] == 1 and end not in known]
+    groups = [end for end in order if counts[end] > 1 or end in known]
+    index = {end: g for g, end in enumerate(groups)} | {ENDLESS: ROAM}
     state = _State(
         needs=needs,
         felt=tuple(
@@ -82,22 +75,19 @@ def share_leavers(wants: Sequence[Want], leavers: Leavers) -> Shares:
             None if want.own is None else {index[end]: n for end, n in want.own.items()}
             for want in wants
         ),
-        weights=tuple(weights[i] for i in groups),
-        slack=[counts[i] for i in groups],
-        n_endless=leavers.n_endless,
-        alone=tuple(weights[i] for i in alone),
+        weights=tuple(weights[end] for end in groups),
+        slack=[counts[end] for end in groups],
+        n_endless=n_endless,
+        alone=tuple(weights[end] for end in alone),
         shares=[{} for _ in needs],
         roaming=0,
     )
     best = _search(state)
-    n_alone = max(best.roaming - leavers.n_endless, 0)
-    return Shares(
-        by_end=tuple(
-            {ends_s[groups[g]]: n for g, n in share.items() if g != ROAM} for share in best.shares
-        ),
-        roaming=tuple(share.get(ROAM, 0) for share in best.shares),
-        roaming_ends_s=frozenset(ends_s[i] for i in alone[:n_alone]),
-    )
+    shares = [
+        {ENDLESS: share.get(ROAM, 0)} | {groups[g]: n for g, n in share.items() if g != ROAM}
+        for share in best.shares
+    ]
+    return shares, frozenset(alone[: max(best.roaming - n_endless, 0)])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,18 +107,8 @@ class _State:
 
     def copy(self) -> _State:
         """A state that can be changed without changing this one."""
-        return _State(
-            needs=self.needs,
-            felt=self.felt,
-            own=self.own,
-            weights=self.weights,
-            slack=list(self.slack),
-            n_endless=self.n_endless,
-            alone=self.alone,
-            shares=[dict(share) for share in self.shares],
-            roaming=self.roaming,
-            work=self.work,
-        )
+        shares = [dict(share) for share in self.shares]
+        return replace(self, slack=list(self.slack), shares=shares)
 
     def cost(self, trainers: Sequence[int]) -> tuple[float, float]:
         """Disturbances and leaving nodes, by weight, of these trainers and all roaming."""

@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from milp.placement.end_times import ENDLESS, Leavers, Shares, Want, share_leavers
+from milp.placement.end_times import ENDLESS, Share, Want, share_leavers
 from milp.placement.refine import are_alike, leave_weight, place_alike, refine
 from milp.placement.topology import Cell, Taker, take_from_switches
 from milp.pool import PoolView
@@ -105,20 +105,22 @@ def _hand_out(problem: Problem, requests: Sequence[_Request], free: Sequence[Pro
         free = [node for node in free if node.name not in kept]
     if not requests:
         return
-    shares = _share_ends(problem, requests, free)
-    by_end = {
-        request.trainer.trainer_id: share
-        for request, share in zip(requests, shares.by_end, strict=True)
-    }
-    roaming = {
-        request.trainer.trainer_id: n for request, n in zip(requests, shares.roaming, strict=True)
-    }
+    counts = Counter(map(_end_s, free))
+    wants = [
+        Want(
+            need=request.need,
+            feels_s=frozenset(map(_end_s, request.has)),
+            own=None if request.own is None else Counter(map(_end_s, request.own)),
+        )
+        for request in requests
+    ]
+    weights = {end: leave_weight(end, problem.t_fwd_s) for end in counts}
+    shares, roaming_ends_s = share_leavers(wants, counts, weights)
+    share_of = {r.trainer.trainer_id: share for r, share in zip(requests, shares, strict=True)}
 
     def choose(among: Sequence[_Request], available: Sequence[ProblemNode]) -> set[str]:
-        wants = [
-            {ENDLESS: roaming[r.trainer.trainer_id], **by_end[r.trainer.trainer_id]} for r in among
-        ]
-        chosen = _take_nodes(among, wants, shares.roaming_ends_s, available)
+        wants = [share_of[request.trainer.trainer_id] for request in among]
+        chosen = _take_nodes(among, wants, roaming_ends_s, available)
         for request, got in zip(among, chosen, strict=True):
             request.has += got
         return {node.name for got in chosen for node in got}
@@ -132,38 +134,13 @@ def _hand_out(problem: Problem, requests: Sequence[_Request], free: Sequence[Pro
         choose(growing, [node for node in free if node.name not in taken])
 
 
-def _share_ends(
-    problem: Problem, requests: Sequence[_Request], free: Sequence[ProblemNode]
-) -> Shares:
-    """Settle how many nodes of which end each request gets."""
-    counts = Counter(map(_end_s, free))
-    n_endless = counts.pop(ENDLESS, 0)
-    ends = list(counts)
-    return share_leavers(
-        [
-            Want(
-                need=request.need,
-                feels_s=frozenset(map(_end_s, request.has)),
-                own=None if request.own is None else Counter(map(_end_s, request.own)),
-            )
-            for request in requests
-        ],
-        Leavers(
-            n_endless=n_endless,
-            ends_s=ends,
-            counts=list(counts.values()),
-            weights=[leave_weight(end, problem.t_fwd_s) for end in ends],
-        ),
-    )
-
-
 def _end_s(node: ProblemNode) -> float:
     return ENDLESS if node.expected_remaining_s is None else node.expected_remaining_s
 
 
 def _take_nodes(
     requests: Sequence[_Request],
-    wants: Sequence[dict[float, int]],
+    wants: Sequence[Share],
     roaming_ends_s: frozenset[float],
     available: Sequence[ProblemNode],
 ) -> list[list[ProblemNode]]:
