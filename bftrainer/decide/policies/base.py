@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -123,6 +123,15 @@ class AllocationPolicy(Protocol):
         Raises:
             milp.problem.ProblemError: the problem is malformed.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy that is one function."""
+
+    name: str
+    traits: Traits
+    allocate: Callable[[Problem, Context], Decided]
 
 
 def in_order(trainer_ids: Iterable[str], order: tuple[str, ...]) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.greedy_steps import Step, admit, fill, terms_of
 from bftrainer.model.decision import Term
@@ -24,28 +24,22 @@ def dominant_share(used: Sequence[float], capacity: Sequence[float], weight: flo
     return share / weight if weight > 0.0 else math.inf
 
 
-class DrfPolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     """Each trainer has n_min, then the smallest dominant share gets the next node."""
+    handing = Handing(problem)
 
-    name = "drf"
-    traits = Traits(follows_curves=False)
+    def share(j: int) -> float:
+        return dominant_share(handing.given(j), handing.counts, handing.trainers[j].weight)
 
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
-        """Give n_min to all, then node by node."""
-        handing = Handing(problem)
+    def next_step(j: int, size: int) -> Step:
+        return Step(-share(j), size + 1)
 
-        def share(j: int) -> float:
-            return dominant_share(handing.given(j), handing.counts, handing.trainers[j].weight)
+    def why(j: int) -> tuple[Term, ...]:
+        return (Term("dominant share over weight", share(j)),)
 
-        def next_step(j: int, size: int) -> Step:
-            return Step(-share(j), size + 1)
-
-        def why(j: int) -> tuple[Term, ...]:
-            return (Term("dominant share over weight", share(j)),)
-
-        admitted = admit(handing, range(len(handing.trainers)))
-        fill(admitted, next_step, handing.take)
-        return handing.answer(self.name, terms_of(handing, admitted, why))
+    admitted = admit(handing, range(len(handing.trainers)))
+    fill(admitted, next_step, handing.take)
+    return handing.answer(POLICY.name, terms_of(handing, admitted, why))
 
 
-POLICY: AllocationPolicy = DrfPolicy()
+POLICY = Policy("drf", Traits(follows_curves=False), _allocate)

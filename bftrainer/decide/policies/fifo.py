@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.queue_order import serve
 from milp.problem import Problem
 
 
-class FifoPolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     """Rigid (``queue_order``): n_max or nothing; a trainer that does not fit is passed over.
 
     fcfs-greedy is the same for elastic trainers.
     """
-
-    name = "fifo"
-    traits = Traits(is_rigid=True, follows_curves=False, admits=True)
-
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
-        """Serve the trainers in order of submission."""
-        handing = Handing(problem, admits=True)
-        return serve(handing, range(len(handing.trainers)), self.name)
+    handing = Handing(problem, admits=True)
+    return serve(handing, range(len(handing.trainers)), POLICY.name)
 
 
-POLICY: AllocationPolicy = FifoPolicy()
+POLICY = Policy("fifo", Traits(is_rigid=True, follows_curves=False, admits=True), _allocate)

@@ -16,7 +16,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.greedy_steps import (
     Step,
@@ -90,35 +90,29 @@ def _run(highs: Any) -> list[float]:
     return list(highs.getSolution().col_value)
 
 
-class GavelMaxMinPolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     """Classes by a linear program, sizes by filling."""
+    handing = Handing(problem)
+    everybody = range(len(handing.trainers))
+    sizes = fair_sizes(handing, everybody)
+    admitted = admit(handing, everybody, _classes(handing, sizes))
+    levels: dict[int, list[float]] = {}
+    for j in admitted:
+        fair = handing.rate(j, sizes[j])
+        levels[j] = [rate / fair if fair > 0.0 else rate for rate in handing.rates(j)]
 
-    name = "gavel-max-min"
-    traits = Traits()
+    def next_step(j: int, size: int) -> Step | None:
+        higher = next_rise(levels[j], size)
+        return None if higher is None else Step(-levels[j][size], higher)
 
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
-        """Choose classes, give n_min to all, then raise the lowest."""
-        handing = Handing(problem)
-        everybody = range(len(handing.trainers))
-        sizes = fair_sizes(handing, everybody)
-        admitted = admit(handing, everybody, _classes(handing, sizes))
-        levels: dict[int, list[float]] = {}
-        for j in admitted:
-            fair = handing.rate(j, sizes[j])
-            levels[j] = [rate / fair if fair > 0.0 else rate for rate in handing.rates(j)]
+    def why(j: int) -> tuple[Term, ...]:
+        return (
+            Term("normalised throughput", levels[j][handing.size(j)]),
+            Term("equal share", sizes[j], "nodes"),
+        )
 
-        def next_step(j: int, size: int) -> Step | None:
-            higher = next_rise(levels[j], size)
-            return None if higher is None else Step(-levels[j][size], higher)
-
-        def why(j: int) -> tuple[Term, ...]:
-            return (
-                Term("normalised throughput", levels[j][handing.size(j)]),
-                Term("equal share", sizes[j], "nodes"),
-            )
-
-        fill(admitted, next_step, handing.take)
-        return handing.answer(self.name, terms_of(handing, admitted, why))
+    fill(admitted, next_step, handing.take)
+    return handing.answer(POLICY.name, terms_of(handing, admitted, why))
 
 
 def _classes(handing: Handing, sizes: list[float]) -> dict[int, int]:
@@ -133,4 +127,4 @@ def _classes(handing: Handing, sizes: list[float]) -> dict[int, int]:
     return {j: max(handing.accepted(j), key=shares[j].__getitem__) for j in chooses}
 
 
-POLICY: AllocationPolicy = GavelMaxMinPolicy()
+POLICY = Policy("gavel-max-min", Traits(), _allocate)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits, in_order
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits, in_order
 from bftrainer.decide.policies.convolution import Floats, best_sizes
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import Term
@@ -48,42 +48,36 @@ class _Entered:
     least: int  # nodes
 
 
-class IbmDpPolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:
     """Trainers enter in order of submission while everybody in has n_min; then sizes are chosen.
 
     One that does not fit is passed over. Trainers shrink in a round only, at most every
     ``period_s`` or when one that runs has lost nodes and would stop; free nodes are handed out
     at every decision. When nodes are lost the last to enter stop first, and enter again first.
     """
-
-    name = "ibm-dp"
-    traits = Traits(options=IbmOptions, admits=True)
-
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Let trainers enter, then choose sizes."""
-        validate(problem)
-        options, state = context.options, context.state or {"entered": [], "round_s": None}
-        # One that is no part of this problem, because its nodes are fixed for now, keeps its place.
-        before = [one for one in state["entered"] if one in context.trainers]
-        line = _line(problem, before)
-        pool = view_pool(replace(_ordered(problem, line), p_jmax=len(line)))
-        is_round = _is_due(state["round_s"], options.period_s, context.now_s) or _stops(pool)
-        entered = _enter(pool, len(line), problem.p_jmax, shrinks=is_round)
-        entering = tuple([line[one.j] for one in entered])
-        known = dict.fromkeys([*before, *entering])
-        submitted = [trainer.trainer_id for trainer in problem.trainers]
-        handing = Handing(_ordered(problem, in_order(submitted, entering)), is_spread=True)
-        found = _enter(handing.pool, len(entering), len(entering), shrinks=is_round)
-        worths = _worths(handing.pool, found)
-        _hand_out(handing, found, worths)
-        round_s = context.now_s if is_round else state["round_s"]
-        return replace(
-            handing.answer(self.name, _terms(handing, found, worths).__getitem__),
-            state={"entered": list(known), "round_s": round_s},
-            wake_at_s=None if is_round else round_s + options.period_s,
-            order=entering,
-            dropped=_dropped(problem, known) if options.drop and is_round else {},
-        )
+    validate(problem)
+    options, state = context.options, context.state or {"entered": [], "round_s": None}
+    # One that is no part of this problem, because its nodes are fixed for now, keeps its place.
+    before = [one for one in state["entered"] if one in context.trainers]
+    line = _line(problem, before)
+    pool = view_pool(replace(_ordered(problem, line), p_jmax=len(line)))
+    is_round = _is_due(state["round_s"], options.period_s, context.now_s) or _stops(pool)
+    entered = _enter(pool, len(line), problem.p_jmax, shrinks=is_round)
+    entering = tuple([line[one.j] for one in entered])
+    known = dict.fromkeys([*before, *entering])
+    submitted = [trainer.trainer_id for trainer in problem.trainers]
+    handing = Handing(_ordered(problem, in_order(submitted, entering)), is_spread=True)
+    found = _enter(handing.pool, len(entering), len(entering), shrinks=is_round)
+    worths = _worths(handing.pool, found)
+    _hand_out(handing, found, worths)
+    round_s = context.now_s if is_round else state["round_s"]
+    return replace(
+        handing.answer(POLICY.name, _terms(handing, found, worths).__getitem__),
+        state={"entered": list(known), "round_s": round_s},
+        wake_at_s=None if is_round else round_s + options.period_s,
+        order=entering,
+        dropped=_dropped(problem, known) if options.drop and is_round else {},
+    )
 
 
 def _line(problem: Problem, entered: Sequence[str]) -> list[str]:
@@ -206,4 +200,4 @@ def _dropped(problem: Problem, known: Container[str]) -> dict[str, str]:
     }
 
 
-POLICY: AllocationPolicy = IbmDpPolicy()
+POLICY = Policy("ibm-dp", Traits(options=IbmOptions, admits=True), _allocate)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.queue_order import Lease, by_key, serve
 from bftrainer.model.decision import Term
@@ -48,53 +48,45 @@ def attained(node_s: float) -> Term:
     return Term("attained", node_s / 3600.0, "node-h")
 
 
-class LasPolicy:
+def _las(problem: Problem, context: Context, /) -> Decided:
     """One queue, least attained first, made anew every period."""
-
-    name = "las"
-    traits = Traits(options=LasOptions, is_rigid=True, follows_curves=False, admits=True)
-
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Serve the trainers by attained service."""
-        handing = Handing(problem, admits=True)
-        lease = Lease(context, context.options.period_s)
-        had = [context.trainers[one.trainer_id].attained_node_s for one in handing.trainers]
-        order = lease.order(handing, had.__getitem__)
-        return lease.keep(serve(handing, order, self.name, lambda j: (attained(had[j]),)))
+    handing = Handing(problem, admits=True)
+    lease = Lease(context, context.options.period_s)
+    had = [context.trainers[one.trainer_id].attained_node_s for one in handing.trainers]
+    order = lease.order(handing, had.__getitem__)
+    return lease.keep(serve(handing, order, LAS.name, lambda j: (attained(had[j]),)))
 
 
-class TiresiasPolicy:
+def _tiresias(problem: Problem, context: Context, /) -> Decided:
     """Two queues; the state lists the second one in order of entry."""
+    handing = Handing(problem, admits=True)
+    threshold_node_s = context.options.threshold_node_s
+    had = {t.trainer_id: context.trainers[t.trainer_id].attained_node_s for t in problem.trainers}
+    second = [one for one in context.state or () if one in had]
+    second += [one for one in had if had[one] >= threshold_node_s and one not in second]
+    rank = {one: 1 + i for i, one in enumerate(second)}
+    order = by_key(handing, lambda j: rank.get(handing.trainers[j].trainer_id, 0))
 
-    name = "tiresias"
-    traits = Traits(options=TiresiasOptions, is_rigid=True, follows_curves=False, admits=True)
+    def why(j: int) -> tuple[Term, ...]:
+        one = handing.trainers[j].trainer_id
+        return Term("queue", 1 + (one in rank)), attained(had[one])
 
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Serve the first queue, then the second."""
-        handing = Handing(problem, admits=True)
-        threshold_node_s = context.options.threshold_node_s
-        had = {
-            t.trainer_id: context.trainers[t.trainer_id].attained_node_s for t in problem.trainers
-        }
-        second = [one for one in context.state or () if one in had]
-        second += [one for one in had if had[one] >= threshold_node_s and one not in second]
-        rank = {one: 1 + i for i, one in enumerate(second)}
-        order = by_key(handing, lambda j: rank.get(handing.trainers[j].trainer_id, 0))
-
-        def why(j: int) -> tuple[Term, ...]:
-            one = handing.trainers[j].trainer_id
-            return Term("queue", 1 + (one in rank)), attained(had[one])
-
-        decided = serve(handing, order, self.name, why)
-        sizes = decided.allocation.sizes()
-        ends_s = [
-            (threshold_node_s - had[one]) / size for one, size in sizes.items() if one not in rank
-        ]
-        wake_at_s = None
-        if ends_s and len(sizes) < len(had):
-            wake_at_s = context.now_s + max(SHORTEST_SLEEP_S, min(ends_s))
-        return replace(decided, state=second, wake_at_s=wake_at_s)
+    decided = serve(handing, order, TIRESIAS.name, why)
+    sizes = decided.allocation.sizes()
+    ends_s = [
+        (threshold_node_s - had[one]) / size for one, size in sizes.items() if one not in rank
+    ]
+    wake_at_s = None
+    if ends_s and len(sizes) < len(had):
+        wake_at_s = context.now_s + max(SHORTEST_SLEEP_S, min(ends_s))
+    return replace(decided, state=second, wake_at_s=wake_at_s)
 
 
-LAS: AllocationPolicy = LasPolicy()
-TIRESIAS: AllocationPolicy = TiresiasPolicy()
+LAS = Policy(
+    "las", Traits(options=LasOptions, is_rigid=True, follows_curves=False, admits=True), _las
+)
+TIRESIAS = Policy(
+    "tiresias",
+    Traits(options=TiresiasOptions, is_rigid=True, follows_curves=False, admits=True),
+    _tiresias,
+)

@@ -12,48 +12,42 @@ continues on the nodes left, if they are at least n_min.
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import Term
 from milp.problem import Problem
 
 
-class NoRescalePolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     """Running trainers keep their size or, after a loss, are killed; others start in FCFS order.
 
     They start at the largest size that fits; a trainer that cannot have n_min is skipped. A killed
     trainer may start again at the next decision, when its nodes have been given back.
     """
+    handing = Handing(problem, is_spread=True)
+    pool, offered = handing.pool, dict[int, int]()
+    for j in range(len(handing.trainers)):
+        if _is_whole(handing, j):
+            handing.take(j, len(pool.present[j]))
+    for j, trainer in enumerate(handing.trainers):
+        if pool.present[j] or not handing.accepted(j):
+            continue  # it is running, is being killed, or accepts no class
+        handing.home[j] = k = max(handing.accepted(j), key=handing.free.__getitem__)
+        offered[j] = handing.free[k]
+        if handing.room(j) >= trainer.n_min:
+            handing.take(j, handing.room(j))
 
-    name = "no-rescale"
-    traits = Traits(rescales=False, is_rigid=True, follows_curves=False)
+    def terms(j: int) -> tuple[Term, ...]:
+        trainer, present = pool.trainers[j], pool.present[j]
+        if present:
+            began = Term("nodes it runs on", len(trainer.current))
+            return began, Term("of them still there", len(present))
+        return (
+            Term("place in the queue", 1 + j),
+            Term("left at its turn", offered.get(j, 0), "nodes"),
+        )
 
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
-        """Leave running trainers alone, then hand out the free nodes."""
-        handing = Handing(problem, is_spread=True)
-        pool, offered = handing.pool, dict[int, int]()
-        for j in range(len(handing.trainers)):
-            if _is_whole(handing, j):
-                handing.take(j, len(pool.present[j]))
-        for j, trainer in enumerate(handing.trainers):
-            if pool.present[j] or not handing.accepted(j):
-                continue  # it is running, is being killed, or accepts no class
-            handing.home[j] = k = max(handing.accepted(j), key=handing.free.__getitem__)
-            offered[j] = handing.free[k]
-            if handing.room(j) >= trainer.n_min:
-                handing.take(j, handing.room(j))
-
-        def terms(j: int) -> tuple[Term, ...]:
-            trainer, present = pool.trainers[j], pool.present[j]
-            if present:
-                began = Term("nodes it runs on", len(trainer.current))
-                return began, Term("of them still there", len(present))
-            return (
-                Term("place in the queue", 1 + j),
-                Term("left at its turn", offered.get(j, 0), "nodes"),
-            )
-
-        return handing.answer(self.name, terms)
+    return handing.answer(POLICY.name, terms)
 
 
 def _is_whole(handing: Handing, j: int) -> bool:
@@ -63,4 +57,6 @@ def _is_whole(handing: Handing, j: int) -> bool:
     return is_there and trainer.n_min <= present <= handing.largest(j)
 
 
-POLICY: AllocationPolicy = NoRescalePolicy()
+POLICY = Policy(
+    "no-rescale", Traits(rescales=False, is_rigid=True, follows_curves=False), _allocate
+)

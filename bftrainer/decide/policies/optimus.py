@@ -8,44 +8,38 @@ those of the goal.
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing, seconds
 from bftrainer.decide.policies.greedy_steps import Step, admit, fill, samples_ahead, saved, terms_of
 from bftrainer.model.decision import Term
 from milp.problem import Problem
 
 
-class OptimusPolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:
     """Greedy, by the seconds that one node more saves."""
+    handing = Handing(problem)
+    admitted = admit(handing, range(len(handing.trainers)))
+    rates = {j: handing.rates(j) for j in admitted}
+    ahead = {j: samples_ahead(handing, context, j) for j in admitted}
 
-    name = "optimus"
-    traits = Traits(reads_rates=True)
+    def next_step(j: int, size: int) -> Step | None:
+        if size + 1 >= len(rates[j]):
+            return None
+        times = [seconds(ahead[j], rate) for rate in rates[j][size : size + 2]]
+        gain_s = saved(*times)
+        return Step(gain_s, size + 1) if gain_s > 0.0 else None
 
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Give n_min to all, then node by node."""
-        handing = Handing(problem)
-        admitted = admit(handing, range(len(handing.trainers)))
-        rates = {j: handing.rates(j) for j in admitted}
-        ahead = {j: samples_ahead(handing, context, j) for j in admitted}
+    def why(j: int) -> tuple[Term, ...]:
+        size = handing.size(j)
+        last, step = next_step(j, size - 1), next_step(j, size)
+        return (
+            Term("time left", seconds(ahead[j], rates[j][size]), "s"),
+            Term("saved by its last node", last.urgency if last else 0.0, "s"),
+            Term("saved by one more", step.urgency if step else 0.0, "s"),
+        )
 
-        def next_step(j: int, size: int) -> Step | None:
-            if size + 1 >= len(rates[j]):
-                return None
-            times = [seconds(ahead[j], rate) for rate in rates[j][size : size + 2]]
-            gain_s = saved(*times)
-            return Step(gain_s, size + 1) if gain_s > 0.0 else None
-
-        def why(j: int) -> tuple[Term, ...]:
-            size = handing.size(j)
-            last, step = next_step(j, size - 1), next_step(j, size)
-            return (
-                Term("time left", seconds(ahead[j], rates[j][size]), "s"),
-                Term("saved by its last node", last.urgency if last else 0.0, "s"),
-                Term("saved by one more", step.urgency if step else 0.0, "s"),
-            )
-
-        fill(admitted, next_step, handing.take)
-        return handing.answer(self.name, terms_of(handing, admitted, why))
+    fill(admitted, next_step, handing.take)
+    return handing.answer(POLICY.name, terms_of(handing, admitted, why))
 
 
-POLICY: AllocationPolicy = OptimusPolicy()
+POLICY = Policy("optimus", Traits(reads_rates=True), _allocate)

@@ -11,7 +11,7 @@ because trainers rescale in place, and its avoidance of shared nodes.
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing, seconds
 from bftrainer.decide.policies.greedy_steps import (
     Step,
@@ -26,38 +26,32 @@ from bftrainer.model.decision import Term
 from milp.problem import Problem
 
 
-class PolluxPolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     """Greedy, by how much a node lessens the sum of inverse speed-ups."""
+    handing = Handing(problem)
+    sizes = fair_sizes(handing, range(len(handing.trainers)))
+    admitted = admit(handing, range(len(handing.trainers)))
+    rates = {j: handing.rates(j) for j in admitted}
+    fair = {j: handing.rate(j, sizes[j]) for j in admitted}
 
-    name = "pollux"
-    traits = Traits()
+    def next_step(j: int, size: int) -> Step | None:
+        higher = next_rise(rates[j], size)
+        if higher is None:
+            return None
+        slow, quick = (seconds(fair[j], rates[j][n]) for n in (size, higher))
+        return Step(saved(slow, quick) / (higher - size), higher)
 
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
-        """Give n_min to all, then step by step."""
-        handing = Handing(problem)
-        sizes = fair_sizes(handing, range(len(handing.trainers)))
-        admitted = admit(handing, range(len(handing.trainers)))
-        rates = {j: handing.rates(j) for j in admitted}
-        fair = {j: handing.rate(j, sizes[j]) for j in admitted}
+    def why(j: int) -> tuple[Term, ...]:
+        goodput, step = rates[j][handing.size(j)], next_step(j, handing.size(j))
+        return (
+            Term("goodput", goodput, "samples/s"),
+            Term("on its fair share", fair[j], "samples/s"),
+            Term("inverse speed-up", seconds(fair[j], goodput)),
+            Term("less by a node more", step.urgency if step else 0.0),
+        )
 
-        def next_step(j: int, size: int) -> Step | None:
-            higher = next_rise(rates[j], size)
-            if higher is None:
-                return None
-            slow, quick = (seconds(fair[j], rates[j][n]) for n in (size, higher))
-            return Step(saved(slow, quick) / (higher - size), higher)
-
-        def why(j: int) -> tuple[Term, ...]:
-            goodput, step = rates[j][handing.size(j)], next_step(j, handing.size(j))
-            return (
-                Term("goodput", goodput, "samples/s"),
-                Term("on its fair share", fair[j], "samples/s"),
-                Term("inverse speed-up", seconds(fair[j], goodput)),
-                Term("less by a node more", step.urgency if step else 0.0),
-            )
-
-        fill(admitted, next_step, handing.take)
-        return handing.answer(self.name, terms_of(handing, admitted, why))
+    fill(admitted, next_step, handing.take)
+    return handing.answer(POLICY.name, terms_of(handing, admitted, why))
 
 
-POLICY: AllocationPolicy = PolluxPolicy()
+POLICY = Policy("pollux", Traits(), _allocate)

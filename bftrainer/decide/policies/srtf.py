@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing, seconds
 from bftrainer.decide.policies.queue_order import by_key, serve
 from bftrainer.model.decision import Term
@@ -23,31 +23,27 @@ class SrtfOptions:
     elastic: bool = False  # each takes what is left of n_min to n_max; false: n_max or nothing
 
 
-class SrtfPolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:
     """Shorter trainers displace longer ones."""
+    handing = Handing(problem, admits=True)
 
-    name = "srtf"
-    traits = Traits(
-        options=SrtfOptions, is_rigid=True, follows_curves=False, admits=True, reads_rates=True
-    )
+    def key(j: int) -> tuple[bool, float, int]:
+        left = context.trainers[handing.trainers[j].trainer_id].left_samples
+        if left is None:
+            return True, 0.0, 0
+        request = handing.largest(j)
+        return False, seconds(left, handing.rate(j, request)), request
 
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Serve the trainers by the time they need."""
-        handing = Handing(problem, admits=True)
+    def why(j: int) -> tuple[Term, ...]:
+        is_endless, left_s, _ = key(j)
+        return () if is_endless else (Term("remaining at the size requested", left_s, "s"),)
 
-        def key(j: int) -> tuple[bool, float, int]:
-            left = context.trainers[handing.trainers[j].trainer_id].left_samples
-            if left is None:
-                return True, 0.0, 0
-            request = handing.largest(j)
-            return False, seconds(left, handing.rate(j, request)), request
-
-        def why(j: int) -> tuple[Term, ...]:
-            is_endless, left_s, _ = key(j)
-            return () if is_endless else (Term("remaining at the size requested", left_s, "s"),)
-
-        order = by_key(handing, key)
-        return serve(handing, order, self.name, why, is_elastic=context.options.elastic)
+    order = by_key(handing, key)
+    return serve(handing, order, POLICY.name, why, is_elastic=context.options.elastic)
 
 
-POLICY: AllocationPolicy = SrtfPolicy()
+POLICY = Policy(
+    "srtf",
+    Traits(options=SrtfOptions, is_rigid=True, follows_curves=False, admits=True, reads_rates=True),
+    _allocate,
+)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing, seconds
 from bftrainer.model.decision import Term
 from milp.problem import Problem
@@ -35,54 +35,48 @@ def exchange_rate(aligned: FloatArray, work_left: FloatArray) -> float:
     return float(aligned.sum() / work_left.sum()) if work_left.sum() > 0.0 else 0.0
 
 
-class TetrisPolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:
     """The trainer of the best score among those that fit is next."""
+    handing = Handing(problem, admits=True)
+    requests = [handing.largest(j) for j in range(len(handing.trainers))]
+    work_left = _work_left(handing, context, requests)
+    # A row for each class that a trainer could choose.
+    rows = [(j, k) for j, size in enumerate(requests) if size for k in _choices(handing, j)]
+    demands = np.array([_demand(handing, requests[j], j, k) for j, k in rows])
+    work = work_left[[j for j, _ in rows]]
+    demands = demands.reshape(len(rows), len(handing.counts))
+    worth = exchange_rate(alignment(demands, handing.free, handing.counts), work)
+    served: list[int] = []
+    terms: dict[int, tuple[Term, ...]] = {}
 
-    name = "tetris"
-    traits = Traits(is_rigid=True, follows_curves=False, admits=True, reads_rates=True)
+    def note(j: int, score: float) -> None:
+        terms[j] = (
+            Term("score", score),
+            Term("of it for the work left", -worth * float(work_left[j])),
+            Term("requested", requests[j], "nodes"),
+            Term("could have", handing.could_have(j), "nodes"),
+        )
 
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Serve one by one, by scores made anew each time."""
-        handing = Handing(problem, admits=True)
-        requests = [handing.largest(j) for j in range(len(handing.trainers))]
-        work_left = _work_left(handing, context, requests)
-        # A row for each class that a trainer could choose.
-        rows = [(j, k) for j, size in enumerate(requests) if size for k in _choices(handing, j)]
-        demands = np.array([_demand(handing, requests[j], j, k) for j, k in rows])
-        work = work_left[[j for j, _ in rows]]
-        demands = demands.reshape(len(rows), len(handing.counts))
-        worth = exchange_rate(alignment(demands, handing.free, handing.counts), work)
-        served: list[int] = []
-        terms: dict[int, tuple[Term, ...]] = {}
-
-        def note(j: int, score: float) -> None:
-            terms[j] = (
-                Term("score", score),
-                Term("of it for the work left", -worth * float(work_left[j])),
-                Term("requested", requests[j], "nodes"),
-                Term("could have", handing.could_have(j), "nodes"),
-            )
-
-        tried: set[int] = set()
-        while any(handing.free) and len(served) < problem.p_jmax and len(tried) < len(requests):
-            scores = alignment(demands, handing.free, handing.counts) - worth * work
-            for row in np.argsort(-scores, kind="stable").tolist():
-                j, k = rows[row]
-                if j in tried:
-                    continue
-                tried.add(j)  # who does not fit now never will
-                note(j, scores[row])
-                need = max(handing.trainers[j].n_min, requests[j])
-                if handing.settle(j, need, k) and handing.take(j, need):
-                    served.append(j)
-                    break
-            else:
-                break
-        waiting = [j for j in range(len(requests)) if j not in served]
+    tried: set[int] = set()
+    while any(handing.free) and len(served) < problem.p_jmax and len(tried) < len(requests):
         scores = alignment(demands, handing.free, handing.counts) - worth * work
-        for j in waiting:
-            note(j, max([scores[row] for row, one in enumerate(rows) if one[0] == j], default=0.0))
-        return handing.answer(self.name, terms.__getitem__, [*served, *waiting])
+        for row in np.argsort(-scores, kind="stable").tolist():
+            j, k = rows[row]
+            if j in tried:
+                continue
+            tried.add(j)  # who does not fit now never will
+            note(j, scores[row])
+            need = max(handing.trainers[j].n_min, requests[j])
+            if handing.settle(j, need, k) and handing.take(j, need):
+                served.append(j)
+                break
+        else:
+            break
+    waiting = [j for j in range(len(requests)) if j not in served]
+    scores = alignment(demands, handing.free, handing.counts) - worth * work
+    for j in waiting:
+        note(j, max([scores[row] for row, one in enumerate(rows) if one[0] == j], default=0.0))
+    return handing.answer(POLICY.name, terms.__getitem__, [*served, *waiting])
 
 
 def _work_left(handing: Handing, context: Context, requests: Sequence[int]) -> FloatArray:
@@ -110,4 +104,6 @@ def _demand(handing: Handing, size: int, j: int, k: int) -> list[float]:
     return [size * count / sum(offered) for count in offered]
 
 
-POLICY: AllocationPolicy = TetrisPolicy()
+POLICY = Policy(
+    "tetris", Traits(is_rigid=True, follows_curves=False, admits=True, reads_rates=True), _allocate
+)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing, seconds
 from bftrainer.decide.policies.greedy_steps import (
     Step,
@@ -40,44 +40,38 @@ class ThemisOptions:
             raise ValueError(f"lease_s is {self.lease_s:g}, but must be more than 0")
 
 
-class ThemisPolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:
     """The worst finish-time ratio first."""
+    handing = Handing(problem, admits=True)
+    everybody = range(len(handing.trainers))
+    fair = _fair_rates(handing, everybody)
+    lease = Lease(context, context.options.lease_s)
+    # Before anything is given: what its ratio would be with its fair share from now on.
+    before = {j: _ratio(handing, context, j, fair[j], fair[j]) for j in everybody}
+    order = lease.order(handing, lambda j: -before[j])
+    admitted = admit(handing, order)
+    fair |= _fair_rates(handing, sorted(admitted))
+    levels = {
+        j: [-_ratio(handing, context, j, rate, fair[j]) for rate in handing.rates(j)]
+        for j in admitted
+    }
 
-    name = "themis"
-    traits = Traits(options=ThemisOptions, admits=True, reads_rates=True)
+    def next_step(j: int, size: int) -> Step | None:
+        higher = next_rise(levels[j], size)
+        if higher is None:
+            return None
+        is_leased = not lease.is_new and higher <= len(handing.pool.present[j])
+        return Step(math.inf if is_leased else -levels[j][size], higher)
 
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Admit the worst-off, then improve the worst step by step."""
-        handing = Handing(problem, admits=True)
-        everybody = range(len(handing.trainers))
-        fair = _fair_rates(handing, everybody)
-        lease = Lease(context, context.options.lease_s)
-        # Before anything is given: what its ratio would be with its fair share from now on.
-        before = {j: _ratio(handing, context, j, fair[j], fair[j]) for j in everybody}
-        order = lease.order(handing, lambda j: -before[j])
-        admitted = admit(handing, order)
-        fair |= _fair_rates(handing, sorted(admitted))
-        levels = {
-            j: [-_ratio(handing, context, j, rate, fair[j]) for rate in handing.rates(j)]
-            for j in admitted
-        }
+    def why(j: int) -> tuple[Term, ...]:
+        return (Term("rho at its size", -levels[j][handing.size(j)]),)
 
-        def next_step(j: int, size: int) -> Step | None:
-            higher = next_rise(levels[j], size)
-            if higher is None:
-                return None
-            is_leased = not lease.is_new and higher <= len(handing.pool.present[j])
-            return Step(math.inf if is_leased else -levels[j][size], higher)
+    def terms(j: int) -> tuple[Term, ...]:
+        first = Term("rho, had it its fair share from now on", before[j])
+        return first, *terms_of(handing, admitted, why)(j)
 
-        def why(j: int) -> tuple[Term, ...]:
-            return (Term("rho at its size", -levels[j][handing.size(j)]),)
-
-        def terms(j: int) -> tuple[Term, ...]:
-            first = Term("rho, had it its fair share from now on", before[j])
-            return first, *terms_of(handing, admitted, why)(j)
-
-        fill(admitted, next_step, handing.take)
-        return lease.keep(handing.answer(self.name, terms, order))
+    fill(admitted, next_step, handing.take)
+    return lease.keep(handing.answer(POLICY.name, terms, order))
 
 
 def _fair_rates(handing: Handing, among: Sequence[int]) -> dict[int, float]:
@@ -103,4 +97,4 @@ def _ratio(handing: Handing, context: Context, j: int, rate: float, fair: float)
     return shared_s / alone_s if alone_s > 0.0 else math.inf
 
 
-POLICY: AllocationPolicy = ThemisPolicy()
+POLICY = Policy("themis", Traits(options=ThemisOptions, admits=True, reads_rates=True), _allocate)

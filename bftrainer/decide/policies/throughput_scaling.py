@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.competition import Climb, Climber
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.scaling_rule import Throughput
@@ -55,21 +55,17 @@ def check_climb(threshold: float, step: int, standard_errors: float, measure_s: 
         raise ValueError(f"measure_s is {measure_s:g}, but must be at least 1")
 
 
-class ThroughputScalingPolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:
     """Every trainer grows while s > S; ``Order`` says which is first."""
-
-    name = "throughput-scaling"
-    # It measures sizes by its own rule, so nobody is to explore in its place.
-    traits = Traits(options=ThroughputOptions, follows_curves=False)
-
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Move every trainer by the rule."""
-        options: ThroughputOptions = context.options
-        handing = Handing(problem, is_spread=True)
-        climber = Climber(condition=options.condition(), by_size=options.order is Order.SIZE)
-        climb = Climb(handing, context, [climber] * len(handing.trainers), step=options.step)
-        climb.run()
-        return climb.answer(self.name, options.measure_s)
+    options: ThroughputOptions = context.options
+    handing = Handing(problem, is_spread=True)
+    climber = Climber(condition=options.condition(), by_size=options.order is Order.SIZE)
+    climb = Climb(handing, context, [climber] * len(handing.trainers), step=options.step)
+    climb.run()
+    return climb.answer(POLICY.name, options.measure_s)
 
 
-POLICY: AllocationPolicy = ThroughputScalingPolicy()
+# It measures sizes by its own rule, so nobody is to explore in its place.
+POLICY = Policy(
+    "throughput-scaling", Traits(options=ThroughputOptions, follows_curves=False), _allocate
+)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.competition import Climb, Climber
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.scaling_rule import Payoff, Points, Throughput
@@ -66,23 +66,17 @@ class UtilityOptions:
         return Climber(condition=condition, rank=1)
 
 
-class UtilityPolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:
     """Requests compete by dollars gained per node."""
-
-    name = "utility"
-    traits = Traits(options=UtilityOptions, follows_curves=False)
-
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Move every trainer by the rule."""
-        options: UtilityOptions = context.options
-        handing = Handing(problem, is_spread=True)
-        climbers = [
-            options.fallback() if payoff is None else Climber(condition=payoff)
-            for payoff in options.payoffs(handing.trainers, context)
-        ]
-        climb = Climb(handing, context, climbers, step=options.step)
-        climb.run()
-        return climb.answer(self.name, options.measure_s)
+    options: UtilityOptions = context.options
+    handing = Handing(problem, is_spread=True)
+    climbers = [
+        options.fallback() if payoff is None else Climber(condition=payoff)
+        for payoff in options.payoffs(handing.trainers, context)
+    ]
+    climb = Climb(handing, context, climbers, step=options.step)
+    climb.run()
+    return climb.answer(POLICY.name, options.measure_s)
 
 
-POLICY: AllocationPolicy = UtilityPolicy()
+POLICY = Policy("utility", Traits(options=UtilityOptions, follows_curves=False), _allocate)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.competition import Climb, by_curve
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.scaling_rule import Payoff
@@ -28,38 +28,32 @@ from milp.problem import Problem
 Values = NDArray[np.float64]
 
 
-class UtilityExactPolicy:
+def _allocate(problem: Problem, context: Context, /) -> Decided:
     """The greatest sum of U - C."""
+    options: UtilityOptions = context.options
+    handing = Handing(problem, is_spread=True)
+    payoffs = options.payoffs(handing.trainers, context)
+    sizes, tables = dict[int, int](), dict[int, Values]()
+    for k, count in enumerate(handing.counts):
+        own = {
+            j: values_of(handing, j, payoff)
+            for j, payoff in enumerate(payoffs)
+            if payoff is not None and handing.home[j] == k
+        }
+        sizes |= zip(own, best_sizes(list(own.values()), count), strict=True)
+        tables |= own
+    climbers = [options.fallback() if payoff is None else None for payoff in payoffs]
+    climb = Climb(handing, context, climbers, step=options.step, sizes=sizes)
+    climb.run()
 
-    name = "utility-exact"
-    traits = Traits(options=UtilityOptions)
+    def terms(j: int) -> tuple[Term, ...]:
+        if j not in tables:
+            return climb.terms(j)
+        size = handing.size(j)
+        near = [n for n in (size - 1, size, size + 1) if 0 <= n < len(tables[j])]
+        return tuple([Term(f"U - C at {n}", float(tables[j][n]), "$") for n in near])
 
-    def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Choose the sizes."""
-        options: UtilityOptions = context.options
-        handing = Handing(problem, is_spread=True)
-        payoffs = options.payoffs(handing.trainers, context)
-        sizes, tables = dict[int, int](), dict[int, Values]()
-        for k, count in enumerate(handing.counts):
-            own = {
-                j: values_of(handing, j, payoff)
-                for j, payoff in enumerate(payoffs)
-                if payoff is not None and handing.home[j] == k
-            }
-            sizes |= zip(own, best_sizes(list(own.values()), count), strict=True)
-            tables |= own
-        climbers = [options.fallback() if payoff is None else None for payoff in payoffs]
-        climb = Climb(handing, context, climbers, step=options.step, sizes=sizes)
-        climb.run()
-
-        def terms(j: int) -> tuple[Term, ...]:
-            if j not in tables:
-                return climb.terms(j)
-            size = handing.size(j)
-            near = [n for n in (size - 1, size, size + 1) if 0 <= n < len(tables[j])]
-            return tuple([Term(f"U - C at {n}", float(tables[j][n]), "$") for n in near])
-
-        return climb.answer(self.name, options.measure_s, terms)
+    return climb.answer(POLICY.name, options.measure_s, terms)
 
 
 def values_of(handing: Handing, j: int, payoff: Payoff) -> Values:
@@ -104,4 +98,4 @@ def best_sizes(tables: Sequence[Values], count: int) -> list[int]:
     return sizes[::-1]
 
 
-POLICY: AllocationPolicy = UtilityExactPolicy()
+POLICY = Policy("utility-exact", Traits(options=UtilityOptions), _allocate)
