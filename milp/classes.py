@@ -13,7 +13,7 @@ makes those of a class alike, as for one class (``milp.exact``).
   every better one lies among the x that cost at most z - v. First few x are tried, which gives a
   good v, then all within z - v; the answer to that is the optimum.
 
-* Caps (``milp.caps``) are rows over x, and so is x >= 1 in all of a trainer that must run. The
+* Caps (``milp.solve``) are rows over x, and so is x >= 1 in all of a trainer that must run. The
   third search may then be long. When it would be, the second answer is kept, and its distance
   from z is the gap.
 

@@ -4,17 +4,28 @@ Takes a Problem, returns the Allocation that maximises eq. 16 of the paper under
 constraints: the first p_jmax trainers in FCFS order may run, sizes are 0 or within
 bounds, a node has one trainer, no trainer migrates, a trainer's nodes are of one class.
 Ties: fewest rescales, then earlier trainers get more. Called by the milp policy.
+
+A problem whose trainers have no class of nodes in common is solved in parts: what is hard about
+several classes grows with their number. Caps that several trainers have together, and trainers
+that must run, are left out at first; where the optimum without them breaks none it is the optimum
+with them, too. In one class of nodes, with caps that are nested (those of users within those of
+accounts), ``milp.exact.group_caps`` solves it; otherwise HiGHS does (``milp.classes``).
 """
 
 from __future__ import annotations
 
-from milp.answer import answer_of_one, answer_of_several
-from milp.caps import is_kept, solve_capped, with_full_caps
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from milp.answer import NO_MARGINAL, answer_of_one, answer_of_several, values_of_stopped
 from milp.classes import solve_classes
 from milp.exact.dual import PoolAnswer, solve_pool
+from milp.exact.group_caps import Infeasible, Members, is_nested, solve_nested
 from milp.options import Options, build_options
-from milp.parts import join, split
-from milp.pool import view_pool
+from milp.pool import PoolView, view_pool
 from milp.problem import Allocation, Problem, ProblemError
 from milp.validate import validate
 
@@ -78,3 +89,124 @@ def solve_dense(problem: Problem) -> Allocation:
     return answer_of_one(
         problem, pool, options, solve_sizes(options, is_dense=True), solver="dense"
     )
+
+
+def split(problem: Problem) -> list[Problem]:
+    """Return independent problems of the trainers that may run, in FCFS order; or only it."""
+    classes = dict.fromkeys(node.eligibility for node in problem.nodes)
+    if len(classes) < 2:
+        return [problem]
+    class_of = {node.name: node.eligibility for node in problem.nodes}
+    groups: list[tuple[set[str], set[str]]] = []  # classes, trainers
+    for trainer in problem.trainers[: problem.p_jmax]:
+        # What it holds counts for C_j, accepted or not.
+        own = {class_of[name] for name in trainer.current if name in class_of}
+        own |= classes.keys() & trainer.eligible if trainer.eligible else classes.keys()
+        names = {trainer.trainer_id}
+        apart = []
+        for group in groups:
+            if own.isdisjoint(group[0]):
+                apart.append(group)
+            else:
+                own |= group[0]
+                names |= group[1]
+        groups = [*apart, (own, names)]
+    if len(groups) < 2:
+        return [problem]
+    return [_part(problem, own, names) for own, names in groups]
+
+
+def _part(problem: Problem, classes: set[str], trainers: set[str]) -> Problem:
+    return replace(
+        problem,
+        nodes=tuple([node for node in problem.nodes if node.eligibility in classes]),
+        trainers=tuple([t for t in problem.trainers if t.trainer_id in trainers]),
+        p_jmax=len(trainers),
+    )
+
+
+def join(problem: Problem, answers: Sequence[Allocation]) -> Allocation:
+    """Return the answers to all parts as one; the price is that of the dearest node."""
+    stopped = problem.trainers[problem.p_jmax :]
+    marginals = dict.fromkeys((trainer.trainer_id for trainer in stopped), NO_MARGINAL)
+    assignment: dict[str, str] = {}
+    for answer in answers:
+        marginals |= answer.marginals
+        assignment |= answer.assignment
+    gap = math.fsum(answer.gap for answer in answers)
+    kinds = {answer.solver for answer in answers}
+    return Allocation(
+        assignment=assignment,
+        objective=math.fsum(
+            [*(answer.objective for answer in answers), *values_of_stopped(problem)]
+        ),
+        node_price=max(answer.node_price for answer in answers),
+        marginals=marginals,
+        solver=next(iter(kinds)) if len(kinds) == 1 else "bounded" if gap > 0 else "exact",
+        gap=gap,
+    )
+
+
+def is_kept(problem: Problem, sizes: Mapping[str, int]) -> bool:
+    """Return whether these sizes keep the caps and all trainers that must run do."""
+    return all(
+        sum([sizes.get(name, 0) for name in cap.trainers]) <= cap.most for cap in problem.caps
+    ) and all(t.trainer_id in sizes for t in problem.trainers[: problem.p_jmax] if t.must_run)
+
+
+def solve_capped(problem: Problem) -> Allocation:
+    """Return the optimum under the caps; ``gap`` says what a better one could gain.
+
+    Raises:
+        ProblemError: BFT-1542, not all that must run can have their n_min nodes.
+    """
+    pool = view_pool(problem)
+    options = build_options(problem, pool)
+    caps = binding(problem, pool)
+    must_run = np.array([trainer.must_run for trainer in pool.trainers], dtype=np.bool_)
+    try:
+        if len(pool.names) == 1 and is_nested(caps):
+            one = solve_nested(
+                options.allowed[0],
+                options.current,
+                must_run,
+                caps,
+                options.counts[0],
+                options.tolerance,
+            )
+            return answer_of_one(problem, pool, options, one)
+        several = solve_classes(options, pool, caps, must_run.tolist())
+    except Infeasible:
+        raise ProblemError(
+            "BFT-1542",
+            "The trainers that must run (must_run) cannot all have their n_min nodes at once.",
+            "Let fewer of them have to run, or raise their cap.",
+        ) from None
+    return answer_of_several(problem, pool, options, several)
+
+
+def binding(problem: Problem, pool: PoolView) -> list[tuple[Members, int]]:
+    """Return the caps that sizes could break, by trainers that may run."""
+    index = {trainer.trainer_id: j for j, trainer in enumerate(pool.trainers)}
+    n_nodes = len(problem.nodes)
+    found: dict[Members, int] = {}
+    for cap in problem.caps:
+        members = tuple(sorted({index[name] for name in cap.trainers if name in index}))
+        if cap.most < min(n_nodes, sum([pool.trainers[j].n_max for j in members])):
+            found[members] = min(cap.most, found.get(members, cap.most))
+    return list(found.items())
+
+
+def with_full_caps(problem: Problem, allocation: Allocation) -> Allocation:
+    """Say that a trainer under a full cap cannot have one node more."""
+    sizes, full = allocation.sizes(), set[str]()
+    for cap in problem.caps:
+        if sum([sizes.get(name, 0) for name in cap.trainers]) >= cap.most:
+            full.update(cap.trainers)
+    if not full:
+        return allocation
+    marginals = {
+        name: replace(one, gain_of_one_more=None) if name in full else one
+        for name, one in allocation.marginals.items()
+    }
+    return replace(allocation, marginals=marginals)

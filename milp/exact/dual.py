@@ -24,8 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from milp.exact.few import gap_nearby, search_few
-from milp.exact.window import Near, search_window
+from milp.exact.search import Near, gap_nearby, search_few, search_window
 from milp.tables import FloatArray, IntArray
 
 FEW_CELLS = 1 << 12  # values: beyond, small gaps are tried before that of an answer nearby
@@ -99,12 +98,8 @@ def solve_pool(
         gap = max(gap * GROWTH, price * FIRST_GAP)
     every, larger = np.arange(len(sizes)), sizes.copy()
     sizes[several], larger[several] = found
-    value = float(allowed[every, sizes].sum())
-    return PoolAnswer(
-        sizes=sizes,
-        value=value,
-        value_of_one_more=max(value, float(allowed[every, larger].sum())),
-    )
+    value, one_more = [float(allowed[every, best].sum()) for best in (sizes, larger)]
+    return PoolAnswer(sizes=sizes, value=value, value_of_one_more=max(value, one_more))
 
 
 def find_price(allowed: FloatArray, capacity: int) -> float:

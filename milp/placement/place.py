@@ -3,13 +3,19 @@
 Takes a Problem and each trainer's size and class, returns the map node -> trainer;
 called by the solver and by simple policies. No migration: a trainer that grows keeps
 all its nodes, one that shrinks takes none. Otherwise the map costs as little as we
-find by ``milp.placement.refine``: settled nodes stay, nodes that leave together or soon
+find: settled nodes stay, nodes that leave together or soon
 touch few trainers, then few switches, then nodes with pilots, then the name. The parts are
 settled one after the other (``end_times``, ``topology``, pilots), small pools refined.
+
+``refine`` makes columns of numbers of the movable nodes and their trainers. Each round makes the
+exchange of two nodes that saves most of the cost, until none saves anything. ``place_alike`` is for
+nodes that all share one end and one switch, as on a machine about which no more is known.
+``placement_cost`` measures the distance to the optimum.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +24,10 @@ from functools import partial
 import numpy as np
 
 from milp.placement.end_times import ENDLESS, Share, Want, share_leavers
-from milp.placement.refine import are_alike, leave_weight, place_alike, refine
 from milp.placement.topology import Cell, Taker, take_from_switches
 from milp.pool import PoolView
 from milp.problem import Problem, ProblemNode, ProblemTrainer
+from milp.tables import BoolArray, FloatArray, IntArray
 
 WAYS = ((True, True), (False, True), (True, False), (False, False))
 MANY = 128  # nodes; beyond, each trainer that shrinks chooses for itself, and once
@@ -39,15 +45,18 @@ def place(
     ``split[j][k]`` nodes are of class k; without it all of ``classes[j]``. The sizes
     must fit: the trainers of a class ask for no more nodes than it has.
     """
+    split = split or [
+        [size * (k == own) for k in range(len(pool.names))]
+        for size, own in zip(sizes, classes, strict=True)
+    ]
     if are_alike(problem):
-        return place_alike(problem, pool, sizes, classes, split)
+        return place_alike(problem, pool, sizes, split)
     nodes = {node.name: node for node in problem.nodes}
     requests: list[list[_Request]] = [[] for _ in pool.names]  # [k]
     for j, trainer in enumerate(pool.trainers):
         present = [nodes[name] for name in pool.present[j]]
         has = present if sizes[j] >= len(present) else []  # shared by its requests
-        counts = split[j] if split else [sizes[j] * (k == classes[j]) for k in range(len(requests))]
-        for k, count in enumerate(counts):
+        for k, count in enumerate(split[j]):
             own = [node for node in present if pool.class_of.get(node.name) == k]
             if sizes[j] < len(present):
                 requests[k].append(_keeping(trainer, has, own, count))
@@ -207,3 +216,235 @@ def _named(
             for source, n in at.items():
                 got[j] += [left[source, switch].pop() for _ in range(n)]
     return got
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class PlacementCost:
+    """Compared in the order of the fields: the first that differs decides."""
+
+    settled_given_up: int  # nodes that train and that a trainer loses
+    disturbances: float  # expected leaves that trainers will feel: see ``leave_weight``
+    leaving: float  # the same by node: expected nodes that trainers will lose
+    switches: int  # distinct switches, summed over the trainers
+    claims: int  # nodes that have no pilot yet
+
+
+def placement_cost(problem: Problem, assignment: Mapping[str, str]) -> PlacementCost:
+    """The cost of a map; sizes and legality are not its subject."""
+    groups: dict[str, list[ProblemNode]] = {t.trainer_id: [] for t in problem.trainers}
+    for node in problem.nodes:
+        trainer_id = assignment.get(node.name)
+        if trainer_id is not None:
+            groups[trainer_id].append(node)
+    pool = {node.name for node in problem.nodes}
+    settled_given_up, switches, claims = 0, 0, 0
+    disturbances: list[float] = []
+    leaving: list[float] = []
+    for trainer in problem.trainers:
+        group = groups[trainer.trainer_id]
+        settled_given_up += len(pool.intersection(trainer.settled) - {node.name for node in group})
+        ends = [node.expected_remaining_s for node in group]
+        disturbances += [leave_weight(end, problem.t_fwd_s) for end in set(ends)]
+        leaving += [leave_weight(end, problem.t_fwd_s) for end in ends]
+        switches += len({node.switch for node in group})
+        claims += sum(not node.has_pilot for node in group)
+    return PlacementCost(
+        settled_given_up=settled_given_up,
+        disturbances=math.fsum(disturbances),
+        leaving=math.fsum(leaving),
+        switches=switches,
+        claims=claims,
+    )
+
+
+def leave_weight(expected_remaining_s: float | None, t_fwd_s: float) -> float:
+    """Chance that a node leaves before the next decision, 0 when no end is in sight.
+
+    Nodes with the same ``expected_remaining_s`` leave in one event, which disturbs each
+    trainer that has any of them once. Decisions come on average t_fwd_s apart, and how
+    often is known no better than that (an exponential rate with an exponential prior):
+    none comes within r seconds with probability t_fwd / (t_fwd + r).
+    """
+    if expected_remaining_s is None or expected_remaining_s == math.inf:
+        return 0.0
+    between_s = max(t_fwd_s, 1.0)
+    return between_s / (between_s + max(expected_remaining_s, 0.0))
+
+
+# One unit of an earlier part of the rule outweighs what one exchange can do to later ones.
+DISTURBANCE, LEAVING, SWITCH, CLAIM, CROWD = 1e9, 1e5, 16.0, 1.0, 1e-4
+NOISE = 1e-6
+MAX_NODES = 128  # beyond, exchanges would take longer than the rest of the decision
+MAX_WORK = 100_000  # pairs of nodes looked at: deterministic, unlike a clock
+
+
+@dataclass(slots=True, kw_only=True)
+class Movable:
+    """Nodes that may change trainers, with their holders; the last holder stands for no trainer."""
+
+    holder: IntArray  # [n]
+    end: IntArray  # [n]
+    switch: IntArray  # [n]
+    group: IntArray  # [n]: only nodes of one group are exchanged
+    may_have: BoolArray  # [holder, n]
+    claims: IntArray  # [n]: 1 where there is no pilot yet
+    on_end: IntArray  # [holder, end]: nodes it has, fixed ones included
+    on_switch: IntArray  # [holder, switch]
+    weights: FloatArray  # [end]: of a leave, 0 when there is none
+
+
+def refine(problem: Problem, pool: PoolView, assignment: Mapping[str, str]) -> dict[str, str]:
+    """The map after exchanges, with the same sizes by trainer and class."""
+    if len(pool.class_of) > MAX_NODES:
+        return dict(assignment)
+    names, nodes = _view(problem, pool, assignment)
+    if len(names) < 2:
+        return dict(assignment)
+    for _ in range(1 + MAX_WORK // len(names) ** 2):
+        change = _changes(nodes)
+        n, m = divmod(int(change.argmin()), len(names))
+        if change[n, m] >= -NOISE:
+            break
+        _exchange(nodes, n, m)
+    refined = dict(assignment)
+    for name, j in zip(names, nodes.holder.tolist(), strict=True):
+        refined.pop(name, None)
+        if j < len(pool.trainers):
+            refined[name] = pool.trainers[j].trainer_id
+    return refined
+
+
+def _view(
+    problem: Problem, pool: PoolView, assignment: Mapping[str, str]
+) -> tuple[list[str], Movable]:
+    """Return the nodes that may change trainers, and the same as numbers."""
+    by_name = {node.name: node for node in problem.nodes}
+    index = {trainer.trainer_id: j for j, trainer in enumerate(pool.trainers)}
+    nobody = len(index)
+    holder_of = {name: index[trainer_id] for name, trainer_id in assignment.items()}
+    fixed: set[str] = set()
+    limits: dict[int, set[str]] = {}
+    for j, (trainer, present) in enumerate(zip(pool.trainers, pool.present, strict=True)):
+        kept = {name for name in present if holder_of.get(name) == j}
+        if len(kept) == len(present):
+            fixed |= kept
+            continue
+        # Settled nodes are given up last: either all stay or no other does.
+        settled = set(trainer.settled).intersection(present)
+        if kept <= settled:
+            limits[j] = settled
+        else:
+            fixed |= settled
+            limits[j] = set(present) - settled
+    names = sorted(name for name in pool.class_of if name not in fixed)
+    members = [by_name[name] for name in names]
+    ends = {end: e for e, end in enumerate({node.expected_remaining_s for node in problem.nodes})}
+    switches = {switch: s for s, switch in enumerate({node.switch for node in problem.nodes})}
+    on_end = np.zeros((nobody + 1, len(ends)), dtype=np.int64)
+    on_switch = np.zeros((nobody + 1, len(switches)), dtype=np.int64)
+    for name, node in by_name.items():
+        j = holder_of.get(name, nobody)
+        on_end[j, ends[node.expected_remaining_s]] += 1
+        on_switch[j, switches[node.switch]] += 1
+    may_have = np.ones((nobody + 1, len(names)), dtype=np.bool_)
+    for j, limit in limits.items():
+        may_have[j] = [name in limit for name in names]
+    return names, Movable(
+        holder=np.array([holder_of.get(name, nobody) for name in names], dtype=np.int64),
+        end=np.array([ends[node.expected_remaining_s] for node in members], dtype=np.int64),
+        switch=np.array([switches[node.switch] for node in members], dtype=np.int64),
+        group=np.array([pool.class_of[name] for name in names], dtype=np.int64),
+        may_have=may_have,
+        claims=np.array([not node.has_pilot for node in members], dtype=np.int64),
+        on_end=on_end,
+        on_switch=on_switch,
+        weights=np.array([leave_weight(end, problem.t_fwd_s) for end in ends]),
+    )
+
+
+def _exchange(nodes: Movable, n: int, m: int) -> None:
+    j, i = nodes.holder[n], nodes.holder[m]
+    for counts, at in ((nodes.on_end, nodes.end), (nodes.on_switch, nodes.switch)):
+        counts[j, at[n]] -= 1
+        counts[j, at[m]] += 1
+        counts[i, at[m]] -= 1
+        counts[i, at[n]] += 1
+    nodes.holder[n], nodes.holder[m] = i, j
+
+
+def _changes(nodes: Movable) -> FloatArray:
+    """[n, m]: what the exchange of nodes n and m changes; inf where it is not allowed."""
+    holder, end, switch = nodes.holder, nodes.end, nodes.switch
+    nobody = len(nodes.on_end) - 1
+    own = nodes.on_end[holder[:, None], end]  # [n, m]: nodes at the end of m that n's holder has
+    weight = nodes.weights[end]
+    is_held = (holder != nobody).astype(np.float64)
+    alone = is_held * (nodes.on_end[holder, end] == 1)
+    differs = end[:, None] != end
+    disturbances = differs * is_held[:, None] * (own == 0) * weight
+    disturbances -= differs * (alone * weight)[:, None]
+    leaving = is_held[:, None] * (weight[None, :] - weight[:, None])
+    own = nodes.on_switch[holder[:, None], switch]
+    count = nodes.on_switch[holder, switch]
+    differs = switch[:, None] != switch
+    switches = differs * is_held[:, None] * (1.0 * (own == 0) - (count == 1)[:, None])
+    crowd = differs * is_held[:, None] * (count[:, None] - 1 - own)
+    claims = is_held[:, None] * (nodes.claims[None, :] - nodes.claims[:, None])
+    half = (
+        DISTURBANCE * disturbances
+        + LEAVING * leaving
+        + SWITCH * switches
+        + CLAIM * claims
+        + CROWD * crowd
+    )
+    change: FloatArray = half + half.T
+    may = nodes.may_have[holder]
+    allowed = may & may.T & (holder[:, None] != holder) & (nodes.group[:, None] == nodes.group)
+    change[~allowed] = np.inf
+    return change
+
+
+def are_alike(problem: Problem) -> bool:
+    """Return whether no node is better than another, but that it has a pilot."""
+    return len({(node.switch, node.expected_remaining_s) for node in problem.nodes}) <= 1
+
+
+def place_alike(
+    problem: Problem,
+    pool: PoolView,
+    sizes: Sequence[int],
+    split: Sequence[Sequence[int]],
+) -> dict[str, str]:
+    """Return the map: nodes that do not train yet go first; then pilots, name and order count."""
+    claims = {node.name for node in problem.nodes if not node.has_pilot}
+    assignment: dict[str, str] = {}
+    wants: list[list[tuple[str, int]]] = [[] for _ in pool.names]  # [k]: trainer, nodes
+    for j, (trainer, size, present) in enumerate(
+        zip(pool.trainers, sizes, pool.present, strict=True)
+    ):
+        if not size:
+            continue
+        trainer_id = trainer.trainer_id
+        if size < len(present):
+            settled = set(trainer.settled)
+            ordered = sorted(present, key=lambda name: (name not in settled, name in claims, name))
+            for k, count in enumerate(split[j]):
+                own = [name for name in ordered if pool.class_of.get(name) == k]
+                assignment.update(dict.fromkeys(own[:count], trainer_id))
+            continue
+        assignment.update(dict.fromkeys(present, trainer_id))
+        if size > len(present):
+            for k, count in enumerate(split[j]):
+                if count > pool.held[j][k]:
+                    wants[k].append((trainer_id, count - pool.held[j][k]))
+    for names, takers in zip(pool.names, wants, strict=True):
+        if takers:
+            free = sorted(
+                [name for name in names if name not in assignment],
+                key=lambda name: (name in claims, name),
+            )
+            at = 0
+            for trainer_id, count in takers:
+                assignment.update(dict.fromkeys(free[at : at + count], trainer_id))
+                at += count
+    return assignment

@@ -16,7 +16,7 @@ from typing import Any
 
 import highspy
 
-from milp.placement.refine import PlacementCost, leave_weight, placement_cost
+from milp.placement.place import PlacementCost, leave_weight, placement_cost
 from milp.pool import view_pool
 from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
 

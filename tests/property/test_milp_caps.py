@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milp.caps import binding
 from milp.check import check, find_violations
 from milp.exact.group_caps import is_nested
 from milp.pool import view_pool
@@ -23,7 +22,7 @@ from milp.problem import (
     ProblemNode,
     ProblemTrainer,
 )
-from milp.solve import solve
+from milp.solve import binding, solve
 from milp.worth import allocation_value
 from tests.support.examples import examples
 from tests.support.problems import problems, try_every_map
@@ -147,7 +146,7 @@ def test_nested_caps_of_many_are_as_good_as_highs_finds(
     nested = solve(problem)
     check(problem, nested)
     assert sum(nested.sizes().values()) == 100
-    monkeypatch.setattr("milp.caps.is_nested", lambda _: False)
+    monkeypatch.setattr("milp.solve.is_nested", lambda _: False)
     monkeypatch.setattr("milp.classes.MOST_CAPPED", 10**9)
     highs = solve(problem)
     check(problem, highs)

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from milp.check import check
-from milp.parts import split
 from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
-from milp.solve import solve
+from milp.solve import solve, split
 from tests.support.every_split import draw, try_every_split
 
 CURVES = (

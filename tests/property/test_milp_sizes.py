@@ -218,9 +218,9 @@ def test_the_price_of_slopes_and_that_of_tangents_are_the_same(family: str) -> N
 @pytest.mark.parametrize(
     "limits",
     [
-        {"few.MAX_WORK": 0},
-        {"few.MAX_WORK": 0, "window.GATHERED_CELLS": 0},
-        {"few.MAX_WORK": 0, "window.STORED_CELLS": 50},
+        {"search.MAX_WORK": 0},
+        {"search.MAX_WORK": 0, "search.GATHERED_CELLS": 0},
+        {"search.MAX_WORK": 0, "search.STORED_CELLS": 50},
         {"dual.FEW_CELLS": 0},
         {"dual.FEW_CELLS": 0, "dual.FIRST_GAP": 1e-3, "dual.GROWTH": 1.5},
     ],

@@ -11,8 +11,7 @@ from _bench.placement import draw_placement, placement_gap
 from hypothesis import given, settings
 
 from milp.check import find_violations, objective_value
-from milp.placement.place import place
-from milp.placement.refine import PlacementCost, leave_weight, placement_cost
+from milp.placement.place import PlacementCost, leave_weight, place, placement_cost
 from milp.pool import view_pool
 from milp.problem import Allocation, Curve, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve

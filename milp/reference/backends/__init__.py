@@ -48,9 +48,7 @@ class SolveOptions:
 
     # Time left in seconds, asked when the model is loaded, which takes its own; None: no limit.
     remaining_s: Callable[[], float | None] = no_limit
-    gap: float = 0.0  # relative: stop when the optimum is no further away than this
     start: Sequence[float] | None = None  # values of all columns to begin with
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

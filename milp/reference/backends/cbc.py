@@ -40,8 +40,8 @@ def solve_model(model: LinearModel, options: SolveOptions) -> ModelAnswer:
     # Its search for symmetries is where the crashes were that left a trace.
     cbc_set_parameter(cbc.solver, "orbit", "off")
     cbc_set_parameter(cbc.solver, "timeMode", "elapsed")
-    cbc.seed = options.seed
-    cbc.max_mip_gap, cbc.max_mip_gap_abs = options.gap, 0.0
+    cbc.seed = 0
+    cbc.max_mip_gap = cbc.max_mip_gap_abs = 0.0
     cbc.integer_tol = cbc.infeas_tol = cbc.opt_tol = TOLERANCE
     columns = _load(cbc, write_segments(model))
     if options.start is not None:

@@ -20,11 +20,22 @@ REFUSALS = {
     NO_LICENCE: "this Gurobi has no valid licence",
 }
 
+SETTINGS: dict[str, int | float] = {
+    "OutputFlag": 0,
+    "Threads": 1,
+    "Seed": 0,
+    "MIPGap": 0.0,
+    "MIPGapAbs": 0.0,
+    "IntFeasTol": TOLERANCE,
+    "FeasibilityTol": TOLERANCE,
+    "OptimalityTol": TOLERANCE,
+}
+
 
 def solve_model(model: LinearModel, options: SolveOptions) -> ModelAnswer:
     """Solve with Gurobi."""
     try:
-        with gp.Env(params=_settings(options)) as environment, gp.Model(env=environment) as gurobi:
+        with gp.Env(params=SETTINGS) as environment, gp.Model(env=environment) as gurobi:
             return _solve(gurobi, model, options)
     except gp.GurobiError as error:
         size = {"columns": len(model.costs), "rows": len(model.row_lower)}
@@ -34,19 +45,6 @@ def solve_model(model: LinearModel, options: SolveOptions) -> ModelAnswer:
         return ModelAnswer(
             status=ModelStatus.FAILED, message=f"Gurobi error {error.errno}: {error.message}"
         )
-
-
-def _settings(options: SolveOptions) -> dict[str, int | float]:
-    return {
-        "OutputFlag": 0,
-        "Threads": 1,
-        "Seed": options.seed,
-        "MIPGap": options.gap,
-        "MIPGapAbs": 0.0,
-        "IntFeasTol": TOLERANCE,
-        "FeasibilityTol": TOLERANCE,
-        "OptimalityTol": TOLERANCE,
-    }
 
 
 def _solve(gurobi: gp.Model, model: LinearModel, options: SolveOptions) -> ModelAnswer:

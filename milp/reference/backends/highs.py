@@ -10,6 +10,15 @@ import numpy as np
 from milp.reference.backends import TOLERANCE, ModelAnswer, ModelStatus, SolveOptions
 from milp.reference.linear_model import LinearModel, with_segments, write_segments
 
+SETTINGS = {
+    "output_flag": False,
+    "threads": 1,
+    "random_seed": 0,
+    "mip_rel_gap": 0.0,
+    "mip_abs_gap": 0.0,
+    "mip_feasibility_tolerance": TOLERANCE,
+}
+
 
 def solve_model(model: LinearModel, options: SolveOptions) -> ModelAnswer:
     """Solve with HiGHS."""
@@ -18,7 +27,7 @@ def solve_model(model: LinearModel, options: SolveOptions) -> ModelAnswer:
     segmented = write_segments(model)
     new_solver: Any = highspy.Highs  # highspy is typed in part only
     highs = new_solver()
-    for name, value in _settings(options).items():
+    for name, value in SETTINGS.items():
         highs.setOptionValue(name, value)
     highs.passModel(_lp(segmented))
     if options.start is not None:
@@ -41,17 +50,6 @@ def solve_model(model: LinearModel, options: SolveOptions) -> ModelAnswer:
         objective=float(info.objective_function_value),
         bound=float(info.mip_dual_bound),
     )
-
-
-def _settings(options: SolveOptions) -> dict[str, bool | int | float]:
-    return {
-        "output_flag": False,
-        "threads": 1,
-        "random_seed": options.seed,
-        "mip_rel_gap": options.gap,
-        "mip_abs_gap": 0.0,
-        "mip_feasibility_tolerance": TOLERANCE,
-    }
 
 
 def _lp(model: LinearModel) -> highspy.HighsLp:
