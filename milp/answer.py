@@ -1,6 +1,6 @@
 """Turns sizes into an Allocation: nodes, objective, price of a node, marginal values.
 
-Takes the sizes and classes a solver or a simple policy chose; called by both, so that
+Takes the sizes by class that a solver or a simple policy chose; called by both, so that
 every policy's answer is worth the same thing in the same unit: objective units (those
 of O_j) times seconds, over t_fwd_s.
 """
@@ -23,29 +23,26 @@ from milp.tables import value_table
 NO_MARGINAL = Marginal(gain_of_one_more=None, loss_of_one_fewer=None)
 
 
+Split = Sequence[Sequence[int]]  # [j][k]: nodes of class k for a trainer that may run
+
+
 def make_allocation(
     problem: Problem,
     pool: PoolView,
     options: Options,
+    split: Split,
     *,
-    sizes: Sequence[int],
-    classes: Sequence[int],
     node_price: float,
     solver: str = "exact",
     gap: float = 0.0,
-    split: Sequence[Sequence[int]] | None = None,
 ) -> Allocation:
-    """Place the nodes and put the numbers beside them.
-
-    ``sizes`` and ``classes`` are of the trainers that may run; the others get 0.
-    ``split[j][k]``: nodes of class k, where a trainer mixes classes.
-    """
-    values, marginals = _worth(options, pool, sizes, classes)
+    """Place the nodes and put the numbers beside them; trainers that may not run get none."""
+    values, marginals = _worth(options, pool, split)
     if stopped := problem.trainers[problem.p_jmax :]:
         marginals |= dict.fromkeys((trainer.trainer_id for trainer in stopped), NO_MARGINAL)
         values.extend(values_of_stopped(problem))
     return Allocation(
-        assignment=place(problem, pool, sizes, classes, split),
+        assignment=place(problem, pool, split),
         objective=math.fsum(values),
         # One node more never hurts; what float noise says against that is cut off.
         node_price=max(node_price, 0.0),
@@ -59,15 +56,8 @@ def answer_of_one(
     problem: Problem, pool: PoolView, options: Options, one: PoolAnswer, *, solver: str = "exact"
 ) -> Allocation:
     """Return the allocation of sizes in one class of nodes."""
-    return make_allocation(
-        problem,
-        pool,
-        options,
-        sizes=one.sizes.tolist(),
-        classes=[0] * len(one.sizes),
-        node_price=one.value_of_one_more - one.value,
-        solver=solver,
-    )
+    price, split = one.value_of_one_more - one.value, [[size] for size in one.sizes.tolist()]
+    return make_allocation(problem, pool, options, split, node_price=price, solver=solver)
 
 
 def answer_of_several(
@@ -78,12 +68,10 @@ def answer_of_several(
         problem,
         pool,
         options,
-        sizes=several.sizes.tolist(),
-        classes=several.classes.tolist(),
+        several.split.tolist(),
         node_price=several.price,
         solver="bounded" if several.gap > 0 else "exact",
         gap=several.gap,
-        split=several.split.tolist(),
     )
 
 
@@ -102,17 +90,20 @@ def values_of_stopped(problem: Problem) -> list[float]:
 
 
 def _worth(
-    options: Options, pool: PoolView, sizes: Sequence[int], classes: Sequence[int]
+    options: Options, pool: PoolView, split: Split
 ) -> tuple[list[float], dict[str, Marginal]]:
     """By trainer that may run: what its size is worth, and one node more and one fewer.
 
     All others unchanged. One fewer than n_min is 0; one more than 0 is no size when
     n_min > 1: None.
     """
-    allowed = options.allowed
-    best = allowed[0] if len(allowed) == 1 else allowed.max(axis=0)
-    # A trainer without nodes may get its first one of any class.
-    of_class = best if len(allowed) == 1 else allowed[list(classes), range(len(sizes))]
+    allowed, sizes = options.allowed, [sum(row) for row in split]
+    best = of_class = allowed[0]
+    if len(allowed) > 1:
+        best = allowed.max(axis=0)
+        # A trainer without nodes may get its first one of any class.
+        classes = [next((k for k, count in enumerate(row) if count), 0) for row in split]
+        of_class = allowed[classes, range(len(sizes))]
     now = np.arange(0, best.size, best.shape[1])
     now += np.array(sizes, dtype=np.int64)
     marginals: dict[str, Marginal] = {}

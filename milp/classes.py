@@ -58,10 +58,8 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassesAnswer:
-    """Best class and size per trainer."""
+    """Best sizes per trainer and class."""
 
-    classes: IntArray  # 0 where the size is 0, the lowest where there are several
-    sizes: IntArray
     split: IntArray  # [j, k]: nodes of class k
     price: float  # of a node of the dearest class
     gap: float  # the optimum is worth at most this much more; 0.0: it is this
@@ -113,10 +111,7 @@ def solve_classes(
     for group in dict.fromkeys(under):
         is_own = np.array([one == group for one in under], dtype=np.bool_)
         _settle(options, split, may_settle & is_own[:, None], is_bound, is_full=any(group))
-    sizes = split.sum(axis=1)
-    return ClassesAnswer(
-        classes=(split > 0).argmax(axis=1), sizes=sizes, split=split, price=price, gap=gap
-    )
+    return ClassesAnswer(split=split, price=price, gap=gap)
 
 
 def _choices(options: Options, accepts: BoolArray, is_mixed: BoolArray) -> _Choices:

@@ -6,7 +6,6 @@ Classes that the same trainers accept, all of which mix classes, are one class h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from milp.problem import Problem, ProblemNode, ProblemTrainer
@@ -98,25 +97,16 @@ def _merge_classes(
     """Group the nodes by the trainers that accept them, in order of first appearance."""
     merged: dict[tuple[str, tuple[bool, ...]], list[str]] = {}
     for name, members in by_class.items():
-        accepted = accepted_by(name, trainers)
+        accepted = tuple([not t.eligible or name in t.eligible for t in trainers])
         if any(accepted):
-            group = group_of(name, accepted, trainers)
+            # Classes that the same trainers accept are one, unless some trainer mixes none.
+            mix = all(t.mixes_classes for t, is_it in zip(trainers, accepted, strict=True) if is_it)
+            group = "" if mix else name
             merged.setdefault((group, accepted), []).extend([node.name for node in members])
     if not merged:  # an empty pool is one class; nodes nobody accepts are none of it
         merged = {("", tuple(not by_class for _ in trainers)): []}
     groups = tuple(tuple(members) for members in merged.values())
     return groups, tuple(accepted for _, accepted in merged)
-
-
-def accepted_by(name: str, trainers: Sequence[ProblemTrainer]) -> tuple[bool, ...]:
-    """Return for each of the trainers whether it accepts nodes of the class."""
-    return tuple([not t.eligible or name in t.eligible for t in trainers])
-
-
-def group_of(name: str, accepted: Sequence[bool], trainers: Sequence[ProblemTrainer]) -> str:
-    """Return what tells a class from others that the same trainers accept; "": nothing does."""
-    pairs = zip(trainers, accepted, strict=True)
-    return "" if all(t.mixes_classes for t, is_accepted in pairs if is_accepted) else name
 
 
 def _count(names: tuple[str, ...], class_of: dict[str, int], n_classes: int) -> tuple[int, ...]:

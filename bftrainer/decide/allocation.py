@@ -111,11 +111,9 @@ def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem 
             [
                 problem_node(n.name, n.gpus, has_pilot=bool(n.pilot_id))
                 if n.usable_until_s is None
-                else ProblemNode(  # another in every decision: nothing to remember
-                    name=n.name,
-                    gpus=n.gpus,
-                    has_pilot=bool(n.pilot_id),
-                    expected_remaining_s=max(0.0, n.usable_until_s - now_s),
+                # Another in every decision: nothing to remember.
+                else problem_node.__wrapped__(
+                    n.name, n.gpus, max(0.0, n.usable_until_s - now_s), has_pilot=bool(n.pilot_id)
                 )
                 for n in draft.pool.nodes
                 if n.name in names

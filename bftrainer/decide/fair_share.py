@@ -11,7 +11,7 @@ rescale. Users who have waited too long come first, for a turn each (docs/design
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -148,15 +148,14 @@ class Line:
         total = math.fsum([amount for own in used.values() for amount in own.values()])
         nodes = total / busy_s if busy_s >= LEAST else 0.0  # that trained, on average
         self._usual = nodes / max(1, slots) * self._whole_s
-        self._accounts = {name: _Party(used=math.fsum(own.values())) for name, own in used.items()}
-        self._users = {
-            (account, user): _Party(used=amount)
-            for account, own in used.items()
-            for user, amount in own.items()
-        }
+        # By account, and by account and user.
+        self._parties = defaultdict[tuple[str, ...], _Party](lambda: _Party(used=0.0))
+        for account, own in used.items():
+            self._parties[account,] = _Party(used=math.fsum(own.values()))
+            self._parties |= {(account, user): _Party(used=n) for user, n in own.items()}
         self._waiting: dict[str, dict[str, deque[ProblemTrainer]]] = {}  # account -> user
         for trainer in trainers:
-            account, user = self._whose(trainer.trainer_id)
+            account, user = _whose(records[trainer.trainer_id].spec)
             self._waiting.setdefault(account, {}).setdefault(user, deque()).append(trainer)
         n_users = len({_whose(record.spec) for record in records.values()})
         self._first_of_all = _overdue(usage, n_users, half_life_s, now_s)
@@ -185,22 +184,22 @@ class Line:
 
     def charge(self, trainer_id: str, n_min: int) -> Who:
         """Charge a trainer that takes part; return the account and user that are charged."""
-        account, user = self._whose(trainer_id)
+        account, user = _whose(self._records[trainer_id].spec)
         if (account, user) in self._first_of_all:  # one of their trainers is enough
             self._first_of_all.remove((account, user))
-        for party in (self._account(account), self._user(account, user)):
+        for party in (self._parties[account,], self._parties[account, user]):
             party.used += self._charge(n_min)
             party.count += 1
         return account, user
 
     def _place_of_account(self, account: str) -> tuple[float, int]:
         trainer = self._waiting[account][self._first(account)][0]
-        return self._place(self._account(account), trainer)
+        return self._place(self._parties[account,], trainer)
 
     def _first(self, account: str) -> str:
         """Return the user of an account that is next."""
         users = self._waiting[account]
-        return min(users, key=lambda one: self._place(self._user(account, one), users[one][0]))
+        return min(users, key=lambda one: self._place(self._parties[account, one], users[one][0]))
 
     def _place(self, party: _Party, trainer: ProblemTrainer) -> tuple[float, int]:
         """Return the place of a party with its next trainer; the least is first."""
@@ -209,15 +208,6 @@ class Line:
 
     def _charge(self, n_min: int) -> float:
         return max(self._usual, n_min * self._whole_s)
-
-    def _account(self, account: str) -> _Party:
-        return self._accounts.setdefault(account, _Party(used=0.0))
-
-    def _user(self, account: str, user: str) -> _Party:
-        return self._users.setdefault((account, user), _Party(used=0.0))
-
-    def _whose(self, trainer_id: str) -> Who:
-        return _whose(self._records[trainer_id].spec)
 
 
 def _overdue(usage: Usage, n_users: int, half_life_s: float, now_s: float) -> list[Who]:

@@ -14,9 +14,8 @@ to decide; the decision reads the full state (level-triggered).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from bftrainer.decide import (
     admission,
@@ -75,23 +74,15 @@ def warm_up_s(joining: Joining, t_fwd_s: float) -> float:
     return float(round(min(joining.warm_up_s, t_fwd_s / 2.0)))
 
 
-class Estimator(Protocol):
-    """Maintains an estimate that no single snapshot shows."""
-
-    def __call__(self, memory: Memory, given: DecisionInput, /) -> Memory:
-        """Return the memory updated with this input."""
-
-
 def _count_idle(memory: Memory, given: DecisionInput) -> Memory:
     if not given.is_new_snapshot:
         return memory
-    return replace(
-        memory,
-        idle_seen=observe_idle(memory.idle_seen, given.snapshot, given.settings.idle_confirmations),
-    )
+    enough = given.settings.idle_confirmations
+    return replace(memory, idle_seen=observe_idle(memory.idle_seen, given.snapshot, enough))
 
 
-ESTIMATORS: tuple[Estimator, ...] = (
+# Each maintains an estimate that no single snapshot shows.
+ESTIMATORS: tuple[Callable[[Memory, DecisionInput], Memory], ...] = (
     _count_idle,  # number of consecutive snapshots in which each node was idle
     cycles.observe,  # begins of the latest scheduler cycles
     giveback.observe,  # nodes held off for jobs
@@ -113,9 +104,6 @@ def observe(given: DecisionInput) -> Memory:
     return memory
 
 
-_FREE = (NodeState.IDLE, NodeState.PLANNED)
-
-
 def situation_of(
     snapshot: Snapshot, ours: Iterable[str], trainers: Iterable[str], held: Iterable[str]
 ) -> Situation:
@@ -127,7 +115,7 @@ def situation_of(
         trainers: those that are not final.
         held: pilots with a connected agent.
     """
-    free = {n.name for n in snapshot.nodes or () if n.state in _FREE}
+    free = {n.name for n in snapshot.nodes or () if n.state in _IDLE}
     jobs = (j for j in snapshot.jobs or () if j.is_ordinary and j.state is JobState.PENDING)
     return Situation(
         usable=frozenset(free.union(ours)),

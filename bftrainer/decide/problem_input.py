@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
 
 from bftrainer.decide.throughput.curves import fitted
 from bftrainer.model.decision import Settings
@@ -51,24 +50,14 @@ def problem_trainer(
     made = _make(record, current, settings, settled)
     if len(_KNOWN) >= _MOST_KNOWN:
         _KNOWN.clear()
-    _KNOWN[record.trainer_id] = _Known(record.spec, record.costs, settings, made)
+    _KNOWN[record.trainer_id] = record.spec, record.costs, settings, made
     return made
 
 
-class _Known(NamedTuple):
-    """The last result for a trainer: most do not change between decisions.
-
-    Compared by identity, because to hash or compare a whole record costs more than to make it.
-    """
-
-    spec: TrainerSpec
-    costs: MeasuredCosts
-    settings: Settings
-    made: ProblemTrainer
-
-
 _MOST_KNOWN = 1 << 13  # more trainers than a daemon has, studies of thousands among them
-_KNOWN: dict[str, _Known] = {}  # by trainer_id
+# By trainer_id the last result and what it was made of: most do not change between decisions.
+# Compared by identity, because to hash or compare a whole record costs more than to make it.
+_KNOWN: dict[str, tuple[TrainerSpec, MeasuredCosts, Settings, ProblemTrainer]] = {}
 
 
 def _make(

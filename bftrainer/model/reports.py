@@ -6,7 +6,7 @@ the command line prints it. Imports nothing that would slow down a verb's start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date, datetime
 from zoneinfo import ZoneInfo
 
@@ -38,16 +38,8 @@ class NodeTime:
 
     def __add__(self, other: NodeTime) -> NodeTime:
         """Add each figure."""
-        return NodeTime(
-            trained_s=self.trained_s + other.trained_s,
-            redone_s=self.redone_s + other.redone_s,
-            warm_up_s=self.warm_up_s + other.warm_up_s,
-            idle_s=self.idle_s + other.idle_s,
-            returned_s=self.returned_s + other.returned_s,
-            pilots=self.pilots + other.pilots,
-            given_back=self.given_back + other.given_back,
-            preempted=self.preempted + other.preempted,
-        )
+        names = [one.name for one in fields(self)]
+        return NodeTime(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

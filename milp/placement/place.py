@@ -1,6 +1,6 @@
 """From sizes to nodes: the map of nodes to trainers.
 
-Takes a Problem and each trainer's size and class, returns the map node -> trainer;
+Takes a Problem and each trainer's size by class, returns the map node -> trainer;
 called by the solver and by simple policies. No migration: a trainer that grows keeps
 all its nodes, one that shrinks takes none. Otherwise the map costs as little as we
 find: settled nodes stay, nodes that leave together or soon
@@ -33,32 +33,22 @@ WAYS = ((True, True), (False, True), (True, False), (False, False))
 MANY = 128  # nodes; beyond, each trainer that shrinks chooses for itself, and once
 
 
-def place(
-    problem: Problem,
-    pool: PoolView,
-    sizes: Sequence[int],
-    classes: Sequence[int],
-    split: Sequence[Sequence[int]] | None = None,
-) -> dict[str, str]:
-    """Choose the nodes; ``sizes[j]`` and ``classes[j]`` are of ``pool.trainers[j]``.
+def place(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]) -> dict[str, str]:
+    """Choose the nodes; ``split[j][k]`` of class k are for ``pool.trainers[j]``.
 
-    ``split[j][k]`` nodes are of class k; without it all of ``classes[j]``. The sizes
-    must fit: the trainers of a class ask for no more nodes than it has.
+    The sizes must fit: the trainers ask for no more nodes of a class than it has.
     """
-    split = split or [
-        [size * (k == own) for k in range(len(pool.names))]
-        for size, own in zip(sizes, classes, strict=True)
-    ]
     if are_alike(problem):
-        return place_alike(problem, pool, sizes, split)
+        return place_alike(problem, pool, split)
     nodes = {node.name: node for node in problem.nodes}
     requests: list[list[_Request]] = [[] for _ in pool.names]  # [k]
     for j, trainer in enumerate(pool.trainers):
         present = [nodes[name] for name in pool.present[j]]
-        has = present if sizes[j] >= len(present) else []  # shared by its requests
+        shrinks = sum(split[j]) < len(present)
+        has = [] if shrinks else present  # shared by its requests
         for k, count in enumerate(split[j]):
             own = [node for node in present if pool.class_of.get(node.name) == k]
-            if sizes[j] < len(present):
+            if shrinks:
                 requests[k].append(_keeping(trainer, has, own, count))
             else:
                 requests[k].append(_Request(trainer=trainer, has=has, need=count - len(own)))
@@ -409,32 +399,28 @@ def are_alike(problem: Problem) -> bool:
     return len({(node.switch, node.expected_remaining_s) for node in problem.nodes}) <= 1
 
 
-def place_alike(
-    problem: Problem,
-    pool: PoolView,
-    sizes: Sequence[int],
-    split: Sequence[Sequence[int]],
-) -> dict[str, str]:
+def place_alike(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]) -> dict[str, str]:
     """Return the map: nodes that do not train yet go first; then pilots, name and order count."""
     claims = {node.name for node in problem.nodes if not node.has_pilot}
     assignment: dict[str, str] = {}
     wants: list[list[tuple[str, int]]] = [[] for _ in pool.names]  # [k]: trainer, nodes
-    for j, (trainer, size, present) in enumerate(
-        zip(pool.trainers, sizes, pool.present, strict=True)
+    for j, (trainer, counts, present) in enumerate(
+        zip(pool.trainers, split, pool.present, strict=True)
     ):
+        size = sum(counts)
         if not size:
             continue
         trainer_id = trainer.trainer_id
         if size < len(present):
             settled = set(trainer.settled)
             ordered = sorted(present, key=lambda name: (name not in settled, name in claims, name))
-            for k, count in enumerate(split[j]):
+            for k, count in enumerate(counts):
                 own = [name for name in ordered if pool.class_of.get(name) == k]
                 assignment.update(dict.fromkeys(own[:count], trainer_id))
             continue
         assignment.update(dict.fromkeys(present, trainer_id))
         if size > len(present):
-            for k, count in enumerate(split[j]):
+            for k, count in enumerate(counts):
                 if count > pool.held[j][k]:
                     wants[k].append((trainer_id, count - pool.held[j][k]))
     for names, takers in zip(pool.names, wants, strict=True):

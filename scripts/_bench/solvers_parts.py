@@ -72,7 +72,7 @@ def measure_placement(runs: int, compared: int) -> Part:
             problem = draw_problem(*size, "ends", seed)
             pool = view_pool(problem)
             sizes = solve_sizes(build_options(problem, pool)).sizes.tolist()
-            times_s.append(best_of(place, problem, pool, sizes, [0] * len(sizes))[0])
+            times_s.append(best_of(place, problem, pool, [[size] for size in sizes])[0])
         rows.append(summary("nodes for the sizes", "ends", size, times_s))
     rows.append(_placement_gaps(compared))
     target = median_target("nodes for the sizes", rows[0], PLACEMENT_TARGET_S)
@@ -86,7 +86,8 @@ def _placement_gaps(count: int) -> Row:
     excess, least = [0.0] * len(PARTS), [0.0] * len(PARTS)
     for seed in range(count):
         problem, sizes = draw_placement(seed)
-        took_s, assignment = best_of(place, problem, view_pool(problem), sizes, [0] * len(sizes))
+        split = [[size] for size in sizes]
+        took_s, assignment = best_of(place, problem, view_pool(problem), split)
         times_s.append(took_s)
         gap = placement_gap(problem, assignment)
         optimal += gap.is_optimal()

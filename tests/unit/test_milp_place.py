@@ -38,7 +38,7 @@ def placed(
     problem = Problem(
         nodes=tuple(nodes), trainers=tuple(trainers), t_fwd_s=1.0, p_jmax=len(trainers)
     )
-    assignment = place(problem, view_pool(problem), sizes, [0] * len(sizes))
+    assignment = place(problem, view_pool(problem), [[size] for size in sizes])
     groups: dict[str, set[str]] = {t.trainer_id: set() for t in trainers}
     for node, trainer_id in assignment.items():
         groups[trainer_id].add(node)
@@ -208,7 +208,7 @@ def test_a_split_over_classes_is_kept() -> None:
     split[0][k["a"]], split[0][k["b"]] = 2, 3
     split[1][k["a"]] = 1
     split[2][k["a"]], split[2][k["b"]] = 1, 1
-    assignment = place(problem, pool, [5, 1, 2], [0, k["a"], 0], split)
+    assignment = place(problem, pool, split)
     counts = {
         (trainer_id, kind): sum(
             owner == trainer_id and name[0] == kind for name, owner in assignment.items()
@@ -231,7 +231,7 @@ def test_a_split_over_classes_is_kept() -> None:
 
 def judge(problem: Problem, sizes: list[int]) -> dict[str, str]:
     """Place, and check that the map has the sizes and breaks no rule."""
-    assignment = place(problem, view_pool(problem), sizes, [0] * len(sizes))
+    assignment = place(problem, view_pool(problem), [[size] for size in sizes])
     by_trainer = dict(zip([t.trainer_id for t in problem.trainers], sizes, strict=True))
     value = objective_value(problem, by_trainer)
     allocation = Allocation(assignment=assignment, objective=value, node_price=0.0)

@@ -204,11 +204,9 @@ class Handing:
             self._seen,
             self.pool,
             build_options(self._seen, self.pool),
-            sizes=[self.size(j) for j in range(len(ids))],
-            classes=[home or 0 for home in self.home],
+            self._split,
             node_price=0.0,
             solver=name,
-            split=self._split,
         )
         stopped = {ids[j]: NO_MARGINAL for j in named[self.problem.p_jmax :]}
         allocation = replace(allocation, marginals={**allocation.marginals, **stopped})

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from milp.problem import Curve
+from milp.tables import rate_at
 
 Floats = npt.NDArray[np.float64]
 TOLERANCE = 2.0  # standard errors of a value and of its neighbours
@@ -173,7 +174,7 @@ def correct(
     the ratio of measured to claimed is interpolated over log2(size), constant beyond. Otherwise
     the curve is fitted as if nothing had been claimed.
     """
-    known = [(p, _at(own, p.size)) for p in points if _at(own, p.size) > 0.0]
+    known = [(p, rate_at(own, p.size)) for p in points if rate_at(own, p.size) > 0.0]
     off = [math.log(p.samples_per_s / claimed) for p, claimed in known]
     errors = [p.error for p, _ in known]
     if not any(_differs(one, error) for one, error in zip(off, errors, strict=True)):
@@ -184,7 +185,7 @@ def correct(
     sizes = sorted({*own.sizes, *(p.size for p, _ in known)})
     at = [math.log2(p.size) for p, _ in known]
     factors = np.exp(np.interp(np.log2(np.array(sizes, dtype=np.float64)), at, off)).tolist()
-    rates = tuple(_at(own, n) * factor for n, factor in zip(sizes, factors, strict=True))
+    rates = tuple(rate_at(own, n) * factor for n, factor in zip(sizes, factors, strict=True))
     return Fitted(Curve(sizes=tuple(sizes), samples_per_s=rates), points, ERROR_UNKNOWN)
 
 
@@ -289,11 +290,6 @@ def _bounded(at: Floats, curve: Floats, measured: Sequence[int]) -> Floats:
             low[i] = min(curve[left], curve[right])
             high[i] = max(curve[right], curve[left] * at[i] / at[left])
     return np.clip(curve, low, high)
-
-
-def _at(curve: Curve, size: int) -> float:
-    """A curve at a size, as ``milp.problem.Curve`` defines it."""
-    return float(np.interp(size, (0, *curve.sizes), (0.0, *curve.samples_per_s)))
 
 
 def _powers_of_two(limit: int) -> list[int]:
