@@ -3,20 +3,24 @@
 With write access to its directory, others could replace a file by a pipe, a link or a file of their
 own; ``why_unsafe`` finds that, also for the commands that create such directories.
 
-Called by the adapters' announcers (``slurm_plugins.hook.watch``,
+``FollowedFile`` is the base of the adapters' announcers (``slurm_plugins.hook.watch``,
 ``lsf_adapters.notifications.watch``).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from bftrainer.batch.directory_watch import Notice, notice_for
+from bftrainer.model.errors import BatchSystemError
 
 
 class UntrustedError(Exception):
@@ -79,60 +83,6 @@ class Lines:
         self._rest = _NO_LINE
 
 
-class _Reading:
-    """One file, read incrementally."""
-
-    def __init__(self, path: Path, lines: Callable[[], Assembler]) -> None:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        self._fd = os.open(path, flags)
-        self._new_lines, self._lines = lines, lines()
-        self._at = 0
-
-    def to_end(self) -> None:
-        """Skip what is in the file now."""
-        self._at = os.fstat(self._fd).st_size
-        if self._at and os.pread(self._fd, 1, self._at - 1) != b"\n":
-            self._lines.skip()
-
-    def to(self, begins: Callable[[bytes], int]) -> None:
-        """Skip what a new file repeats."""
-        at = begins(os.pread(self._fd, _HEAD_BYTES, 0))
-        # Behind the end there are no news yet; in the midst of a line it is a mistake.
-        at = min(max(at, 0), os.fstat(self._fd).st_size)
-        self._at = at if at and os.pread(self._fd, 1, at - 1) == b"\n" else 0
-
-    def why_unsafe(self, owner_uid: int) -> str:
-        """Say why others may have written its lines; "" if they cannot."""
-        status = os.fstat(self._fd)
-        if not stat.S_ISREG(status.st_mode):
-            return "is not a regular file"
-        return why_unsafe(status, owner_uid)
-
-    def is_at(self, path: Path) -> bool:
-        """Return whether the path still names this file, or nothing."""
-        try:
-            return os.path.samestat(os.fstat(self._fd), path.lstat())
-        except FileNotFoundError:
-            return True
-
-    def read(self) -> tuple[list[str], bool]:
-        """Return the new lines, and whether too many were skipped."""
-        size = os.fstat(self._fd).st_size
-        if size < self._at:
-            self._at, self._lines = 0, self._new_lines()
-        is_too_much = size - self._at > MOST_BYTES
-        if is_too_much:
-            self._at = size
-            self._lines.skip()
-        piece = os.pread(self._fd, MOST_BYTES, self._at)
-        self._at += len(piece)
-        return self._lines.add(piece), is_too_much
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
-
-
 class Tail:
     """The end of a file that grows and that its writer replaces when it is full."""
 
@@ -160,12 +110,13 @@ class Tail:
         """
         self._path, self._owner_uid = path, owner_uid
         self._new_lines, self._begins = lines, begins
-        self._reading: _Reading | None = None
+        self._fd = -1
         self._notice: Notice | None = notice(path)
         try:
             self._directory = path.parent.stat()
-            self._reading = _Reading(path, lines)
-            self._check().to_end()
+            self._open()
+            self._check()
+            self._skip_to_end()
         except (OSError, UntrustedError):
             self.close()
             raise
@@ -183,36 +134,149 @@ class Tail:
         """
         if self._notice is not None:
             self._notice.clear()
-        reading = self._check()
-        lines, is_too_much = reading.read()
-        if not reading.is_at(self._path):
-            self._reading = _Reading(self._path, self._new_lines)
-            reading.close()
-            fresh = self._check()
-            fresh.to(self._begins)
-            more, was_more = fresh.read()
+        self._check()
+        lines, is_too_much = self._read()
+        if self._is_replaced():
+            self._open()
+            self._check()
+            # Behind the end there are no news yet; in the midst of a line it is a mistake.
+            at = self._begins(os.pread(self._fd, _HEAD_BYTES, 0))
+            at = min(max(at, 0), os.fstat(self._fd).st_size)
+            self._at = at if self._ends_a_line(at) else 0
+            more, was_more = self._read()
             lines, is_too_much = lines + more, is_too_much or was_more
         return lines, is_too_much
 
     def close(self) -> None:
         """Stop watching; the file's writer is untouched."""
-        if self._reading is not None:
-            self._reading.close()
-            self._reading = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
         if self._notice is not None:
             self._notice.close()
             self._notice = None
 
-    def _check(self) -> _Reading:
-        """Return the open file, if no one else can write to it."""
-        now, reading = self._path.parent.stat(), self._reading
-        if reading is None or not os.path.samestat(now, self._directory):
+    def _open(self) -> None:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        before, self._fd = self._fd, os.open(self._path, flags)
+        if before >= 0:
+            os.close(before)
+        self._at, self._lines = 0, self._new_lines()
+
+    def _check(self) -> None:
+        """Insist that no one else can write to the open file."""
+        now = self._path.parent.stat()
+        if self._fd < 0 or not os.path.samestat(now, self._directory):
             raise FileNotFoundError(0, "its directory was replaced")
+        status = os.fstat(self._fd)
+        is_file = stat.S_ISREG(status.st_mode)
         unsafe = {
             self._path.parent: why_unsafe(now, self._owner_uid),
-            self._path: reading.why_unsafe(self._owner_uid),
+            self._path: why_unsafe(status, self._owner_uid) if is_file else "is not a regular file",
         }
         for path, why in unsafe.items():
             if why:
                 raise UntrustedError(path, why)
-        return reading
+
+    def _skip_to_end(self) -> None:
+        self._at = os.fstat(self._fd).st_size
+        if self._at and not self._ends_a_line(self._at):
+            self._lines.skip()
+
+    def _ends_a_line(self, at: int) -> bool:
+        return at > 0 and os.pread(self._fd, 1, at - 1) == b"\n"
+
+    def _is_replaced(self) -> bool:
+        """Return whether the path names another file."""
+        try:
+            return not os.path.samestat(os.fstat(self._fd), self._path.lstat())
+        except FileNotFoundError:
+            return False
+
+    def _read(self) -> tuple[list[str], bool]:
+        size = os.fstat(self._fd).st_size
+        if size < self._at:
+            self._at, self._lines = 0, self._new_lines()
+        is_too_much = size - self._at > MOST_BYTES
+        if is_too_much:
+            self._at = size
+            self._lines.skip()
+        piece = os.pread(self._fd, MOST_BYTES, self._at)
+        self._at += len(piece)
+        return self._lines.add(piece), is_too_much
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """The errors of a source of notifications: two codes and next steps."""
+
+    what: str  # begins the sentences
+    unread: str
+    to_read: str
+    untrusted: str
+    to_trust: str  # {owner}: who may write there
+    owner: str = ""  # where no user id is known
+
+    def error(
+        self, problem: OSError | UntrustedError, path: Path, owner_uid: int | None
+    ) -> BatchSystemError:
+        """Return the error for what was raised about a path."""
+        if isinstance(problem, OSError) and problem.errno == errno.ELOOP:
+            problem = UntrustedError(path, "is a link")
+        if isinstance(problem, OSError):
+            why = f"{self.what} {path} cannot be read: {problem.strerror or problem}."
+            return BatchSystemError(self.unread, why, self.to_read)
+        owner = self.owner if owner_uid is None else name_of(owner_uid)
+        why = f"{self.what} is not trusted: {problem}."
+        return BatchSystemError(self.untrusted, why, self.to_trust.format(owner=owner))
+
+
+class FollowedFile:
+    """The base of announcers that follow a file; older lines are left to a poll."""
+
+    hears_all = True
+    faults: Faults
+
+    def __init__(
+        self,
+        path: Path,
+        owner_uid: int | None,
+        *,
+        lines: Callable[[], Assembler] = Lines,
+        begins: Callable[[bytes], int] = lambda _head: 0,
+        notice: Callable[[Path], Notice] = notice_for,
+    ) -> None:
+        """Watch the file, as ``Tail``; ``owner_uid`` None: whoever owns the directory.
+
+        Raises:
+            BatchSystemError: ``faults``; it cannot be read, or others could write there.
+        """
+        self._path, self._owner_uid = path, owner_uid
+        with self._in_words():
+            owner = path.parent.stat().st_uid if owner_uid is None else owner_uid
+            self._owner_uid = owner
+            self._tail = Tail(path, owner, lines=lines, begins=begins, notice=notice)
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when a line was appended."""
+        return self._tail.fileno()
+
+    def lines(self) -> tuple[list[str], bool]:
+        """Return the lines since the last call, and whether too many were skipped.
+
+        Raises:
+            BatchSystemError: as on opening it.
+        """
+        with self._in_words():
+            return self._tail.read()
+
+    def close(self) -> None:
+        """Stop watching; the file's writer goes on."""
+        self._tail.close()
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, UntrustedError) as problem:
+            raise self.faults.error(problem, self._path, self._owner_uid) from problem

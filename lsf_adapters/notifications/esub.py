@@ -23,8 +23,7 @@ from pathlib import Path
 
 from bftrainer.batch.announcer import STAND_IN, Announcement
 from bftrainer.batch.directory_watch import LOOK_S, Looking
-from bftrainer.batch.tail import UntrustedError, name_of
-from bftrainer.model.errors import BatchSystemError
+from bftrainer.batch.tail import Faults, UntrustedError, name_of
 from lsf_adapters.notifications import NOT_POLLED
 from lsf_adapters.notifications.script import FIRST_LINE, KEYS, MOST_BYTES
 from lsf_adapters.requests import JobRow, LsfRequest, asked_hosts, job_of
@@ -120,6 +119,16 @@ _FILE = re.compile(r"u([0-9]{1,10})")
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
+_FAULTS = Faults(
+    what="The directory of esub's files",
+    unread="BFT-1213",
+    to_read="Create it with mode 1733 for the daemon's user, on a file system that all submission "
+    "hosts share, or leave the option out: the daemon then only polls.",
+    untrusted="BFT-1214",
+    to_trust="Make {owner} its owner and its mode 1733.",
+)
+
+
 class SubmissionFiles:
     """An ``Announcer`` that reads what the scripts of users write.
 
@@ -186,10 +195,8 @@ class SubmissionFiles:
         """Scan, in the thread; what it raises is the reader's."""
         try:
             return self._scan()
-        except OSError as problem:
-            raise self._unreadable(problem) from problem
-        except UntrustedError as problem:
-            raise self._unsafe(problem) from problem
+        except (OSError, UntrustedError) as problem:
+            raise _FAULTS.error(problem, self._place, self._owner_uid) from problem
 
     def _scan(self) -> bool:
         """Look for new files; return whether there is something to read."""
@@ -246,21 +253,6 @@ class SubmissionFiles:
             at_s=float(int(status.st_ctime)),
             number=self._number,
             slots_of=slots_of,
-        )
-
-    def _unreadable(self, problem: OSError) -> BatchSystemError:
-        return BatchSystemError(
-            "BFT-1213",
-            f"The directory of esub's files {self._place} cannot be read: {problem.strerror}.",
-            "Create it with mode 1733 for the daemon's user, on a file system that all submission "
-            "hosts share, or leave the option out: the daemon then only polls.",
-        )
-
-    def _unsafe(self, problem: UntrustedError) -> BatchSystemError:
-        return BatchSystemError(
-            "BFT-1214",
-            f"The directory of esub's files is not trusted: {problem}.",
-            f"Make {name_of(self._owner_uid)} its owner and its mode 1733.",
         )
 
 

@@ -17,11 +17,11 @@ from typing import NoReturn
 
 import click
 
+from bftrainer.batch.tail import name_of, why_unsafe
 from bftrainer.fleet.logs import configure_logging
 from bftrainer.fleet.wire.keys import load_or_create_pair, load_pair
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from slurm_plugins.hook import scripts
-from slurm_plugins.hook.place import name_of, why_unsafe_place
 from slurm_plugins.hook.relay import key_of, shown
 from slurm_plugins.hook.source import address_of
 from slurm_plugins.hook.watch import HookFile
@@ -161,3 +161,24 @@ def _make_place(directory: Path, owner_uid: int, group: str) -> None:
         shutil.chown(directory, group=group)
     # With a group, files inherit it and others have no access.
     directory.chmod(0o2750 if group else 0o755)
+
+
+_TOP = Path("/")
+
+
+def why_unsafe_place(directory: Path, owner_uid: int) -> str:
+    """Say why others can write to a directory or replace it; "" if they cannot.
+
+    With write access there, other users could replace the file by a pipe, a link or a file of
+    their own, and slurmctld would block, or write as SlurmUser into a file of their choice. A
+    missing directory is judged by its parents. Sticky directories such as /tmp are refused: their
+    contents may vanish and be created anew by others.
+    """
+    if directory != directory.resolve():
+        return f"{directory} is not its real path, which is {directory.resolve()}"
+    for one in (directory, *directory.parents):
+        if one.is_relative_to(_TOP) and one.exists():
+            why = why_unsafe(one.stat(), owner_uid)
+            if why or not one.is_dir():
+                return f"{one} {why or 'is not a directory'}"
+    return ""

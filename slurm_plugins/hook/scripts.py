@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from bftrainer.batch.service_files import CONFINED, UNPRIVILEGED
 from bftrainer.model.site import SiteFile
-from slurm_plugins.hook.place import FIRST_LINE, MAX_BYTES, OLD
 
 LUA_NAME = "job_submit.lua"  # fixed by Slurm
 EPILOG_NAME = "bftrainer_epilog.sh"
+OLD = ".old"  # suffix of a full file when a new one replaces it
+FIRST_LINE = "bftrainer-hook 1"  # marks the file as ours
+MAX_BYTES = 1 << 20  # then the writers begin a new file
 MAX_LINE_BYTES = 2000  # written at once, so that writers do not mix their lines
 
 _LUA = """\

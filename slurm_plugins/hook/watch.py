@@ -1,22 +1,17 @@
 """Watches the hook's file and turns appended lines into announcements at once.
 
 The adapter opens it, the daemon waits on its descriptor. Slurm's scripts create the file and
-replace it when full; ``bftrainer.batch.tail`` reads it, only while no one but SlurmUser and root
-can write there.
+replace it when full; it is read only while no one but SlurmUser and root can write there.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bftrainer.batch.announcer import Announcement
-from bftrainer.batch.tail import MOST_BYTES, MOST_LINE_BYTES, Lines, Tail, UntrustedError, name_of
-from bftrainer.model.errors import BatchSystemError
+from bftrainer.batch.tail import Faults, FollowedFile
 from slurm_plugins.hook.lines import announcement
-
-__all__ = ["MOST_BYTES", "MOST_LINE_BYTES", "Heard", "HookFile", "Lines"]
 
 
 class Heard:
@@ -37,10 +32,18 @@ class Heard:
         return tuple(said)
 
 
-class HookFile:
+class HookFile(FollowedFile):
     """An ``Announcer`` that reads what ``scripts`` write."""
 
-    hears_all = True
+    faults = Faults(
+        what="The hook's file",
+        unread="BFT-1231",
+        to_read="Slurm creates it when it loads the scripts of bftrainer-slurm-hook: write them, run "
+        "'scontrol reconfigure', and let the daemon's user read file and directory.",
+        untrusted="BFT-1233",
+        to_trust="Make {owner}, Slurm's user, its owner, and let no one else write there; "
+        "bftrainer-slurm-hook creates such a directory.",
+    )
 
     def __init__(
         self,
@@ -50,69 +53,18 @@ class HookFile:
         owner_uid: int,
         cpus_per_node: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Watch the file; older lines are not read, because a poll shows those jobs.
+        """Watch the file of SlurmUser or root; BFT-1231, -1233 if it cannot be used.
 
         Args:
             path: that the scripts append to.
             pilot_partition: lines about it are our own doing and ignored.
-            owner_uid: SlurmUser, owner of the file unless root is.
+            owner_uid: SlurmUser.
             cpus_per_node: of the largest node.
-
-        Raises:
-            BatchSystemError: BFT-1231, it is missing or cannot be watched; BFT-1233, others
-                could write there.
         """
-        self._path, self._owner_uid = path, owner_uid
+        super().__init__(path, owner_uid)
         self._heard = Heard(pilot_partition, cpus_per_node)
-        try:
-            self._tail = Tail(path, owner_uid)
-        except (OSError, UntrustedError) as problem:
-            raise self._unusable(problem) from problem
-
-    def fileno(self) -> int:
-        """Return a descriptor that becomes readable when a line was appended."""
-        return self._tail.fileno()
 
     def read(self) -> tuple[Announcement, ...]:
-        """Return the announcements since the last call.
-
-        Raises:
-            BatchSystemError: it can no longer be used; codes as for opening it.
-        """
+        """Return the announcements since the last call; raises ``BatchSystemError``."""
         lines, is_too_much = self.lines()
         return self._heard.announcements(lines, is_too_much=is_too_much)
-
-    def lines(self) -> tuple[list[str], bool]:
-        """Return the lines since the last call, and whether too many were skipped.
-
-        Raises:
-            BatchSystemError: as ``read``.
-        """
-        try:
-            return self._tail.read()
-        except (OSError, UntrustedError) as problem:
-            raise self._unusable(problem) from problem
-
-    def close(self) -> None:
-        """Stop watching; the scripts keep writing, into a file of bounded size."""
-        self._tail.close()
-
-    def _unusable(self, problem: OSError | UntrustedError) -> BatchSystemError:
-        if isinstance(problem, UntrustedError):
-            return self._unsafe(problem.path, problem.why)
-        if problem.errno == errno.ELOOP:
-            return self._unsafe(self._path, "is a link")
-        return BatchSystemError(
-            "BFT-1231",
-            f"The hook's file {self._path} cannot be read: {problem.strerror or problem}.",
-            "Slurm creates it when it loads the scripts of bftrainer-slurm-hook: write them, run "
-            "'scontrol reconfigure', and let the daemon's user read file and directory.",
-        )
-
-    def _unsafe(self, path: Path, why: str) -> BatchSystemError:
-        return BatchSystemError(
-            "BFT-1233",
-            f"The hook's file is not trusted: {path} {why}.",
-            f"Make {name_of(self._owner_uid)}, Slurm's user, its owner, and let no one else write "
-            "there; bftrainer-slurm-hook creates such a directory.",
-        )

@@ -21,7 +21,7 @@ from bftrainer.cli.main import cli
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.views import PollingView
-from slurm_plugins.hook.place import FIRST_LINE
+from slurm_plugins.hook.scripts import FIRST_LINE
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugins.hook.place import FIRST_LINE, MAX_BYTES, OLD
+from slurm_plugins.hook.scripts import FIRST_LINE, MAX_BYTES, OLD
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster
 from tests.support.waiting import wait_for

@@ -12,11 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from bftrainer.batch.announcer import Announcement
+from bftrainer.batch.tail import MOST_BYTES, MOST_LINE_BYTES, Lines
 from bftrainer.model.errors import BatchSystemError
-from slurm_plugins.hook import place, scripts
+from slurm_plugins.hook import main as hook_main
+from slurm_plugins.hook import scripts
 from slurm_plugins.hook.main import main
-from slurm_plugins.hook.place import FIRST_LINE, MAX_BYTES, OLD
-from slurm_plugins.hook.watch import MOST_BYTES, MOST_LINE_BYTES, HookFile, Lines
+from slurm_plugins.hook.scripts import FIRST_LINE, MAX_BYTES, OLD
+from slurm_plugins.hook.watch import HookFile
 
 ME = os.getuid()
 NOBODY = 65534
@@ -267,7 +269,7 @@ class TestCommand:
     @pytest.fixture(autouse=True)
     def _below(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Judge no directory above this one: /tmp is for everybody."""
-        monkeypatch.setattr(place, "_TOP", tmp_path)
+        monkeypatch.setattr(hook_main, "_TOP", tmp_path)
         (tmp_path / "slurm.conf").write_text(f"ClusterName=c\nSlurmUser={ME}\n")
 
     def argv(self, tmp_path: Path, *more: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from slurm_plugins.hook.watch import MOST_BYTES, MOST_LINE_BYTES, Lines
+from bftrainer.batch.tail import MOST_BYTES, MOST_LINE_BYTES, Lines
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings
 
