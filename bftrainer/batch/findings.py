@@ -1,0 +1,66 @@
+"""Tables of findings about a site's settings, for ``BatchSystem.findings``. Pure.
+
+A table is text: a row has code, weight and name, then the setting, its cost and, after an arrow,
+the remedy. Rows are divided by empty lines; a cost may take several lines. An adapter says by name
+which rows hold, and with which values for the names in braces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bftrainer.model.site import Finding, Weight
+
+Values = Mapping[str, object]
+Holds = Mapping[str, bool | Iterable[Values]]  # by row: whether, or with each of these values
+WEIGHT = "weight"  # among the values: instead of the row's
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    code: str
+    weight: str
+    name: str
+    setting: str
+    cost: str
+    remedy: str
+
+
+class FindingTable:
+    """The rows of one batch system."""
+
+    def __init__(self, text: str) -> None:
+        self._rows = [_row(block) for block in text.strip().split("\n\n")]
+
+    def findings(self, holds: Holds, values: Values) -> tuple[Finding, ...]:
+        """Return the findings, worst first.
+
+        Args:
+            holds: the rows that hold; rows that it does not name do not.
+            values: for names in braces, in all rows.
+        """
+        found = [
+            Finding(
+                code=row.code,
+                weight=Weight(each.get(WEIGHT, row.weight)),
+                setting=row.setting.format(**values, **each),
+                cost=row.cost.format(**values, **each),
+                remedy=row.remedy.format(**values, **each),
+            )
+            for row in self._rows
+            for each in _each(holds.get(row.name, False))
+        ]
+        order = list(Weight)
+        return tuple(sorted(found, key=lambda one: (order.index(one.weight), one.code)))
+
+
+def _row(block: str) -> _Row:
+    (head, setting, *cost), (remedy,) = (
+        part.split("\n") for part in block.replace("\n-> ", "\0").split("\0")
+    )
+    return _Row(*head.split(), setting, " ".join(cost), remedy)
+
+
+def _each(holds: bool | Iterable[Values]) -> Iterable[Values]:
+    return ({},) * holds if isinstance(holds, bool) else holds
