@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,22 +17,23 @@ from typing import Annotated, Any
 import pydantic
 
 from bftrainer.batch.announcer import Announcer
-from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
+from bftrainer.batch.batch_system import PilotRequest
+from bftrainer.batch.commands import DEFAULT_TIMEOUT_S, LaunchingSystem
 from bftrainer.batch.options import Value, Variable, checked
+from bftrainer.batch.service_files import ACCOUNT
 from bftrainer.batch.site_inspector import own_program
 from bftrainer.fleet.wire.listener import look_around
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.errors import BatchSystemError
-from bftrainer.model.hostlist import ParseError
-from bftrainer.model.site import NOTHING, Finding, Measured, SiteFile
+from bftrainer.model.site import Finding, Measured, SiteFile
 from lsf_adapters import doctor
-from lsf_adapters.commands import DEFAULT_TIMEOUT_S, LSHOSTS, LsfCommands
+from lsf_adapters.commands import LSHOSTS, LsfCommands
 from lsf_adapters.jobs import JobReader
 from lsf_adapters.launcher import PilotLauncher
 from lsf_adapters.notifications.esub import SubmissionFiles
 from lsf_adapters.notifications.watch import EventsFile
 from lsf_adapters.queues import DEFAULT_CYCLE_S, Facts, SettingsReader, facts
-from lsf_adapters.site_files import ACCOUNT, site_files
+from lsf_adapters.site_files import site_files
 from lsf_adapters.snapshot import SnapshotReader
 
 LOG = logging.getLogger("bftrainer.lsf")
@@ -66,45 +67,43 @@ REMOVED = dict.fromkeys(
 )
 
 
-class LsfBatchSystem(BatchSystem):
+class LsfBatchSystem(LaunchingSystem):
     """One LSF cluster, used through its commands."""
 
+    name = "lsf"
+    # One snapshot is enough: queues are served by priority, pilots last.
+    idle_confirmations = 1
+    to_reread = "where lsid, bqueues -l and bparams -l answer"
+
     def __init__(self, options: LsfOptions) -> None:
-        self.name = "lsf"
-        # One snapshot is enough: queues are served by priority, pilots last.
-        self.idle_confirmations = 1
-        self.cycle_s = DEFAULT_CYCLE_S
-        self._options = options
-        self._pilots_dir: Path | None = None
-        self.commands = LsfCommands(
+        self.cycle_s, self._options = DEFAULT_CYCLE_S, options
+        self._user = options.user or pwd.getpwuid(os.geteuid()).pw_name
+        self._lsf = LsfCommands(
             lsf_envdir=options.lsf_envdir,
             bindir=options.bindir,
             timeout_s=options.command_timeout_s,
             extra_environment=options.environment,
         )
-        self._jobs = JobReader(self.commands)
+        super().__init__(self._lsf)
+        jobs = JobReader(self._lsf)
         self._reader = SnapshotReader(
-            jobs=self._jobs,
-            user=options.user or pwd.getpwuid(os.geteuid()).pw_name,
+            jobs=jobs,
+            user=self._user,
             pilot_queue=options.pilot_queue,
             rarely_s=options.rarely_s,
             plan_file=options.plan_file,
             gpus_per_node=options.gpus_per_node,
-            own_tokens=lambda: self._launcher.tokens,
+            own_tokens=lambda: self.launcher.tokens,
         )
         site = {"-P": options.project, "-G": options.user_group}
-        self._launcher = PilotLauncher(
-            commands=self.commands,
-            jobs=self._jobs,
+        self.launcher = PilotLauncher(
+            commands=self._lsf,
+            jobs=jobs,
             queue=options.pilot_queue,
             slots_of=self._reader.slots_of,
             bsub_options=[word for key, value in site.items() if value for word in (key, value)],
             preamble=options.preamble,
         )
-
-    def request_counts(self) -> Mapping[str, int]:
-        """Return the number of commands sent to LSF so far, by kind."""
-        return self.commands.request_counts()
 
     def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
         """Poll once; a failing source is ``None`` in the snapshot.
@@ -114,10 +113,12 @@ class LsfBatchSystem(BatchSystem):
         del wants_cycle  # LSF does not report its cycles
         snapshot = self._reader.read()
         self.cycle_s = self._reader.cycle_s
+        if snapshot.jobs is not None:
+            self.launcher.running = frozenset(self._reader.ours)
         if self._reader.duplicates:
             LOG.warning("duplicates of pilots are cancelled: %s", " ".join(self._reader.duplicates))
             try:
-                self._launcher.cancel(self._reader.duplicates, force=True)
+                self.launcher.cancel(self._reader.duplicates, force=True)
             except BatchSystemError as problem:
                 LOG.warning("the next poll tries again: %s", problem)
         return snapshot
@@ -128,66 +129,38 @@ class LsfBatchSystem(BatchSystem):
         lines = done.stdout.splitlines()[1:] if done.is_ok else ()  # after HOST_NAME ...
         return tuple(line.split()[0] for line in lines if line.strip())
 
-    def pilots_are_in(self, directory: Path) -> None:
-        """Learn which pilots are ours: those whose names carry the token of this folder."""
-        self._pilots_dir = directory
-        self._launcher.pilots_are_in(directory)
-
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit a pilot; raises ``BatchSystemError`` (BFT-1203 to -1206, -1208)."""
         if not self._reader.slots:
             self._reader.read()
-        return self._launcher.launch(request, cycle_s=self.cycle_s)
+        return self.launcher.launch(request, cycle_s=self.cycle_s)
 
-    def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
-        """Ask the pilots to leave with TERM; by force, or the second time after 2 s, kill them."""
-        self._launcher.cancel(job_ids, force=force)
+    def checked_settings(self, measured: Measured) -> tuple[Finding, ...]:
+        """Check LSF's settings."""
+        return doctor.findings(self._facts(), measured)
 
-    def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
-        """Observe each id; ended and unknown ids are absent, those on lost hosts unknown."""
-        return self._launcher.observe(job_ids)
+    def unread_settings(self, why: str) -> Finding:
+        """Return the finding that they could not be read."""
+        return doctor.unknown(why)
 
-    def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
-        """Check LSF's settings; unreadable ones are a finding, too."""
-        try:
-            return doctor.findings(self._facts(), measured)
-        except ParseError as problem:
-            return (doctor.unknown(str(problem)),)
-
-    def site_files(self) -> tuple[SiteFile, ...]:
-        """Return what an administrator installs here.
-
-        Raises:
-            BatchSystemError: BFT-1247, LSF's settings cannot be read.
-        """
+    def files_of_site(self) -> tuple[SiteFile, ...]:
+        """Return queue, parameters and first policy."""
         given = self._options.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-        try:
-            found = self._facts()
-            if found.user == "root":  # an administrator asks; root runs no daemon
-                found = replace(found, user=ACCOUNT)
-            place = self._shared_pilots_dir(found.user)
-            return site_files(found, given, program=own_program(), pilots_dir=place)
-        except ParseError as problem:
-            raise BatchSystemError(
-                "BFT-1247",
-                f"LSF's settings cannot be read: {problem}",
-                "Repeat it where lsid, bqueues -l and bparams -l answer.",
-            ) from problem
-
-    def _shared_pilots_dir(self, account: str) -> Path | None:
-        """Return where pilots' files lie; None: no host is known to be another one."""
-        if not look_around(self.pilot_hosts()).has_others:
-            return None
-        return self._pilots_dir or Path("/home", account, "pilots")
+        found = self._facts()
+        if found.user == "root":  # an administrator asks; root runs no daemon
+            found = replace(found, user=ACCOUNT)
+        place = None  # no host is known to be another one
+        if look_around(self.pilot_hosts()).has_others:
+            place = self.pilots_dir or Path("/home", found.user, "pilots")
+        return site_files(found, given, program=own_program(), pilots_dir=place)
 
     def _facts(self) -> Facts:
         """Read the settings; raises ``ParseError``."""
-        options, environment = self._options, self.commands.base_environment()
         reader = SettingsReader(
-            commands=self.commands,
-            pilot_queue=options.pilot_queue,
-            user=options.user or pwd.getpwuid(os.geteuid()).pw_name,
-            envdir=Path(environment.get("LSF_ENVDIR", "/etc")),
+            commands=self._lsf,
+            pilot_queue=self._options.pilot_queue,
+            user=self._user,
+            envdir=Path(self._lsf.base_environment().get("LSF_ENVDIR", "/etc")),
         )
         return facts(reader.read(self._why_not_told()))
 
@@ -211,11 +184,8 @@ class LsfBatchSystem(BatchSystem):
         Raises:
             BatchSystemError: BFT-1211 to -1214, it cannot be used; polling goes on.
         """
-        events, place, queue = (
-            self._options.events_file,
-            self._options.esub_place,
-            self._options.pilot_queue,
-        )
+        events, place = self._options.events_file, self._options.esub_place
+        queue = self._options.pilot_queue
         if events is not None:
             return EventsFile(events, queue, slots_of=lambda: self._reader.slots)
         if place is not None:

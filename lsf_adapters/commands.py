@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bftrainer.batch import process
-from bftrainer.batch.commands import DEFAULT_PATH, Commands
+from bftrainer.batch.commands import DEFAULT_PATH, DEFAULT_TIMEOUT_S, Commands
 from bftrainer.model.hostlist import ParseError
 
 # volclava answers 1,000 pending jobs in 0.3 s; its commands repeat a request every 10 s.
-DEFAULT_TIMEOUT_S = 15.0
 LSID = ("lsid",)
 BPARAMS = ("bparams", "-l")
 BQUEUES = ("bqueues", "-l")
@@ -45,7 +44,7 @@ _STILL_TRYING = ("still trying", "please wait", "is down; try later")
 
 
 class LsfCommands(Commands):
-    """Runs LSF commands against one cluster and counts them."""
+    """Runs LSF commands against one cluster and counts them; dates are in UTC."""
 
     def __init__(
         self,
@@ -63,14 +62,13 @@ class LsfCommands(Commands):
             timeout_s: limit per command.
             extra_environment: further variables of the commands.
         """
+        named = {} if lsf_envdir is None else {"LSF_ENVDIR": str(lsf_envdir)}
         super().__init__(
-            kind_of=lambda argv: _KINDS.get(argv[0], "settings"),
+            kind_of=lambda argv: _KINDS.get(Path(argv[0]).name, "settings"),
             timeout_s=timeout_s,
             kept=_KEPT,
-            added={
-                **({} if lsf_envdir is None else {"LSF_ENVDIR": str(lsf_envdir)}),
-                **(extra_environment or {}),
-            },
+            added={**named, **(extra_environment or {})},
+            fixed={"LC_ALL": "C", "TZ": "UTC0", "LSB_DISPLAY_YEAR": "Y"},
         )
         self._bindir = bindir
 
@@ -82,11 +80,6 @@ class LsfCommands(Commands):
             environment["PATH"] = f"{self._bindir}:{path}"
         return environment
 
-    def query(self, argv: Sequence[str]) -> process.Completed:
-        """Run a command whose output is parsed: fixed language, UTC, dates to the second."""
-        fixed = {"LC_ALL": "C", "TZ": "UTC0", "LSB_DISPLAY_YEAR": "Y"}
-        return self.run(argv, {**self.base_environment(), **fixed})
-
     def run(
         self, argv: Sequence[str], environment: Mapping[str, str], *, stdin: str = ""
     ) -> process.Completed:
@@ -95,10 +88,9 @@ class LsfCommands(Commands):
             argv = (str(self._bindir / argv[0]), *argv[1:])
         return super().run(argv, environment, stdin=stdin)
 
-
-def is_away(done: process.Completed) -> bool:
-    """Return whether the failure means that no command will be answered now."""
-    return done.timed_out or has_waited(done)
+    def is_away(self, done: process.Completed) -> bool:
+        """Return whether no command will be answered now."""
+        return done.timed_out or has_waited(done)
 
 
 def said(done: process.Completed) -> list[str]:

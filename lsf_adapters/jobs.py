@@ -11,23 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bftrainer.batch import process
-from bftrainer.batch.commands import why_failed
+from bftrainer.batch.commands import PollCommands, UnreadError, why_failed
 from bftrainer.model.hostlist import ParseError
 from lsf_adapters import commands, queue_list, table
-from lsf_adapters.commands import Dialect, LsfCommands, cluster_of, is_away, printed
+from lsf_adapters.commands import Dialect, LsfCommands, cluster_of, printed
 from lsf_adapters.queue_list import LongForm
 from lsf_adapters.requests import LOST, JobRow
 
 SAME_START_S = 2.5  # RUN_TIME is counted in whole seconds
-
-
-class UnreadError(ParseError):
-    """A command failed, or its output could not be read; the text is one sentence."""
-
-    def __init__(self, sentence: str, *, is_away: bool = False) -> None:
-        """Say why; ``is_away``: no other command will be answered now either."""
-        super().__init__(sentence)
-        self.is_away = is_away
 
 
 class JobReader:
@@ -40,7 +31,6 @@ class JobReader:
         self._refused: set[str] = set()  # fields that this release does not know
         self._times: dict[str, tuple[float | None, float | None]] = {}  # submitted, started
         self._last_s: float | None = None  # when all jobs were last read
-        self.running: frozenset[str] = frozenset()  # our jobs that hold slots, as last seen
         self.odd: list[str] = []  # ids of jobs that could not be read the last time
         self.lost: frozenset[str] = frozenset()  # those whose host once did not answer
 
@@ -71,10 +61,11 @@ class JobReader:
         Raises:
             UnreadError: it failed.
         """
-        done = self._lsf.query(argv)
-        if not done.is_ok:
-            raise UnreadError(why_failed(done), is_away=is_away(done))
-        return done.stdout
+        return self.poll().answer(argv)
+
+    def poll(self) -> PollCommands:
+        """Begin a poll."""
+        return PollCommands(self._lsf, system="LSF")
 
     def all(self) -> list[JobRow]:
         """Return the unfinished jobs of all users.
@@ -102,10 +93,7 @@ class JobReader:
         if untold := [job_id for job_id in job_ids if job_id not in told]:
             raise UnreadError(f"bjobs says nothing of job {untold[0]}.")
         self._times |= {i: (row.submit_s, row.start_s) for i, row in rows.items()}
-        ours = frozenset(job_ids)
-        holding = frozenset(i for i, row in rows.items() if i in ours and row.holds_slots)
-        self.running = (self.running - ours) | holding
-        self.note_lost(row for i, row in rows.items() if i in ours)
+        self.note_lost(row for i, row in rows.items() if i in job_ids)
         return rows
 
     def note_lost(self, rows: Iterable[JobRow]) -> None:
@@ -190,7 +178,7 @@ class JobReader:
     def _insist(self, done: process.Completed, *, has_answer: bool) -> None:
         """Refuse a failed command; its status may be 255 although it answers."""
         if done.timed_out or done.truncated or not (done.returncode == 0 or has_answer):
-            raise UnreadError(why_failed(done), is_away=is_away(done))
+            raise UnreadError(why_failed(done), is_away=self._lsf.is_away(done))
 
     def _steady(self, rows: Sequence[JobRow], now_s: float) -> list[JobRow]:
         """Make times exact that LSF prints in whole minutes, and keep them the same."""

@@ -20,17 +20,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bftrainer.batch import process
+from bftrainer.batch import commands, process
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
-from bftrainer.batch.commands import why_failed
-from bftrainer.batch.pilot_job import fault_of, job_name, token_of, token_of_place
+from bftrainer.batch.commands import UnreadError
+from bftrainer.batch.pilot_job import fault_of, job_name
 from bftrainer.model.cluster import EndedBy, Presence
 from bftrainer.model.errors import BatchSystemError
-from bftrainer.model.hostlist import ParseError
-from bftrainer.model.preamble import under
 from lsf_adapters.commands import Dialect, LsfCommands, has_waited, said
-from lsf_adapters.jobs import JobReader, UnreadError
-from lsf_adapters.requests import ENDED, LOST, JobRow
+from lsf_adapters.jobs import JobReader
+from lsf_adapters.requests import ENDED, LOST, WAITING, JobRow
 
 _OWN_VARIABLES = ("LSB_", "LSF_", "BSUB_")  # of LSF; they would change what its commands do
 
@@ -55,26 +53,25 @@ exec {shlex.join(agent_argv)}
 """
 
 
-def problem_of(request: PilotRequest) -> str:
-    """Say which part of a request bsub could not take verbatim; "": all is well.
-
-    A line that begins with #BSUB would be an option, even inside of quotes.
-    """
-    owned = [key for key in request.environment if key.startswith(_OWN_VARIABLES)]
-    return fault_of(request, has_lines=False) or (f"{owned[0]} is LSF's own" if owned else "")
-
-
-FORCE_AFTER_S = 2.0
-"""If a pilot asked to leave this long ago is cancelled again, it is killed."""
-
-_JOB_ID = re.compile(r"[0-9]{1,10}")
 _SUBMITTED = re.compile(r"^Job <([0-9]{1,10})> is submitted to ", re.MULTILINE)
-_GONE = ("No matching job found", "Job has already finished", "Operation is in progress")
-_ABSENT = PilotObservation(presence=Presence.ABSENT, reason="not in the queue")
 
 
-class PilotLauncher:
+class PilotLauncher(commands.PilotLauncher):
     """Submits, cancels and observes pilots."""
+
+    system = "LSF"
+    node_word, queue_word = "host", "queue"
+    then = "If it was, its job ends by itself; see bjobs if this persists."
+    odd_answer = "bsub's answer is not to be relied on."
+    codes = {  # noqa: RUF012 - declared by the base
+        "fault": "BFT-1203",
+        "short": "BFT-1206",
+        "refused": "BFT-1204",
+        "unknown": "BFT-1205",
+        "kept": "BFT-1207",
+    }
+    gone = re.compile("No matching job found|Job has already finished|Operation is in progress")
+    forces_pending = False  # a signal alone does not end a pending job
 
     def __init__(
         self,
@@ -85,7 +82,6 @@ class PilotLauncher:
         slots_of: Callable[[str], int],
         bsub_options: Sequence[str] = (),
         preamble: Path | None = None,
-        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """Store the collaborators.
 
@@ -96,47 +92,20 @@ class PilotLauncher:
             slots_of: returns all slots (MXJ) of a host; 0: it is not known.
             bsub_options: the site's: project, user group.
             preamble: shell file under which agents run.
-            steady: monotonic clock.
         """
-        self._commands, self._jobs, self._queue = commands, jobs, queue
-        self._slots_of, self._bsub_options = slots_of, tuple(bsub_options)
-        self._preamble, self._steady = preamble, steady
-        self._asked_s: dict[str, float] = {}  # job ids asked to leave
-        self.tokens: frozenset[str] = frozenset()  # in the names of our pilots; (): not known yet
+        super().__init__(commands=commands, queue=queue, preamble=preamble)
+        self._jobs, self._slots_of, self._bsub_options = jobs, slots_of, tuple(bsub_options)
 
-    def pilots_are_in(self, directory: Path) -> None:
-        """Learn where the daemon keeps the folders of its pilots, before it launches any."""
-        self.tokens |= {token_of_place(directory)}
+    def fault_of(self, request: PilotRequest) -> str:
+        """Say which part bsub could not take.
 
-    def launch(self, request: PilotRequest, *, cycle_s: float) -> str:
-        """Submit a pilot and return its job id.
-
-        Raises:
-            BatchSystemError: BFT-1203, bsub cannot take the request verbatim; BFT-1204, LSF refused
-                it; BFT-1205, it is not known whether it was submitted; BFT-1206, a limit under one
-                minute; BFT-1208, nothing is submitted to an unknown LSF.
+        A line that begins with #BSUB would be an option, even inside of quotes.
         """
-        if problem := problem_of(request):
-            raise BatchSystemError(
-                "BFT-1203",
-                f"Pilot {request.pilot_id!r} cannot be submitted: {problem}.",
-                "Change it; nothing was submitted.",
-            )
-        argv = self._bsub_argv(request, cycle_s)
-        agent = request.agent_argv
-        if self._preamble is not None:
-            agent = under(str(self._preamble), agent)
-        environment = {**self._commands.base_environment(), **request.environment}
-        agent = _in_zone(environment, agent)
-        script = batch_script(request, agent)
-        self.tokens |= {token_of(request)}
-        done = self._commands.run(argv, {**environment, "TZ": "UTC0"}, stdin=script)
-        found = _SUBMITTED.search(done.stdout)
-        if done.is_ok and found and not has_waited(done):
-            return found[1]
-        return self._one_of(request, done)
+        owned = [key for key in request.environment if key.startswith(_OWN_VARIABLES)]
+        return fault_of(request, has_lines=False) or (f"{owned[0]} is LSF's own" if owned else "")
 
-    def _bsub_argv(self, request: PilotRequest, cycle_s: float) -> tuple[str, ...]:
+    def argv_of(self, request: PilotRequest, minutes: int, cycle_s: float) -> tuple[str, ...]:
+        """Return bsub's command line; BFT-1208: nothing is submitted to an unknown LSF."""
         try:
             dialect = self._jobs.known_dialect()
         except UnreadError as problem:
@@ -151,14 +120,6 @@ class PilotLauncher:
                 "This LSF is neither IBM Spectrum LSF 10.1 nor volclava 2, so it is only observed.",
                 "See docs/howto/lsf-site.md for the releases that are supported.",
             )
-        minutes = int(request.time_limit_s // 60)
-        if minutes < 1:
-            raise BatchSystemError(
-                "BFT-1206",
-                f"Pilot {request.pilot_id} may stay {request.time_limit_s:.0f} s, and LSF's "
-                "shortest limit is a minute.",
-                "Leave this node alone; the gap is too short.",
-            )
         slots = self._slots_of(request.node)
         if slots < 1:
             raise BatchSystemError(
@@ -166,10 +127,10 @@ class PilotLauncher:
                 f"Pilot {request.pilot_id} is not submitted: bhosts names no host {request.node}.",
                 "It is tried again when it does; see whether bhosts answers.",
             )
-        is_ibm = dialect is Dialect.IBM
+        is_ibm, name = dialect is Dialect.IBM, job_name(request, self.token)
         where = ("-m", request.node, "-n", str(slots), "-R", f"span[ptile={slots}]")
         return (
-            *("bsub", "-q", self._queue, "-J", job_name(request), *where, "-W", str(minutes)),
+            *("bsub", "-q", self.queue, "-J", name, *where, "-W", str(minutes)),
             # The latest end: it removes a pilot that is never cancelled (whole minutes).
             *("-t", _minute(time.time() + minutes * 60 + 4 * cycle_s + 60)),
             *("-o", "/dev/null"),
@@ -178,89 +139,54 @@ class PilotLauncher:
             *self._bsub_options,
         )
 
-    def _one_of(self, request: PilotRequest, done: process.Completed) -> str:
-        """Return the one job that a repeated or unanswered request is to keep.
+    def submit(self, request: PilotRequest, argv: tuple[str, ...]) -> process.Completed:
+        """Run bsub."""
+        environment = {**self.commands.base_environment(), **request.environment}
+        script = batch_script(request, _in_zone(environment, self.agent_of(request)))
+        return self.commands.run(argv, {**environment, "TZ": "UTC0"}, stdin=script)
+
+    def job_id_of(self, request: PilotRequest, done: process.Completed) -> str:
+        """Return the one job that the request, repeated or unanswered, is to keep.
 
         Its duplicates are cancelled. A bsub that failed may have made a job, too: its connection
         may have ended after the request.
-
-        Raises:
-            BatchSystemError: BFT-1204, LSF refused it; BFT-1205, none is known.
         """
-        rows = self._jobs.named(job_name(request))
+        found = _SUBMITTED.search(done.stdout)
+        if done.is_ok and found and not has_waited(done):
+            return found[1]
+        name = job_name(request, self.token)
+        rows = self._jobs.named(name)
         if not rows:
             try:
                 taken_by(request.log_path).mkdir()  # what comes later ends at once
             except FileExistsError:  # it has just started
-                rows = self._jobs.named(job_name(request))
+                rows = self._jobs.named(name)
             except OSError:
                 rows = []  # nor can its job make the folder
-        if rows:
-            kept, *others = sorted(rows, key=rank)
-            if others:
-                with suppress(BatchSystemError):  # the next poll finds those that are left
-                    self.cancel([row.job_id for row in others], force=True)
-            return kept.job_id
-        if not (done.is_ok or done.timed_out or done.truncated or has_waited(done)):
-            raise BatchSystemError(
-                "BFT-1204",
-                f"LSF refused pilot {request.pilot_id} for host {request.node}: {why_failed(done)}",
-                f"Check that queue {self._queue} exists and that you may submit to it.",
-            )
-        why = "bsub's answer is not to be relied on." if done.is_ok else why_failed(done)
-        raise BatchSystemError(
-            "BFT-1205",
-            f"It is not known whether pilot {request.pilot_id} was submitted: {why}",
-            "If it was, its job ends by itself; see bjobs if this persists.",
-        )
+        ids = [row.job_id for row in sorted(rows, key=rank)]
+        if ids[1:]:
+            with suppress(BatchSystemError):  # the next poll finds those that are left
+                self.cancel(ids[1:], force=True)
+        return ids[0] if ids else ""
 
-    def cancel(self, job_ids: Sequence[str], *, force: bool) -> None:
-        """Ask pilots to leave; ids that are gone or were never ours are not an error.
+    def is_unknown(self, done: process.Completed) -> bool:
+        """Return whether the request may have arrived."""
+        return done.timed_out or done.truncated or has_waited(done)
+
+    def end(self, how: str, job_ids: Sequence[str]) -> list[str]:
+        """Run bkill.
 
         A plain bkill sends INT first and TERM after JOB_TERMINATE_INTERVAL (10 s), or KILL at once
         to parallel jobs of LSF 10.1. So running pilots get TERM alone.
-
-        Raises:
-            BatchSystemError: BFT-1207, LSF did not accept the cancellation.
         """
-        now = self._steady()
-        ids = [job_id for job_id in dict.fromkeys(job_ids) if _JOB_ID.fullmatch(job_id)]
-        late = {i for i in ids if force or now - self._asked_s.get(i, now) >= FORCE_AFTER_S}
-        self._asked_s = {
-            **{i: at for i, at in self._asked_s.items() if now - at < 600},
-            **{i: self._asked_s.get(i, now) for i in ids},
-        }
-        running = self._jobs.running
-        problems: list[str] = []
-        for options, chosen in (
-            (("-s", "TERM"), [i for i in ids if i in running and i not in late]),
-            ((), [i for i in ids if i not in running]),  # a signal alone does not end a pending job
-            (("-s", "KILL"), [i for i in ids if i in running and i in late]),
-        ):
-            if chosen:
-                problems += self._bkill(("bkill", *options, *chosen))
-        if problems:
-            raise BatchSystemError(
-                "BFT-1207",
-                f"LSF did not cancel every pilot: {' '.join(problems)}",
-                "It is retried; a pilot also ends when LSF preempts it or at its time limit.",
-            )
+        options = {"ask": ("-s", "TERM"), "force": ("-s", "KILL")}.get(how, ())
+        done = self.commands.query(("bkill", *options, *job_ids))
+        return self.problems_of(done, said(done))
 
-    def _bkill(self, argv: tuple[str, ...]) -> list[str]:
-        done = self._commands.query(argv)
-        lines = said(done)
-        is_gone = bool(lines) and all(any(words in line for words in _GONE) for line in lines)
-        return [] if done.is_ok or (is_gone and not done.timed_out) else [why_failed(done)]
-
-    def observe(self, job_ids: Sequence[str]) -> dict[str, PilotObservation]:
-        """Observe each id; all are ``UNKNOWN`` when LSF does not answer."""
-        ids = [job_id for job_id in dict.fromkeys(job_ids) if _JOB_ID.fullmatch(job_id)]
-        try:
-            seen = self._jobs.by_id(ids) if ids else {}
-        except ParseError as problem:
-            unknown = PilotObservation(presence=Presence.UNKNOWN, reason=str(problem))
-            return {i: unknown if i in ids else _ABSENT for i in job_ids}
-        return {i: self._observation(seen[i]) if i in seen else _ABSENT for i in job_ids}
+    def seen(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
+        """Observe by bjobs."""
+        rows = self._jobs.by_id(job_ids)
+        return {job_id: self._observation(row) for job_id, row in rows.items()}
 
     def _observation(self, row: JobRow) -> PilotObservation:
         if row.state in ENDED:
@@ -276,7 +202,7 @@ class PilotLauncher:
         if row.state in LOST:  # its processes may still run
             why = f"{row.state}: its host does not answer"
             return PilotObservation(presence=Presence.UNKNOWN, reason=why)
-        is_pending = row.state in {"PEND", "PSUSP", "WAIT"}
+        is_pending = row.state in WAITING
         reasons = row.asked.reasons if row.asked else ()
         return PilotObservation(
             presence=Presence.PRESENT,
@@ -289,7 +215,7 @@ class PilotLauncher:
 
 def rank(row: JobRow) -> tuple[bool, int]:
     """Order the jobs of one pilot: the first that has started, then the oldest."""
-    return row.state in {"PEND", "PSUSP", "WAIT"}, int(row.job_id.partition("[")[0])
+    return row.state in WAITING, int(row.job_id.partition("[")[0])
 
 
 # Ends that others ordered: INT and TERM of bkill, USR2 of the run limit, reasons that LSF names.

@@ -64,8 +64,9 @@ class JobRow:
         return self.state not in ENDED and _STATES.get(self.state) is not JobState.PENDING
 
 
+WAITING = frozenset({"PEND", "PSUSP", "WAIT"})
 _STATES = {
-    **dict.fromkeys(("PEND", "PSUSP", "WAIT"), JobState.PENDING),
+    **dict.fromkeys(WAITING, JobState.PENDING),
     **dict.fromkeys(("RUN", "PROV"), JobState.RUNNING),
     # Suspended jobs keep their slots; jobs of an unreachable host may still run.
     **dict.fromkeys(("USUSP", "SSUSP", "UNKWN", "ZOMBI"), JobState.OTHER),

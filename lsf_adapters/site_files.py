@@ -25,7 +25,6 @@ from lsf_adapters.commands import Dialect
 from lsf_adapters.notifications import script
 from lsf_adapters.queues import Facts
 
-ACCOUNT = "bftrainer"  # of the daemon, where nobody has said another
 QUEUES_NAME = "lsb.queues.bftrainer"
 PARAMS_NAME = "lsb.params.bftrainer"
 CONF_NAME = "lsf.conf.bftrainer"

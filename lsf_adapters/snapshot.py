@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from bftrainer.batch.batch_system import observed_only
+from bftrainer.batch.commands import UnreadError
 from bftrainer.batch.pilot_job import pilot_of
 from bftrainer.model.cluster import (
     Job,
@@ -24,16 +24,14 @@ from bftrainer.model.cluster import (
     Snapshot,
     not_idle_where_jobs_run,
 )
-from bftrainer.model.hostlist import ParseError
 from lsf_adapters import commands, hosts, planned_starts, queues
 from lsf_adapters.commands import Dialect
 from lsf_adapters.hosts import NONE, reservations
-from lsf_adapters.jobs import JobReader, UnreadError
+from lsf_adapters.jobs import JobReader
 from lsf_adapters.launcher import rank
 from lsf_adapters.requests import ENDED, JobRow, job_of
 from lsf_adapters.table import in_words
 
-T = TypeVar("T")
 CONFIG_INTERVAL_S = 600.0
 NOT_THERE = "brsvs cannot be started"  # the site has not installed it
 MODEL = "lsf"  # of the queue (bftrainer.batch.queue)
@@ -79,25 +77,21 @@ class SnapshotReader:
         self._odd_hardware: list[str] = []
         self._reservations: tuple[Reservation, ...] | None = None
         self._read_s: dict[str, float] = {}  # when a part was last read (monotonic)
-        self._ours: dict[str, JobRow] = {}  # our pilots that held slots in the last snapshot
-        # State of the current poll.
-        self._is_away = False
-        self._unread: list[str] = []
-        self._failures: list[str] = []
+        self.ours: dict[str, JobRow] = {}  # our pilots that held slots in the last snapshot
+        self._poll = jobs.poll()
 
     def read(self) -> Snapshot:
         """Poll once. Nodes are read before jobs, so that no job is on an "idle" node."""
         taken_at_s = time.time()
-        self._is_away, self._unread, self._failures = False, [], []
-        self.duplicates = ()
-        dialect = self._part("dialect", self._jobs.known_dialect)
+        self._poll, self.duplicates = self._jobs.poll(), ()
+        dialect = self._poll.part("dialect", self._jobs.known_dialect)
         if dialect is Dialect.UNKNOWN:
-            self._failures.append(OBSERVED_ONLY)
-            self._unread.append("dialect")
+            self._poll.failures.append(OBSERVED_ONLY)
+            self._poll.unread.append("dialect")
         self._refresh(dialect)
-        self._failures += in_words("Hosts in lshosts", self._odd_hardware)
-        seen = self._part("nodes", self._hosts)
-        rows = self._part("jobs", self._rows)
+        self._poll.failures += in_words("Hosts in lshosts", self._odd_hardware)
+        seen = self._poll.part("nodes", self._hosts)
+        rows = self._poll.part("jobs", self._rows)
         nodes = None if seen is None else self._nodes(seen)
         jobs = None
         if rows is not None and (nodes is not None or self.slots):  # else no size is known
@@ -112,10 +106,10 @@ class SnapshotReader:
             jobs=jobs,
             reservations=self._read_reservations(dialect),
             pilots_come_last=self._pilots_come_last(),
-            failures=tuple(self._failures),
+            failures=tuple(self._poll.failures),
             partitions=self._partitions(),
             closed=self._closed(),
-            unread=tuple(dict.fromkeys(self._unread)),
+            unread=tuple(dict.fromkeys(self._poll.unread)),
             queue_model=MODEL,
         )
 
@@ -127,33 +121,20 @@ class SnapshotReader:
         how = "closed" if not ours.accepts else "inactive"
         return f"Queue {ours.name} of the pilots is {how}: no node is taken until it is open."
 
-    def _part(self, part: str, read: Callable[[], T]) -> T | None:
-        """Read one part; ``None``: it could not be read."""
-        if self._is_away:  # each further command would block as long
-            self._unread.append(part)
-            return None
-        try:
-            return read()
-        except UnreadError as problem:
-            self._is_away = problem.is_away
-            self._failures.append(str(problem))
-        except ParseError as problem:
-            self._failures.append(f"LSF's {part} cannot be read: {problem}.")
-        self._unread.append(part)
-        return None
-
     def _is_due(self, part: str, interval_s: float) -> bool:
         read_s = self._read_s.get(part)
         return read_s is None or time.monotonic() - read_s >= interval_s
 
     def _refresh(self, dialect: Dialect | None) -> None:
         if self._is_due("queues", self._rarely_s):
-            found = self._part("queues", lambda: queues.queues(self._jobs.answer(commands.BQUEUES)))
+            found = self._poll.part(
+                "queues", lambda: queues.queues(self._jobs.answer(commands.BQUEUES))
+            )
             if found is not None:
                 self.queues, self._read_s["queues"] = found, time.monotonic()
         is_whole = all(one.model != hosts.LOST for one in self._hardware.values())
         if self._is_due("hardware", CONFIG_INTERVAL_S if is_whole else self._rarely_s):
-            known = self._part("hardware", lambda: self._read_hardware(dialect))
+            known = self._poll.part("hardware", lambda: self._read_hardware(dialect))
             if known is not None:
                 self._hardware, self._read_s["hardware"] = known, time.monotonic()
 
@@ -185,14 +166,14 @@ class SnapshotReader:
         dialect = self._jobs.known_dialect()
         odd: list[str] = []
         found = hosts.hosts(self._jobs.answer(hosts.argv(dialect)), dialect, odd)
-        self._failures += in_words("Hosts", odd)
+        self._poll.failures += in_words("Hosts", odd)
         self._all_slots = {host.name: host.slots for host in found if host.slots}
         if self.queues and self._queue not in self.queues:
             raise UnreadError(f"There is no queue {self._queue}.")
         return found
 
     def _nodes(self, seen: Sequence[hosts.Host]) -> tuple[Node, ...]:
-        loads = self._part("load", lambda: hosts.loads(self._jobs.answer(commands.LSLOAD)))
+        loads = self._poll.part("load", lambda: hosts.loads(self._jobs.answer(commands.LSLOAD)))
         names = {host.name for host in seen} | self._hardware.keys()
         found = []
         for host in seen:
@@ -207,17 +188,16 @@ class SnapshotReader:
 
     def _rows(self) -> list[JobRow]:
         rows = self._jobs.all()
-        self._failures += in_words("Jobs", self._jobs.odd)
+        self._poll.failures += in_words("Jobs", self._jobs.odd)
         own = {row.job_id: row for row in rows if self._pilot_id(row)}
         # A pilot on a host that does not answer vanishes from the list as ZOMBI; it may still run.
-        lost = [job_id for job_id in self._ours if job_id not in own]
+        lost = [job_id for job_id in self.ours if job_id not in own]
         if lost:
             found = self._jobs.by_id(lost)
             kept = [row for i, row in found.items() if row.state not in ENDED and i in lost]
             rows += kept
             own |= {row.job_id: row for row in kept}
-        self._ours = {i: row for i, row in own.items() if row.holds_slots}
-        self._jobs.running = frozenset(self._ours)
+        self.ours = {i: row for i, row in own.items() if row.holds_slots}
         self._jobs.note_lost(own.values())
         return self._without_duplicates(rows, list(own.values()))
 
@@ -254,9 +234,9 @@ class SnapshotReader:
         known: dict[str, planned_starts.PlannedStart] = {}
         is_said = any(job.planned_nodes for job in jobs)  # volclava's -UF did
         if self._plan_file is not None:
-            known = self._part("plan", self._read_plan) or {}
+            known = self._poll.part("plan", self._read_plan) or {}
         if reserved and not known and not is_said and dialect is Dialect.IBM:
-            rows = self._part("reserved slots", self._jobs.reserved) or {}
+            rows = self._poll.part("reserved slots", self._jobs.reserved) or {}
             known = {
                 job_id: planned_starts.PlannedStart(
                     start_s=row.asked.start_s, nodes=row.asked.reserved
@@ -273,7 +253,7 @@ class SnapshotReader:
         self, known: dict[str, planned_starts.PlannedStart], now_s: float
     ) -> dict[str, planned_starts.PlannedStart]:
         """Add LSF's own answer to how long reserved slots stay unfillable."""
-        found = self._part(
+        found = self._poll.part(
             "slots", lambda: planned_starts.windows(self._jobs.answer(commands.BSLOTS))
         )
         until_s = planned_starts.unfillable_until_s(found or (), now_s)
@@ -296,7 +276,7 @@ class SnapshotReader:
         if dialect is not Dialect.IBM:
             return () if dialect is not None else None
         if self._is_due("reservations", self._rarely_s) or self._reservations is None:
-            self._reservations = self._part("reservations", self._brsvs)
+            self._reservations = self._poll.part("reservations", self._brsvs)
             self._read_s["reservations"] = time.monotonic()
         return self._reservations
 

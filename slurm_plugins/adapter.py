@@ -15,18 +15,18 @@ from typing import Any, Self
 import pydantic
 
 from bftrainer.batch.announcer import Announcer
-from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
+from bftrainer.batch.batch_system import PilotObservation, PilotRequest
+from bftrainer.batch.commands import DEFAULT_TIMEOUT_S, LaunchingSystem
 from bftrainer.batch.options import Value, Variable, checked
 from bftrainer.batch.service_files import ACCOUNT
 from bftrainer.batch.site_inspector import own_program
 from bftrainer.fleet.wire.listener import look_around
 from bftrainer.model.cluster import JobState, NodeLeft, Snapshot
-from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import NOTHING, Finding, Measured, SiteFile
 from bftrainer.site.submit.client import SubmitHelper
 from slurm_plugins import commands, doctor, releases
-from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands, why_failed
+from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.floor import STEP_ID, Floor
 from slurm_plugins.hook.relay import key_of
 from slurm_plugins.hook.source import HookSource, RelaySettings, address_of
@@ -120,49 +120,38 @@ class SlurmOptions(pydantic.BaseModel):
         return helper
 
 
-class SlurmBatchSystem(BatchSystem):
+class SlurmBatchSystem(LaunchingSystem):
     """One Slurm cluster, used through its commands."""
 
+    name = "slurm"
+    # One snapshot is enough: on a node idle between two jobs, the pilot ranks below the second.
+    idle_confirmations = 1
+    to_reread = "when the controller answers"
+
     def __init__(self, options: SlurmOptions) -> None:
-        self.name = "slurm"
-        # One snapshot is enough: on a node idle between two jobs, the pilot ranks below the second.
-        self.idle_confirmations = 1
-        self.cycle_s = DEFAULT_CYCLE_S
         conf = options.slurm_conf or os.environ.get("SLURM_CONF")
-        self.commands = SlurmCommands(
+        own = SlurmCommands(
             slurm_conf=str(conf) if conf else None,
             timeout_s=options.command_timeout_s,
             extra_environment=options.environment,
         )
+        super().__init__(own)
+        self.cycle_s = DEFAULT_CYCLE_S
         self._pilot_partition = options.pilot_partition
         self._hook = HookSource(options.hook_file, options.relays)
         self._is_own, self._grace_s = options.is_own, options.grace_s
         self.runs_as_users = bool(options.submit_helper)
         self._cpus_per_node = 0
-        self._pilots_dir: Path | None = None
         self._given = options.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         user = options.user or pwd.getpwuid(os.geteuid()).pw_name
-        self._floor = options.floor_job and Floor(
-            commands=self.commands,
-            job_id=options.floor_job,
-            user=user,
-            preamble=options.preamble,
-        )
-        self._reader = SnapshotReader(
-            commands=self.commands,
-            user=user,
-            floor=self._floor or None,
-            pilot_partition=options.pilot_partition,
-            partition=options.partition,
-            reservations_interval_s=options.reservations_interval_s,
-            share=options.share,
-            own_tokens=lambda: self._launcher.tokens,
-            is_of_all=self.runs_as_users,
-            accept_release=options.accept_release,
-        )
+        self._floor: Floor | None = None
+        if options.floor_job:
+            self._floor = Floor(
+                commands=own, job_id=options.floor_job, user=user, preamble=options.preamble
+            )
         site = {"--account": options.account, "--qos": options.qos}
-        self._launcher = PilotLauncher(
-            commands=self.commands,
+        self._slurm = PilotLauncher(
+            commands=own,
             partition=options.pilot_partition,
             sbatch_options=tuple(f"{key}={value}" for key, value in site.items() if value),
             grace_s=options.grace_s,
@@ -170,24 +159,28 @@ class SlurmBatchSystem(BatchSystem):
             preamble=options.preamble,
             helper=SubmitHelper(options.submit_helper) if options.submit_helper else None,
         )
-
-    @property
-    def requests(self) -> int:
-        """Commands sent to the controller so far."""
-        return self.commands.requests
-
-    def request_counts(self) -> Mapping[str, int]:
-        """Return the number of commands sent to the controller so far, by kind."""
-        return self.commands.request_counts()
+        self.launcher = self._slurm
+        self._reader = SnapshotReader(
+            commands=own,
+            user=user,
+            floor=self._floor,
+            pilot_partition=options.pilot_partition,
+            partition=options.partition,
+            reservations_interval_s=options.reservations_interval_s,
+            share=options.share,
+            own_tokens=lambda: self.launcher.tokens,
+            is_of_all=self.runs_as_users,
+            accept_release=options.accept_release,
+        )
 
     def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
         """Poll once; a failing source is ``None`` in the snapshot."""
         snapshot = self._reader.read(wants_cycle=wants_cycle)
         if snapshot.jobs is not None:
-            self._launcher.running = self._reader.running_pilots
-            self._launcher.ahead_s = self._reader.clock.ahead_s
+            self._slurm.running = self._reader.running_pilots
+            self._slurm.ahead_s = self._reader.clock.ahead_s
             if self.runs_as_users:
-                self._launcher.learn_users(snapshot.jobs)
+                self._slurm.learn_users(snapshot.jobs)
         if snapshot.nodes:
             self._cpus_per_node = max(node.cpus for node in snapshot.nodes)
         if self._reader.config is not None:
@@ -199,18 +192,13 @@ class SlurmBatchSystem(BatchSystem):
         done = self.commands.query(commands.HOSTS)
         return tuple(sorted(set(done.stdout.split()))) if done.is_ok else ()
 
-    def pilots_are_in(self, directory: Path) -> None:
-        """Tell our pilots from those of other daemons by this."""
-        self._pilots_dir = directory
-        self._launcher.pilots_are_in(directory)
-
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit a pilot; raises ``BatchSystemError`` (BFT-1222 to -1224, -1226, -1571)."""
         if self._reader.unknown_release:
             raise releases.refusal(self._reader.unknown_release)
         if self._floor and request.node in self._floor.nodes:
             return self._floor.launch(request)
-        job_id = self._launcher.launch(request, cycle_s=self.cycle_s)
+        job_id = self.launcher.launch(request, cycle_s=self.cycle_s)
         self._reader.remember(job_id, request.pilot_id, request.node, request.user)
         return job_id
 
@@ -220,49 +208,32 @@ class SlurmBatchSystem(BatchSystem):
         if self._floor and steps:
             self._floor.cancel(steps)
         if jobs := [i for i in job_ids if i not in steps]:
-            self._launcher.cancel(jobs, force=force)
+            super().cancel_pilots(jobs, force=force)
 
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         """Observe each id; ended and unknown ids are absent."""
         floor = self._floor
         steps = {i: floor.observe(i) for i in job_ids if floor and STEP_ID.fullmatch(i)}
-        return {**self._launcher.observe([i for i in job_ids if i not in steps]), **steps}
+        return {**super().pilot_states([i for i in job_ids if i not in steps]), **steps}
 
-    def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
-        """Check Slurm's settings; unreadable ones are a finding, too."""
-        try:
-            found = doctor.findings(self._settings(measured))
-        except ParseError as problem:
-            return (doctor.unknown(str(problem)),)
+    def checked_settings(self, measured: Measured) -> tuple[Finding, ...]:
+        """Check Slurm's settings and release."""
+        found = doctor.findings(self._settings(measured))
         found = doctor.for_user(found, grace_s=self._grace_s) if self._is_own else found
         release = self._reader.unknown_release
         return (releases.finding(release), *found) if release else found
 
-    def site_files(self) -> tuple[SiteFile, ...]:
-        """Return what an administrator installs here.
+    def unread_settings(self, why: str) -> Finding:
+        """Return the finding that they could not be read."""
+        return doctor.unknown(why)
 
-        Raises:
-            BatchSystemError: BFT-1247, Slurm's settings cannot be read.
-        """
-        try:
-            return site_files(
-                self._settings(NOTHING),
-                self._given,
-                program=own_program(),
-                pilots_dir=self._shared_pilots_dir(),
-            )
-        except ParseError as problem:
-            raise BatchSystemError(
-                "BFT-1247",
-                f"Slurm's settings cannot be read: {problem}",
-                "Repeat it when the controller answers.",
-            ) from problem
-
-    def _shared_pilots_dir(self) -> Path | None:
-        """Return where pilots' files lie; None: nodes are this host, or see homes of users."""
-        if self.runs_as_users or look_around(self.pilot_hosts()).has_others is False:
-            return None
-        return self._pilots_dir or Path("/home", self._given.get("user", ACCOUNT), "pilots")
+    def files_of_site(self) -> tuple[SiteFile, ...]:
+        """Return partition, hook and first policy."""
+        place = None  # nodes are this host, or see homes of users
+        if not self.runs_as_users and look_around(self.pilot_hosts()).has_others is not False:
+            place = self.pilots_dir or Path("/home", self._given.get("user", ACCOUNT), "pilots")
+        settings = self._settings(NOTHING)
+        return site_files(settings, self._given, program=own_program(), pilots_dir=place)
 
     def _settings(self, measured: Measured) -> doctor.SlurmSettings:
         """Read the settings; raises ``ParseError``."""

@@ -9,9 +9,10 @@ silently on a full queue (measured with ``tests/integration/test_accidents_*.py`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from bftrainer.batch import commands, process
-from bftrainer.batch.commands import Commands
+from bftrainer.batch.commands import DEFAULT_TIMEOUT_S, Commands
 from slurm_plugins import job_requests
 from slurm_plugins.parse import FIELD, NODE_FIELDS, RECORD
 
@@ -21,15 +22,10 @@ def _long(fields: Sequence[str]) -> str:
     return ",".join((*(f"{name}:{FIELD}" for name in fields[:-1]), f"{fields[-1]}:{RECORD}"))
 
 
-JOB_FORMAT = RECORD + FIELD.join(
-    (
-        *("%i", "%P", "%T", "%r", "%S", "%l", "%Y", "%N", "%D", "%V", "%u", "%f", "%b", "%Q"),
-        *("%n", "%x", "%E"),
-    )
-)
+JOB_FORMAT = RECORD + "%i %P %T %r %S %l %Y %N %D %V %u %f %b %Q %n %x %E".replace(" ", FIELD)
 # Job names are free text chosen by users, so they are read for our own jobs only.
-NAME_FORMAT = RECORD + FIELD.join(("%i", "%j", "%k"))
-PILOT_FORMAT = RECORD + FIELD.join(("%i", "%T", "%r", "%S", "%N", "%e"))
+NAME_FORMAT = RECORD + "%i %j %k".replace(" ", FIELD)
+PILOT_FORMAT = RECORD + "%i %T %r %S %N %e".replace(" ", FIELD)
 
 # Only -O shows how much memory and how many GPUs of a node are allocated.
 SINFO = ("sinfo", "-h", "-N", "-a", "--noconvert", "-O", _long(NODE_FIELDS))
@@ -42,9 +38,9 @@ TOPOLOGY = ("scontrol", "show", "topology")
 HOSTS = ("sinfo", "-h", "-N", "-a", "-o", "%o")  # NodeAddr, sinfo(1)
 VERSION = ("sinfo", "-V")  # of the commands; the configuration has the controller's
 
-DEFAULT_TIMEOUT_S = 15.0
-"""Without the controller a command fails by itself after 9 s."""
-
+# Without the controller a command fails by itself after 9 s. Arrays are not abbreviated.
+_FIXED = {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+_EMPTY: Mapping[str, str] = MappingProxyType({})
 _KINDS = {"sinfo": "nodes", "sdiag": "cycle", "sbatch": "submit", "scancel": "cancel"}
 
 
@@ -60,34 +56,33 @@ def pilots_argv(job_ids: Sequence[str]) -> tuple[str, ...]:
 
 
 class SlurmCommands(Commands):
-    """Runs Slurm commands against one cluster and counts them."""
+    """Runs Slurm commands against one cluster and counts them; prints epoch seconds."""
 
     def __init__(
         self,
         *,
         slurm_conf: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-        extra_environment: Mapping[str, str] | None = None,
+        extra_environment: Mapping[str, str] = _EMPTY,
     ) -> None:
         """Use the cluster of this slurm.conf; None: $SLURM_CONF, else Slurm's own search."""
-        named = {} if slurm_conf is None else {"SLURM_CONF": slurm_conf}
         super().__init__(
             kind_of=kind_of,
             timeout_s=timeout_s,
             kept=("SLURM_CONF",),
-            added={**named, **(extra_environment or {})},
+            added={"SLURM_CONF": slurm_conf, **extra_environment}
+            if slurm_conf
+            else extra_environment,
+            fixed=_FIXED,
         )
 
-    @property
-    def requests(self) -> int:
-        """The number of requests of all kinds."""
-        return sum(self.request_counts().values())
+    def why_failed(self, done: process.Completed) -> str:
+        """Say why, and what helps if that is known."""
+        return why_failed(done)
 
-    def query(self, argv: Sequence[str]) -> process.Completed:
-        """Run a command whose output is parsed: fixed language, UTC, epoch seconds."""
-        fixed = {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "%s"}
-        fixed["SLURM_BITSTR_LEN"] = "0"  # do not abbreviate arrays
-        return self.run(argv, {**self.base_environment(), **fixed})
+    def is_away(self, done: process.Completed) -> bool:
+        """Return whether no command will be answered now."""
+        return is_controller_away(done)
 
 
 def kind_of(argv: Sequence[str]) -> str:

@@ -88,7 +88,7 @@ reaches the last, so idle nodes stay idle.
 BFT-1270 harm reserves
 PartitionName={name} has no QOS with Flags=NoReserve
 Pending pilots appear in the plan of later jobs.
--> sacctmgr add qos bfqos UsageFactor=0 Priority=0 Flags=NoReserve; PartitionName={name} ... QOS=bfqos
+-> {quality}; PartitionName={name} ... QOS=bfqos
 
 BFT-1271 harm no_hook
 {why_not_told}
@@ -124,6 +124,7 @@ Slurm's settings
 They could not be read: {why}
 -> Run the doctor again when the controller answers.
 """)
+_QUALITY = "sacctmgr add qos bfqos UsageFactor=0 Priority=0 Flags=NoReserve"
 _SKIP_PILOTS = """\
 as the first lines of the script, if what it does can wait for the next ordinary job:
     # a pilot of bftrainer: Slurm itself ends its processes
@@ -169,14 +170,14 @@ def n_usable(nodes: Iterable[Node]) -> int:
 
 def findings(settings: SlurmSettings) -> tuple[Finding, ...]:
     """Return all deviations from docs/howto/slurm-site.md, worst first."""
-    config, values = settings_in(settings.config), {"name": settings.pilot_partition}
+    config, name = settings_in(settings.config), settings.pilot_partition
     holds = {
         **_preemption(config, settings),
         **_exemption(config, settings),
         **_scheduler(config, settings),
         **_programs(config, settings),
     }
-    return _TABLE.findings(holds, values)
+    return _TABLE.findings(holds, {"name": name, "quality": _QUALITY})
 
 
 def unknown(why: str) -> Finding:

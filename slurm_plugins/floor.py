@@ -19,9 +19,9 @@ from bftrainer.batch.batch_system import PilotObservation, PilotRequest
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Presence, Reservation
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.hostlist import expand
+from bftrainer.model.preamble import under
 from slurm_plugins import parse
 from slurm_plugins.commands import SlurmCommands, why_failed
-from slurm_plugins.launcher import agent_under
 
 STEP_ID = re.compile(r"[0-9]{1,10}\.[0-9]{1,10}")
 MOST_NODES = 10_000
@@ -107,6 +107,9 @@ class Floor:
             BatchSystemError: BFT-1222, srun ended; BFT-1223, no step has appeared.
         """
         minutes = max(1, int(request.time_limit_s // 60))
+        agent: Sequence[str] = request.agent_argv
+        if self.preamble is not None:
+            agent = under(str(self.preamble), agent)
         log = request.log_path.open("ab")
         with log:
             child = process.spawn(
@@ -114,7 +117,7 @@ class Floor:
                     *("srun", f"--jobid={self.job_id}", "--overlap", "--nodes=1", "--ntasks=1"),
                     *(f"--nodelist={request.node}", f"--job-name={request.pilot_id}", "--mem=0"),
                     *(f"--time={minutes}", "--export=ALL", "--chdir=/", "--input=none", "--quiet"),
-                    *agent_under(self.preamble, request.agent_argv),
+                    *agent,
                 ),
                 env={**self.commands.base_environment(), **request.environment},
                 stdout=log,

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from bftrainer.batch import process
+from bftrainer.batch.commands import PollCommands
 from bftrainer.batch.pilot_job import pilot_of
 from bftrainer.model.cluster import (
     Job,
@@ -31,7 +33,7 @@ from bftrainer.model.cluster import (
 from bftrainer.model.hostlist import ParseError
 from slurm_plugins import commands, job_requests, parse, releases, slots
 from slurm_plugins.arrays import Room, written_out
-from slurm_plugins.commands import SlurmCommands, is_controller_away, why_failed
+from slurm_plugins.commands import SlurmCommands
 from slurm_plugins.fields import Unread
 from slurm_plugins.floor import Floor
 from slurm_plugins.job_requests import judged
@@ -43,6 +45,20 @@ T = TypeVar("T")
 _PILOT = re.compile(r"(p[0-9]{6,15})(\.[0-9a-f]{8})?")
 
 CONFIG_INTERVAL_S = 600.0
+
+
+class _Poll(PollCommands):
+    """One poll, which learns the controller's time, too."""
+
+    def __init__(self, commands: SlurmCommands, clock: ControllerClock) -> None:
+        super().__init__(commands)
+        self._clock = clock
+
+    def run(self, argv: Sequence[str]) -> process.Completed:
+        sent_s, done = time.time(), super().run(argv)
+        if argv in (commands.CONFIG, commands.SDIAG):
+            self._clock.hear(done.stdout, sent_s=sent_s, received_s=time.time())
+        return done
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,10 +96,7 @@ class SnapshotReader:
     _reservations_read_s: float = -float("inf")
     _config_read_s: float = -float("inf")
     _last_cycle: SchedulerCycle | None = None
-    # State of the current poll.
-    _is_unreachable: bool = False
-    _unread: list[str] = field(default_factory=list)
-    _failures: list[str] = field(default_factory=list)
+    _poll: PollCommands = field(init=False)
 
     def remember(self, job_id: str, pilot_id: str, slot: str, user: str = "") -> None:
         """Store the name of a pilot just launched, so that it need not be queried.
@@ -94,7 +107,7 @@ class SnapshotReader:
 
     def slurm_uid(self) -> int | None:
         """Return the uid of SlurmUser; None: not known."""
-        self._begin()
+        self._poll = _Poll(self.commands, self.clock)
         self._refresh_config()
         return self.config.slurm_uid if self.config is not None else None
 
@@ -104,15 +117,15 @@ class SnapshotReader:
         Without ``wants_cycle`` the last known scheduler cycle is returned, without a request.
         """
         taken_at_s = time.time()
-        self._begin()
+        self._poll = _Poll(self.commands, self.clock)
         self._refresh_config()
         if self.unknown_release:
-            self._failures.append(releases.sentence(self.unknown_release))
-            self._unread.append("release")  # so nothing is claimed
+            self._poll.failures.append(releases.sentence(self.unknown_release))
+            self._poll.unread.append("release")  # so nothing is claimed
         if self.floor is not None:
             self.floor.look()
-        nodes = self._read("nodes", commands.SINFO, self._nodes_of)
-        jobs = self._read("jobs", commands.SQUEUE, self._jobs_of)
+        nodes = self._poll.of(commands.SINFO, self._nodes_of, "nodes")
+        jobs = self._poll.of(commands.SQUEUE, self._jobs_of, "jobs")
         if jobs is not None:
             jobs = self._mark_pilots(jobs)
         if jobs is not None:
@@ -141,8 +154,8 @@ class SnapshotReader:
             # blocked job's partition to all later jobs; backfill reaches pilots last (measured
             # on 22.05, with preemption by tier and by QOS).
             pilots_come_last=True,
-            failures=tuple(self._failures),
-            unread=tuple(self._unread),
+            failures=tuple(self._poll.failures),
+            unread=tuple(self._poll.unread),
             partitions=self._partitions,
             closed=self._closed(),
         )
@@ -175,26 +188,6 @@ class SnapshotReader:
             reservations and slots.split_reservations(reservations, slots_of),
         )
 
-    def _begin(self) -> None:
-        self._is_unreachable, self._unread, self._failures = False, [], []
-
-    def _read(self, part: str, argv: Sequence[str], parse_text: Callable[[str], T]) -> T | None:
-        """Query one part of the snapshot; ``None``: it could not be read."""
-        if not self._is_unreachable:  # else each further command would block as long
-            sent_s = time.time()
-            done = self.commands.query(argv)
-            if argv in (commands.CONFIG, commands.SDIAG):
-                self.clock.hear(done.stdout, sent_s=sent_s, received_s=time.time())
-            try:
-                if done.is_ok:
-                    return parse_text(done.stdout)
-                self._is_unreachable = is_controller_away(done)
-                self._failures.append(why_failed(done))
-            except ParseError as problem:
-                self._failures.append(f"{argv[0]} printed something unexpected: {problem}.")
-        self._unread.append(part)
-        return None
-
     def _jobs_of(self, text: str) -> tuple[Job, ...]:
         if self._job_rows_ahead_s != self.clock.ahead_s:  # the same text now means another time
             self._job_rows, self._job_rows_ahead_s = RowCache(), self.clock.ahead_s
@@ -210,7 +203,7 @@ class SnapshotReader:
             allows[row.partition] = row.allows
             partitions.setdefault(row.node.name, []).append(row.partition)
         if unread := [name for name, node in nodes.items() if node.reason == parse.NOT_READ]:
-            self._failures.append(
+            self._poll.failures.append(
                 f"The lines of {len(unread)} nodes in sinfo cannot be read, {unread[0]}'s first."
             )
         self._partitions = tuple(allows[name] for name in sorted(allows))
@@ -278,7 +271,7 @@ class SnapshotReader:
                 return dict.fromkeys(job_ids, ("", ""))  # it costs this user the pilots
 
         argv = commands.names_argv(user, self.pilot_partition)
-        names = self._read("jobs", argv, names_of)
+        names = self._poll.of(argv, names_of, "jobs")
         if names is None:
             return False
         # A job that ended between the two commands keeps its id as its name.
@@ -305,7 +298,7 @@ class SnapshotReader:
     def _complete(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
         """Add the requests of pending jobs; unread ones are queried again."""
         if self._asked.lacks(jobs):
-            found = self._read("requests", commands.ASKED, job_requests.rows)
+            found = self._poll.of(commands.ASKED, job_requests.rows, "requests")
             if found is not None:
                 self._asked.learn(jobs, found)
         return self._asked.complete(jobs, self.config)
@@ -317,12 +310,12 @@ class SnapshotReader:
             or now - self._reservations_read_s >= self.reservations_interval_s
         ):
             parse_text = partial(parse.reservations, read_time=self.clock.time_s)
-            self._reservations = self._read("reservations", commands.RESERVATIONS, parse_text)
+            self._reservations = self._poll.of(commands.RESERVATIONS, parse_text, "reservations")
             self._reservations_read_s = now
         return self._reservations
 
     def _read_cycle(self) -> SchedulerCycle | None:
-        stats = self._read("cycle", commands.SDIAG, parse.backfill_stats)
+        stats = self._poll.of(commands.SDIAG, parse.backfill_stats, "cycle")
         if stats is None:
             return self._last_cycle
         # During a cycle the numbers mix two cycles. The controller resets its statistics now and
@@ -337,15 +330,15 @@ class SnapshotReader:
         now = time.monotonic()
         if self.config is not None and now - self._config_read_s < CONFIG_INTERVAL_S:
             return
-        found = self._read("configuration", commands.CONFIG, parse.controller_config)
+        found = self._poll.of(commands.CONFIG, parse.controller_config, "configuration")
         if found is None:
             return
-        release = self._read("configuration", commands.VERSION, releases.release_of)
+        release = self._poll.of(commands.VERSION, releases.release_of, "configuration")
         if release is not None:
             self.config, self._config_read_s = found, now
             self.unknown_release = releases.unknown_among(
                 found.release, release, accepted=self.accept_release
             )
             if found.has_switches:
-                read = self._read("topology", commands.TOPOLOGY, switches)
+                read = self._poll.of(commands.TOPOLOGY, switches, "topology")
                 self._switches = self._switches if read is None else read

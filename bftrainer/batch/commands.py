@@ -1,10 +1,9 @@
-"""Runs a batch system's commands, and is the base of a small adapter that does nothing else.
+"""Runs a batch system's commands, and is the base of adapters that do so.
 
 ``Commands`` is the base of ``SlurmCommands`` and ``LsfCommands``. Variables of the caller that
-could change an output (``SQUEUE_*``, ``BSUB_*`` and the like) are not passed on.
-
-``ByCommands`` is the base of a small adapter; docs/howto/add-batch-system.md shows one. Slurm's and
-LSF's adapters need more of their own.
+could change an output (``SQUEUE_*``, ``BSUB_*`` and the like) are not passed on. ``PollCommands``
+reads one poll, ``ByCommands`` is the base of adapters (docs/howto/add-batch-system.md shows one),
+``PilotLauncher`` owns what submitting, cancelling and observing pilots have in common.
 """
 
 from __future__ import annotations
@@ -12,18 +11,41 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import ClassVar, TypeVar
 
 from bftrainer.batch import process
-from bftrainer.batch.batch_system import BatchSystem
+from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
+from bftrainer.batch.pilot_job import token_of, token_of_place
+from bftrainer.model.cluster import Presence
 from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.hostlist import ParseError
+from bftrainer.model.preamble import under
+from bftrainer.model.site import NOTHING, Finding, Measured, SiteFile
 
 KEPT = ("PATH", "LD_LIBRARY_PATH", "HOME", "USER", "LOGNAME")
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+DEFAULT_TIMEOUT_S = 15.0  # per command
 _MOST_WORDS = 300  # characters of a command's own message
+_EMPTY: Mapping[str, str] = MappingProxyType({})
+
+
+def why_failed(done: process.Completed) -> str:
+    """Describe a failed command in one sentence, in the batch system's words."""
+    name = done.argv[0].rpartition("/")[2]
+    if done.timed_out:
+        return f"{name} did not answer within {done.wall_s:.0f} s."
+    if done.truncated:
+        return f"{name} printed more than bftrainer reads."
+    if done.returncode == 127:
+        return f"{name} cannot be started: {done.stderr.strip()[:200]}."
+    words = " ".join((done.stderr.strip() or done.stdout.strip()).split())
+    return f"{name} ended with status {done.returncode}: {words[:_MOST_WORDS] or 'no message'}."
 
 
 class Commands:
@@ -35,7 +57,8 @@ class Commands:
         kind_of: Callable[[Sequence[str]], str],
         timeout_s: float,
         kept: Sequence[str] = (),
-        added: Mapping[str, str] | None = None,
+        added: Mapping[str, str] = _EMPTY,
+        fixed: Mapping[str, str] = _EMPTY,
     ) -> None:
         """Say how commands are run.
 
@@ -45,11 +68,11 @@ class Commands:
             timeout_s: limit per command; its process group is killed then.
             kept: variables passed on beside the usual ones.
             added: variables set in addition.
+            fixed: variables of commands whose output is parsed: language, time zone.
         """
         self.timeout_s = timeout_s
-        self._kind_of, self._kept, self._added = kind_of, (*KEPT, *kept), dict(added or {})
-        self._counts: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._kind_of, self._kept, self._added = kind_of, (*KEPT, *kept), dict(added)
+        self._fixed, self._counts, self._lock = fixed, Counter[str](), threading.Lock()
 
     def request_counts(self) -> dict[str, int]:
         """Return a consistent copy of the numbers of requests so far, by kind."""
@@ -67,6 +90,10 @@ class Commands:
         kept.setdefault("PATH", DEFAULT_PATH)
         return {**kept, **self._added}
 
+    def query(self, argv: Sequence[str]) -> process.Completed:
+        """Run a command whose output is parsed."""
+        return self.run(argv, {**self.base_environment(), **self._fixed})
+
     def run(
         self, argv: Sequence[str], environment: Mapping[str, str], *, stdin: str = ""
     ) -> process.Completed:
@@ -74,18 +101,13 @@ class Commands:
         self.count(argv)
         return process.run(argv, timeout_s=self.timeout_s, env=environment, cwd=None, stdin=stdin)
 
+    def why_failed(self, done: process.Completed) -> str:
+        """Describe a failed command; an adapter may know what a message means."""
+        return why_failed(done)
 
-def why_failed(done: process.Completed) -> str:
-    """Describe a failed command in one sentence, in the batch system's words."""
-    name = done.argv[0].rpartition("/")[2]
-    if done.timed_out:
-        return f"{name} did not answer within {done.wall_s:.0f} s."
-    if done.truncated:
-        return f"{name} printed more than bftrainer reads."
-    if done.returncode == 127:
-        return f"{name} cannot be started: {done.stderr.strip()[:200]}."
-    words = " ".join((done.stderr.strip() or done.stdout.strip()).split())
-    return f"{name} ended with status {done.returncode}: {words[:_MOST_WORDS] or 'no message'}."
+    def is_away(self, done: process.Completed) -> bool:
+        """Return whether the failure means that no command will be answered now."""
+        return done.timed_out
 
 
 T = TypeVar("T")
@@ -93,29 +115,67 @@ _ODD = (ValueError, LookupError, TypeError, AttributeError)  # of a parser
 _NONE = re.compile(r"(?!)")
 
 
+class UnreadError(ParseError):
+    """A command failed, or its output could not be read; the text is one sentence."""
+
+    def __init__(self, sentence: str, *, is_away: bool = False) -> None:
+        """Say why; ``is_away``: no other command will be answered now either."""
+        super().__init__(sentence)
+        self.is_away = is_away
+
+
 class PollCommands:
     """One poll: after a command that did not answer in time, none is tried any more."""
 
-    def __init__(self, commands: Commands, *, answers: Collection[int] = (0,)) -> None:
+    def __init__(
+        self, commands: Commands, *, answers: Collection[int] = (0,), system: str = ""
+    ) -> None:
         """Read with ``commands``, whose output counts if the exit status is one of ``answers``."""
         self.failures: list[str] = []  # a sentence per command that was not read
-        self._commands, self._answers, self._is_away = commands, answers, False
+        self.unread: list[str] = []  # the parts of the snapshot that were not
+        self._commands, self._answers, self._system = commands, answers, system
+        self._is_away = False
 
-    def of(self, argv: Sequence[str], parse: Callable[[str], T]) -> T | None:
+    def of(self, argv: Sequence[str], parse: Callable[[str], T], part: str = "") -> T | None:
         """Run a command and return its parsed output; None: it could not be read."""
-        if self._is_away:
-            return None
-        done = self._commands.run(argv, self._commands.base_environment())
+
+        def read() -> T:
+            text = self.answer(argv)
+            try:
+                return parse(text)
+            except _ODD as problem:
+                words = f": {problem}."
+                if not isinstance(problem, ParseError):
+                    words = f" ({type(problem).__name__}: {problem}"[:_MOST_WORDS] + ")."
+                name = Path(argv[0]).name
+                raise UnreadError(f"{name} printed something unexpected{words}") from problem
+
+        return self.part(part, read)
+
+    def part(self, part: str, read: Callable[[], T]) -> T | None:
+        """Read a part of the snapshot by several commands; None: it could not be read."""
+        if not self._is_away:  # else each further command would block as long
+            try:
+                return read()
+            except UnreadError as problem:
+                self._is_away = problem.is_away
+                self.failures.append(str(problem))
+            except ParseError as problem:
+                self.failures.append(f"{self._system}'s {part} cannot be read: {problem}.")
+        self.unread.append(part)
+        return None
+
+    def answer(self, argv: Sequence[str]) -> str:
+        """Return what a command prints; raises ``UnreadError``."""
+        done = self.run(argv)
         if done.timed_out or done.truncated or done.returncode not in self._answers:
-            self._is_away = done.timed_out
-            self.failures.append(why_failed(done))
-            return None
-        try:
-            return parse(done.stdout)
-        except _ODD as problem:
-            words = f"{type(problem).__name__}: {problem}"[:_MOST_WORDS]
-            self.failures.append(f"{Path(argv[0]).name} printed something unexpected ({words}).")
-            return None
+            why = self._commands.why_failed(done)
+            raise UnreadError(why, is_away=self._commands.is_away(done))
+        return done.stdout
+
+    def run(self, argv: Sequence[str]) -> process.Completed:
+        """Run a command."""
+        return self._commands.query(argv)
 
 
 class ByCommands(BatchSystem):
@@ -143,3 +203,244 @@ class ByCommands(BatchSystem):
     def request_counts(self) -> Mapping[str, int]:
         """Return the number of commands so far, by kind."""
         return self.commands.request_counts()
+
+
+FORCE_AFTER_S = 2.0  # if a pilot asked to leave this long ago is cancelled again, it is killed
+_FORGOTTEN_S = 600.0  # pilots asked to leave
+_JOB_ID = re.compile(r"[0-9]{1,10}")
+_ABSENT = PilotObservation(presence=Presence.ABSENT, reason="not in the queue")
+_REFUSALS = {
+    "fault": (
+        "Pilot {pilot_id!r} cannot be submitted: {why}.",
+        "Change it; nothing was submitted.",
+    ),
+    "short": (
+        "Pilot {pilot_id} may stay {limit_s:.0f} s, and {system}'s shortest limit is a minute.",
+        "Leave this node alone; the gap is too short.",
+    ),
+    "refused": (
+        "{system} refused pilot {pilot_id} for {where}: {why}",
+        "Check that {queue} exists and that {user} may submit to it.",
+    ),
+    "unknown": (
+        "It is not known whether pilot {pilot_id} was submitted: {why}",
+        "{then}",
+    ),
+    "kept": (
+        "{system} did not cancel every pilot: {why}",
+        "It is retried; a pilot also ends when {system} preempts it or at its time limit.",
+    ),
+}
+
+
+class PilotLauncher(ABC):
+    """Submits, cancels and observes pilots; an adapter adds its command lines and answers.
+
+    All methods are called from the daemon's threads; ``observe`` and polls keep ``running``.
+    """
+
+    system: ClassVar[str]  # in sentences, as are the next three
+    node_word: ClassVar[str] = "node"
+    queue_word: ClassVar[str] = "partition"
+    then: ClassVar[str]  # after a submission that may have been heard
+    odd_answer: ClassVar[str]  # of a submission that succeeded
+    codes: ClassVar[Mapping[str, str]]  # of ``_REFUSALS``
+    gone: ClassVar[re.Pattern[str]]  # said of each pilot that had left when it was cancelled
+    forces_pending = True  # whether a pending pilot that is late is killed, too
+
+    def __init__(
+        self,
+        *,
+        commands: Commands,
+        queue: str,
+        preamble: Path | None = None,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Store the collaborators.
+
+        Args:
+            commands: to run.
+            queue: or partition, of pilots.
+            preamble: shell file under which agents run.
+            steady: monotonic clock.
+        """
+        self.commands, self.queue = commands, queue
+        self.token = ""  # of our pilots' names, once it is known where they are
+        self.tokens: set[str] = set()  # those in names that we gave
+        self.running: frozenset[str] = frozenset()  # job ids last seen running
+        self._preamble, self._steady = preamble, steady
+        self._asked_s: dict[str, float] = {}  # job ids asked to leave
+
+    def pilots_are_in(self, directory: Path) -> None:
+        """Learn where the daemon keeps the folders of its pilots, before it launches any."""
+        self.token = token_of_place(directory)
+        self.tokens.add(self.token)
+
+    def launch(self, request: PilotRequest, *, cycle_s: float) -> str:
+        """Submit a pilot and return its job id.
+
+        Raises:
+            BatchSystemError: by ``codes``: refused, not known whether it was submitted, a limit
+                under one minute, or a request that cannot be passed on verbatim.
+        """
+        if why := self.fault_of(request):
+            raise self.refusal("fault", request, why)
+        minutes = int(request.time_limit_s // 60)
+        if minutes < 1:
+            raise self.refusal("short", request)
+        argv = self.argv_of(request, minutes, cycle_s)
+        self.tokens.add(self.token or token_of(request))
+        done = self.submit(request, argv)
+        if job_id := self.job_id_of(request, done):
+            return job_id
+        why = self.odd_answer if done.is_ok else self.commands.why_failed(done)
+        is_unknown = done.is_ok or self.is_unknown(done)
+        raise self.refusal("unknown" if is_unknown else "refused", request, why)
+
+    def cancel(self, job_ids: Sequence[str], *, force: bool) -> None:
+        """Ask pilots to leave; ids that are gone or were never ours are not an error.
+
+        Running pilots get TERM alone. Pending ones are ended, and so are those that were asked
+        ``FORCE_AFTER_S`` ago.
+
+        Raises:
+            BatchSystemError: the batch system did not accept the cancellation.
+        """
+        now, ids = self._steady(), _own(job_ids)
+        late = {i for i in ids if force or now - self._asked_s.get(i, now) >= FORCE_AFTER_S}
+        self._asked_s = {
+            **{i: at for i, at in self._asked_s.items() if now - at < _FORGOTTEN_S},
+            **{i: self._asked_s.get(i, now) for i in ids},
+        }
+        hows = {
+            i: "force"
+            if i in late and (self.forces_pending or i in self.running)
+            else "ask"
+            if i in self.running
+            else "end"
+            for i in ids
+        }
+        problems: list[str] = []
+        for how in ("ask", "end", "force"):
+            if chosen := [i for i in ids if hows[i] == how]:
+                problems += self.end(how, chosen)
+        if problems:
+            raise self.refusal("kept", None, " ".join(problems))
+
+    def observe(self, job_ids: Sequence[str]) -> dict[str, PilotObservation]:
+        """Observe each id; all are ``UNKNOWN`` when the batch system does not answer."""
+        ids = _own(job_ids)
+        try:
+            seen = self.seen(ids) if ids else {}
+        except ParseError as problem:
+            unknown = PilotObservation(presence=Presence.UNKNOWN, reason=str(problem))
+            return {i: unknown if i in ids else _ABSENT for i in job_ids}
+        unknown_ids = {i for i, one in seen.items() if one.presence is Presence.UNKNOWN}
+        runs = {i for i, one in seen.items() if one.phase == "running"}
+        self.running = (self.running - (set(ids) - unknown_ids)) | runs
+        return {i: seen.get(i, _ABSENT) for i in job_ids}
+
+    def refusal(self, what: str, request: PilotRequest | None, why: str = "") -> BatchSystemError:
+        """Return the error, in words of ``_REFUSALS``."""
+        words: dict[str, object] = {"system": self.system, "then": self.then, "why": why}
+        if request is not None:
+            words |= {"pilot_id": request.pilot_id, "limit_s": request.time_limit_s}
+            words |= {"where": f"{self.node_word} {request.node}", "user": request.user or "you"}
+            words |= {"queue": f"{self.queue_word} {self.queue}"}
+        cause, next_step = (text.format(**words) for text in _REFUSALS[what])
+        return BatchSystemError(self.codes[what], cause, next_step)
+
+    def agent_of(self, request: PilotRequest) -> tuple[str, ...]:
+        """Return the agent's command line under the user's shell file, if there is one."""
+        if self._preamble is None:
+            return request.agent_argv
+        return under(str(self._preamble), request.agent_argv)
+
+    def problems_of(self, done: process.Completed, lines: Sequence[str]) -> list[str]:
+        """Return why a cancellation failed, by its messages; []: it did not, or all had left."""
+        are_gone = bool(lines) and all(map(self.gone.search, lines)) and not done.timed_out
+        return [] if done.is_ok or are_gone else [self.commands.why_failed(done)]
+
+    @abstractmethod
+    def fault_of(self, request: PilotRequest) -> str:
+        """Say which part of a request cannot be passed on verbatim; "": all is well."""
+
+    @abstractmethod
+    def argv_of(self, request: PilotRequest, minutes: int, cycle_s: float) -> tuple[str, ...]:
+        """Return the submission's command line; raises ``BatchSystemError``."""
+
+    @abstractmethod
+    def submit(self, request: PilotRequest, argv: tuple[str, ...]) -> process.Completed:
+        """Run the submission; raises ``BatchSystemError``."""
+
+    @abstractmethod
+    def job_id_of(self, request: PilotRequest, done: process.Completed) -> str:
+        """Return the id of the submitted job; "": none is known."""
+
+    @abstractmethod
+    def is_unknown(self, done: process.Completed) -> bool:
+        """Return whether a submission that failed may have been carried out."""
+
+    @abstractmethod
+    def end(self, how: str, job_ids: Sequence[str]) -> list[str]:
+        """Cancel jobs: "ask" (running), "end" or "force"; return what failed, in sentences."""
+
+    @abstractmethod
+    def seen(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
+        """Observe jobs; unknown ids are missing. Raises ``ParseError``: nobody answered."""
+
+
+class LaunchingSystem(ByCommands, ABC):
+    """The base of adapters with a ``PilotLauncher`` and a doctor."""
+
+    launcher: PilotLauncher
+    to_reread: ClassVar[str]  # when settings can be read again
+    pilots_dir: Path | None = None
+
+    def pilots_are_in(self, directory: Path) -> None:
+        """Tell our pilots from those of other daemons by the token of this folder."""
+        self.pilots_dir = directory
+        self.launcher.pilots_are_in(directory)
+
+    def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
+        """Ask the pilots to leave with TERM; by force, or the second time after 2 s, kill them."""
+        self.launcher.cancel(job_ids, force=force)
+
+    def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
+        """Observe each id; ended and unknown ids are absent, those on lost nodes unknown."""
+        return self.launcher.observe(job_ids)
+
+    def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
+        """Check the site's settings; unreadable ones are a finding, too."""
+        try:
+            return self.checked_settings(measured)
+        except ParseError as problem:
+            return (self.unread_settings(str(problem)),)
+
+    def site_files(self) -> tuple[SiteFile, ...]:
+        """Return what an administrator installs here.
+
+        Raises:
+            BatchSystemError: BFT-1247, the settings cannot be read.
+        """
+        try:
+            return self.files_of_site()
+        except ParseError as problem:
+            why = f"{self.launcher.system}'s settings cannot be read: {problem}"
+            raise BatchSystemError("BFT-1247", why, f"Repeat it {self.to_reread}.") from problem
+
+    @abstractmethod
+    def checked_settings(self, measured: Measured) -> tuple[Finding, ...]:
+        """Return what the doctor finds; raises ``ParseError``."""
+
+    @abstractmethod
+    def unread_settings(self, why: str) -> Finding:
+        """Return the finding that the settings could not be read."""
+
+    @abstractmethod
+    def files_of_site(self) -> tuple[SiteFile, ...]:
+        """Return the site's files; raises ``ParseError``."""
+
+
+def _own(job_ids: Sequence[str]) -> list[str]:
+    return [job_id for job_id in dict.fromkeys(job_ids) if _JOB_ID.fullmatch(job_id)]

@@ -43,7 +43,7 @@ class FindingTable:
         found = [
             Finding(
                 code=row.code,
-                weight=Weight(each.get(WEIGHT, row.weight)),
+                weight=Weight(str(each.get(WEIGHT, row.weight))),
                 setting=row.setting.format(**values, **each),
                 cost=row.cost.format(**values, **each),
                 remedy=row.remedy.format(**values, **each),
@@ -59,7 +59,8 @@ def _row(block: str) -> _Row:
     (head, setting, *cost), (remedy,) = (
         part.split("\n") for part in block.replace("\n-> ", "\0").split("\0")
     )
-    return _Row(*head.split(), setting, " ".join(cost), remedy)
+    code, weight, name = head.split()
+    return _Row(code, weight, name, setting, " ".join(cost), remedy)
 
 
 def _each(holds: bool | Iterable[Values]) -> Iterable[Values]:

@@ -38,8 +38,8 @@ class HookFile(FollowedFile):
     faults = Faults(
         what="The hook's file",
         unread="BFT-1231",
-        to_read="Slurm creates it when it loads the scripts of bftrainer-slurm-hook: write them, run "
-        "'scontrol reconfigure', and let the daemon's user read file and directory.",
+        to_read="Slurm creates it when it loads the scripts of bftrainer-slurm-hook: write them, "
+        "run 'scontrol reconfigure', and let the daemon's user read file and directory.",
         untrusted="BFT-1233",
         to_trust="Make {owner}, Slurm's user, its owner, and let no one else write there; "
         "bftrainer-slurm-hook creates such a directory.",

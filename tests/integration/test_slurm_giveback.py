@@ -196,8 +196,8 @@ def test_jobs_that_cannot_start_cost_nothing(cluster: Cluster) -> None:
 
     # What squeue shows of them is asked for once, and never again while they wait.
     def cost() -> int:
-        before = cluster.system.requests
+        before = sum(cluster.system.request_counts().values())
         seen = cluster.system.snapshot()
-        return cluster.system.requests - before if seen.is_complete else 0
+        return sum(cluster.system.request_counts().values()) - before if seen.is_complete else 0
 
     assert wait_for(cost, what="a complete look") <= 4  # nodes, jobs, cycle, reservations
