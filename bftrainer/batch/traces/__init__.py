@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bftrainer.batch.traces.fragments import Fragments, PoolChanges, make_fragments
-from bftrainer.batch.traces.read import FORMATS, ReadOptions, read_trace, write_trace
-from bftrainer.batch.traces.text import TraceError
+from bftrainer.batch.traces.read import FORMATS, read_trace, write_trace
+from bftrainer.batch.traces.text import ReadOptions, TraceError
 
 __all__ = [
     "FORMATS",

@@ -112,9 +112,10 @@ class Fragments:
         begin_s = self.span_s[0] if start_s is None else start_s
         end_s = self.span_s[1] if hours is None else begin_s + hours * HOUR_S
         if step != 1 or stop <= first:
+            shown = ":".join("" if one is None else str(one) for one in (nodes.start, nodes.stop))
             raise TraceError(
                 "BFT-4005",
-                f"There are no nodes {_shown(nodes)} in a trace of {len(self.names)}.",
+                f"There are no nodes {shown} in a trace of {len(self.names)}.",
                 "Choose first:stop with step 1, counting from 0.",
             )
         if not self.span_s[0] <= begin_s < end_s <= self.span_s[1]:
@@ -127,30 +128,27 @@ class Fragments:
         keep = (self.node >= first) & (self.node < stop)
         keep &= (self.end_s > begin_s) & (self.start_s < end_s)
         seen = (self.observed_s >= begin_s) & (self.observed_s < end_s)
+        part = self.where(keep)
         return replace(
-            self,
+            part,
             names=self.names[first:stop],
             node_types=None if self.node_types is None else self.node_types[first:stop],
-            node=_frozen(self.node[keep] - first, np.int32),
-            start_s=_frozen(np.maximum(self.start_s[keep], begin_s), np.float64),
-            end_s=_frozen(np.minimum(self.end_s[keep], end_s), np.float64),
+            node=_frozen(part.node - first, np.int32),
+            start_s=_frozen(np.maximum(part.start_s, begin_s), np.float64),
+            end_s=_frozen(np.minimum(part.end_s, end_s), np.float64),
             observed_s=_frozen(self.observed_s[seen], np.float64),
             span_s=(begin_s, end_s),
-            is_unfillable=None
-            if self.is_unfillable is None
-            else _frozen(self.is_unfillable[keep], np.bool_),
         )
 
     def where(self, keep: NDArray[np.bool_]) -> Fragments:
         """Return the fragments for which ``keep`` holds, of the same nodes and time."""
+        flags = self.is_unfillable
         return replace(
             self,
             node=_frozen(self.node[keep], np.int32),
             start_s=_frozen(self.start_s[keep], np.float64),
             end_s=_frozen(self.end_s[keep], np.float64),
-            is_unfillable=None
-            if self.is_unfillable is None
-            else _frozen(self.is_unfillable[keep], np.bool_),
+            is_unfillable=None if flags is None else _frozen(flags[keep], np.bool_),
         )
 
     def unfillable(self) -> Fragments:
@@ -312,12 +310,6 @@ def _frozen(values: NDArray[Any], kind: type[Kind]) -> NDArray[Kind]:
         column = column.copy()
     column.flags.writeable = False
     return column
-
-
-def _shown(nodes: slice) -> str:
-    return (
-        f"{'' if nodes.start is None else nodes.start}:{'' if nodes.stop is None else nodes.stop}"
-    )
 
 
 def _wrong(source: str, row: int | None, what: str) -> TraceError:

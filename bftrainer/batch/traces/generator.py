@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -18,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments, make_fragments
-from bftrainer.batch.traces.text import TraceError
+from bftrainer.batch.traces.text import Progress, TraceError
 
-Progress = Callable[[float], None]
 SUMMIT_NODES = 4734
 WARM_UP_S = 12 * HOUR_S  # before the trace, so that it starts with a typical pool
 LONGEST_S = 24 * HOUR_S

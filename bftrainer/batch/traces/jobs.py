@@ -16,7 +16,7 @@ import math
 from array import array
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import Fragments, Indices, Times, make_fragments
-from bftrainer.batch.traces.text import TraceError, malformed
+from bftrainer.batch.traces.text import Progress, TraceError, malformed
 
-Progress = Callable[[float], None]
 NOBODY_FITS_S = np.inf
 CELLS_AT_ONCE = 4_000_000  # (fragment, interval) pairs at a time: bounds the memory
 EVENTS_PER_REPORT = 20_000
@@ -342,33 +341,33 @@ def _gaps(
     for low in range(0, n_nodes, at_once):
         high = min(low + at_once, n_nodes)
         keep = (first < high) & (last > low)
-        part = _Busy(
-            run=run[keep],
-            first=np.maximum(first[keep], low),
-            last=np.minimum(last[keep], high),
-        )
-        parts.append(_gaps_of(part, starts, ends, range(low, high), span_s))
+        within = np.maximum(first[keep], low), np.minimum(last[keep], high)
+        parts.append(_gaps_of(run[keep], within, (starts, ends), range(low, high), span_s))
     node, begin, end = (np.concatenate(column) for column in zip(*parts, strict=True))
     return node, begin, end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Busy:
-    """Ranges of nodes and their runs."""
-
-    run: NDArray[np.int64]
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]  # exclusive
-
-
 def _gaps_of(
-    busy: _Busy, starts: Times, ends: Times, nodes: range, span_s: tuple[float, float]
+    run: NDArray[np.int64],
+    within: tuple[NDArray[np.int64], NDArray[np.int64]],
+    times: tuple[Times, Times],
+    nodes: range,
+    span_s: tuple[float, float],
 ) -> tuple[Indices, Times, Times]:
-    """Return the gaps of some nodes, whose (job, node) pairs must fit into memory."""
-    count = busy.last - busy.first
-    run = np.repeat(busy.run, count)
-    within = np.arange(len(run)) - np.repeat(np.cumsum(count) - count, count)
-    node = (np.repeat(busy.first, count) + within).astype(np.int32)
+    """Return the gaps of some nodes, whose (job, node) pairs must fit into memory.
+
+    Args:
+        run: of each range of nodes.
+        within: the first nodes of the ranges, and what follows their last.
+        times: starts and ends of all runs.
+        nodes: the nodes.
+        span_s: of the observation.
+    """
+    (first, last), (starts, ends) = within, times
+    count = last - first
+    run = np.repeat(run, count)
+    node = np.arange(len(run)) - np.repeat(np.cumsum(count) - count - first, count)
+    node = node.astype(np.int32)
     # Two sentinels of length 0 per node give the gaps before its first and after its last job.
     everyone = np.arange(nodes.start, nodes.stop, dtype=np.int32)
     opens, closes = np.full(len(nodes), span_s[0]), np.full(len(nodes), span_s[1])

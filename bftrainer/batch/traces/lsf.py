@@ -8,31 +8,26 @@ IBM's description of the formats; see ``docs/reference/traces.md`` for what is t
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from datetime import tzinfo
+from collections.abc import Collection
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.jobs import NEVER_S, JobTable, idle_fragments, neighbours
-from bftrainer.batch.traces.text import lsf_seconds, malformed, read_lines
+from bftrainer.batch.traces.text import (
+    Progress,
+    ReadOptions,
+    lsf_seconds,
+    malformed,
+    read_lines,
+    time_zone,
+)
 
-Progress = Callable[[float], None]
 _WORD = re.compile(r'"((?:[^"]|"")*)"|([^\s"]+)')
 # Positions in a JOB_FINISH record: "JOB_FINISH" "version" event-time jobId userId options
 # numProcessors submitTime beginTime termTime startTime userName queue resReq dependCond
 # preExecCmd fromHost cwd inFile outFile errFile jobFile numAskedHosts askedHosts ...
-_EVENT_TIME, _JOB_ID, _PROCESSORS, _SUBMIT, _BEGIN, _START, _QUEUE, _ASKED = (
-    2,
-    3,
-    6,
-    7,
-    8,
-    10,
-    12,
-    22,
-)
+_EVENT_TIME, _JOB_ID, _SUBMIT, _BEGIN, _START, _QUEUE, _ASKED = 2, 3, 7, 8, 10, 12, 22
 _HOST = re.compile(r"(?:[0-9]{1,6}\*)?([^\s*<>]{1,255})")
 _JOB = re.compile(r"Job <([0-9]+)(?:\[[0-9]+\])?>")
 _EVENT = re.compile(
@@ -47,12 +42,7 @@ _TASKS = re.compile(r"([0-9]+) (?:Task|Processor)\(?s?\)?")
 _BRACKETS = re.compile(r"<([^<>]*)>")
 
 
-def read_lsb_acct(
-    path: Path,
-    *,
-    ignored_queues: Collection[str] = (),
-    progress: Progress | None = None,
-) -> Fragments:
+def read_lsb_acct(path: Path, options: ReadOptions, progress: Progress | None) -> Fragments:
     """Read JOB_FINISH records; other records are left out.
 
     The record has no time limit at a fixed place, so what is unfillable stays unknown.
@@ -69,7 +59,7 @@ def read_lsb_acct(
             for quoted, bare in _WORD.findall(line)
         ]
         try:
-            n_ignored += _finish_record(table, words, frozenset(ignored_queues), number)
+            n_ignored += _finish_record(table, words, frozenset(options.ignored), number)
         except (ValueError, IndexError, OverflowError) as problem:
             raise malformed(path, number, f"a broken JOB_FINISH record ({problem})") from problem
     _note(table, n_ignored)
@@ -116,108 +106,97 @@ def _hosts(words: Collection[str]) -> list[str]:
     return list(names)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Job:
-    """The lines of bhist on the current job."""
-
-    line: int
-    queue: str = ""
-    limit_s: float | None = None
-    waits_since_s: float | None = None
-    started_s: float | None = None
-    hosts: list[str] = field(default_factory=list)
-    slots: int = 0
-
-
-def read_bhist(
-    path: Path,
-    *,
-    zone: tzinfo,
-    year: int,
-    ignored_queues: Collection[str] = (),
-    progress: Progress | None = None,
-) -> Fragments:
-    """Read ``bhist -a -UF`` (one event per line); ``year`` is that of times without one."""
-    table = JobTable(path=path)
-    job: _Job | None = None
-    ignored = frozenset(ignored_queues)
-    seen: Counter[str] = Counter()
+def read_bhist(path: Path, options: ReadOptions, progress: Progress | None) -> Fragments:
+    """Read ``bhist -a -UF`` (one event per line); the year is that of times without one."""
+    history = _History(path, options)
     for number, line in read_lines(path, progress):
-        text = line.strip()
         try:
-            if _JOB.match(text):
-                _finish(table, job, ignored, seen)
-                job = _Job(line=number, queue=_named(text, "Queue"))
-                seen["jobs"] += 1
-            elif job is not None:
-                _line(table, job, text, zone, year, is_ignored=job.queue in ignored)
+            history.take(line.strip(), number)
         except (ValueError, OverflowError) as problem:
             raise malformed(path, number, str(problem)) from problem
-    if not seen["jobs"]:
+    history.finish()
+    if not history.has_jobs:
         raise malformed(path, None, "there is no 'Job <…>' in it", "Export with: bhist -a -UF.")
-    _finish(table, job, ignored, seen)
-    _note(table, seen["ignored"])
-    return idle_fragments(table, progress=progress)
+    _note(history.table, history.n_ignored)
+    return idle_fragments(history.table, progress=progress)
 
 
-def _line(
-    table: JobTable, job: _Job, text: str, zone: tzinfo, year: int, *, is_ignored: bool
-) -> None:
-    if found := _LIMIT.search(text):
-        job.limit_s = 60.0 * float(found[1])
-    found = _EVENT.fullmatch(text)
-    if found is None or is_ignored:
-        return
-    at_s = lsf_seconds(found[1], zone, year, job.started_s or job.waits_since_s)
-    told = found[2]
-    if told.startswith("Submitted"):
-        job.waits_since_s = at_s
-    elif told.startswith(("Requeued", "Pending: Requeued")) or "requeued" in told[:60]:
-        _end_run(table, job, at_s)
-        job.waits_since_s = at_s
-    elif started := _STARTED.match(told):
-        _start_run(table, job, at_s, started[1], told)
-    elif _ENDED.match(told):
-        if job.started_s is None and job.waits_since_s is not None:
-            table.add_wait(job.waits_since_s, at_s, max(1, job.slots), job.limit_s, job.line)
-            job.waits_since_s = None
-        _end_run(table, job, at_s)
+class _History:
+    """The jobs of bhist; those of the current one are its last attributes."""
 
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        self.table, self.n_ignored, self.has_jobs = JobTable(path=path), 0, False
+        self._zone, self._ignored = time_zone(options.time_zone), options.ignored
+        self._year = options.year or datetime.now(UTC).year
+        self._begin(0, "")
 
-def _start_run(table: JobTable, job: _Job, at_s: float, hosts: str, told: str) -> None:
-    if job.started_s is not None:
-        return  # "Starting (Pid …)" and the like, after the dispatch
-    job.hosts = _hosts(_BRACKETS.findall(hosts))
-    tasks = _TASKS.search(told)
-    job.slots = int(tasks[1]) if tasks else len(job.hosts)
-    job.started_s = at_s
-    if job.waits_since_s is not None:
-        table.add_wait(job.waits_since_s, at_s, len(job.hosts), job.limit_s, job.line)
-        job.waits_since_s = None
+    def _begin(self, line: int, queue: str) -> None:
+        self._line, self._queue = line, queue
+        self._waits_since_s: float | None = None
+        self._started_s: float | None = None
+        self._limit_s: float | None = None
+        self._hosts, self._slots = list[str](), 0
 
+    def take(self, text: str, number: int) -> None:
+        """Read a line."""
+        if _JOB.match(text):
+            self.finish()
+            self.has_jobs = True
+            self._begin(number, _named(text, "Queue"))
+            return
+        if not self.has_jobs:
+            return
+        if found := _LIMIT.search(text):
+            self._limit_s = 60.0 * float(found[1])
+        found = _EVENT.fullmatch(text)
+        if found is not None and self._queue not in self._ignored:
+            before_s = self._started_s or self._waits_since_s
+            self._event(lsf_seconds(found[1], self._zone, self._year, before_s), found[2])
 
-def _end_run(table: JobTable, job: _Job, at_s: float) -> None:
-    if job.started_s is None:
-        return
-    if at_s < job.started_s:
-        raise ValueError("it ends before its start; is the year right?")
-    if at_s > job.started_s:
-        ranges = neighbours(table.index(name) for name in job.hosts)
-        table.add_run(job.started_s, at_s, ranges, job.line)
-    job.started_s = None
+    def finish(self) -> None:
+        """Finish the job; if it runs or waits, it does so to the end of the file."""
+        if not self.has_jobs:
+            return
+        self.n_ignored += self._queue in self._ignored
+        if self._started_s is not None:
+            self._add_run(NEVER_S)
+        elif self._waits_since_s is not None:
+            self._add_wait(NEVER_S, max(1, self._slots))
 
+    def _event(self, at_s: float, told: str) -> None:
+        if told.startswith("Submitted"):
+            self._waits_since_s = at_s
+        elif told.startswith(("Requeued", "Pending: Requeued")) or "requeued" in told[:60]:
+            self._add_run(at_s)
+            self._waits_since_s = at_s
+        elif started := _STARTED.match(told):
+            if self._started_s is not None:
+                return  # "Starting (Pid …)" and the like, after the dispatch
+            self._hosts = _hosts(_BRACKETS.findall(started[1]))
+            tasks = _TASKS.search(told)
+            self._slots = int(tasks[1]) if tasks else len(self._hosts)
+            self._started_s = at_s
+            self._add_wait(at_s, len(self._hosts))
+        elif _ENDED.match(told):
+            if self._started_s is None:
+                self._add_wait(at_s, max(1, self._slots))
+            self._add_run(at_s)
 
-def _finish(table: JobTable, job: _Job | None, ignored: frozenset[str], seen: Counter[str]) -> None:
-    """Finish a job; if it runs or waits, it does so to the end of the file."""
-    if job is None:
-        return
-    if job.queue in ignored:
-        seen["ignored"] += 1
-    elif job.started_s is not None:
-        ranges = neighbours(table.index(name) for name in job.hosts)
-        table.add_run(job.started_s, NEVER_S, ranges, job.line)
-    elif job.waits_since_s is not None:
-        table.add_wait(job.waits_since_s, NEVER_S, max(1, job.slots), job.limit_s, job.line)
+    def _add_wait(self, to_s: float, n_nodes: int) -> None:
+        if self._waits_since_s is not None:
+            limit_s = self._limit_s
+            self.table.add_wait(self._waits_since_s, to_s, n_nodes, limit_s, self._line)
+            self._waits_since_s = None
+
+    def _add_run(self, end_s: float) -> None:
+        if self._started_s is None:
+            return
+        if end_s < self._started_s:
+            raise ValueError("it ends before its start; is the year right?")
+        if end_s > self._started_s:
+            ranges = neighbours(map(self.table.index, self._hosts))
+            self.table.add_run(self._started_s, end_s, ranges, self._line)
+        self._started_s = None
 
 
 def _named(text: str, label: str) -> str:

@@ -10,86 +10,30 @@ import gzip
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from bftrainer.batch.traces import files, lsf, sacct, swf
 from bftrainer.batch.traces.fragments import Fragments
-from bftrainer.batch.traces.text import TraceError, time_zone, unreadable
-
-Progress = Callable[[float], None]
+from bftrainer.batch.traces.text import Progress, ReadOptions, TraceError, unreadable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """Facts that some formats do not contain."""
-
-    time_zone: str = "UTC"  # of local times: sacct and bhist
-    year: int | None = None  # of times without one: bhist; None: this year
-    ignored: tuple[str, ...] = ()  # partitions or queues whose jobs (pilots) count as idle
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TraceFormat:
     """A format that can be read, and perhaps written."""
 
-    what: str  # one line for help and docs
     read: Callable[[Path, ReadOptions, Progress | None], Fragments]
-    write: Callable[[Path, Fragments], None] | None = None
     endings: tuple[str, ...] = ()
-
-
-def _bhist(path: Path, options: ReadOptions, progress: Progress | None) -> Fragments:
-    return lsf.read_bhist(
-        path,
-        zone=time_zone(options.time_zone),
-        year=options.year or datetime.now(UTC).year,
-        ignored_queues=options.ignored,
-        progress=progress,
-    )
-
-
-def _sacct(path: Path, options: ReadOptions, progress: Progress | None) -> Fragments:
-    return sacct.read_sacct(
-        path,
-        zone=time_zone(options.time_zone),
-        ignored_partitions=options.ignored,
-        progress=progress,
-    )
+    write: Callable[[Path, Fragments], None] | None = None
 
 
 FORMATS: Mapping[str, TraceFormat] = {
-    "npz": TraceFormat(
-        what="fragments as numpy arrays",
-        read=lambda path, _, __: files.read_npz(path),
-        write=files.write_npz,
-        endings=(".npz",),
-    ),
-    "csv": TraceFormat(
-        what="fragments as text, also gzipped",
-        read=lambda path, _, progress: files.read_csv(path, progress),
-        write=files.write_csv,
-        endings=(".csv", ".csv.gz"),
-    ),
-    "parquet": TraceFormat(
-        what="fragments as a parquet table (needs pyarrow)",
-        read=lambda path, _, __: files.read_parquet(path),
-        write=files.write_parquet,
-        endings=(".parquet",),
-    ),
-    "swf": TraceFormat(
-        what="Standard Workload Format of the Parallel Workloads Archive, also gzipped",
-        read=lambda path, _, progress: swf.read_swf(path, progress),
-        endings=(".swf", ".swf.gz"),
-    ),
-    "sacct": TraceFormat(what="output of Slurm's sacct --parsable2", read=_sacct),
-    "lsb.acct": TraceFormat(
-        what="LSF's accounting file lsb.acct",
-        read=lambda path, options, progress: lsf.read_lsb_acct(
-            path, ignored_queues=options.ignored, progress=progress
-        ),
-    ),
-    "bhist": TraceFormat(what="output of LSF's bhist -a -UF", read=_bhist),
+    "npz": TraceFormat(files.read_npz, (".npz",), files.write_npz),
+    "csv": TraceFormat(files.read_csv, (".csv", ".csv.gz"), files.write_csv),
+    "parquet": TraceFormat(files.read_parquet, (".parquet",), files.write_parquet),
+    "swf": TraceFormat(swf.read_swf, (".swf", ".swf.gz")),  # of the Parallel Workloads Archive
+    "sacct": TraceFormat(sacct.read_sacct),
+    "lsb.acct": TraceFormat(lsf.read_lsb_acct),
+    "bhist": TraceFormat(lsf.read_bhist),
 }
 
 
@@ -108,7 +52,10 @@ def read_trace(
     name = guess_format(path) if format == "auto" else format
     if name not in FORMATS:
         raise _unknown(f"There is no trace format {name[:40]!r}.")
-    return FORMATS[name].read(path, options or ReadOptions(), progress)
+    try:
+        return FORMATS[name].read(path, options or ReadOptions(), progress)
+    except OSError as problem:
+        raise unreadable(path, problem) from problem
 
 
 def write_trace(path: Path, trace: Fragments) -> None:
@@ -119,8 +66,10 @@ def write_trace(path: Path, trace: Fragments) -> None:
     """
     for known in FORMATS.values():
         if known.write is not None and path.name.endswith(known.endings):
-            known.write(path, trace)
-            return
+            try:
+                return known.write(path, trace)
+            except OSError as problem:
+                raise unreadable(path, problem) from problem
     raise TraceError(
         "BFT-4003",
         f"The ending of {path.name!r} says no format that can be written.",
@@ -150,10 +99,7 @@ def guess_format(path: Path) -> str:
 
 def _head(path: Path) -> str:
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path, "rb") as packed:
-                return packed.read(8192).decode("utf-8", errors="replace")
-        with path.open("rb") as file:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             return file.read(8192).decode("utf-8", errors="replace")
     except (gzip.BadGzipFile, EOFError, zlib.error):
         return ""

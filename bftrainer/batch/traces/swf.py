@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,12 +15,23 @@ import numpy as np
 
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.jobs import JobTable, idle_fragments
-from bftrainer.batch.traces.text import TraceError, malformed, read_lines
+from bftrainer.batch.traces.text import Progress, ReadOptions, TraceError, malformed, read_lines
 
-Progress = Callable[[float], None]
 FIELDS = 18
 MAX_NODES = 2_000_000
 _SUBMIT, _WAIT, _RUN, _PROCESSORS, _REQUESTED, _LIMIT = 1, 2, 3, 4, 7, 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One line: times in seconds."""
+
+    submit_s: float
+    start_s: float
+    end_s: float
+    processors: int
+    limit_s: float | None
+    line: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,32 +42,29 @@ class _Log:
     n_nodes: int = 0
     n_processors: int = 0
     origin_s: float = 0.0
-    start_s: list[float] = field(default_factory=list)
-    end_s: list[float] = field(default_factory=list)
-    processors: list[int] = field(default_factory=list)
-    line: list[int] = field(default_factory=list)
+    jobs: list[_Job] = field(default_factory=list)
 
     def nodes_of(self, processors: int) -> int:
         """Return the number of whole nodes for so many processors."""
         return min(math.ceil(processors * self.n_nodes / self.n_processors), self.n_nodes)
 
 
-def read_swf(path: Path, progress: Progress | None = None) -> Fragments:
+def read_swf(path: Path, _options: ReadOptions, progress: Progress | None) -> Fragments:
     """Read an SWF log; nodes are called n00000, n00001 and so on."""
     log = _Log(path=path)
     table = JobTable(path=path)
-    waits: list[tuple[float, float, int, float | None, int]] = []
     for number, line in read_lines(path, progress):
         if line.lstrip().startswith(";"):
             _header(log, number, line)
         else:
-            _job(log, waits, number, line)
+            _job(log, number, line)
     _size_machine(log, table)
     width = max(5, len(str(log.n_nodes - 1)))
     names = [f"n{i:0{width}d}" for i in range(log.n_nodes)]
     _place(log, table)
-    for from_s, to_s, processors, limit_s, number in waits:
-        table.add_wait(from_s, to_s, log.nodes_of(processors), limit_s, number)
+    for job in log.jobs:
+        n_nodes = log.nodes_of(job.processors)
+        table.add_wait(job.submit_s, job.start_s, n_nodes, job.limit_s, job.line)
     return idle_fragments(table, names=names, progress=progress)
 
 
@@ -80,9 +87,7 @@ def _header(log: _Log, number: int, line: str) -> None:
         log.n_processors = count
 
 
-def _job(
-    log: _Log, waits: list[tuple[float, float, int, float | None, int]], number: int, line: str
-) -> None:
+def _job(log: _Log, number: int, line: str) -> None:
     cells = line.split()
     if len(cells) != FIELDS:
         raise malformed(log.path, number, f"{len(cells)} fields, not {FIELDS}")
@@ -98,21 +103,17 @@ def _job(
         return  # -1: not recorded, so the job is left out
     start_s = submit_s + values[_WAIT]
     limit_s = values[_LIMIT] if values[_LIMIT] > 0 else None
-    waits.append((submit_s, start_s, processors, limit_s, number))
     end_s = start_s + values[_RUN]
-    if end_s > start_s:
-        log.start_s.append(start_s)
-        log.end_s.append(end_s)
-        log.processors.append(processors)
-        log.line.append(number)
+    log.jobs.append(_Job(submit_s, start_s, end_s, processors, limit_s, number))
 
 
 def _size_machine(log: _Log, table: JobTable) -> None:
     """Determine the numbers of nodes and processors; note what was guessed."""
-    if not log.processors:
+    ran = [job.processors for job in log.jobs if job.end_s > job.start_s]
+    if not ran:
         raise TraceError("BFT-4008", f"{log.path.name}: no job in it ran.", "Give another log.")
     if not log.n_processors and not log.n_nodes:
-        log.n_processors = log.n_nodes = max(log.processors)
+        log.n_processors = log.n_nodes = max(ran)
         table.notes.append(
             f"no MaxNodes and no MaxProcs in the header: {log.n_nodes} nodes of one "
             "processor, as many as the largest job had"
@@ -127,23 +128,22 @@ def _size_machine(log: _Log, table: JobTable) -> None:
 def _place(log: _Log, table: JobTable) -> None:
     """Assign the lowest free nodes to each job at its start; ends precede starts."""
     free = _Free(log.n_nodes)
-    n_jobs = len(log.start_s)
-    at_s = np.array([*log.start_s, *log.end_s])
-    is_start = np.arange(2 * n_jobs) < n_jobs
-    order = np.lexsort((is_start, at_s))
+    jobs = [job for job in log.jobs if job.end_s > job.start_s]
+    at_s = np.array([*(job.start_s for job in jobs), *(job.end_s for job in jobs)])
+    order = np.lexsort((np.arange(2 * len(jobs)) < len(jobs), at_s))
     has: dict[int, list[tuple[int, int]]] = {}
     n_short = 0
     for i in order.tolist():
-        if i >= n_jobs:
-            free.give_back(has.pop(i - n_jobs))
+        if i >= len(jobs):
+            free.give_back(has.pop(i - len(jobs)))
             continue
-        wanted = log.nodes_of(log.processors[i])
+        wanted = log.nodes_of(jobs[i].processors)
         has[i] = free.take(wanted)
         n_short += sum(count for _, count in has[i]) < wanted
-        table.add_run(log.start_s[i], log.end_s[i], has[i], log.line[i])
+        table.add_run(jobs[i].start_s, jobs[i].end_s, has[i], jobs[i].line)
     if n_short:
         table.notes.append(
-            f"{n_short} of {n_jobs} jobs found too few free nodes (several share a node, or "
+            f"{n_short} of {len(jobs)} jobs found too few free nodes (several share a node, or "
             "the times are rounded): they are counted on those that were free"
         )
 

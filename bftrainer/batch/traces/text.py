@@ -8,8 +8,8 @@ not a pandas frame, 4007 contradictory fragments, 4008 no jobs or nodes,
 Local times need the time zone of the cluster; seconds of the epoch do not. Used by the
 readers of sacct and LSF output.
 
-``read_lines`` yields (line number, text) pairs and reports how much of the file is read; any fault
-of the bytes becomes a ``TraceError`` with the line.
+``read_lines`` reports how much of the file is read; any fault of the bytes becomes a ``TraceError``
+with the line.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ import io
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from bftrainer.model.errors import ExitCode, UsageError
+
+Progress = Callable[[float], None]  # told how much is read, 0 to 1
 
 
 class TraceError(UsageError):
@@ -51,6 +54,15 @@ def unreadable(path: Path, problem: OSError) -> TraceError:
         f"{path}: {problem.strerror or problem}.",
         "Check the name and the permissions of the file.",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Facts that some formats do not contain."""
+
+    time_zone: str = "UTC"  # of local times: sacct and bhist
+    year: int | None = None  # of times without one: bhist; None: this year
+    ignored: tuple[str, ...] = ()  # partitions or queues whose jobs (pilots) count as idle
 
 
 _EPOCH = re.compile(r"[0-9]{1,12}")
@@ -137,44 +149,40 @@ def duration_s(text: str) -> float | None:
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ValueError(f"{text[:40]!r} is not a duration")
-    days, first, second, third = (None if part is None else int(part) for part in found.groups())
-    if days is not None:  # D-H, D-H:M, D-H:M:S
-        hours, minutes, seconds = first or 0, second or 0, third or 0
-    elif third is not None:
-        hours, minutes, seconds = first or 0, second or 0, third
-    else:  # M or M:S
-        hours, minutes, seconds = 0, first or 0, second or 0
-    return timedelta(days=days or 0, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
+    days, *parts = (int(part or 0) for part in found.groups())
+    if found[1] is None and found[4] is None:  # M or M:S, not D-H, D-H:M, D-H:M:S or H:M:S
+        parts = [0, *parts[:2]]
+    hours, minutes, seconds = parts
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
 
 
-Progress = Callable[[float], None]
 MAX_LINE = 16 << 20  # characters; a job on every node of the largest machine stays below
 LINES_PER_REPORT = 10_000
 
 
-def read_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[int, str]]:
+def read_lines(
+    path: Path, progress: Progress | None = None, *, most: int = MAX_LINE, is_strict: bool = False
+) -> Iterator[tuple[int, str]]:
     """Yield number (from 1) and text of each line that is not empty.
 
-    Bytes that are no UTF-8 are escaped: names and comments of jobs may be in any encoding.
+    Bytes that are no UTF-8 are escaped, because names and comments of jobs may be in any encoding,
+    or refused (``is_strict``). Lines of ``most`` characters are refused.
     """
-    number = 0
+    number, errors = 0, "strict" if is_strict else "backslashreplace"
     try:
         total = max(1, path.stat().st_size)
         with path.open("rb") as raw:
             stream: Any = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
-            text = io.TextIOWrapper(
-                stream, encoding="utf-8", errors="backslashreplace", newline="\n"
-            )
-            while line := text.readline(MAX_LINE):
+            text = io.TextIOWrapper(stream, encoding="utf-8", errors=errors, newline="\n")
+            while line := text.readline(most):
                 number += 1
-                if len(line) == MAX_LINE:
-                    raise malformed(path, number, f"a line of more than {MAX_LINE >> 20} MiB")
-                stripped = line.rstrip("\r\n")
-                if stripped:
+                if len(line) == most:
+                    raise malformed(path, number, f"a line of more than {most >> 20} MiB")
+                if stripped := line.rstrip("\r\n"):
                     yield number, stripped
                 if progress is not None and number % LINES_PER_REPORT == 0:
                     progress(raw.tell() / total)
     except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
         raise malformed(path, number + 1, f"the gzip file is damaged ({problem})") from problem
-    except OSError as problem:
-        raise unreadable(path, problem) from problem
+    except UnicodeDecodeError as problem:
+        raise malformed(path, number + 1, f"it is not a text ({problem})") from problem
