@@ -32,7 +32,7 @@ from lsf_adapters.jobs import JobReader
 from lsf_adapters.launcher import PilotLauncher
 from lsf_adapters.notifications.esub import SubmissionFiles
 from lsf_adapters.notifications.watch import EventsFile
-from lsf_adapters.queues import DEFAULT_CYCLE_S, Facts, SettingsReader, facts
+from lsf_adapters.queues import DEFAULT_CYCLE_S, Facts, facts, read_settings
 from lsf_adapters.site_files import site_files
 from lsf_adapters.snapshot import SnapshotReader
 
@@ -156,13 +156,14 @@ class LsfBatchSystem(LaunchingSystem):
 
     def _facts(self) -> Facts:
         """Read the settings; raises ``ParseError``."""
-        reader = SettingsReader(
-            commands=self._lsf,
+        found = read_settings(
+            self._lsf,
             pilot_queue=self._options.pilot_queue,
             user=self._user,
             envdir=Path(self._lsf.base_environment().get("LSF_ENVDIR", "/etc")),
+            why_not_told=self._why_not_told(),
         )
-        return facts(reader.read(self._why_not_told()))
+        return facts(found)
 
     def _why_not_told(self) -> str:
         """Say why jobs are noticed by polling alone; "": they are not."""

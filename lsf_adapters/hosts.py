@@ -15,7 +15,8 @@ import math
 import re
 from calendar import timegm
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from time import gmtime
 
 from bftrainer.model.cluster import Node, NodeLeft, NodeState, Reservation
@@ -83,17 +84,13 @@ def hosts(text: str, dialect: Dialect, odd: list[str] | None = None) -> list[Hos
         found = records(text, "bhosts")
         return each(found, _of_record, lambda one: one.get("HOST_NAME", ""), _unread, odd)
     lines = rows(text, HEAD)
-    return each(lines, lambda words: _host([*words[:2], *words[3:]]), _first, _unread, odd)
+    return each(lines, lambda words: _host([*words[:2], *words[3:]]), itemgetter(0), _unread, odd)
 
 
 def _of_record(one: Record) -> Host:
     if missing := [name for name in FIELDS if name.upper() not in one]:
         raise ParseError(f"a host without {missing[0]}")
     return _host([one[name.upper()] for name in FIELDS])
-
-
-def _first(words: Sequence[str]) -> str:
-    return words[0]
 
 
 def _unread(name: str) -> Host:
@@ -177,7 +174,9 @@ def hardware(text: str, odd: list[str] | None = None) -> dict[str, Hardware]:
     """
     lines = rows(text, ("HOST_NAME", "type", "model", "cpuf", "ncpus", "maxmem"))
     odd = [] if odd is None else odd
-    return dict(each(lines, _hardware, _first, lambda name: (name, Hardware(model=LOST)), odd))
+    return dict(
+        each(lines, _hardware, itemgetter(0), lambda name: (name, Hardware(model=LOST)), odd)
+    )
 
 
 def _hardware(words: Sequence[str]) -> tuple[str, Hardware]:
@@ -265,28 +264,20 @@ def reservations(text: str, now_s: float) -> tuple[Reservation, ...]:
     for line in text[head.end() :].split("\n"):
         hosts = tuple(found[1] for found in map(_HOST.fullmatch, line.split()) if found)
         if hosts and line[:1].isspace() and found:  # further hosts of the one above
-            last = found.pop()
-            found.append(_made(last.name, (*last.nodes, *hosts), last.start_s, last.end_s, last))
+            found[-1] = replace(found[-1], nodes=(*found[-1].nodes, *hosts))
         elif hosts:
             start_s, end_s = _window(line, now_s)
-            is_system = len(line.split()) > 1 and line.split()[1] == "system"
-            one = Reservation(
-                name=line.split()[0],
-                start_s=start_s,
-                end_s=end_s,
-                nodes=hosts,
-                is_maintenance=is_system,
+            name, *kind = line.split()
+            found.append(
+                Reservation(
+                    name=name,
+                    start_s=start_s,
+                    end_s=end_s,
+                    nodes=hosts,
+                    is_maintenance=kind[:1] == ["system"],
+                )
             )
-            found.append(one)
     return tuple(one for one in found if one.end_s > now_s)
-
-
-def _made(
-    name: str, nodes: tuple[str, ...], start_s: float, end_s: float, like: Reservation
-) -> Reservation:
-    return Reservation(
-        name=name, start_s=start_s, end_s=end_s, nodes=nodes, is_maintenance=like.is_maintenance
-    )
 
 
 def _window(line: str, now_s: float) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """``bqueues -l`` and ``bparams``: queues and settings, for polls, ``doctor`` and site files.
 
-``SettingsReader`` runs the commands, ``facts`` parses their output and is pure. Sources:
+``read_settings`` runs the commands, ``facts`` parses their output and is pure. Sources:
 bqueues(1), bparams(1), badmin(8), lsb.queues(5), lsf.conf(5) of LSF 10.1 and volclava 2.2.
 """
 
@@ -11,11 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bftrainer.batch.commands import why_failed
+from bftrainer.batch.commands import PollCommands
 from bftrainer.model.cluster import Partition
 from bftrainer.model.hostlist import ParseError
-from lsf_adapters import commands
-from lsf_adapters.commands import Dialect, LsfCommands, cluster_of
+from lsf_adapters.commands import BPARAMS, BQUEUES, LSID, Dialect, LsfCommands, cluster_of
 
 DEFAULT_CYCLE_S = 10.0  # MBD_SLEEP_TIME where lsb.params does not set it (installers' template)
 _QUEUE = re.compile(r"^QUEUE: (\S+)\s*$", re.MULTILINE)
@@ -24,9 +23,9 @@ _STATISTICS = re.compile(
     r"\s*(-?\d{1,9})\s+\S+\s+(\S+)",
     re.MULTILINE,
 )
-_LIMIT = r"^{} LIMITS:\n(?:[^\n]+\n)*? RUNLIMIT *\n (\d{{1,9}}(?:\.\d+)?) min"
-_DEFAULT_LIMIT = re.compile(_LIMIT.format("DEFAULT"), re.MULTILINE)
-_MAXIMUM_LIMIT = re.compile(_LIMIT.format("MAXIMUM"), re.MULTILINE)
+_LIMIT = re.compile(
+    r"^MAXIMUM LIMITS:\n(?:[^\n]+\n)*? RUNLIMIT *\n (\d{1,9}(?:\.\d+)?) min", re.MULTILINE
+)
 # LSF writes some lines with a colon and some with an equals sign: ``RERUNNABLE :  yes``.
 _SETTING = re.compile(r"^[ \t]*([A-Z][A-Z_ ]*[A-Z])[ \t]*[:=][ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _PARAMETER = re.compile(r"^[ \t]*([A-Z][A-Z_]+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
@@ -42,7 +41,6 @@ class Queue:
     priority: int
     status: str  # as in Open:Active
     is_default: bool = False
-    limit_s: float | None = None  # default run limit
     limit_max_s: float | None = None  # hard run limit
     policies: frozenset[str] = frozenset()  # BACKFILL, PREEMPTABLE, ...
     accept_s: float | None = None  # between two jobs that a host accepts
@@ -113,14 +111,13 @@ def _queue(name: str, block: str) -> Queue:
     if "HOSTS" not in settings:
         raise ParseError(f"queue {name[:40]} without hosts: cut off")
     policies = settings.get("SCHEDULING POLICIES", "").split()
-    accept, delay = _ACCEPT.search(block), _DELAY.search(block)
+    accept, delay, limit = (one.search(block) for one in (_ACCEPT, _DELAY, _LIMIT))
     return Queue(
         name=name,
         priority=int(statistics[1]),
         status=statistics[2],
         is_default="This is the default queue." in block,
-        limit_s=_seconds(_DEFAULT_LIMIT, block),
-        limit_max_s=_seconds(_MAXIMUM_LIMIT, block),
+        limit_max_s=60.0 * float(limit[1]) if limit else None,
         policies=frozenset(word.partition("(")[0] for word in policies),
         accept_s=float(accept[1]) if accept else None,
         new_job_delay_s=float(delay[1]) if delay else None,
@@ -128,20 +125,9 @@ def _queue(name: str, block: str) -> Queue:
     )
 
 
-def _seconds(pattern: re.Pattern[str], block: str) -> float | None:
-    found = pattern.search(block)
-    return 60.0 * float(found[1]) if found else None
-
-
 def parameters(text: str) -> dict[str, str]:
     """Parse the ``NAME = value`` lines of ``bparams -l`` or ``-a``."""
     return dict(_PARAMETER.findall(text))
-
-
-def seconds_of(parameter: str) -> float | None:
-    """Return a parameter such as ``2 (seconds)``; None: it is no number."""
-    found = re.match(r"\d{1,9}", parameter)
-    return float(found[0]) if found else None
 
 
 BPARAMS_ALL = ("bparams", "-a")  # all parameters; of LSF 10.1 alone
@@ -218,43 +204,36 @@ def facts(settings: LsfSettings) -> Facts:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsReader:
-    """A reader of the settings, for one user and queue of pilots."""
+def read_settings(
+    commands: LsfCommands, *, pilot_queue: str, user: str, envdir: Path, why_not_told: str = ""
+) -> LsfSettings:
+    """Run the commands.
 
-    commands: LsfCommands
-    pilot_queue: str
-    user: str
-    envdir: Path  # of lsf.conf
+    Args:
+        commands: to run.
+        pilot_queue: of our pilots.
+        user: owner of our pilots.
+        envdir: folder of lsf.conf.
+        why_not_told: why lsb.events is not followed; "": it is.
 
-    def read(self, why_not_told: str = "") -> LsfSettings:
-        """Run the commands.
-
-        Raises:
-            ParseError: one failed; the text is a sentence.
-        """
-        lsid = self._answer(commands.LSID)
-        is_ibm = Dialect.of(lsid) is Dialect.IBM
-        return LsfSettings(
-            lsid=lsid,
-            queues=self._answer(commands.BQUEUES),
-            parameters=self._answer(BPARAMS_ALL if is_ibm else commands.BPARAMS),
-            conf=self._conf(is_ibm=is_ibm),
-            pilot_queue=self.pilot_queue,
-            user=self.user,
-            why_not_told=why_not_told,
-        )
-
-    def _answer(self, argv: tuple[str, ...]) -> str:
-        done = self.commands.query(argv)
-        if not done.is_ok:
-            raise ParseError(why_failed(done))
-        return done.stdout
-
-    def _conf(self, *, is_ibm: bool) -> str | None:
-        """Return lsf.conf, which all users of LSF can read as a rule; else what badmin tells."""
-        try:
-            return (self.envdir / "lsf.conf").read_text(errors="replace")
-        except OSError:
-            shown = self.commands.query(SHOWCONF) if is_ibm else None
-        return shown.stdout if shown is not None and shown.is_ok else None
+    Raises:
+        ParseError: one failed; the text is a sentence.
+    """
+    poll = PollCommands(commands)
+    lsid = poll.answer(LSID)
+    is_ibm = Dialect.of(lsid) is Dialect.IBM
+    conf: str | None = None  # all users of LSF can read it as a rule; else badmin may tell
+    try:
+        conf = (envdir / "lsf.conf").read_text(errors="replace")
+    except OSError:
+        if is_ibm and (shown := commands.query(SHOWCONF)).is_ok:
+            conf = shown.stdout
+    return LsfSettings(
+        lsid=lsid,
+        queues=poll.answer(BQUEUES),
+        parameters=poll.answer(BPARAMS_ALL if is_ibm else BPARAMS),
+        conf=conf,
+        pilot_queue=pilot_queue,
+        user=user,
+        why_not_told=why_not_told,
+    )

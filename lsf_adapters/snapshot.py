@@ -144,7 +144,7 @@ class SnapshotReader:
         parameters = queues.parameters(text)
         if not parameters or not text.endswith("\n"):
             raise UnreadError("bparams printed something unexpected.")
-        cycle_s = queues.seconds_of(parameters.get("MBD_SLEEP_TIME", ""))
+        cycle_s = queues.number_of(parameters.get("MBD_SLEEP_TIME", ""))
         self.cycle_s = cycle_s or self.cycle_s
         self._odd_hardware.clear()
         found = hosts.hardware(self._jobs.answer(commands.LSHOSTS), self._odd_hardware)

@@ -20,7 +20,6 @@ import pwd
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from bftrainer.model.cluster import Node, NodeLeft
@@ -29,11 +28,11 @@ from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import DaemonJob, NodeLimit, OwnSite, Wish
 from slurm_plugins import commands, parse, slots
 from slurm_plugins.commands import SlurmCommands, why_failed
-from slurm_plugins.doctor import PARTITION_ARGV
+from slurm_plugins.doctor import PARTITION_ARGV, partitions_in
 from slurm_plugins.fields import whole
 from slurm_plugins.floor import Floor
 from slurm_plugins.launcher import size_options
-from slurm_plugins.parse import duration_s, settings_in, values_in
+from slurm_plugins.parse import duration_s, settings_in
 
 JOB_NAME = "bftrainer-daemon"
 MEMORY = "2G"  # a daemon needs 150 MB, a decision on a large cluster more
@@ -55,56 +54,6 @@ exit "$status"
 """
 
 
-def submit(
-    commands: SlurmCommands, argv: Sequence[str], out: Path, options: Sequence[tuple[str, str]]
-) -> str:
-    """Submit the job and return its id.
-
-    Args:
-        commands: of the cluster.
-        argv: of the daemon.
-        out: file of its output.
-        options: of sbatch, as name and value; those without a value are left out.
-
-    Raises:
-        UsageError: BFT-1287, Slurm refuses it.
-    """
-    given = [f"{name}={value}" for name, value in options if value]
-    done = commands.run(
-        (
-            *("sbatch", "--parsable", f"--job-name={JOB_NAME}", "--nodes=1", "--ntasks=1"),
-            *("--cpus-per-task=1", f"--mem={MEMORY}", "--requeue", "--open-mode=append"),
-            *(f"--signal=B:USR1@{_BEFORE_END_S}", "--chdir=/", "--input=/dev/null"),
-            *("--export=ALL", f"--output={str(out).replace('%', '%%')}", *given),
-        ),
-        commands.base_environment(),
-        stdin=_SCRIPT.format(command=shlex.join(argv)),
-    )
-    found = _JOB_ID.fullmatch(done.stdout.strip())
-    if done.is_ok and found:
-        return found[1]
-    raise UsageError(
-        "BFT-1287",
-        f"The job of the daemon was refused: {why_failed(done)}",
-        "Name a partition for it with --job-partition, and an account with --account.",
-    )
-
-
-def find(commands: SlurmCommands, user: str) -> DaemonJob | None:
-    """Return the user's job of a daemon, if one is queued or runs."""
-    done = commands.query(("squeue", "-h", "-u", user, "-n", JOB_NAME, "-o", "%i|%T|%r|%N"))
-    lines = [line.split("|") for line in done.stdout.splitlines() if done.is_ok]
-    if not lines or len(lines[0]) != 4:
-        return None
-    job_id, state, reason, node = lines[0]
-    return DaemonJob(job_id=job_id, state=state.lower(), reason=reason, node=node)
-
-
-def cancel(commands: SlurmCommands, job_id: str) -> None:
-    """Cancel the job; one that is gone is not an error."""
-    commands.query(("scancel", job_id))
-
-
 ASSOCIATION = (
     *("Account", "Partition", "DefaultQOS", "MaxJobs", "MaxSubmit", "GrpJobs", "GrpSubmit"),
     *("GrpTRES", "MaxTRES", "MaxWall"),
@@ -116,41 +65,211 @@ QOS = (
 _OF_JOBS = ("MaxJobs", "MaxSubmit", "GrpJobs", "GrpSubmit", "MaxJobsPU", "MaxSubmitPU")
 _OF_RESOURCES = ("GrpTRES", "MaxTRESPU")
 _COUNT = re.compile(r"[0-9]{1,18}")
+_PREEMPTING = ("preempt/partition_prio", "preempt/qos")
+_ENDS = ("CANCEL", "REQUEUE")  # modes that end a job; SUSPEND keeps its memory and GPUs
+_NONE = frozenset({"", "N/A", "(null)", "UNLIMITED", "NONE"})
+_LEAVE_OUT = "Leave out --gpus-per-pilot"
 Row = Mapping[str, str]
+Amounts = Mapping[str, int]  # of one pilot, by trackable resource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PilotShare:
-    """The size of a pilot: a share of a node, or the most that a node of the partition has."""
+class SlurmSites:
+    """Implements ``bftrainer.site.own.plan.OwnSites``."""
 
-    cpus: int
-    gpus: int
+    def __init__(self) -> None:
+        self._commands = SlurmCommands()
+        self._user = pwd.getpwuid(os.geteuid()).pw_name
 
-    @classmethod
-    def of(cls, nodes: Sequence[Node], share: NodeLeft | None) -> PilotShare:
-        """Return what a pilot on one of these nodes takes."""
-        if share is not None:
-            return cls(cpus=share.cpus, gpus=share.gpus)
-        return cls(
-            cpus=max((node.cpus for node in nodes), default=1),
-            gpus=max((node.gpus for node in nodes), default=0),
+    def submit_daemon(self, argv: Sequence[str], out: Path, wish: Wish) -> DaemonJob:
+        """Submit the daemon's job; BFT-1287 if Slurm refuses it."""
+        options = {"--partition": wish.job_partition, "--account": wish.account}
+        done = self._commands.run(
+            (
+                *("sbatch", "--parsable", f"--job-name={JOB_NAME}", "--nodes=1", "--ntasks=1"),
+                *("--cpus-per-task=1", f"--mem={MEMORY}", "--requeue", "--open-mode=append"),
+                *(f"--signal=B:USR1@{_BEFORE_END_S}", "--chdir=/", "--input=/dev/null"),
+                *("--export=ALL", f"--output={str(out).replace('%', '%%')}"),
+                *(f"{name}={value}" for name, value in options.items() if value),
+            ),
+            self._commands.base_environment(),
+            stdin=_SCRIPT.format(command=shlex.join(argv)),
+        )
+        found = _JOB_ID.fullmatch(done.stdout.strip())
+        if not done.is_ok or not found:
+            raise UsageError(
+                "BFT-1287",
+                f"The job of the daemon was refused: {why_failed(done)}",
+                "Name a partition for it with --job-partition, and an account with --account.",
+            )
+        return self.find_daemon() or DaemonJob(job_id=found[1], state="pending")
+
+    def find_daemon(self) -> DaemonJob | None:
+        """Return the daemon's job, if one is queued or runs."""
+        argv = ("squeue", "-h", "-u", self._user, "-n", JOB_NAME, "-o", "%i|%T|%r|%N")
+        done = self._commands.query(argv)
+        lines = [line.split("|") for line in done.stdout.splitlines() if done.is_ok]
+        if not lines or len(lines[0]) != 4:
+            return None
+        job_id, state, reason, node = lines[0]
+        return DaemonJob(job_id=job_id, state=state.lower(), reason=reason, node=node)
+
+    def cancel_daemon(self, job_id: str) -> None:
+        """Cancel the daemon's job; one that is gone is not an error."""
+        self._commands.query(("scancel", job_id))
+
+    def examine(self, wish: Wish) -> OwnSite:
+        """Read the site for this user.
+
+        Raises:
+            UsageError: BFT-1281 to -1283, -1288, a daemon of this user cannot work here.
+            BatchSystemError: BFT-1285, Slurm does not answer.
+        """
+        try:
+            return self._examine(wish)
+        except ParseError as problem:
+            raise BatchSystemError(
+                "BFT-1285",
+                f"Slurm printed something unexpected: {problem}.",
+                "Report it with the output of 'scontrol show partition'.",
+            ) from problem
+
+    def _examine(self, wish: Wish) -> OwnSite:
+        config = settings_in(self._asked(commands.CONFIG))
+        partitions = partitions_in(self._asked(PARTITION_ARGV))
+        chosen = choose(partitions, config, wish.partition)
+        name, cluster = chosen["PartitionName"], config.get("ClusterName", "cluster")
+        check_preemption(name, partitions, config)
+        nodes = self._nodes(name, wish)
+        share = slots.share_of(wish.share, nodes) if wish.share else None
+        own, unread = list[Row](), list[str]()
+        if "slurmdbd" in config.get("AccountingStorageType", ""):
+            who = ("assoc", f"user={self._user}", f"cluster={cluster}")
+            own = self._rows(who, ASSOCIATION, unread)
+        self._try_out(name, wish, own, share)
+        limits, walls = list[NodeLimit](), list[tuple[float, str]]()
+        for row, owner in self._owners(chosen, own, wish, unread):
+            limits += node_limits(row, owner, amounts_of(nodes, share))
+            if limit_s := wall_s(row):
+                walls.append((limit_s, f"MaxWall of {owner}"))
+        if limit_s := duration_s(chosen.get("MaxTime", "UNLIMITED")):
+            walls.append((limit_s, f"MaxTime of {name}"))
+        floor = self._floor(wish)
+        return OwnSite(
+            cluster=cluster,
+            partition=name,
+            n_nodes=sum(len(slots.names(n, share)) if share else 1 for n in nodes),
+            preemption=mode_of(chosen, config),
+            grace_s=duration_s(chosen.get("GraceTime", "0")) or 0.0,
+            time_limit_s=min(walls)[0] if walls else None,
+            time_limit_words=min(walls)[1] if walls else "",
+            limits=tuple(limits),
+            unread=tuple(unread),
+            n_floor=len(floor),
+            batch_options=self._options(name, wish, share, has_floor=bool(floor)),
         )
 
-    def amount(self, resource: str) -> int:
-        """Return how much of a trackable resource one pilot uses; 0: not counted here."""
-        return {"node": 1, "cpu": self.cpus, "gres/gpu": self.gpus}.get(resource, 0)
+    def _owners(
+        self, chosen: Row, own: Sequence[Row], wish: Wish, unread: list[str]
+    ) -> Iterator[tuple[Row, str]]:
+        """Yield what limits a pilot: its association, and the QOS of it and of the partition."""
+        mine = association_of(own, wish.account, chosen["PartitionName"])
+        if mine is not None:
+            yield mine, f"user {self._user} in account {mine['Account']}"
+            used = wish.qos or mine["DefaultQOS"] or "normal"
+            wanted = sorted({used, chosen.get("QoS", "")} - _NONE)
+            for row in self._rows(("qos", ",".join(wanted)), QOS, unread):
+                yield row, f"QOS {row['Name']}"
+
+    def _floor(self, wish: Wish) -> tuple[str, ...]:
+        """Return the nodes of the allocation in which we are, if we are in one."""
+        if not (job_id := os.environ.get("SLURM_JOB_ID", "")) or wish.is_as_job:
+            return ()
+        floor = Floor(commands=self._commands, job_id=job_id, user=self._user)
+        floor.look()
+        if floor.nodes and wish.share:
+            raise UsageError(
+                "BFT-1288",
+                f"Nodes of your allocation ({job_id}) are used as a whole.",
+                f"{_LEAVE_OUT} and the like, or run bftrainer up outside of it.",
+            )
+        return floor.nodes
+
+    def _nodes(self, partition: str, wish: Wish) -> list[Node]:
+        rows = [r for r in parse.node_rows(self._asked(commands.SINFO)) if r.partition == partition]
+        if wish.share and any(row.allows.is_exclusive for row in rows):
+            raise UsageError(
+                "BFT-1288",
+                f"Jobs in partition {partition} have whole nodes (OverSubscribe=EXCLUSIVE).",
+                f"{_LEAVE_OUT}, --cpus-per-pilot and --mem-per-pilot.",
+            )
+        return [row.node for row in rows]
+
+    def _try_out(
+        self, partition: str, wish: Wish, own: Sequence[Row], share: NodeLeft | None
+    ) -> None:
+        """Let Slurm judge a pilot without submitting it."""
+        argv = (
+            *("sbatch", "--test-only", f"--partition={partition}", "--nodes=1"),
+            *("--time=1", "--no-requeue", "--chdir=/"),
+            *(f"--{key}={value}" for key, value in _given(wish).items()),
+            *size_options(share),
+        )
+        done = self._commands.run(argv, self._commands.base_environment(), stdin="#!/bin/sh\n")
+        if done.is_ok:
+            return
+        words = " ".join(done.stderr.split()).removeprefix("allocation failure: ")[:300]
+        accounts = sorted({row["Account"] for row in own})
+        advice = f"Yours are: {', '.join(accounts)} (--account). " if accounts else ""
+        raise UsageError(
+            "BFT-1283",
+            f"Slurm would refuse a pilot of {self._user} in partition {partition}: "
+            f"{words or why_failed(done)}.",
+            f"{advice}Give --account, --qos or another --partition, or ask the site for access.",
+        )
+
+    def _options(
+        self, partition: str, wish: Wish, share: NodeLeft | None, *, has_floor: bool
+    ) -> Mapping[str, object]:
+        options: dict[str, object] = {"pilot_partition": partition, "is_own": True, **_given(wish)}
+        if conf := self._commands.base_environment().get("SLURM_CONF"):
+            options["slurm_conf"] = conf
+        if has_floor:
+            options["floor_job"] = os.environ["SLURM_JOB_ID"]
+        if share:
+            options |= {"slot_cpus": share.cpus, "slot_memory_mb": share.memory_mb}
+            options["slot_gpus"] = share.gpus
+        return options
+
+    def _asked(self, argv: Sequence[str]) -> str:
+        done = self._commands.query(argv)
+        if done.is_ok:
+            return done.stdout
+        raise BatchSystemError(
+            "BFT-1285",
+            f"Slurm cannot be asked: {why_failed(done)}",
+            "Try again on a login node of the cluster where sinfo answers.",
+        )
+
+    def _rows(self, what: Sequence[str], fields: Sequence[str], unread: list[str]) -> list[Row]:
+        done = self._commands.query(
+            ("sacctmgr", "-nP", "show", *what, f"format={','.join(fields)}")
+        )
+        if not done.is_ok:
+            unread.append(f"Limits are unknown; Slurm applies them. {why_failed(done)}")
+        return rows(done.stdout, fields) if done.is_ok else []
 
 
-def associations_argv(user: str, cluster: str) -> tuple[str, ...]:
-    """Query the user's own associations."""
-    what = f"format={','.join(ASSOCIATION)}"
-    return ("sacctmgr", "-nP", "show", "assoc", f"user={user}", f"cluster={cluster}", what)
+def _given(wish: Wish) -> dict[str, str]:
+    given = {"account": wish.account, "qos": wish.qos}
+    return {name: value for name, value in given.items() if value}
 
 
-def qos_argv(names: Sequence[str]) -> tuple[str, ...]:
-    """Query these QOS."""
-    what = f"format={','.join(QOS)}"
-    return ("sacctmgr", "-nP", "show", "qos", ",".join(sorted(names)), what)
+def amounts_of(nodes: Sequence[Node], share: NodeLeft | None) -> Amounts:
+    """Return what a pilot takes: a share of a node, or the most that a node has."""
+    if share is not None:
+        return {"node": 1, "cpu": share.cpus, "gres/gpu": share.gpus}
+    cpus = max((node.cpus for node in nodes), default=1)
+    return {"node": 1, "cpu": cpus, "gres/gpu": max((node.gpus for node in nodes), default=0)}
 
 
 def rows(text: str, fields: Sequence[str]) -> list[Row]:
@@ -166,20 +285,19 @@ def association_of(found: Sequence[Row], account: str, partition: str) -> Row | 
     return next(iter(sorted(fitting, key=lambda row: row["Partition"], reverse=True)), None)
 
 
-def node_limits(row: Row, owner: str, node: PilotShare) -> Iterator[NodeLimit]:
+def node_limits(row: Row, owner: str, pilot: Amounts) -> Iterator[NodeLimit]:
     """Return the limits of an association or QOS that are set."""
     for name in _OF_JOBS:
         if _COUNT.fullmatch(row.get(name, "")):
             yield NodeLimit(n_nodes=int(row[name]), words=f"{name}={row[name]} of {owner}")
     for name in _OF_RESOURCES:
         for resource, count in _resources(row.get(name, "")):
-            if each := node.amount(resource):
+            if each := pilot.get(resource, 0):
                 words = f"{name}={resource}={count} of {owner}"
-                if each > 1:
-                    words += f", and a pilot takes {each}"
+                words += f", and a pilot takes {each}" if each > 1 else ""
                 yield NodeLimit(n_nodes=count // each, words=words)
     for resource, count in _resources(row.get("MaxTRES", "")):
-        if node.amount(resource) > count:  # of one job: no whole node fits
+        if pilot.get(resource, 0) > count:  # of one job: no whole node fits
             yield NodeLimit(n_nodes=0, words=f"MaxTRES={resource}={count} of {owner}")
 
 
@@ -194,188 +312,6 @@ def _resources(text: str) -> Iterator[tuple[str, int]]:
         name, _, count = word.partition("=")
         if _COUNT.fullmatch(count):
             yield name, int(count)
-
-
-_PREEMPTING = ("preempt/partition_prio", "preempt/qos")
-_ENDS = ("CANCEL", "REQUEUE")  # modes that end a job; SUSPEND keeps its memory and GPUs
-_NONE = frozenset({"", "N/A", "(null)", "UNLIMITED", "NONE"})
-
-
-class SlurmSites:
-    """Implements ``bftrainer.site.own.plan.OwnSites``."""
-
-    def __init__(self) -> None:
-        self._commands = SlurmCommands()
-        self._user = pwd.getpwuid(os.geteuid()).pw_name
-
-    def examine(self, wish: Wish) -> OwnSite:
-        """Read the site for this user.
-
-        Raises:
-            UsageError: BFT-1281 to -1283, a daemon of this user cannot work here.
-            BatchSystemError: BFT-1285, Slurm does not answer.
-        """
-        try:
-            return _Site(wish, self._commands, self._user).examine()
-        except ParseError as problem:
-            raise BatchSystemError(
-                "BFT-1285",
-                f"Slurm printed something unexpected: {problem}.",
-                "Report it with the output of 'scontrol show partition'.",
-            ) from problem
-
-    def submit_daemon(self, argv: Sequence[str], out: Path, wish: Wish) -> DaemonJob:
-        """Submit the daemon's job; BFT-1287 if Slurm refuses it."""
-        options = (("--partition", wish.job_partition), ("--account", wish.account))
-        job_id = submit(self._commands, argv, out, options)
-        return self.find_daemon() or DaemonJob(job_id=job_id, state="pending")
-
-    def find_daemon(self) -> DaemonJob | None:
-        """Return the daemon's job, if one is queued or runs."""
-        return find(self._commands, self._user)
-
-    def cancel_daemon(self, job_id: str) -> None:
-        """Cancel the daemon's job."""
-        cancel(self._commands, job_id)
-
-
-@dataclass(slots=True)
-class _Site:
-    wish: Wish
-    commands: SlurmCommands
-    user: str
-    _unread: list[str] = field(default_factory=list)
-
-    def examine(self) -> OwnSite:
-        config = settings_in(self._asked(commands.CONFIG))
-        shown = [values_in(line) for line in self._asked(PARTITION_ARGV).splitlines()]
-        partitions = {values["PartitionName"]: values for values in shown if values}
-        chosen = choose(partitions, config, self.wish.partition)
-        name, cluster = chosen["PartitionName"], config.get("ClusterName", "cluster")
-        check_preemption(name, partitions, config)
-        nodes = self._nodes(name)
-        share = slots.share_of(self.wish.share, nodes) if self.wish.share else None
-        own = (
-            []
-            if "slurmdbd" not in config.get("AccountingStorageType", "")
-            else self._rows(associations_argv(self.user, cluster), ASSOCIATION)
-        )
-        self._try_out(name, own, share)
-        limits, walls = self._limits(chosen, own, PilotShare.of(nodes, share))
-        return OwnSite(
-            cluster=cluster,
-            partition=name,
-            n_nodes=sum(len(slots.names(n, share)) if share else 1 for n in nodes),
-            preemption=mode_of(chosen, config),
-            grace_s=duration_s(chosen.get("GraceTime", "0")) or 0.0,
-            time_limit_s=min(walls)[0] if walls else None,
-            time_limit_words=min(walls)[1] if walls else "",
-            limits=tuple(limits),
-            unread=tuple(self._unread),
-            n_floor=len(self._floor()),
-            batch_options=self._options(name, share),
-        )
-
-    def _limits(
-        self, chosen: Row, own: Sequence[Row], node: PilotShare
-    ) -> tuple[list[NodeLimit], list[tuple[float, str]]]:
-        """Return what the association and the QOS of a pilot allow: nodes, time limits."""
-        name = chosen["PartitionName"]
-        owners: list[tuple[Row, str]] = []
-        mine = association_of(own, self.wish.account, name)
-        if mine is not None:
-            owners.append((mine, f"user {self.user} in account {mine['Account']}"))
-            used = self.wish.qos or mine["DefaultQOS"] or "normal"
-            wanted = {used, chosen.get("QoS", "")} - _NONE
-            rows = self._rows(qos_argv(tuple(wanted)), QOS)
-            owners += [(row, f"QOS {row['Name']}") for row in rows]
-        limits = [one for row, owner in owners for one in node_limits(row, owner, node)]
-        walls = [(wall_s(row), f"MaxWall of {owner}") for row, owner in owners]
-        walls.append((duration_s(chosen.get("MaxTime", "UNLIMITED")), f"MaxTime of {name}"))
-        return limits, [(limit_s, words) for limit_s, words in walls if limit_s]
-
-    def _floor(self) -> tuple[str, ...]:
-        """Return the nodes of the allocation in which we are, if we are in one."""
-        if not (job_id := os.environ.get("SLURM_JOB_ID", "")) or self.wish.is_as_job:
-            return ()
-        floor = Floor(commands=self.commands, job_id=job_id, user=self.user)
-        floor.look()
-        if floor.nodes and self.wish.share:
-            raise UsageError(
-                "BFT-1288",
-                f"Nodes of your allocation ({job_id}) are used as a whole.",
-                "Leave out --gpus-per-pilot and the like, or run bftrainer up outside of it.",
-            )
-        return floor.nodes
-
-    def _nodes(self, partition: str) -> list[Node]:
-        rows = [r for r in parse.node_rows(self._asked(commands.SINFO)) if r.partition == partition]
-        if self.wish.share and any(row.allows.is_exclusive for row in rows):
-            raise UsageError(
-                "BFT-1288",
-                f"Jobs in partition {partition} have whole nodes (OverSubscribe=EXCLUSIVE).",
-                "Leave out --gpus-per-pilot, --cpus-per-pilot and --mem-per-pilot.",
-            )
-        return [row.node for row in rows]
-
-    def _try_out(self, partition: str, own: Sequence[Row], share: NodeLeft | None) -> None:
-        """Let Slurm judge a pilot without submitting it."""
-        options = [f"{key}={value}" for key, value in self._given() if value]
-        options += size_options(share)
-        argv = (
-            *("sbatch", "--test-only", f"--partition={partition}", "--nodes=1"),
-            *("--time=1", "--no-requeue", "--chdir=/", *options),
-        )
-        done = self.commands.run(argv, self.commands.base_environment(), stdin="#!/bin/sh\n")
-        if done.is_ok:
-            return
-        words = " ".join(done.stderr.split()).removeprefix("allocation failure: ")[:300]
-        accounts = sorted({row["Account"] for row in own})
-        advice = f"Yours are: {', '.join(accounts)} (--account). " if accounts else ""
-        raise UsageError(
-            "BFT-1283",
-            f"Slurm would refuse a pilot of {self.user} in partition {partition}: "
-            f"{words or why_failed(done)}.",
-            f"{advice}Give --account, --qos or another --partition, or ask the site for access.",
-        )
-
-    def _given(self) -> tuple[tuple[str, str], ...]:
-        return (("--account", self.wish.account), ("--qos", self.wish.qos))
-
-    def _options(self, partition: str, share: NodeLeft | None) -> Mapping[str, object]:
-        conf = self.commands.base_environment().get("SLURM_CONF")
-        return {
-            "pilot_partition": partition,
-            "is_own": True,
-            **{key.removeprefix("--"): value for key, value in self._given() if value},
-            **({"slurm_conf": conf} if conf else {}),
-            **({"floor_job": os.environ["SLURM_JOB_ID"]} if self._floor() else {}),
-            **(
-                {
-                    "slot_cpus": share.cpus,
-                    "slot_memory_mb": share.memory_mb,
-                    "slot_gpus": share.gpus,
-                }
-                if share
-                else {}
-            ),
-        }
-
-    def _asked(self, argv: Sequence[str]) -> str:
-        done = self.commands.query(argv)
-        if done.is_ok:
-            return done.stdout
-        raise BatchSystemError(
-            "BFT-1285",
-            f"Slurm cannot be asked: {why_failed(done)}",
-            "Try again on a login node of the cluster where sinfo answers.",
-        )
-
-    def _rows(self, argv: Sequence[str], fields: Sequence[str]) -> list[Row]:
-        done = self.commands.query(argv)
-        if not done.is_ok:
-            self._unread.append(f"Limits are unknown; Slurm applies them. {why_failed(done)}")
-        return rows(done.stdout, fields) if done.is_ok else []
 
 
 def choose(partitions: Mapping[str, Row], config: Mapping[str, str], wanted: str) -> Row:

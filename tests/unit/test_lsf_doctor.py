@@ -11,7 +11,7 @@ from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import NOTHING, Finding, Measured, Weight
 from lsf_adapters import doctor
 from lsf_adapters.commands import LsfCommands
-from lsf_adapters.queues import LsfSettings, SettingsReader, facts
+from lsf_adapters.queues import LsfSettings, facts, read_settings
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "lsf" / "volclava"
 VOLCLAVA = LsfSettings(
@@ -223,42 +223,43 @@ def test_queues_that_cannot_be_read(text: str) -> None:
         facts(replace(VOLCLAVA, queues=text))
 
 
-def _reader(tmp_path: Path, **scripts: str) -> SettingsReader:
-    """A reader whose commands are these shell scripts, and lsf.conf's folder."""
+def _read(tmp_path: Path, why_not_told: str = "", **scripts: str) -> LsfSettings:
+    """Read with commands that are these shell scripts, and lsf.conf's folder."""
     for name, text in scripts.items():
         path = tmp_path / name
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
     (tmp_path / "queues").write_text(ibm().queues)
-    return SettingsReader(
-        commands=LsfCommands(bindir=tmp_path, timeout_s=10),
+    return read_settings(
+        LsfCommands(bindir=tmp_path, timeout_s=10),
         pilot_queue="bf",
         user="bft",
         envdir=tmp_path / "conf",
+        why_not_told=why_not_told,
     )
 
 
 def test_lsf_conf_is_read_or_else_badmin_is_asked(tmp_path: Path) -> None:
     banner = "echo 'IBM Spectrum LSF Standard 10.1.0.13'; echo 'My cluster name is lab'"
-    reader = _reader(
+    read = _read(
         tmp_path,
+        "no file",
         lsid=banner,
         bqueues=f"cat {tmp_path}/queues",
         bparams="[ $1 = -a ] && echo '  MBD_SLEEP_TIME = 7 (seconds)'",
         badmin='[ "$*" = "showconf mbd" ] && echo "  LSB_SHAREDIR=/of/badmin"',
     )
-    said = facts(reader.read("no file"))
+    said = facts(read)
     assert said.number("MBD_SLEEP_TIME") == 7.0
     assert (said.conf, said.why_not_told) == ({"LSB_SHAREDIR": "/of/badmin"}, "no file")
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "lsf.conf").write_text("LSB_SHAREDIR=/of/file\n")
-    assert facts(reader.read()).conf == {"LSB_SHAREDIR": "/of/file"}
+    assert facts(_read(tmp_path)).conf == {"LSB_SHAREDIR": "/of/file"}
     (tmp_path / "badmin").unlink()
     (tmp_path / "conf" / "lsf.conf").unlink()
-    assert facts(reader.read()).conf is None
+    assert facts(_read(tmp_path)).conf is None
 
 
 def test_a_command_that_fails_is_told_in_its_words(tmp_path: Path) -> None:
-    reader = _reader(tmp_path, lsid="echo 'LIM is down; try later' >&2; exit 255")
     with pytest.raises(ParseError, match=r"lsid ended with status 255: LIM is down; try later\."):
-        reader.read()
+        _read(tmp_path, lsid="echo 'LIM is down; try later' >&2; exit 255")

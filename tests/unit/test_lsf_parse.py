@@ -368,11 +368,11 @@ def test_queues() -> None:
     assert set(found) == {"normal", "bf"}
     assert found["normal"].is_default
     assert found["normal"].priority == 30
-    assert (found["bf"].limit_s, found["bf"].limit_max_s) == (600.0, 14400.0)
+    assert found["bf"].limit_max_s == 14400.0
     assert "BACKFILL" in found["bf"].policies
     assert found["bf"].includes("n001", SLOTS)
     parameters = queues.parameters(recorded("bparams-l"))
-    assert queues.seconds_of(parameters["MBD_SLEEP_TIME"]) == 2.0
+    assert queues.number_of(parameters["MBD_SLEEP_TIME"]) == 2.0
     with pytest.raises(ParseError):
         queues.queues(recorded("bqueues-l")[:-3])
 

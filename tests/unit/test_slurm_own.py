@@ -7,9 +7,9 @@ import pytest
 from bftrainer.model.errors import UsageError
 from bftrainer.model.site import Finding, Weight
 from slurm_plugins import doctor, own_site
-from slurm_plugins.own_site import PilotShare, check_preemption, choose, why_not
+from slurm_plugins.own_site import check_preemption, choose, why_not
 
-NODE = PilotShare(cpus=64, gpus=4)
+NODE = {"node": 1, "cpu": 64, "gres/gpu": 4}
 TIERED = {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
 
 

@@ -142,7 +142,7 @@ def _queues(text: str) -> None:
 
 def _settings(text: str) -> None:
     for value in queues.parameters(text).values():
-        queues.seconds_of(value)
+        queues.number_of(value)
 
 
 def _hardware(text: str) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from bftrainer.api import address
 from bftrainer.api.remote_server import request_of
 from slurm_plugins import own_site
-from slurm_plugins.own_site import PilotShare
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings, texts
 
@@ -30,7 +29,7 @@ def _address(raw: bytes) -> None:
 
 def _limits(text: str) -> None:
     for row in own_site.rows(text, own_site.ASSOCIATION):
-        for limit in own_site.node_limits(row, "X", PilotShare(cpus=4, gpus=2)):
+        for limit in own_site.node_limits(row, "X", {"node": 1, "cpu": 4, "gres/gpu": 2}):
             assert limit.n_nodes >= 0
 
 
