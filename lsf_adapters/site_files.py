@@ -167,19 +167,14 @@ def _esub(facts: Facts, options: Mapping[str, Any]) -> SiteFile | None:
 def _settings(facts: Facts) -> list[FirstSetting]:
     rarely_s = facts.number("SBD_SLEEP_TIME") or 7.0  # that of the installers
     limit_s = facts.pilots.limit_max_s if facts.pilots else None
-    found = [
-        FirstSetting(
-            name="harm_slo_s",
-            value=rarely_s + 1.0,
-            why=f"LSF looks for ended jobs every {rarely_s:g} s (SBD_SLEEP_TIME)",
-        )
-    ]
+    why = f"LSF looks for ended jobs every {rarely_s:g} s (SBD_SLEEP_TIME)"
+    found: list[FirstSetting] = [("harm_slo_s", rarely_s + 1.0, why)]
     if limit_s is not None and limit_s < doctor.USUAL_PILOT_S:
         why = f"bsub refuses more (RUNLIMIT of {facts.pilot_queue})"
-        found.append(FirstSetting(name="pilot_time_limit_s", value=limit_s, why=why))
+        found.append(("pilot_time_limit_s", limit_s, why))
     if facts.dialect is Dialect.VOLCLAVA:
         why = "volclava never preempts: pilots without a daemon leave after this"
-        found.append(FirstSetting(name="lease_s", value=LEASE_S, why=why))
+        found.append(("lease_s", LEASE_S, why))
     return found
 
 

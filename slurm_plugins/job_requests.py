@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from bftrainer.model.cluster import Job, JobState, Way
 from bftrainer.model.hostlist import ParseError
@@ -34,41 +35,11 @@ _NO_SUCH = frozenset({"0", *NOTHING})
 _Key = tuple[str, float | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmRequest:
-    """The request of one job."""
-
-    n_nodes: int | None  # minimum; None: not reported
-    n_nodes_max: int
-    cpus: int
-    cpus_per_node: int
-    memory_mb: int
-    memory_per_cpu_mb: int
-    gpus: int
-    time_limit_min_s: float | None
-    reservations: tuple[str, ...]
-    can_share: bool
-    prefers: tuple[Way, ...]
-    unclear: str
+Request = Mapping[str, Any]  # fields of ``Job``; n_nodes None: not reported
+_NOT_READ: Request = {"unclear": f"resources{UNREAD}", "n_nodes": None, "n_nodes_max": 0}
 
 
-_NOT_READ = SlurmRequest(
-    n_nodes=None,
-    n_nodes_max=0,
-    cpus=0,
-    cpus_per_node=0,
-    memory_mb=0,
-    memory_per_cpu_mb=0,
-    gpus=0,
-    time_limit_min_s=None,
-    reservations=(),
-    can_share=False,
-    prefers=(),
-    unclear=f"resources{UNREAD}",
-)
-
-
-def rows(text: str) -> dict[str, SlurmRequest]:
+def rows(text: str) -> dict[str, Request]:
     """Parse ``squeue -O`` in ``FIELDS``: job or array id -> request."""
     return {
         fields[0].partition("_")[0]: _read(dict(zip(FIELDS, fields, strict=True)))
@@ -76,7 +47,7 @@ def rows(text: str) -> dict[str, SlurmRequest]:
     }
 
 
-def _read(row: dict[str, str]) -> SlurmRequest:
+def _read(row: dict[str, str]) -> Request:
     """Parse the request of one job; an unparsable one becomes ``_NOT_READ``."""
     if not row["JobArrayID"]:
         raise ParseError("a job without an id")
@@ -88,13 +59,13 @@ def _read(row: dict[str, str]) -> SlurmRequest:
     return _NOT_READ
 
 
-def _asked(row: dict[str, str]) -> SlurmRequest:
+def _asked(row: dict[str, str]) -> Request:
     in_all = dict(part.partition("=")[::2] for part in row["tres-alloc"].split(","))
     cpus, n_tasks = whole(row["NumCPUs"]), whole(row["NumTasks"])
     n_nodes = whole(in_all["node"]) if "node" in in_all else None
     memory, per_cpu = _memory(row["MinMemory"], in_all.get("mem", "0"), cpus, n_nodes or 1)
     per_task = gpus_of(row["tres-per-task"])[0]
-    shortest_s, doubts = duration_s(row["MinTime"]), Doubts()
+    shortest_s, reserved, doubts = duration_s(row["MinTime"]), row["Reservation"], Doubts()
     none: tuple[Way, ...] = ()
     prefers = doubts.read("a preference", row["Prefer"], ways_of, none)
     words = {
@@ -104,20 +75,20 @@ def _asked(row: dict[str, str]) -> SlurmRequest:
         "a reboot": row["Reboot"] not in _NO_SUCH,
         "a block of nodes to itself": row["OverSubscribe"] == "TOPO",  # --exclusive=topo, 24.05
     }
-    return SlurmRequest(
-        n_nodes=n_nodes,
-        n_nodes_max=whole(row["MaxNodes"]),
-        cpus=cpus,
-        cpus_per_node=whole(row["MinCpus"]),
-        memory_mb=memory,
-        memory_per_cpu_mb=per_cpu,
-        gpus=max(gpus_of(row["tres-per-job"])[0], per_task * n_tasks),
-        time_limit_min_s=shortest_s or None,
-        reservations=() if row["Reservation"] in NOTHING else tuple(row["Reservation"].split(",")),
-        can_share=row["OverSubscribe"] == "OK",
-        prefers=prefers,
-        unclear=" and ".join(filter(None, (*(w for w in words if words[w]), doubts.words()))),
-    )
+    return {
+        "n_nodes": n_nodes,
+        "n_nodes_max": whole(row["MaxNodes"]),
+        "cpus": cpus,
+        "cpus_per_node": whole(row["MinCpus"]),
+        "memory_mb": memory,
+        "memory_per_cpu_mb": per_cpu,
+        "gpus": max(gpus_of(row["tres-per-job"])[0], per_task * n_tasks),
+        "time_limit_min_s": shortest_s or None,
+        "reservations": () if reserved in NOTHING else tuple(reserved.split(",")),
+        "can_share": row["OverSubscribe"] == "OK",
+        "prefers": prefers,
+        "unclear": " and ".join(filter(None, (*(w for w in words if words[w]), doubts.words()))),
+    }
 
 
 def _memory(said: str, in_all: str, cpus: int, n_nodes: int) -> tuple[int, int]:
@@ -135,14 +106,14 @@ def _memory(said: str, in_all: str, cpus: int, n_nodes: int) -> tuple[int, int]:
 class AskedFor:
     """The requests of the jobs in the queue; jobs that leave it are dropped."""
 
-    known: dict[_Key, SlurmRequest | None] = field(default_factory=dict)  # None: not shown
+    known: dict[_Key, Request | None] = field(default_factory=dict)  # None: not shown
     _made: Made[Job] = field(default_factory=Made)
 
     def lacks(self, jobs: Iterable[Job]) -> bool:
         """Return whether a pending ordinary job's request is not known yet."""
         return any(_key(job) not in self.known for job in jobs if _counts(job))
 
-    def learn(self, jobs: Iterable[Job], found: dict[str, SlurmRequest]) -> None:
+    def learn(self, jobs: Iterable[Job], found: dict[str, Request]) -> None:
         """Store the answer for these jobs."""
         self.known = {key: found.get(key[0]) for job in jobs if _counts(job) for key in [_key(job)]}
 
@@ -161,32 +132,26 @@ class AskedFor:
         return self._made.of(job.job_id, job, (asked, config), make)
 
 
-def _can_share(asked: SlurmRequest, config: ControllerConfig | None) -> bool:
+def _can_share(asked: Request, config: ControllerConfig | None) -> bool:
     """Return whether others may use the rest of its nodes; not if it takes all of their memory."""
-    if config is None or not config.are_nodes_shared or not asked.can_share:
+    if config is None or not config.are_nodes_shared or not asked.get("can_share"):
         return False
-    return not config.is_memory_counted or bool(asked.memory_mb or asked.memory_per_cpu_mb)
+    has_memory = asked["memory_mb"] or asked["memory_per_cpu_mb"]
+    return not config.is_memory_counted or bool(has_memory)
 
 
-def _complete(job: Job, asked: SlurmRequest, config: ControllerConfig | None) -> Job:
+def _complete(job: Job, asked: Request, config: ControllerConfig | None) -> Job:
     # For "-N 1-8" squeue shows the node count of the scheduler's last attempt.
-    is_range = asked.n_nodes is not None and asked.n_nodes < asked.n_nodes_max
-    n_nodes = asked.n_nodes if is_range and asked.n_nodes is not None else job.n_nodes
-    return dataclasses.replace(
-        job,
-        n_nodes=n_nodes,
-        n_nodes_max=asked.n_nodes_max if is_range else None,
-        cpus=asked.cpus,
-        cpus_per_node=asked.cpus_per_node,
-        memory_mb=asked.memory_mb,
-        memory_per_cpu_mb=asked.memory_per_cpu_mb,
-        gpus=asked.gpus,
-        time_limit_min_s=asked.time_limit_min_s,
-        reservations=asked.reservations,
-        can_share=_can_share(asked, config),
-        prefers=asked.prefers,
-        unclear=" and ".join(filter(None, (asked.unclear, job.unclear))),
-    )
+    least, most = asked["n_nodes"], asked["n_nodes_max"]
+    is_range = least is not None and least < most
+    its = {
+        **asked,
+        "n_nodes": least if is_range else job.n_nodes,
+        "n_nodes_max": most if is_range else None,
+        "can_share": _can_share(asked, config),
+        "unclear": " and ".join(filter(None, (asked["unclear"], job.unclear))),
+    }
+    return dataclasses.replace(job, **its)
 
 
 def _counts(job: Job) -> bool:
@@ -229,12 +194,7 @@ def judged(
         if job.is_ordinary and job.state in (JobState.PENDING, JobState.RUNNING)
     )
     return tuple(
-        [
-            _judged(job, in_queue, made, lacks_nothing)
-            if job.is_ordinary and job.state is JobState.PENDING
-            else job
-            for job in jobs
-        ]
+        [_judged(job, in_queue, made, lacks_nothing) if _counts(job) else job for job in jobs]
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from bftrainer.batch.service_files import ACCOUNT, PROGRAM, service_files
 from bftrainer.batch.site_inspector import (
-    FirstSetting,
     checklist,
     first_policy,
     pilots_setting,
@@ -28,9 +27,7 @@ from slurm_plugins.parse import settings_in, values_in
 
 CONF_NAME = "slurm.conf.bftrainer"
 HOOK_FILE = "/run/bftrainer-hook/told"
-_AS_USERS = FirstSetting(
-    name="run_as", value="submitter", why="pilots run as the users whose trainers they are for"
-)
+_AS_USERS = ("run_as", "submitter", "pilots run as the users whose trainers they are for")
 _USERS = (
     "`systemctl enable --now bftrainer-submit.socket`",
     "Whoever may have pilots has the right to submit to their partition.",

@@ -17,7 +17,7 @@ from bftrainer.batch.announcer import Announcer
 from bftrainer.model.cluster import EndedBy, Presence, Snapshot
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.plugins import load_plugin
-from bftrainer.model.site import NOTHING, Finding, Measured
+from bftrainer.model.site import NOTHING, Finding, Measured, SiteFile
 
 ENTRY_POINT_GROUP = "bftrainer.batch_systems"
 ORDER_KINDS = frozenset({"submit", "cancel"})  # kinds of requests that are never delayed
@@ -75,7 +75,7 @@ class OptionError(UsageError):
 
 
 class BatchSystem(Protocol):
-    """Source of nodes, and where pilots run; derive from it to inherit the last six methods."""
+    """Source of nodes, and where pilots run; derive from it to inherit the last seven methods."""
 
     name: str
     idle_confirmations: int  # consecutive idle snapshots before a node counts as idle
@@ -141,6 +141,19 @@ class BatchSystem(Protocol):
         Several daemons of one user may share a queue, and each numbers its pilots from 1.
         """
         del directory
+
+    def site_files(self) -> tuple[SiteFile, ...]:
+        """Return what an administrator installs here, the checklist last.
+
+        Raises:
+            UsageError: BFT-1248, this batch system needs none.
+            BatchSystemError: the settings cannot be read.
+        """
+        raise UsageError(
+            "BFT-1248",
+            f"The batch system {self.name} needs no files of an administrator.",
+            "Use --batch-system slurm or lsf.",
+        )
 
     def close(self) -> None:
         """Release the adapter's resources; the cluster is untouched."""

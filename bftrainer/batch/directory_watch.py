@@ -13,14 +13,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 LOOK_S = 0.2  # between two looks
 _JOIN_S = 1.0  # for a thread that ends; one that waits for a file server is left behind
 # Modify, attrib, moved from, moved to, create, delete; delete and move of the directory itself.
 _IN_CHANGES = 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800
 _IN_ONLYDIR = 0x1000000
-_IN_NONBLOCK, _IN_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 _EVENTS_BYTES = 1 << 16
 # Where inotify sees every change: ext2 to ext4, xfs, btrfs, tmpfs, overlayfs, zfs, ramfs, f2fs,
 # bcachefs. Source: statfs(2), linux/magic.h.
@@ -32,30 +30,33 @@ _STATFS_LONGS = 32  # more than struct statfs has; f_type is its first
 _MASK = 0xFFFFFFFF  # magic numbers have 32 bits
 
 
-class Notice(Protocol):
-    """A source of hints that there may be something to read."""
+class Notice:
+    """The base of sources of hints that there may be something to read."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable after a change."""
+        return self._fd
 
     def clear(self) -> None:
         """Forget the changes so far; never blocks."""
 
     def close(self) -> None:
         """Stop noticing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
-class Inotify:
+class Inotify(Notice):
     """Notices changes of a directory that this host makes."""
 
     def __init__(self, directory: Path) -> None:
-        """Watch a directory.
-
-        Raises:
-            OSError: it is missing, or may not be read.
-        """
+        """Watch a directory; raises ``OSError``: it is missing, or may not be read."""
         libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = _checked(libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
+        super().__init__(_checked(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)))
         try:
             name = os.fsencode(directory)
             _checked(libc.inotify_add_watch(self._fd, name, _IN_CHANGES | _IN_ONLYDIR))
@@ -63,46 +64,27 @@ class Inotify:
             self.close()
             raise
 
-    def fileno(self) -> int:
-        """Return inotify's descriptor."""
-        return self._fd
-
     def clear(self) -> None:
         """Read and drop all events."""
         with suppress(BlockingIOError):
             while len(os.read(self._fd, _EVENTS_BYTES)) == _EVENTS_BYTES:
                 pass
 
-    def close(self) -> None:
-        """Stop watching."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
-
-class Looking:
+class Looking(Notice):
     """Calls a function in a thread, every so often; notices when it returns True.
 
     What the function raises is raised by the next ``clear``, and it is called no more.
     """
 
     def __init__(self, look: Callable[[], bool], *, every_s: float = LOOK_S) -> None:
-        """Start the thread.
-
-        Args:
-            look: whether something changed.
-            every_s: between two calls.
-        """
+        """Start the thread; ``look``: whether something changed; ``every_s``: between two calls."""
+        super().__init__(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self._look, self._every_s = look, every_s
         self._problem: Exception | None = None
-        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._ends, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._run, name="bft-looking", daemon=True)
         self._thread.start()
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable after a change."""
-        return self._fd
 
     def clear(self) -> None:
         """Forget the changes so far; raise what the function raised."""
@@ -116,9 +98,7 @@ class Looking:
         self._ends.set()
         self._thread.join(_JOIN_S)
         with self._lock:  # no write to a descriptor that is somebody else's by then
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+            super().close()
 
     def _run(self) -> None:
         while not self._ends.wait(self._every_s):
@@ -153,11 +133,7 @@ class FileChanged:
 
 
 def is_local(path: Path) -> bool:
-    """Return whether inotify sees all changes there; False if in doubt.
-
-    Raises:
-        OSError: the path is missing.
-    """
+    """Return whether inotify sees all changes there, False in doubt; raises ``OSError``."""
     libc = ctypes.CDLL(None, use_errno=True)
     buffer = (ctypes.c_long * _STATFS_LONGS)()
     _checked(libc.statfs(os.fsencode(path), buffer))
@@ -165,14 +141,8 @@ def is_local(path: Path) -> bool:
 
 
 def notice_for(path: Path) -> Notice:
-    """Return what notices changes of a file.
-
-    Raises:
-        OSError: its directory is missing or may not be read.
-    """
-    if is_local(path.parent):
-        return Inotify(path.parent)
-    return Looking(FileChanged(path))
+    """Return what notices changes of a file; ``OSError`` if its directory may not be read."""
+    return Inotify(path.parent) if is_local(path.parent) else Looking(FileChanged(path))
 
 
 def _checked(result: int) -> int:

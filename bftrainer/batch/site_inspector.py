@@ -1,6 +1,4 @@
-"""What a batch system may offer beside ``BatchSystem``: site files, and a directory that nodes see.
-
-Used by ``bftrainer site init``. A batch system without the method has none.
+"""Parts of ``BatchSystem.site_files`` for ``bftrainer site init``: first policy and checklist.
 
 ``findings`` warns of a pilots' directory that nodes cannot see: a pilot whose output file cannot
 be opened ends before any process of ours runs, and the cause is in
@@ -12,45 +10,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.batch.service_files import POLICY_FILE, PROGRAM
-from bftrainer.model.errors import UsageError
 from bftrainer.model.site import Finding, Measured, SiteFile, Weight
 
 POLICY_NAME = "policy.yaml"
 CHECKLIST_NAME = "CHECKLIST.md"
-
-
-@runtime_checkable
-class SiteInspector(Protocol):
-    """A batch system that reads its site's settings and says what to install."""
-
-    def site_files(self) -> tuple[SiteFile, ...]:
-        """Inspect the site and return its files, the checklist last.
-
-        Raises:
-            BatchSystemError: the settings cannot be read.
-        """
-
-
-def site_files_of(system: BatchSystem) -> tuple[SiteFile, ...]:
-    """Return the files of a batch system's site.
-
-    Raises:
-        UsageError: BFT-1248, this batch system has none.
-        BatchSystemError: the settings cannot be read.
-    """
-    if not isinstance(system, SiteInspector):
-        raise UsageError(
-            "BFT-1248",
-            f"The batch system {system.name} needs no files of an administrator.",
-            "Use --batch-system slurm or lsf.",
-        )
-    return system.site_files()
 
 
 def own_program() -> str:
@@ -59,13 +26,7 @@ def own_program() -> str:
     return str(program) if program.exists() else PROGRAM
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstSetting:
-    """A setting of a first policy, and why it has this value."""
-
-    name: str
-    value: Any
-    why: str
+FirstSetting = tuple[str, Any, str]  # of a first policy: name, value, and why it has this value
 
 
 def pilots_setting(directory: Path | None) -> tuple[FirstSetting, ...]:
@@ -73,7 +34,7 @@ def pilots_setting(directory: Path | None) -> tuple[FirstSetting, ...]:
     if directory is None:
         return ()
     why = "a directory that all nodes see, and that only the daemon's account can write"
-    return (FirstSetting(name="pilots_dir", value=str(directory), why=why),)
+    return (("pilots_dir", str(directory), why),)
 
 
 def pilots_steps(directory: Path | None, account: str) -> tuple[str, ...]:
@@ -100,14 +61,10 @@ def first_policy(
         settings: beside those that every first policy has.
         options: of the batch system.
     """
-    few = FirstSetting(
-        name="max_nodes",
-        value=2,
-        why="few at first; remove it when 'bftrainer report harm' is good",
-    )
+    few = ("max_nodes", 2, "few at first; remove it when 'bftrainer report harm' is good")
     lines = [f"# First policy of bftrainer on {title}. All settings: bftrainer policy show.", ""]
-    for one in (few, *settings):
-        lines += [f"# {one.why}", f"{one.name}: {json.dumps(one.value)}"]
+    for name, value, why in (few, *settings):
+        lines += [f"# {why}", f"{name}: {json.dumps(value)}"]
     if options:
         # JSON's scalars, lists and mappings are YAML's.
         lines += ["batch_options:", *(f"  {k}: {json.dumps(v)}" for k, v in options.items())]

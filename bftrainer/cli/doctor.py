@@ -93,16 +93,13 @@ def _service(system: BatchSystem, policy_file: Path | None) -> tuple[Finding, ..
     """Check what systemd is told of the daemon, if the policy is that of the site's service."""
     from bftrainer.batch import service_files  # noqa: PLC0415
     from bftrainer.batch.service_files import POLICY_FILE  # noqa: PLC0415
-    from bftrainer.batch.site_inspector import SiteInspector  # noqa: PLC0415
 
     if policy_file is None or str(policy_file.absolute()) != POLICY_FILE:
-        return ()
-    if not isinstance(system, SiteInspector):
         return ()
     try:
         return service_files.findings(system.site_files())
     except BftError:
-        return ()  # settings that cannot be read are a finding already
+        return ()  # none are needed; or settings cannot be read, which is a finding already
 
 
 def _networks(

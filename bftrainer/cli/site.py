@@ -52,7 +52,6 @@ def init(
     The batch system is only asked; nothing of it is changed.
     """
     from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
-    from bftrainer.batch.site_inspector import site_files_of  # noqa: PLC0415
     from bftrainer.site.policy.load import load_policy_file  # noqa: PLC0415 - pydantic is slow
 
     first = parse_options(pairs)
@@ -61,7 +60,7 @@ def init(
     if loaded.policy.pilots_dir:
         system.pilots_are_in(Path(loaded.policy.pilots_dir))
     try:
-        files = site_files_of(system)
+        files = system.site_files()
     finally:
         system.close()
     written = write(directory, files) if is_written else ()

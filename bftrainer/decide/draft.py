@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from bftrainer.batch.queue.model import NextPlan, QueueModel
+from bftrainer.batch.queue.backfill import BackfillPlan
+from bftrainer.batch.queue.models import QueueModel
 from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
 from bftrainer.decide.pool import Pool, build_pool, gap_end
@@ -24,7 +25,7 @@ class Draft:
     pick: Pick  # chooses victims among the nodes of trainers
     policy: AllocationPolicy | None  # None: every trainer keeps its nodes
     for_jobs: AbstractSet[str] = frozenset()  # nodes on which pending jobs are about to start
-    next_plan: NextPlan | None = None  # of the jobs that cannot start; None: no job is pending
+    next_plan: BackfillPlan | None = None  # of the jobs that cannot start; None: no job is pending
     refused: Mapping[str, str] = field(default_factory=dict)  # job without nodes -> why
     releases: tuple[Release, ...] = ()
     pool: Pool = field(default_factory=Pool)  # without the nodes of released pilots

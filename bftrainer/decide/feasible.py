@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from bftrainer.batch.queue.model import JobNeeds, NodeDemand, QueueModel
+from bftrainer.batch.queue.model import JobNeeds, NodeDemand
+from bftrainer.batch.queue.models import QueueModel
 from bftrainer.batch.queue.nodesets import NodeSet, NodeSets
 from bftrainer.batch.queue.requests import Matching
 from bftrainer.model.cluster import Job, NodeLeft, NodeState

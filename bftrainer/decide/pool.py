@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from bftrainer.batch.queue.model import GapEnd, QueueModel, Then
+from bftrainer.batch.queue.model import GapEnd, Then
+from bftrainer.batch.queue.models import QueueModel
 from bftrainer.batch.queue.occupancy import (
     FREE_STATES,
     LOST_STATES,

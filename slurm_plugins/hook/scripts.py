@@ -223,14 +223,7 @@ WantedBy=multi-user.target
 
 
 def relay_service(
-    *,
-    endpoint: str,
-    daemon_key: str,
-    file: Path,
-    directory: Path,
-    account: str,
-    program: str = RELAY_PROGRAM,
-    key_file: Path = RELAY_KEY_FILE,
+    *, endpoint: str, daemon_key: str, file: Path, directory: Path, account: str, **others: object
 ) -> str:
     """Return the unit.
 
@@ -240,21 +233,12 @@ def relay_service(
         file: the hook's.
         directory: of slurm.conf.
         account: runs it; may read the file, and owns the key.
-        program: ``bftrainer-slurm-hook`` on the controller's host.
-        key_file: of the relay (``--make-key``).
+        others: ``program`` (``bftrainer-slurm-hook`` there) and ``key_file`` (``--make-key``).
     """
-    return _SERVICE.format(
-        name=RELAY_SERVICE_NAME,
-        program=program,
-        endpoint=endpoint,
-        daemon_key=daemon_key,
-        key_file=key_file,
-        file=file,
-        directory=directory,
-        account=account,
-        confined=CONFINED,
-        unprivileged=UNPRIVILEGED,
-    )
+    fixed = {"name": RELAY_SERVICE_NAME, "confined": CONFINED, "unprivileged": UNPRIVILEGED}
+    usual = {"program": RELAY_PROGRAM, "key_file": RELAY_KEY_FILE, **others}
+    values = {"endpoint": endpoint, "daemon_key": daemon_key, "file": file, "account": account}
+    return _SERVICE.format(directory=directory, **values, **usual, **fixed)
 
 
 def relay_file(
@@ -262,16 +246,11 @@ def relay_file(
 ) -> SiteFile | None:
     """Return the unit for each controller's host; None: the policy names no relays.
 
-    Args:
-        options: of the adapter, as they were given.
-        file: the hook's.
-        directory: of slurm.conf.
-        account: as for ``relay_service``.
+    ``options`` of the adapter, as they were given; the rest as for ``relay_service``.
     """
     port = str(options.get("hook_relay", "")).rpartition(":")[2]
     if not port:
         return None
-    keys = options.get("hook_relay_key_file")
     text = relay_service(
         endpoint=f"tcp://DAEMON_HOST:{port}",
         daemon_key="DAEMON_KEY",
@@ -284,5 +263,5 @@ def relay_file(
         text=text,
         about=f"on each controller's host, /etc/systemd/system/{RELAY_SERVICE_NAME}, with the "
         "daemon's host and public key in place of DAEMON_HOST and DAEMON_KEY "
-        f"(bftrainer-slurm-hook --make-key {keys})",
+        f"(bftrainer-slurm-hook --make-key {options.get('hook_relay_key_file')})",
     )

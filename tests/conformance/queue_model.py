@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.batch.queue.model import JobNeeds, NextPlan, QueueModel
+from bftrainer.batch.queue.backfill import BackfillPlan
+from bftrainer.batch.queue.model import JobNeeds
+from bftrainer.batch.queue.models import QueueModel
 from bftrainer.model.canonical import from_plain, to_plain
 from bftrainer.model.cluster import (
     Job,
@@ -124,7 +126,7 @@ class QueueModelConformance:
         queue = self.looked(seen)
         return {job.job_id: (queue.request(job), queue.why_not(job)) for job in queue.jobs}
 
-    def planned(self, seen: Snapshot) -> NextPlan:
+    def planned(self, seen: Snapshot) -> BackfillPlan:
         """The next plan, if nobody can start now and every node is free."""
         queue = self.looked(seen)
         plan = queue.next_plan(reduce(int.__or__, queue.sets.bit_of.values(), 0))

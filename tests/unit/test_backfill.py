@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.batch.queue.backfill import BackfillPlan, neighbours, slot_begin_s
-from bftrainer.batch.queue.model import NextPlan
 from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.model.cluster import Job, JobState, NodeState, Reservation, Snapshot
 from tests.support.snapshots import (
@@ -30,7 +29,7 @@ def ends_at(job_id: str, node: str, after_s: float) -> Job:
 
 def planned(
     jobs: list[Job], usable: tuple[str, ...] = ("n1", "n2"), **changes: object
-) -> tuple[NextPlan, dict[str, tuple[float, str]]]:
+) -> tuple[BackfillPlan, dict[str, tuple[float, str]]]:
     """Let all pending jobs wait; the plan, and who is first on each node, and when."""
     busy = {name for job in jobs for name in job.nodes}
     nodes = with_state(idle_nodes(4), NodeState.ALLOCATED, *busy)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.batch.site_inspector import SiteInspector
+from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.cli.main import main
 from bftrainer.cli.site import write
 from bftrainer.model.errors import BatchSystemError, ExitCode, UsageError
@@ -214,7 +214,7 @@ def test_nothing_is_said_of_an_unknown_lsf() -> None:
 
 @pytest.mark.parametrize("create", [create_lsf, create_slurm], ids=["lsf", "slurm"])
 def test_settings_that_cannot_be_read_are_an_error(
-    create: Callable[[dict[str, object]], SiteInspector], tmp_path: Path
+    create: Callable[[dict[str, object]], BatchSystem], tmp_path: Path
 ) -> None:
     """No command is found there."""
     system = create({"environment": {"PATH": str(tmp_path)}})

@@ -185,7 +185,7 @@ class TestQueue:
         row = ["777", "2", "1", "2", "9" * 30 + "M", "1", "0:00", "OK", "(null)", *["0"] * 3,
                *["N/A"] * 4, "cpu=2,node=1"]  # fmt: skip
         found = job_requests.rows(f"{F.join(row)}{R}\n" + text("asks.asked"))
-        assert found.pop("777").unclear == f"resources{UNREAD}"
+        assert found.pop("777")["unclear"] == f"resources{UNREAD}"
         assert found == job_requests.rows(text("asks.asked"))
 
     def test_both_doubts_are_kept(self) -> None:

@@ -25,7 +25,7 @@ Span = tuple[float, float, NodeSet]  # begin, end, nodes
 
 
 class BackfillPlan:
-    """``NextPlan``: when nodes come free, and which jobs are planned on them."""
+    """The scheduler's next plan, built job by job in queue order."""
 
     def __init__(self, snapshot: Snapshot, sets: NodeSets, usable: NodeSet, now_s: float) -> None:
         """Begin with a complete snapshot; ``usable``: nodes that jobs may have now."""
@@ -64,7 +64,11 @@ class BackfillPlan:
         return len(self._planned) >= MOST_PLANNED
 
     def kept_off(self, limit_s: float | None, *, is_in_reservation: bool) -> NodeSet:
-        """Nodes of plans and, unless the job has a reservation, of reservations."""
+        """Return the nodes on which a job that starts now would delay a planned one.
+
+        Those of plans and, unless the job has a reservation, of reservations. A job without a known
+        limit is taken to delay none.
+        """
         if limit_s is None:
             return 0
         known, off = self._off.get(limit_s, (0, 0))
@@ -78,12 +82,15 @@ class BackfillPlan:
         return off
 
     def start(self, limit_s: float | None, nodes: NodeSet) -> None:
-        """Occupy the nodes until the job's limit."""
+        """Record that a job starts there now, until its limit."""
         end_s = self._now_s + (math.inf if limit_s is None else limit_s)
         self._occupy(self._started, (self._now_s, end_s, nodes))
 
     def wait(self, job: Job, request: JobNeeds | None) -> None:
-        """Plan the job at its earliest start; if that is unknown, as printed."""
+        """Plan a job that cannot start now: at its earliest start; if that is unknown, as printed.
+
+        ``request`` None: it waits for more than nodes.
+        """
         found: tuple[float, NodeSet] | None = None
         limit_s = job.time_limit_s if request is None else request.limit_s
         if request is not None and not self.is_full and not job.reservations:

@@ -1,5 +1,8 @@
 """The queue models: one for the batch system's printed plan, and LSF's; found by name.
 
+``QueueModel`` hides the differences between schedulers from ``decide``: which jobs may start, in
+which order, on which nodes, and when a node is planned for another use.
+
 The first is for adapters that provide a plan as data: ``local``, and Slurm with its backfill plan.
 What ends a node's idle gap (docs/design/give-back.md has the reasons):
 
@@ -19,11 +22,11 @@ queues with SLOT_RESERVE; others may use those until the planned start (BACKFILL
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 
 from bftrainer.batch.queue.backfill import BackfillPlan, earliest, slot_begin_s
-from bftrainer.batch.queue.model import GapEnd, JobNeeds, QueueModel, Then
+from bftrainer.batch.queue.model import GapEnd, JobNeeds, Then
 from bftrainer.batch.queue.nodesets import NodeSet, sets_of
 from bftrainer.batch.queue.occupancy import pending_jobs, why_it_waits
 from bftrainer.batch.queue.requests import Requests
@@ -79,15 +82,15 @@ class PrintedQueue:
         return Requests(self._snapshot, self.sets, self._now_s)
 
     def why_not(self, job: Job) -> str:
-        """Not entitled, or before its begin time."""
+        """Say why a job cannot start whatever is free; "": no reason known."""
         return why_it_waits(job, self._now_s)
 
     def request(self, job: Job) -> JobNeeds:
-        """Return what a job requests, computed once for identical jobs."""
+        """Return what a job requests, regardless of others; computed once for identical jobs."""
         return self._requests.of(job)
 
     def next_plan(self, usable: NodeSet) -> BackfillPlan:
-        """Plan as Slurm's backfill does."""
+        """Return Slurm's next backfill plan, still empty; ``usable``: nodes jobs may have."""
         return BackfillPlan(self._snapshot, self.sets, usable, self._now_s)
 
 
@@ -120,10 +123,8 @@ class LsfQueue(PrintedQueue):
         return ReservedStarts(self._snapshot, self.sets, usable, self._now_s)
 
 
-MODELS: Mapping[str, Callable[[Snapshot, float, float], QueueModel]] = {
-    "printed": PrintedQueue,
-    "lsf": LsfQueue,
-}
+QueueModel = PrintedQueue
+MODELS: Mapping[str, type[QueueModel]] = {"printed": PrintedQueue, "lsf": LsfQueue}
 
 
 def queue_of(snapshot: Snapshot, now_s: float, cycle_s: float) -> QueueModel:

@@ -23,61 +23,38 @@ SUMMIT_NODES = 4734
 WARM_UP_S = 12 * HOUR_S  # before the trace, so that it starts with a typical pool
 LONGEST_S = 24 * HOUR_S
 HOLES_PER_REPORT = 500
-_RANGES = {
-    "n_nodes": (1, 200_000),
-    "machine_nodes": (1, 200_000),
-    "hours": (0.01, 2 * 366 * 24),
-    "poll_s": (0.1, 3600),
-    "holes_per_hour": (0.001, 3600),
-    "hole_gap_sigma": (0, 5),
-    "hole_median_nodes": (0.001, 200_000),
-    "hole_sigma": (0, 5),
-    "load_sigma": (0, 5),
-    "load_hours": (0.001, 1e6),
-    "largest_hole_share": (0, 1),
-    "groups_per_log_size": (0, 100),
-    "shortest_s": (0, 86_400),
-    "length_scale_s": (0.001, 1e9),
-    "length_shape": (0.1, 10),
-    "short_gap_share": (0, 0.9),
-}
+
+
+def _in(low: float, high: float, default: Any) -> Any:
+    return field(default=default, metadata={"range": (low, high)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorParameters:
     """Parameters of a synthetic machine; defaults are fitted to Summit in February 2021."""
 
-    n_nodes: int = 256  # of the trace: the first nodes of the machine
-    machine_nodes: int = SUMMIT_NODES  # raised to n_nodes; sizes of holes grow with it
-    hours: float = 48.0
+    n_nodes: int = _in(1, 200_000, 256)  # of the trace: the first nodes of the machine
+    # Raised to n_nodes; sizes of holes grow with it.
+    machine_nodes: int = _in(1, 200_000, SUMMIT_NODES)
+    hours: float = _in(0.01, 2 * 366 * 24, 48.0)
     seed: int = 1
     start_s: float = 0.0
-    poll_s: float = 10.0  # all times are multiples of it
-    holes_per_hour: float = 44.5
-    hole_gap_sigma: float = 1.2  # lognormal: holes come in bursts
-    hole_median_nodes: float = 4.0  # on a machine of SUMMIT_NODES
-    hole_sigma: float = 1.4
-    load_sigma: float = 1.4  # of the median's slow ups and downs (log), which forget
-    load_hours: float = 1.0  # themselves in this time
-    largest_hole_share: float = 0.5  # of the machine
-    groups_per_log_size: float = 0.42  # a hole of k nodes ends in 1 + Poisson(this * ln k) groups
-    shortest_s: float = 70.0
-    length_scale_s: float = 683.0  # Weibull, above shortest_s
-    length_shape: float = 0.56
+    poll_s: float = _in(0.1, 3600, 10.0)  # all times are multiples of it
+    holes_per_hour: float = _in(0.001, 3600, 44.5)
+    hole_gap_sigma: float = _in(0, 5, 1.2)  # lognormal: holes come in bursts
+    hole_median_nodes: float = _in(0.001, 200_000, 4.0)  # on a machine of SUMMIT_NODES
+    hole_sigma: float = _in(0, 5, 1.4)
+    # Of the median's slow ups and downs (log), which forget themselves in load_hours.
+    load_sigma: float = _in(0, 5, 1.4)
+    load_hours: float = _in(0.001, 1e6, 1.0)
+    largest_hole_share: float = _in(0, 1, 0.5)  # of the machine
+    groups_per_log_size: float = _in(0, 100, 0.42)  # k nodes: 1 + Poisson(this * ln k) groups
+    shortest_s: float = _in(0, 86_400, 70.0)
+    length_scale_s: float = _in(0.001, 1e9, 683.0)  # Weibull, above shortest_s
+    length_shape: float = _in(0.1, 10, 0.56)
     together_s: float = 20.0  # a group ends with another one that ends so near,
     together_share: float = 0.12  # or within this share of its length
-    short_gap_share: float = 0.15  # of all fragments: gaps under shortest_s (an assumption)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Machine:
-    """The machine while holes are generated."""
-
-    busy_from_s: NDArray[np.float64]  # of each node: when its last fragment ended
-    node: list[NDArray[np.int64]] = field(default_factory=list)
-    start_s: list[NDArray[np.float64]] = field(default_factory=list)
-    end_s: list[NDArray[np.float64]] = field(default_factory=list)
-    leaves_s: list[float] = field(default_factory=list)  # ascending
+    short_gap_share: float = _in(0, 0.9, 0.15)  # of all fragments: gaps under shortest_s (assumed)
 
 
 def generate(
@@ -89,31 +66,25 @@ def generate(
         TraceError: BFT-4009, a parameter is out of range.
     """
     p = parameters or GeneratorParameters()
-    _check(p)
-    n_machine = max(p.n_nodes, p.machine_nodes)
-    until_s = WARM_UP_S + p.hours * HOUR_S
-    holes = _holes(p, _stream(p, 0), p.holes_per_hour, until_s, is_short=False)
-    holes += _holes(p, _stream(p, 1), _short_holes_per_hour(p), until_s, is_short=True)
-    holes.sort()
-    machine = _Machine(busy_from_s=np.full(n_machine, -1.0))
-    chance = _stream(p, 2)
-    for k, (at_s, size, is_short) in enumerate(holes):
-        _open_hole(p, machine, chance, at_s, size, is_short=is_short)
-        if progress is not None and k % HOLES_PER_REPORT == 0:
-            progress(k / len(holes))
-    return _trace(p, machine, until_s)
-
-
-def _check(p: GeneratorParameters) -> None:
     for parameter in fields(p):
         name, value = parameter.name, float(getattr(p, parameter.name))
-        low, high = _RANGES.get(name, (0.0, 1e11))
+        low, high = parameter.metadata.get("range", (0.0, 1e11))
         if not low <= value <= high:  # false for NaN, too
             raise TraceError(
                 "BFT-4009",
                 f"{name} is {value:g}, which is not in {low:g}..{high:g}.",
                 "Choose it in that range.",
             )
+    machine = _Machine(p)
+    short_per_hour = p.holes_per_hour * p.short_gap_share / (1 - p.short_gap_share)
+    holes = machine.holes(_stream(p, 0), p.holes_per_hour, is_short=False)
+    holes += machine.holes(_stream(p, 1), short_per_hour, is_short=True)
+    holes.sort()
+    for k, (at_s, size, is_short) in enumerate(holes):
+        machine.open_hole(at_s, size, is_short=is_short)
+        if progress is not None and k % HOLES_PER_REPORT == 0:
+            progress(k / len(holes))
+    return machine.trace()
 
 
 def _stream(p: GeneratorParameters, purpose: int) -> np.random.Generator:
@@ -121,63 +92,104 @@ def _stream(p: GeneratorParameters, purpose: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([p.seed, purpose])))
 
 
-def _short_holes_per_hour(p: GeneratorParameters) -> float:
-    """Return the holes per hour that make ``short_gap_share`` of all fragments."""
-    return p.holes_per_hour * p.short_gap_share / (1 - p.short_gap_share)
+class _Machine:
+    """The machine while holes are generated."""
 
+    def __init__(self, p: GeneratorParameters) -> None:
+        self._p, self._chance = p, _stream(p, 2)
+        self._n_machine = max(p.n_nodes, p.machine_nodes)
+        self._until_s = WARM_UP_S + p.hours * HOUR_S
+        self._busy_from_s = np.full(self._n_machine, -1.0)  # when a node's last fragment ended
+        self._node: list[NDArray[np.int64]] = []
+        self._start_s: list[NDArray[np.float64]] = []
+        self._end_s: list[NDArray[np.float64]] = []
+        self._leaves_s: list[float] = []  # ascending
 
-def _holes(
-    p: GeneratorParameters,
-    chance: np.random.Generator,
-    per_hour: float,
-    until_s: float,
-    *,
-    is_short: bool,
-) -> list[tuple[float, int, bool]]:
-    """Return when holes open, and their numbers of nodes."""
-    if per_hour <= 0:
-        return []
-    mean_s = HOUR_S / per_hour
-    median_s = mean_s * math.exp(-(p.hole_gap_sigma**2) / 2)
-    n_machine = max(p.n_nodes, p.machine_nodes)
-    median = p.hole_median_nodes * n_machine / SUMMIT_NODES
-    largest = max(1, int(p.largest_hole_share * n_machine))
-    holes: list[tuple[float, int, bool]] = []
-    at_s, load = 0.0, _normal(chance)
-    while at_s < until_s:
-        gap_s = median_s * math.exp(p.hole_gap_sigma * _normal(chance))
-        at_s += gap_s
-        kept = math.exp(-gap_s / (p.load_hours * HOUR_S))
-        load = kept * load + math.sqrt(1 - kept * kept) * _normal(chance)
-        spread = p.load_sigma * load + p.hole_sigma * _normal(chance)
-        size = round(min(largest, median * math.exp(spread)))
-        holes.append((_polled(p, at_s), max(1, size), is_short))
-    return holes
+    def holes(
+        self, chance: np.random.Generator, per_hour: float, *, is_short: bool
+    ) -> list[tuple[float, int, bool]]:
+        """Return when holes open, and their numbers of nodes."""
+        if per_hour <= 0:
+            return []
+        p = self._p
+        median_s = HOUR_S / per_hour * math.exp(-(p.hole_gap_sigma**2) / 2)
+        median = p.hole_median_nodes * self._n_machine / SUMMIT_NODES
+        largest = max(1, int(p.largest_hole_share * self._n_machine))
+        holes: list[tuple[float, int, bool]] = []
+        at_s, load = 0.0, _normal(chance)
+        while at_s < self._until_s:
+            gap_s = median_s * math.exp(p.hole_gap_sigma * _normal(chance))
+            at_s += gap_s
+            kept = math.exp(-gap_s / (p.load_hours * HOUR_S))
+            load = kept * load + math.sqrt(1 - kept * kept) * _normal(chance)
+            spread = p.load_sigma * load + p.hole_sigma * _normal(chance)
+            size = round(min(largest, median * math.exp(spread)))
+            holes.append((self._polled(at_s), max(1, size), is_short))
+        return holes
 
+    def open_hole(self, at_s: float, size: int, *, is_short: bool) -> None:
+        """Free so many nodes, in groups that are taken back together."""
+        busy = np.flatnonzero(self._busy_from_s < at_s)
+        if not len(busy):
+            return
+        # Any nodes: their numbers carry no meaning, as in logs whose columns are shuffled.
+        nodes, chance = _some_of(busy, size, self._chance), self._chance
+        mean = self._p.groups_per_log_size * math.log(size)
+        n_groups = min(len(nodes), 1 + _poisson(chance, mean))
+        cuts = sorted(1 + int(chance.random() * (len(nodes) - 1)) for _ in range(n_groups - 1))
+        for low, high in zip([0, *cuts], [*cuts, len(nodes)], strict=True):
+            if high > low:
+                end_s = self._end(at_s, is_short=is_short)
+                self._node.append(nodes[low:high])
+                self._start_s.append(np.full(high - low, at_s))
+                self._end_s.append(np.full(high - low, end_s))
+                self._busy_from_s[nodes[low:high]] = end_s
 
-def _open_hole(
-    p: GeneratorParameters,
-    machine: _Machine,
-    chance: np.random.Generator,
-    at_s: float,
-    size: int,
-    *,
-    is_short: bool,
-) -> None:
-    busy = np.flatnonzero(machine.busy_from_s < at_s)
-    if not len(busy):
-        return
-    # Any nodes: their numbers carry no meaning, as in logs whose columns are shuffled.
-    nodes = _some_of(busy, size, chance)
-    n_groups = min(len(nodes), 1 + _poisson(chance, p.groups_per_log_size * math.log(size)))
-    cuts = sorted(1 + int(chance.random() * (len(nodes) - 1)) for _ in range(n_groups - 1))
-    for low, high in zip([0, *cuts], [*cuts, len(nodes)], strict=True):
-        if high > low:
-            end_s = _end(p, machine, chance, at_s, is_short=is_short)
-            machine.node.append(nodes[low:high])
-            machine.start_s.append(np.full(high - low, at_s))
-            machine.end_s.append(np.full(high - low, end_s))
-            machine.busy_from_s[nodes[low:high]] = end_s
+    def _end(self, at_s: float, *, is_short: bool) -> float:
+        """Return when a group is taken back, often with others: one job takes many nodes."""
+        p, drawn = self._p, self._chance.random()
+        if is_short:  # as many gaps of one poll to the next as of half to the whole longest
+            longest_s = max(p.shortest_s - p.poll_s, p.poll_s)
+            return at_s + self._polled(p.poll_s * (longest_s / p.poll_s) ** drawn)
+        above_s = p.length_scale_s * (-math.log1p(-drawn)) ** (1 / p.length_shape)
+        length_s = min(LONGEST_S, p.shortest_s + above_s)
+        target_s = self._polled(at_s + length_s)
+        near_s = p.together_s + p.together_share * length_s
+        place = bisect_left(self._leaves_s, target_s)
+        others = [x for x in self._leaves_s[max(0, place - 1) : place + 1]
+                  if abs(x - target_s) <= near_s and x >= at_s + p.shortest_s]  # fmt: skip
+        if others:
+            return min(others, key=lambda x: (abs(x - target_s), x))
+        end_s = max(target_s, self._polled(at_s + p.shortest_s))
+        insort(self._leaves_s, end_s)
+        return end_s
+
+    def trace(self) -> Fragments:
+        """Return the trace, without the warm-up."""
+        p, node = self._p, np.concatenate(self._node)
+        start_s, end_s = np.concatenate(self._start_s), np.concatenate(self._end_s)
+        changes = np.unique(np.concatenate((start_s, end_s)))
+        begin_s = self._polled(WARM_UP_S)
+        stop_s = max(self._polled(self._until_s), begin_s + p.poll_s)
+        keep = (node < p.n_nodes) & (end_s > begin_s) & (start_s < stop_s)
+        shift_s = p.start_s - begin_s
+        observed = changes[(changes >= begin_s) & (changes < stop_s)]
+        width = max(5, len(str(p.n_nodes - 1)))
+        return make_fragments(
+            names=[f"n{i:0{width}d}" for i in range(p.n_nodes)],
+            node=node[keep],
+            start_s=np.maximum(start_s[keep], begin_s) + shift_s,
+            end_s=np.minimum(end_s[keep], stop_s) + shift_s,
+            observed_s=observed + shift_s,
+            span_s=(begin_s + shift_s, stop_s + shift_s),
+            is_unfillable=np.ones(int(keep.sum()), dtype=bool),
+            notes=("synthetic",),
+            source="generated trace",
+        )
+
+    def _polled(self, at_s: float) -> float:
+        """Return the time of the next poll."""
+        return math.ceil(at_s / self._p.poll_s - 1e-9) * self._p.poll_s
 
 
 def _some_of(
@@ -190,61 +202,6 @@ def _some_of(
     while len(chosen) < count:
         chosen[int(chance.random() * len(nodes))] = None
     return nodes[list(chosen)]
-
-
-def _end(
-    p: GeneratorParameters,
-    machine: _Machine,
-    chance: np.random.Generator,
-    at_s: float,
-    *,
-    is_short: bool,
-) -> float:
-    """Return when a group is taken back, often with others: one job takes many nodes."""
-    drawn = chance.random()
-    if is_short:  # as many gaps of one poll to the next as of half to the whole longest
-        longest_s = max(p.shortest_s - p.poll_s, p.poll_s)
-        return at_s + _polled(p, p.poll_s * (longest_s / p.poll_s) ** drawn)
-    above_s = p.length_scale_s * (-math.log1p(-drawn)) ** (1 / p.length_shape)
-    length_s = min(LONGEST_S, p.shortest_s + above_s)
-    target_s = _polled(p, at_s + length_s)
-    near_s = p.together_s + p.together_share * length_s
-    place = bisect_left(machine.leaves_s, target_s)
-    others = [x for x in machine.leaves_s[max(0, place - 1) : place + 1]
-              if abs(x - target_s) <= near_s and x >= at_s + p.shortest_s]  # fmt: skip
-    if others:
-        return min(others, key=lambda x: (abs(x - target_s), x))
-    end_s = max(target_s, _polled(p, at_s + p.shortest_s))
-    insort(machine.leaves_s, end_s)
-    return end_s
-
-
-def _trace(p: GeneratorParameters, machine: _Machine, until_s: float) -> Fragments:
-    node: NDArray[Any] = np.concatenate(machine.node)
-    start_s, end_s = np.concatenate(machine.start_s), np.concatenate(machine.end_s)
-    changes = np.unique(np.concatenate((start_s, end_s)))
-    begin_s = _polled(p, WARM_UP_S)
-    stop_s = max(_polled(p, until_s), begin_s + p.poll_s)
-    keep = (node < p.n_nodes) & (end_s > begin_s) & (start_s < stop_s)
-    shift_s = p.start_s - begin_s
-    observed = changes[(changes >= begin_s) & (changes < stop_s)]
-    width = max(5, len(str(p.n_nodes - 1)))
-    return make_fragments(
-        names=[f"n{i:0{width}d}" for i in range(p.n_nodes)],
-        node=node[keep],
-        start_s=np.maximum(start_s[keep], begin_s) + shift_s,
-        end_s=np.minimum(end_s[keep], stop_s) + shift_s,
-        observed_s=observed + shift_s,
-        span_s=(begin_s + shift_s, stop_s + shift_s),
-        is_unfillable=np.ones(int(keep.sum()), dtype=bool),
-        notes=("synthetic",),
-        source="generated trace",
-    )
-
-
-def _polled(p: GeneratorParameters, at_s: float) -> float:
-    """Return the time of the next poll."""
-    return math.ceil(at_s / p.poll_s - 1e-9) * p.poll_s
 
 
 def _normal(chance: np.random.Generator) -> float:
