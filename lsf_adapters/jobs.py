@@ -42,11 +42,7 @@ class JobReader:
             return Dialect.UNKNOWN
 
     def known_dialect(self) -> Dialect:
-        """Return the dialect, read once.
-
-        Raises:
-            UnreadError: lsid does not tell it.
-        """
+        """Return the dialect, read once; raises ``UnreadError``: lsid does not tell it."""
         if self._dialect is None:
             text = self.answer(commands.LSID)
             try:
@@ -56,11 +52,7 @@ class JobReader:
         return self._dialect
 
     def answer(self, argv: Sequence[str]) -> str:
-        """Return what a command prints.
-
-        Raises:
-            UnreadError: it failed.
-        """
+        """Return what a command prints; raises ``UnreadError``: it failed."""
         return self.poll().answer(argv)
 
     def poll(self) -> PollCommands:
@@ -74,7 +66,7 @@ class JobReader:
             UnreadError: they could not be read.
         """
         now_s, self.odd = self._clock(), []
-        rows = self._steady(self._rows((), now_s, self.odd)[0], now_s)
+        rows = [self._exact(row, now_s) for row in self._rows((), now_s, self.odd)[0]]
         self._times = {row.job_id: (row.submit_s, row.start_s) for row in rows}
         self._last_s = now_s
         return rows
@@ -87,7 +79,7 @@ class JobReader:
         """
         now_s = self._clock()
         found, missing = self._rows(job_ids, now_s)
-        rows = {row.job_id: row for row in self._steady(found, now_s)}
+        rows = {row.job_id: self._exact(row, now_s) for row in found}
         # Of each the answer says what it is, or that it is not found; else it is cut off.
         told = missing | rows.keys() | {job_id.partition("[")[0] for job_id in rows}
         if untold := [job_id for job_id in job_ids if job_id not in told]:
@@ -133,10 +125,9 @@ class JobReader:
         self, job_ids: Sequence[str], now_s: float, odd: list[str] | None = None
     ) -> tuple[list[JobRow], frozenset[str]]:
         """Return jobs, and the ids that are not found."""
+        read = self._json_rows if self.known_dialect() is Dialect.IBM else self._wide_rows
         try:
-            if self.known_dialect() is Dialect.IBM:
-                return self._json_rows(job_ids, now_s, odd)
-            return self._wide_rows(job_ids, now_s, odd)
+            return read(job_ids, now_s, odd)
         except UnreadError:
             raise
         except ParseError as problem:
@@ -145,10 +136,11 @@ class JobReader:
     def _json_rows(
         self, job_ids: Sequence[str], now_s: float, odd: list[str] | None
     ) -> tuple[list[JobRow], frozenset[str]]:
-        done = self._lsf.query(queue_list.json_argv(self._refused, job_ids))
-        while (name := queue_list.bad_field(done)) and name not in self._refused:
-            self._refused.add(name)
+        while True:
             done = self._lsf.query(queue_list.json_argv(self._refused, job_ids))
+            if not (name := queue_list.bad_field(done)) or name in self._refused:
+                break
+            self._refused.add(name)
         if queue_list.is_empty(done):
             return [], frozenset(job_ids)
         self._insist(done, has_answer="{" in done.stdout)
@@ -158,7 +150,7 @@ class JobReader:
     def _wide_rows(
         self, job_ids: Sequence[str], now_s: float, odd: list[str] | None
     ) -> tuple[list[JobRow], frozenset[str]]:
-        done = self._lsf.query(queue_list.wide_argv(job_ids))
+        done = self._lsf.query(queue_list.argv("-w", job_ids))
         missing = queue_list.unknown_ids(done) or frozenset()
         if queue_list.is_empty(done):
             return [], frozenset(job_ids)
@@ -166,7 +158,7 @@ class JobReader:
             return [], missing
         self._insist(done, has_answer=bool(missing))
         rows = queue_list.wide_rows(done.stdout, now_s, odd)
-        done = self._lsf.query(queue_list.long_argv(job_ids))
+        done = self._lsf.query(queue_list.argv("-UF", job_ids))
         if rows and not queue_list.is_empty(done):
             rows = queue_list.with_requests(rows, self._long(done, now_s))
         return rows, missing
@@ -180,11 +172,8 @@ class JobReader:
         if done.timed_out or done.truncated or not (done.returncode == 0 or has_answer):
             raise UnreadError(why_failed(done), is_away=self._lsf.is_away(done))
 
-    def _steady(self, rows: Sequence[JobRow], now_s: float) -> list[JobRow]:
-        """Make times exact that LSF prints in whole minutes, and keep them the same."""
-        return [self._exact(row, now_s) for row in rows]
-
     def _exact(self, row: JobRow, now_s: float) -> JobRow:
+        """Make times exact that LSF prints in whole minutes, and keep them the same."""
         submitted_s, started_s = self._times.get(row.job_id, (None, None))
         submit_s, start_s = row.submit_s, row.start_s
         if submitted_s is not None:

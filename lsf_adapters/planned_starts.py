@@ -36,7 +36,9 @@ class Window:
 
 
 def windows(text: str) -> tuple[Window, ...]:
-    """Return the windows; () where there is none.
+    """Parse blocks of SLOTS, RUNTIME and HOSTS; () where there is no window.
+
+    Host names may go on in further lines.
 
     Raises:
         ParseError: it is not what ``bslots -l`` prints, or cut off.
@@ -45,14 +47,9 @@ def windows(text: str) -> tuple[Window, ...]:
         return ()
     if not text.endswith("\n"):
         raise ParseError(f"bslots printed nothing, or was cut off: {text[-60:]!r}")
-    return _windows([line.strip() for line in text.split("\n") if line.strip()])
-
-
-def _windows(lines: list[str]) -> tuple[Window, ...]:
-    """Parse blocks of SLOTS, RUNTIME and HOSTS; host names may go on in further lines."""
     blocks: list[dict[str, str]] = []
     key = ""
-    for line in lines:
+    for line in filter(None, map(str.strip, text.split("\n"))):
         word, colon, rest = line.partition(":")
         if colon and word in {"SLOTS", "RUNTIME", "HOSTS"}:
             key = word
@@ -67,8 +64,8 @@ def _windows(lines: list[str]) -> tuple[Window, ...]:
             raise ParseError(f"not a line of bslots: {line[:60]!r}")
         # Else it stands before the first window: "LSF is down. Please wait ...".
     if not blocks:
-        raise ParseError(f"no backfill windows: {' '.join(lines)[:60]!r}")
-    return tuple(_block(block) for block in blocks)
+        raise ParseError(f"no backfill windows: {' '.join(text.split())[:60]!r}")
+    return tuple(map(_block, blocks))
 
 
 def _block(block: dict[str, str]) -> Window:
@@ -115,23 +112,20 @@ def with_plans(
         due_s: earliest start: the end of the next dispatch pass. A job of which nothing says when
             it starts is planned then, so its hosts are no gap.
     """
-    release_s = _releases(jobs)
-    rest = set(reserved) - {name for job in jobs for name in job.planned_nodes}
+    release_s, unplanned = _releases(jobs), PlannedStart(start_s=None, nodes=())
+    rest = tuple(sorted({*reserved} - {name for job in jobs for name in job.planned_nodes}))
     made = []
     for job in jobs:
-        is_waiting = job.state is JobState.PENDING and job.is_ordinary
-        plan = _plan_of(job, known, rest) if is_waiting else None
-        made.append(job if plan is None else _completed(job, plan, release_s, due_s))
+        plan = known.get(job.job_id, unplanned)
+        start_s = job.start_s if plan.start_s is None else plan.start_s
+        # If the hosts of an estimate are not said, they are among those reserved for somebody.
+        nodes = plan.nodes or job.planned_nodes or (rest if start_s is not None else ())
+        if nodes and job.state is JobState.PENDING and job.is_ordinary:
+            plan = PlannedStart(start_s=start_s, nodes=tuple(dict.fromkeys(nodes)))
+            made.append(_completed(job, plan, release_s, due_s))
+        else:
+            made.append(job)
     return tuple(made)
-
-
-def _plan_of(job: Job, known: Mapping[str, PlannedStart], rest: set[str]) -> PlannedStart | None:
-    """Return what is known of a job's plan; None: it has none."""
-    plan = known.get(job.job_id, PlannedStart(start_s=None, nodes=()))
-    start_s = job.start_s if plan.start_s is None else plan.start_s
-    # If the hosts of an estimate are not said, they are among those reserved for somebody.
-    nodes = plan.nodes or job.planned_nodes or (tuple(sorted(rest)) if start_s is not None else ())
-    return PlannedStart(start_s=start_s, nodes=tuple(dict.fromkeys(nodes))) if nodes else None
 
 
 def _releases(jobs: Sequence[Job]) -> dict[str, float]:
@@ -160,11 +154,7 @@ def _completed(job: Job, plan: PlannedStart, release_s: Mapping[str, float], due
 
 
 def plans(text: str) -> dict[str, PlannedStart]:
-    """Parse the planner's file.
-
-    Raises:
-        ParseError: it is not that.
-    """
+    """Parse the planner's file; raises ``ParseError``: it is not that."""
     try:
         said: Any = json.loads(text)
         return {

@@ -49,11 +49,7 @@ class LongForm:
     """The blocks of one answer, by job id; each is parsed when asked for."""
 
     def __init__(self, text: str, now_s: float) -> None:
-        """Split the answer.
-
-        Raises:
-            ParseError: it is cut off or contains no job.
-        """
+        """Split the answer; raises ``ParseError``: it is cut off or contains no job."""
         heads = list(_HEAD.finditer(text))
         if not heads or not text.endswith("\n"):
             raise ParseError(f"no job, or cut off: {text[-60:]!r}")
@@ -154,14 +150,9 @@ _HOST_COUNT = re.compile(r":\s*\d+\s*hosts?\s*\Z")
 _NOTHING = {"", "-"}
 
 
-def wide_argv(job_ids: Sequence[str] = ()) -> tuple[str, ...]:
-    """Query all unfinished jobs, or these, ended ones included."""
-    return ("bjobs", "-a", "-w", *job_ids) if job_ids else ("bjobs", "-u", "all", "-w")
-
-
-def long_argv(job_ids: Sequence[str] = ()) -> tuple[str, ...]:
-    """Query the same in ``-UF`` form."""
-    return ("bjobs", "-a", "-UF", *job_ids) if job_ids else ("bjobs", "-u", "all", "-UF")
+def argv(form: str, job_ids: Sequence[str] = ()) -> tuple[str, ...]:
+    """Query all unfinished jobs, or these, ended ones included; ``-w`` or ``-UF`` form."""
+    return ("bjobs", *(("-a",) if job_ids else ("-u", "all")), form, *job_ids)
 
 
 def json_argv(
@@ -261,10 +252,8 @@ def _wide_row(line: str, now_s: float) -> JobRow:
     )
 
 
-def with_requests(rows: Sequence[JobRow], long: LongForm | None) -> list[JobRow]:
+def with_requests(rows: Sequence[JobRow], long: LongForm) -> list[JobRow]:
     """Add what ``-UF`` says of each job."""
-    if long is None:
-        return list(rows)
     return [
         replace(
             row,
@@ -296,14 +285,12 @@ def _id_of(one: Record) -> str:
 def _json_row(one: Record, now_s: float) -> JobRow:
     if missing := [name for name in NEEDED if name.upper() not in one]:
         raise ParseError(f"a job without {missing[0]}")
-    index = one["JOBINDEX"] if one["JOBINDEX"] not in {*_NOTHING, "0"} else ""
-    job_id = one["JOBID"].partition("[")[0]
-    if not job_id.isdecimal() or (index and not index.isdecimal()):
+    if not _ID.fullmatch(job_id := _id_of(one)):
         raise ParseError(f"not a job id: {one['JOBID'][:40]!r}")
     if one["STAT"] not in STATES:
         raise ParseError(f"not a state of a job: {one['STAT'][:40]!r}")
     return JobRow(
-        job_id=f"{job_id}[{index}]" if index else job_id,
+        job_id=job_id,
         user=one["USER"],
         state=one["STAT"],
         queue=one["QUEUE"],

@@ -187,11 +187,7 @@ def number_of(text: str) -> float | None:
 
 
 def facts(settings: LsfSettings) -> Facts:
-    """Parse the settings.
-
-    Raises:
-        ParseError: lsid or bqueues printed something unexpected.
-    """
+    """Parse the settings; raises ``ParseError``: lsid or bqueues printed something unexpected."""
     return Facts(
         dialect=Dialect.of(settings.lsid),
         cluster=cluster_of(settings.lsid),

@@ -190,8 +190,7 @@ def _unclear(asked: LsfRequest | None) -> tuple[str, ...]:
 _ABOUT_NODES = (
     "new job is waiting for scheduling",
     "job slot limit reached",
-    "job's requirement for exclusive execution not satisfied",
-    "job requirement for exclusive execution not satisfied",
+    *("job's requirement for exclusive execution", "job requirement for exclusive execution"),
     "running an exclusive job",
     "not enough",
     "just started a job recently",

@@ -114,11 +114,7 @@ _DIGITS = re.compile(r"[0-9]{1,9}")
 
 
 def count(text: str) -> int:
-    """Return a number of a table; "-" is none of them.
-
-    Raises:
-        ParseError: it is neither.
-    """
+    """Return a number of a table; "-" is none of them; raises ``ParseError``: it is neither."""
     if text == "-":
         return 0
     if not _DIGITS.fullmatch(text):

@@ -73,11 +73,7 @@ class NodeLists:
     left: int = MOST_NODES_IN_ALL
 
     def names(self, text: str) -> tuple[str, ...]:
-        """Expand a list, each name once.
-
-        Raises:
-            ParseError: it is malformed or too long.
-        """
+        """Expand a list, each name once; raises ``ParseError``: it is malformed or too long."""
         found = self.known.get(text)
         if found is None:
             found = tuple(dict.fromkeys(expand(text, min(MOST_NODES, self.left))))

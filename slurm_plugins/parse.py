@@ -141,70 +141,23 @@ class BackfillStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerConfig:
-    """The settings we use from ``scontrol show config``."""
+    """The settings we use from ``scontrol show config``; defaults are Slurm's."""
 
-    version: str
-    scheduler_parameters: dict[str, str]
-    kill_wait_s: float
-    select_type: str = ""
-    select_parameters: str = ""
-    slurm_uid: int | None = None  # of SlurmUser, which runs the controller
-    has_switches: bool = False  # whether it knows the network switches
-    enforces_accounts: bool = True  # whether a job needs a valid one
-
-    @property
-    def release(self) -> str:
-        """The controller's release, e.g. 23.11."""
-        return release_of(self.version)
-
-    @property
-    def are_nodes_shared(self) -> bool:
-        """Return whether two jobs may share a node."""
-        return self.select_type in ("select/cons_tres", "select/cons_res")
-
-    @property
-    def is_memory_counted(self) -> bool:
-        """Return whether memory is allocated to jobs, too."""
-        return "MEMORY" in self.select_parameters.upper()
-
-    @property
-    def is_deferred(self) -> bool:
-        """Return whether jobs are not tried at submission; ``defer_batch`` excepts srun's."""
-        return "defer" in self.scheduler_parameters
-
-    @property
-    def bf_interval_s(self) -> float:
-        """Time between two backfill cycles; 30 s is Slurm's default."""
-        return self._number("bf_interval", 30.0, 10_800.0)
-
-    @property
-    def bf_resolution_s(self) -> float:
-        """Length of the slots of backfill's plan; Slurm's default is a minute."""
-        return self._number("bf_resolution", 60.0, 3600.0)
-
-    @property
-    def bf_max_job_array_resv(self) -> int:
-        """Number of tasks of an array that backfill plans."""
-        return int(self._number("bf_max_job_array_resv", 20.0, 1000.0))
-
-    @property
-    def bf_window_s(self) -> float:
-        """The time for which backfill plans ahead; set in minutes, Slurm's default is a day."""
-        return 60.0 * self._number("bf_window", 1440.0, 43_200.0)
-
-    def _number(self, name: str, default: float, most: float) -> float:
-        """Return a parameter as Slurm reads it: outside 1 to ``most`` the default applies."""
-        try:
-            value = float(self.scheduler_parameters[name])
-        except (KeyError, ValueError):
-            return default
-        return value if 1.0 <= value <= most else default
+    release: str  # e.g. 23.11
+    bf_interval_s: float  # between two backfill cycles; 30 s
+    bf_resolution_s: float  # of the slots of backfill's plan; a minute
+    bf_window_s: float  # for which backfill plans ahead; set in minutes, a day
+    bf_max_job_array_resv: int  # tasks of an array that backfill plans; 20
+    are_nodes_shared: bool  # two jobs may share a node
+    is_memory_counted: bool  # memory is allocated to jobs, too
+    slurm_uid: int | None  # of SlurmUser, which runs the controller
+    has_switches: bool  # it knows the network switches
+    enforces_accounts: bool  # a job needs a valid one
 
 
 def records(text: str, n_fields: int) -> Iterator[list[str]]:
     """Split the output of one of our formats into its fields."""
-    for row in _rows(text):
-        yield _fields(row, n_fields)
+    return (_fields(row, n_fields) for row in _rows(text))
 
 
 def _rows(text: str) -> list[str]:
@@ -220,8 +173,7 @@ def _rows(text: str) -> list[str]:
 
 def long_records(text: str, n_fields: int) -> Iterator[list[str]]:
     """Split the output of one of our ``-O`` formats: every record ends with the separator."""
-    for row in _long_rows(text):
-        yield _fields(row, n_fields)
+    return (_fields(row, n_fields) for row in _long_rows(text))
 
 
 def _long_rows(text: str) -> list[str]:
@@ -256,14 +208,12 @@ def _node_row(row: str) -> NodeRow:
 
 
 def _node(fields: list[str]) -> Node:
-    name, state, _, gres, cpus, memory, features, cpus_by_state, memory_used, gres_used = fields[
-        :10
-    ]
+    name, state, _, gres, cpus, memory, features, by_state, memory_used, gres_used = fields[:10]
     gpus, gpu_type = gpus_of(gres)
     known_state, reason = states.node_state(state), fields[-1]
     left = None
     if known_state is NodeState.ALLOCATED:
-        left = _left(cpus_by_state, memory, memory_used, gpus - gpus_of(gres_used)[0])
+        left = _left(by_state, memory, memory_used, gpus - gpus_of(gres_used)[0])
     return Node(
         name=name,
         state=known_state,
@@ -372,28 +322,29 @@ def reservations(text: str, read_time: ReadTime | None = None) -> tuple[Reservat
         return ()
     if not text.endswith("\n"):
         raise ParseError(f"a reservation was cut off: {text[-80:]!r}")
-    found: list[re.Match[str]] = []
+    found: list[Reservation] = []
+    may_go_on = False  # a comment
     for line in filter(str.strip, text.split("\n")):
         one = _RESERVATION.match(line)
-        if one is not None:
-            found.append(one)
-        elif not (found and _COMMENT in found[-1].string):  # else a comment continues
+        if one is None:
+            if may_go_on:
+                continue
             raise ParseError(f"not a reservation: {line[:80]!r}")
-    return tuple(_reservation(one, read_time or time_s) for one in found)
-
-
-def _reservation(found: re.Match[str], read_time: ReadTime) -> Reservation:
-    name, start, end, nodes, flags = found.groups()
-    start_s, end_s = read_time(start), read_time(end)
-    if start_s is None or end_s is None:
-        raise ParseError(f"a reservation without a time: {found[0][:80]!r}")
-    return Reservation(
-        name=name,
-        start_s=start_s,
-        end_s=end_s,
-        nodes=expand(nodes),
-        is_maintenance="MAINT" in flags.split(","),
-    )
+        name, start, end, nodes, flags = one.groups()
+        start_s, end_s = map(read_time or time_s, (start, end))
+        if start_s is None or end_s is None:
+            raise ParseError(f"a reservation without a time: {line[:80]!r}")
+        is_maintenance, may_go_on = "MAINT" in flags.split(","), _COMMENT in line
+        found.append(
+            Reservation(
+                name=name,
+                start_s=start_s,
+                end_s=end_s,
+                nodes=expand(nodes),
+                is_maintenance=is_maintenance,
+            )
+        )
+    return tuple(found)
 
 
 def backfill_stats(text: str) -> BackfillStats:
@@ -429,20 +380,26 @@ def controller_config(text: str) -> ControllerConfig:
     values = settings_in(text)
     if "SLURM_VERSION" not in values:
         raise ParseError("scontrol show config does not report a version")
-    release_of(values["SLURM_VERSION"])  # checks it
-    parameters: dict[str, str] = {}
-    for item in values.get("SchedulerParameters", "").split(","):
-        key, _, value = item.strip().partition("=")
-        if key and key not in NOTHING:
-            parameters[key] = value
-    kill_wait = _WHOLE.match(values.get("KillWait", "30"))
+    items = values.get("SchedulerParameters", "").split(",")
+    parameters = dict(item.strip().partition("=")[::2] for item in items)
+
+    def number(name: str, default: float, most: float) -> float:
+        """Return a parameter as Slurm reads it: outside 1 to ``most`` the default applies."""
+        try:
+            value = float(parameters[name])
+        except (KeyError, ValueError):
+            return default
+        return value if 1.0 <= value <= most else default
+
     slurm_user = re.search(r"\(([0-9]{1,10})\)", values.get("SlurmUser", ""))
     return ControllerConfig(
-        version=values["SLURM_VERSION"],
-        scheduler_parameters=parameters,
-        kill_wait_s=float(kill_wait[0]) if kill_wait else 30.0,
-        select_type=values.get("SelectType", ""),
-        select_parameters=values.get("SelectTypeParameters", ""),
+        release=release_of(values["SLURM_VERSION"]),
+        bf_interval_s=number("bf_interval", 30.0, 10_800.0),
+        bf_resolution_s=number("bf_resolution", 60.0, 3600.0),
+        bf_window_s=60.0 * number("bf_window", 1440.0, 43_200.0),
+        bf_max_job_array_resv=int(number("bf_max_job_array_resv", 20.0, 1000.0)),
+        are_nodes_shared=values.get("SelectType") in ("select/cons_tres", "select/cons_res"),
+        is_memory_counted="MEMORY" in values.get("SelectTypeParameters", "").upper(),
         slurm_uid=int(slurm_user[1]) if slurm_user else None,
         has_switches=values.get("TopologyPlugin") == "topology/tree",
         enforces_accounts="associations" in values.get("AccountingStorageEnforce", ""),

@@ -37,18 +37,24 @@ def unknown_among(*found: str, accepted: str) -> str:
     return next((one for one in found if one not in KNOWN and one != accepted), "")
 
 
-def _what(release: str) -> str:
-    return f"This Slurm is of release {release}, bftrainer knows {KNOWN[0]} to {KNOWN[-1]}"
+def _words(release: str) -> tuple[str, str]:
+    """Return what an unknown release is, and what helps."""
+    what = f"This Slurm is of release {release}, bftrainer knows {KNOWN[0]} to {KNOWN[-1]}"
+    option = f'batch_options: {{accept_release: "{release}"}}'
+    tested = "when its conformance tests have passed there"
+    return what, f"a bftrainer that knows it; or, {tested}, {option}"
 
 
 def sentence(release: str) -> str:
     """Say what an unknown release means, and what to do."""
-    return f"{CODE}: {observed_only(_what(release), 'docs/howto/slurm-site.md#releases')}"
+    page = "docs/howto/slurm-site.md#releases"
+    return f"{CODE}: {observed_only(_words(release)[0], page)}"
 
 
 def refusal(release: str) -> BatchSystemError:
     """Return the error that no pilot is started."""
-    return BatchSystemError(CODE, f"{_what(release)}: no pilot is started.", f"{_remedy(release)}.")
+    what, remedy = _words(release)
+    return BatchSystemError(CODE, f"{what}: no pilot is started.", f"{remedy}.")
 
 
 def finding(release: str) -> Finding:
@@ -58,12 +64,5 @@ def finding(release: str) -> Finding:
         weight=Weight.LOSS,
         setting=f"Slurm {release}",
         cost=f"Nodes are watched, none is used: bftrainer knows {KNOWN[0]} to {KNOWN[-1]}.",
-        remedy=_remedy(release),
-    )
-
-
-def _remedy(release: str) -> str:
-    return (
-        f"a bftrainer that knows it; or, when its conformance tests have passed there, "
-        f'batch_options: {{accept_release: "{release}"}}'
+        remedy=_words(release)[1],
     )

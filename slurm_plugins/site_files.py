@@ -5,7 +5,7 @@ The partition is that of docs/howto/slurm-site.md; what else should change is wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from slurm_plugins import doctor
 from slurm_plugins.doctor import SlurmSettings
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.scripts import relay_file
-from slurm_plugins.parse import settings_in, values_in
+from slurm_plugins.parse import settings_in
 
 CONF_NAME = "slurm.conf.bftrainer"
 HOOK_FILE = "/run/bftrainer-hook/told"
@@ -89,23 +89,19 @@ def site_files(
     )
 
 
-def _scripts(hook_file: Path, directory: Path) -> tuple[SiteFile, SiteFile]:
-    about = "bftrainer-slurm-hook writes it"
-    return (
-        SiteFile(
-            name=scripts.LUA_NAME,
-            text=scripts.lua(hook_file),
-            about=about,
-            path=str(directory / scripts.LUA_NAME),
-        ),
-        SiteFile(
-            name=scripts.EPILOG_NAME,
-            text=scripts.epilog(hook_file),
-            about=about,
-            is_executable=True,
-            path=str(directory / scripts.EPILOG_NAME),
-        ),
-    )
+def _scripts(hook_file: Path, directory: Path) -> Iterator[SiteFile]:
+    texts = {
+        scripts.LUA_NAME: scripts.lua(hook_file),
+        scripts.EPILOG_NAME: scripts.epilog(hook_file),
+    }
+    for name, text in texts.items():
+        yield SiteFile(
+            name=name,
+            text=text,
+            about="bftrainer-slurm-hook writes it",
+            is_executable=name == scripts.EPILOG_NAME,
+            path=str(directory / name),
+        )
 
 
 def usual_service() -> tuple[SiteFile, ...]:
@@ -134,9 +130,7 @@ def _with_partition(settings: SlurmSettings) -> tuple[SlurmSettings, str]:
     """Return the settings as they will be, and the line of the pilots' partition."""
     name = settings.pilot_partition
     line = f"PartitionName={name} Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime=0"
-    known = any(
-        values_in(one).get("PartitionName") == name for one in settings.partitions.splitlines()
-    )
+    known = name in doctor.partitions_in(settings.partitions)
     partitions = settings.partitions if known else f"{settings.partitions.rstrip()}\n{line}\n"
     full = f"{line} MaxTime=04:00:00 DefaultTime=00:10:00 MaxNodes=1"
     if _has_database(settings):

@@ -33,51 +33,37 @@ _SUFFIX_STATES = {
     "+": None,
 }
 
+# Of several marks the first counts.
+_FIRST = (
+    NodeState.DOWN,
+    NodeState.POWER_SAVING,
+    NodeState.DRAINED,
+    NodeState.RESERVED,
+    NodeState.PLANNED,
+)
 _NODE_STATES = {
     "idle": NodeState.IDLE,
     "planned": NodeState.PLANNED,
-    "allocated": NodeState.ALLOCATED,
-    "mixed": NodeState.ALLOCATED,
     "completing": NodeState.COMPLETING,
-    "reserved": NodeState.RESERVED,
-    "maint": NodeState.RESERVED,
-    "blocked": NodeState.RESERVED,
-    "drained": NodeState.DRAINED,
-    "draining": NodeState.DRAINED,
-    "failing": NodeState.DRAINED,
-    "reboot_requested": NodeState.DRAINED,
-    "down": NodeState.DOWN,
-    "error": NodeState.DOWN,
+    **dict.fromkeys(("allocated", "mixed"), NodeState.ALLOCATED),
+    **dict.fromkeys(("reserved", "maint", "blocked"), NodeState.RESERVED),
+    **dict.fromkeys(("drained", "draining", "failing", "reboot_requested"), NodeState.DRAINED),
+    **dict.fromkeys(("down", "error", "fail", "future", "inval", "no_respond"), NodeState.DOWN),
+    **dict.fromkeys(("perfctrs", "reboot", "reboot_issued"), NodeState.DOWN),
     "external": NodeState.DOWN,  # has no slurmd (25.05)
-    "fail": NodeState.DOWN,
-    "future": NodeState.DOWN,
-    "inval": NodeState.DOWN,
-    "no_respond": NodeState.DOWN,
-    "perfctrs": NodeState.DOWN,
-    "power_down": NodeState.POWER_SAVING,
-    "power_up": NodeState.POWER_SAVING,
-    "powered_down": NodeState.POWER_SAVING,
-    "powering_down": NodeState.POWER_SAVING,
-    "powering_up": NodeState.POWER_SAVING,
-    "reboot": NodeState.DOWN,
-    "reboot_issued": NodeState.DOWN,
+    **dict.fromkeys(("power_down", "power_up", "powered_down"), NodeState.POWER_SAVING),
+    **dict.fromkeys(("powering_down", "powering_up"), NodeState.POWER_SAVING),
 }
 
 _PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"})
 _RUNNING = frozenset({"RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "SUSPENDED", "STOPPED"})
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _ENDED = {
-    "BOOT_FAIL": EndedBy.NODE,
-    "CANCELLED": EndedBy.CANCELLED,
-    "COMPLETED": EndedBy.ITSELF,
-    "DEADLINE": EndedBy.TIME_LIMIT,
-    "FAILED": EndedBy.ITSELF,
-    "NODE_FAIL": EndedBy.NODE,
-    "OUT_OF_MEMORY": EndedBy.ITSELF,
+    **dict.fromkeys(("BOOT_FAIL", "NODE_FAIL"), EndedBy.NODE),
+    **dict.fromkeys(("CANCELLED", "REVOKED"), EndedBy.CANCELLED),
+    **dict.fromkeys(("COMPLETED", "FAILED", "OUT_OF_MEMORY", "SPECIAL_EXIT"), EndedBy.ITSELF),
+    **dict.fromkeys(("DEADLINE", "TIMEOUT"), EndedBy.TIME_LIMIT),
     "PREEMPTED": EndedBy.PREEMPTED,
-    "REVOKED": EndedBy.CANCELLED,
-    "SPECIAL_EXIT": EndedBy.ITSELF,
-    "TIMEOUT": EndedBy.TIME_LIMIT,
 }
 # Ended by the process's own status or signal, or out of memory (job_mgr.c).
 _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY"})
@@ -85,23 +71,18 @@ _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY"})
 
 def node_state(word: str) -> NodeState:
     """Map what ``sinfo %T`` prints, e.g. ``idle``, ``mixed-`` or ``down*``."""
-    state = word.strip().lower()
-    bare = state.rstrip("".join(_SUFFIX_STATES))
-    suffixes = set(state[len(bare) :])
+    word = word.strip().lower()
+    bare = word.rstrip("".join(_SUFFIX_STATES))
+    suffixes = set(word[len(bare) :])
     base = _NODE_STATES.get(bare, NodeState.UNKNOWN)
     if base in (NodeState.DOWN, NodeState.UNKNOWN):
         return base
     marks = {_SUFFIX_STATES[suffix] for suffix in suffixes}
-    for gone in (NodeState.DOWN, NodeState.POWER_SAVING):
-        if gone in marks:
-            return gone
-    if base is NodeState.DRAINED or NodeState.DRAINED in marks:
-        return NodeState.DRAINED  # also inside a maintenance window: leave first
-    if NodeState.RESERVED in marks:
-        return NodeState.RESERVED
-    if NodeState.PLANNED in marks and base is NodeState.IDLE:
-        return NodeState.PLANNED
-    return base
+    if base is NodeState.DRAINED:
+        marks.add(base)  # also inside a maintenance window: leave first
+    if base is not NodeState.IDLE:
+        marks.discard(NodeState.PLANNED)
+    return next((state for state in _FIRST if state in marks), base)
 
 
 def job_state(word: str) -> JobState:
@@ -125,13 +106,12 @@ def observation(
     """Interpret a pilot's state; ended pilots are absent, with how they ended."""
     state = word.strip().upper()
     if state in _ENDED:
-        has_failed = state in _FAILED
         return PilotObservation(
             presence=Presence.ABSENT,
             node=node,
             start_s=start_s,
             reason=state,
-            has_failed=has_failed,
+            has_failed=state in _FAILED,
             ended_by=_ENDED[state],
             end_s=end_s,
         )

@@ -76,11 +76,7 @@ class JobSpec:
 
 
 def job_spec(text: str) -> JobSpec:
-    """Read "7", "7[2]" or "7[1-3,5]".
-
-    Raises:
-        BadArgumentError: it is not a job id.
-    """
+    """Read "7", "7[2]" or "7[1-3,5]"; raises ``BadArgumentError``: it is not a job id."""
     found = _ID.fullmatch(text)
     if found is None:
         raise BadArgumentError(f"{text}: Illegal job ID.")

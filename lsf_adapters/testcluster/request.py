@@ -33,11 +33,7 @@ class Request:
 
     @classmethod
     def decode(cls, head: bytes, stdin: bytes, uid: int, gid: int) -> Self:
-        """Read what ``client.request`` wrote.
-
-        Raises:
-            ValueError: it is not that.
-        """
+        """Read what ``client.request`` wrote; raises ``ValueError``: it is not that."""
         words = [word.decode(errors="surrogateescape") for word in head.split(b"\0")]
         n_argv = int(words[0])
         argv = words[1 : 1 + n_argv]

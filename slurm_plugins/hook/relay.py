@@ -79,11 +79,7 @@ def shown(key: str) -> str:
 
 
 def key_of(text: str) -> str:
-    """Return the public key that an administrator gave.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return the public key that an administrator gave; raises ``ValueError``: it is none."""
     if len(text) != KEY_HEX_CHARS:
         raise ValueError(f"a public key has {KEY_HEX_CHARS} hexadecimal digits")
     return z85.encode(bytes.fromhex(text)).decode("ascii")

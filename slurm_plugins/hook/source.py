@@ -47,12 +47,8 @@ class HookSource:
 
     def __init__(self, file: Path | None, relays: RelaySettings | None) -> None:
         self._file, self._settings = file, relays
+        self.is_given = file is not None or relays is not None
         self._relays: Relays | None = None
-
-    @property
-    def is_given(self) -> bool:
-        """Return whether there is one."""
-        return self._file is not None or self._settings is not None
 
     def why_unusable(self, owner_uid: Callable[[], int | None]) -> str:
         """Say why the hook cannot be used; "": it can, or there is none.

@@ -65,11 +65,7 @@ class JobRecord:
 
 
 def load_workload(path: Path) -> tuple[WorkloadItem, ...]:
-    """Read a script.
-
-    Raises:
-        UsageError: BFT-1246, the file cannot be read or is malformed.
-    """
+    """Read a script; raises ``UsageError``: BFT-1246, the file cannot be read or is malformed."""
     try:
         items = pydantic.TypeAdapter(tuple[WorkloadItem, ...]).validate_json(path.read_bytes())
     except OSError as problem:
