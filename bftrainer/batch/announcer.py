@@ -85,23 +85,19 @@ class UnseenAnnouncements:
 
     def hear(self, announcements: tuple[Announcement, ...]) -> bool:
         """Record submitted and ended jobs; return whether there were any."""
-        heard = [
-            _Heard(at_s=self._clock(), job=said.job, shown_before=self._shown)
-            for said in announcements
-            if said.job is not None
-        ]
-        known = Counter(known.job.user for known in self._heard)
-        ended = [
-            _Ended(at_s=self._clock(), said_s=said.at_s, nodes=frozenset(said.nodes))
-            for said in announcements
-            if said.nodes
-        ]
-        for one in heard:
-            known[one.job.user] += 1
-            if known[one.job.user] <= MOST_HEARD:
-                self._heard.append(one)
-        self._ended += ended
-        return bool(heard or ended)
+        known, now_s, is_news = Counter(one.job.user for one in self._heard), self._clock(), False
+        for said in announcements:
+            if said.job is not None:
+                is_news = True
+                known[said.job.user] += 1
+                if known[said.job.user] <= MOST_HEARD:
+                    one = _Heard(at_s=now_s, job=said.job, shown_before=self._shown)
+                    self._heard.append(one)
+            if said.nodes:
+                is_news = True
+                nodes = frozenset(said.nodes)
+                self._ended.append(_Ended(at_s=now_s, said_s=said.at_s, nodes=nodes))
+        return is_news
 
     @property
     def is_unshown(self) -> bool:
@@ -191,11 +187,8 @@ def _is_that(job: Job, end: _Ended) -> bool:
 
 
 def _is_alike(announced: Job, shown: Job) -> bool:
-    return (
-        shown.n_nodes == announced.n_nodes
-        and shown.time_limit_s == announced.time_limit_s
-        and is_same_job(announced, shown)
-    )
+    has_same = shown.time_limit_s == announced.time_limit_s and shown.n_nodes == announced.n_nodes
+    return has_same and is_same_job(announced, shown)
 
 
 def is_stand_in(job_id: str) -> bool:

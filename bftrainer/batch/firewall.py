@@ -12,8 +12,11 @@ from collections.abc import Iterable, Sequence
 
 from bftrainer.model.errors import UsageError
 
-KINDS = ("nftables", "firewalld")
-_FAMILIES = {4: ("ip", "ipv4"), 6: ("ip6", "ipv6")}
+_NFTABLES = "add rule inet filter input {} saddr {{ {} }} tcp dport {} accept"
+_FIREWALLD = (
+    'firewall-cmd --permanent --add-rich-rule=\'rule family="{}" source address="{}" '
+    'port port="{}" protocol="tcp" accept\''
+)
 
 
 def networks_of(addresses: Iterable[str]) -> tuple[str, ...]:
@@ -53,7 +56,6 @@ def rules(
             "Set ports in the policy, as ports: 41000-41100, and name it with --policy.",
         )
     to_daemon, to_nodes = _sources(control, nodes), _sources(training or control, nodes)
-    between = f"{chosen[0]}-{chosen[1]}"
     one = _nftables if kind == "nftables" else _firewalld
     return "\n".join(
         (
@@ -61,7 +63,7 @@ def rules(
             *one(to_daemon, [ports]),
             "# On every node: other agents and workers, and what Gloo, NCCL and MPI choose",
             "# (net.ipv4.ip_local_port_range of this host; the nodes' may differ).",
-            *one(to_nodes, _distinct(ports, between)),
+            *one(to_nodes, _distinct(ports, f"{chosen[0]}-{chosen[1]}")),
         )
     )
 
@@ -96,25 +98,14 @@ def _distinct(ports: str, between: str) -> list[str]:
 
 
 def _nftables(nodes: Sequence[str], ports: Sequence[str]) -> list[str]:
-    listed = ", ".join(ports)
-    which = f"{{ {listed} }}" if len(ports) > 1 else listed
-    return [
-        f"add rule inet filter input {_FAMILIES[version][0]} saddr {{ {', '.join(some)} }} "
-        f"tcp dport {which} accept"
-        for version, some in _by_version(nodes)
-    ]
+    which = f"{{ {', '.join(ports)} }}" if len(ports) > 1 else ports[0]
+    split = {"ip": [n for n in nodes if ":" not in n], "ip6": [n for n in nodes if ":" in n]}
+    return [_NFTABLES.format(name, ", ".join(some), which) for name, some in split.items() if some]
 
 
 def _firewalld(nodes: Sequence[str], ports: Sequence[str]) -> list[str]:
     return [
-        f'firewall-cmd --permanent --add-rich-rule=\'rule family="{_FAMILIES[version][1]}" '
-        f'source address="{network}" port port="{some}" protocol="tcp" accept\''
-        for version, networks in _by_version(nodes)
-        for network in networks
+        _FIREWALLD.format("ipv6" if ":" in network else "ipv4", network, some)
+        for network in sorted(nodes, key=lambda one: ":" in one)
         for some in ports
     ] + ["firewall-cmd --reload"]
-
-
-def _by_version(nodes: Sequence[str]) -> list[tuple[int, list[str]]]:
-    split = {4: [n for n in nodes if ":" not in n], 6: [n for n in nodes if ":" in n]}
-    return [(version, found) for version, found in split.items() if found]

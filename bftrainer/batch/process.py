@@ -66,30 +66,13 @@ def run(
         return Completed(
             argv=tuple(argv), returncode=127, stdout="", stderr=str(problem), wall_s=0.0
         )
-    out, err, timed_out, truncated = _communicate(
-        child, stdin.encode(), started + timeout_s, output_cap_bytes
-    )
-    return Completed(
-        argv=tuple(argv),
-        returncode=child.wait(),
-        stdout=out.decode(errors="replace"),
-        stderr=err.decode(errors="replace"),
-        wall_s=time.monotonic() - started,
-        timed_out=timed_out,
-        truncated=truncated,
-    )
-
-
-def _communicate(
-    child: subprocess.Popen[bytes], stdin: bytes, deadline: float, cap_bytes: int
-) -> tuple[bytes, bytes, bool, bool]:
     if child.stdin is None or child.stdout is None or child.stderr is None:
         raise RuntimeError("pipes were requested")
-    buffers: dict[int, bytearray] = {
-        child.stdout.fileno(): bytearray(),
-        child.stderr.fileno(): bytearray(),
-    }
-    timed_out, truncated = _exchange(child.stdin, stdin, buffers, deadline, cap_bytes)
+    deadline = started + timeout_s
+    outputs = [(stream.fileno(), bytearray()) for stream in (child.stdout, child.stderr)]
+    timed_out, truncated = _exchange(
+        child.stdin, stdin.encode(), dict(outputs), deadline, output_cap_bytes
+    )
     if not timed_out and not truncated:
         # Both pipes are closed; the command may still linger (or have daemonised).
         try:
@@ -98,10 +81,18 @@ def _communicate(
             timed_out = True
     if timed_out or truncated:
         kill_group(child.pid)
-    out, err = (bytes(buffers[s.fileno()][:cap_bytes]) for s in (child.stdout, child.stderr))
     for stream in (child.stdin, child.stdout, child.stderr):
         stream.close()
-    return out, err, timed_out, truncated
+    out, err = (raw[:output_cap_bytes].decode(errors="replace") for _, raw in outputs)
+    return Completed(
+        argv=tuple(argv),
+        returncode=child.wait(),
+        stdout=out,
+        stderr=err,
+        wall_s=time.monotonic() - started,
+        timed_out=timed_out,
+        truncated=truncated,
+    )
 
 
 def _exchange(

@@ -9,12 +9,13 @@ as of systemd.exec(5) and systemd.service(5), release 252.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
-from bftrainer.model.site import Finding, SiteFile, Weight
+from bftrainer.batch.findings import FindingTable
+from bftrainer.model.site import Finding, SiteFile
 
 ACCOUNT: Final = "bftrainer"
 PROGRAM: Final = "/opt/bftrainer/bin/bftrainer"  # of the packages
@@ -151,34 +152,50 @@ def service_files(
         unprivileged=UNPRIVILEGED,
         writes="".join(f" and {one}" for one in writes),
     )
-    sysusers = _SYSUSERS.format(account=account, state_dir=STATE_DIR)
-    made = [
-        _installed(
-            SERVICE_NAME,
+    made = {
+        SERVICE_NAME: (
             service,
             f"/etc/systemd/system/{SERVICE_NAME}",
             "Nothing starts the daemon at boot, or again after a failure.",
         ),
-        _installed(
-            SYSUSERS_NAME,
-            sysusers,
+        SYSUSERS_NAME: (
+            _SYSUSERS.format(account=account, state_dir=STATE_DIR),
             "/etc/sysusers.d/bftrainer.conf",
             f"Nothing makes the account {account} where it is missing.",
         ),
-    ]
-    if directories:
-        text = "".join(f"{line}\n" for line in directories)
-        without = "After a boot its directories are missing, and the daemon only polls."
-        made.append(_installed(TMPFILES_NAME, text, "/etc/tmpfiles.d/bftrainer.conf", without))
-    return tuple(made)
-
-
-def _installed(name: str, text: str, path: str, without: str) -> SiteFile:
-    return SiteFile(name=name, text=text, about=f"install it as {path}", path=path, without=without)
+        TMPFILES_NAME: (
+            "".join(f"{line}\n" for line in directories),
+            "/etc/tmpfiles.d/bftrainer.conf",
+            "After a boot its directories are missing, and the daemon only polls.",
+        ),
+    }
+    return tuple(
+        SiteFile(name=name, text=text, about=f"install it as {path}", path=path, without=without)
+        for name, (text, path, without) in made.items()
+        if text
+    )
 
 
 MAX_BYTES: Final = 1 << 20
 _ENABLED: Final = f"/etc/systemd/system/multi-user.target.wants/{SERVICE_NAME}"
+
+
+_TABLE: Final = FindingTable("""
+BFT-1501 loss missing
+{path} is missing
+{without}
+-> bftrainer site init --write, then: install {file} as {path}
+
+BFT-1502 loss other
+{path} is not the file of this release and site
+{difference}
+-> bftrainer site init --write, then: install {file} as {path}
+
+BFT-1503 loss disabled
+{service} is not enabled
+Nothing starts the daemon at boot.
+-> systemctl enable --now bftrainer
+""")
 
 
 def findings(files: Sequence[SiteFile], root: Path = Path("/")) -> tuple[Finding, ...]:
@@ -188,42 +205,21 @@ def findings(files: Sequence[SiteFile], root: Path = Path("/")) -> tuple[Finding
         files: of the site.
         root: of the host's file system.
     """
-    found = [one for file in files if file.path for one in _of(file, root)]
-    is_there = all(one.code != "BFT-1501" or SERVICE_NAME not in one.setting for one in found)
-    if is_there and not os.path.lexists(_below(root, _ENABLED)):
-        found.append(
-            Finding(
-                code="BFT-1503",
-                weight=Weight.LOSS,
-                setting=f"{SERVICE_NAME} is not enabled",
-                cost="Nothing starts the daemon at boot.",
-                remedy="systemctl enable --now bftrainer",
-            )
-        )
-    return tuple(found)
-
-
-def _of(file: SiteFile, root: Path) -> Iterator[Finding]:
-    # A package installs the same file below /usr/lib; what is in /etc comes before it.
-    places = [file.path, f"/usr/lib/{file.path.removeprefix('/etc/')}"]
-    text = next((text for place in places if (text := _text(_below(root, place)))), "")
-    remedy = f"bftrainer site init --write, then: install {file.name} as {file.path}"
-    if not text and file.without:
-        yield Finding(
-            code="BFT-1501",
-            weight=Weight.LOSS,
-            setting=f"{file.path} is missing",
-            cost=file.without,
-            remedy=remedy,
-        )
-    elif text and text != file.text and (file.without or _is_ours(text, file)):
-        yield Finding(
-            code="BFT-1502",
-            weight=Weight.LOSS,
-            setting=f"{file.path} is not the file of this release and site",
-            cost=_difference(text, file.text),
-            remedy=remedy,
-        )
+    found, has_service = list[Finding](), True
+    for file in files:
+        if not file.path:
+            continue
+        # A package installs the same file below /usr/lib; what is in /etc comes before it.
+        places = [file.path, f"/usr/lib/{file.path.removeprefix('/etc/')}"]
+        text = next((text for place in places if (text := _text(_below(root, place)))), "")
+        is_missing = not text and bool(file.without)
+        is_other = bool(text) and text != file.text and (bool(file.without) or _is_ours(text, file))
+        values = {"path": file.path, "file": file.name, "without": file.without}
+        values["difference"] = _difference(text, file.text) if is_other else ""
+        found += _TABLE.findings({"missing": is_missing, "other": is_other}, values)
+        has_service &= not (is_missing and SERVICE_NAME in file.path)
+    is_disabled = has_service and not os.path.lexists(_below(root, _ENABLED))
+    return (*found, *_TABLE.findings({"disabled": is_disabled}, {"service": SERVICE_NAME}))
 
 
 def _is_ours(text: str, file: SiteFile) -> bool:

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bftrainer.batch.findings import FindingTable
 from bftrainer.batch.service_files import POLICY_FILE, PROGRAM
-from bftrainer.model.site import Finding, Measured, SiteFile, Weight
+from bftrainer.model.site import Finding, Measured, SiteFile
 
 POLICY_NAME = "policy.yaml"
 CHECKLIST_NAME = "CHECKLIST.md"
@@ -122,6 +123,15 @@ def checklist(
     )
 
 
+_TABLE = FindingTable("""
+BFT-1315 loss own_disk
+pilots_dir: {directory}
+It is on the disk that holds this host's system, and nodes are other hosts: if they do not see it,
+each pilot ends at once, and only the log of its node says why.
+-> pilots_dir: a directory that all nodes see and only the daemon's account can write, in the policy
+""")
+
+
 def findings(directory: Path, measured: Measured, *, root: Path = Path("/")) -> tuple[Finding, ...]:
     """Return a finding if the directory is on this host's own disk, where nodes do not see it.
 
@@ -136,14 +146,4 @@ def findings(directory: Path, measured: Measured, *, root: Path = Path("/")) -> 
     above = next(place for place in (directory, *directory.parents) if place.exists())
     if measured.start_s is not None or above.stat().st_dev != root.stat().st_dev:
         return ()
-    return (
-        Finding(
-            code="BFT-1315",
-            weight=Weight.LOSS,
-            setting=f"pilots_dir: {directory}",
-            cost="It is on the disk that holds this host's system, and nodes are other hosts: if "
-            "they do not see it, each pilot ends at once, and only the log of its node says why.",
-            remedy="pilots_dir: a directory that all nodes see and only the daemon's account can "
-            "write, in the policy",
-        ),
-    )
+    return _TABLE.findings({"own_disk": True}, {"directory": directory})
