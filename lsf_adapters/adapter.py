@@ -74,6 +74,7 @@ class LsfBatchSystem(LaunchingSystem):
     # One snapshot is enough: queues are served by priority, pilots last.
     idle_confirmations = 1
     to_reread = "where lsid, bqueues -l and bparams -l answer"
+    unread = staticmethod(doctor.unknown)
 
     def __init__(self, options: LsfOptions) -> None:
         self.cycle_s, self._options = DEFAULT_CYCLE_S, options
@@ -135,16 +136,10 @@ class LsfBatchSystem(LaunchingSystem):
             self._reader.read()
         return self.launcher.launch(request, cycle_s=self.cycle_s)
 
-    def checked_settings(self, measured: Measured) -> tuple[Finding, ...]:
-        """Check LSF's settings."""
+    def _findings(self, measured: Measured) -> tuple[Finding, ...]:
         return doctor.findings(self._facts(), measured)
 
-    def unread_settings(self, why: str) -> Finding:
-        """Return the finding that they could not be read."""
-        return doctor.unknown(why)
-
-    def files_of_site(self) -> tuple[SiteFile, ...]:
-        """Return queue, parameters and first policy."""
+    def _site_files(self) -> tuple[SiteFile, ...]:
         given = self._options.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         found = self._facts()
         if found.user == "root":  # an administrator asks; root runs no daemon

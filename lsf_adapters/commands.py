@@ -69,6 +69,7 @@ class LsfCommands(Commands):
             kept=_KEPT,
             added={**named, **(extra_environment or {})},
             fixed={"LC_ALL": "C", "TZ": "UTC0", "LSB_DISPLAY_YEAR": "Y"},
+            is_away=lambda done: done.timed_out or has_waited(done),
         )
         self._bindir = bindir
 
@@ -87,10 +88,6 @@ class LsfCommands(Commands):
         if self._bindir is not None:
             argv = (str(self._bindir / argv[0]), *argv[1:])
         return super().run(argv, environment, stdin=stdin)
-
-    def is_away(self, done: process.Completed) -> bool:
-        """Return whether no command will be answered now."""
-        return done.timed_out or has_waited(done)
 
 
 def said(done: process.Completed) -> list[str]:

@@ -63,13 +63,7 @@ class PilotLauncher(commands.PilotLauncher):
     node_word, queue_word = "host", "queue"
     then = "If it was, its job ends by itself; see bjobs if this persists."
     odd_answer = "bsub's answer is not to be relied on."
-    codes = {  # noqa: RUF012 - declared by the base
-        "fault": "BFT-1203",
-        "short": "BFT-1206",
-        "refused": "BFT-1204",
-        "unknown": "BFT-1205",
-        "kept": "BFT-1207",
-    }
+    codes = ("BFT-1203", "BFT-1206", "BFT-1204", "BFT-1205", "BFT-1207")
     gone = re.compile("No matching job found|Job has already finished|Operation is in progress")
     forces_pending = False  # a signal alone does not end a pending job
 
@@ -96,16 +90,12 @@ class PilotLauncher(commands.PilotLauncher):
         super().__init__(commands=commands, queue=queue, preamble=preamble)
         self._jobs, self._slots_of, self._bsub_options = jobs, slots_of, tuple(bsub_options)
 
-    def fault_of(self, request: PilotRequest) -> str:
-        """Say which part bsub could not take.
-
-        A line that begins with #BSUB would be an option, even inside of quotes.
-        """
+    def _fault(self, request: PilotRequest) -> str:
+        # A line that begins with #BSUB would be an option, even inside of quotes.
         owned = [key for key in request.environment if key.startswith(_OWN_VARIABLES)]
         return fault_of(request, has_lines=False) or (f"{owned[0]} is LSF's own" if owned else "")
 
-    def argv_of(self, request: PilotRequest, minutes: int, cycle_s: float) -> tuple[str, ...]:
-        """Return bsub's command line; BFT-1208: nothing is submitted to an unknown LSF."""
+    def _argv(self, request: PilotRequest, minutes: int, cycle_s: float) -> tuple[str, ...]:
         try:
             dialect = self._jobs.known_dialect()
         except UnreadError as problem:
@@ -139,13 +129,12 @@ class PilotLauncher(commands.PilotLauncher):
             *self._bsub_options,
         )
 
-    def submit(self, request: PilotRequest, argv: tuple[str, ...]) -> process.Completed:
-        """Run bsub."""
+    def _submit(self, request: PilotRequest, argv: tuple[str, ...]) -> process.Completed:
         environment = {**self.commands.base_environment(), **request.environment}
-        script = batch_script(request, _in_zone(environment, self.agent_of(request)))
+        script = batch_script(request, _in_zone(environment, self._agent(request)))
         return self.commands.run(argv, {**environment, "TZ": "UTC0"}, stdin=script)
 
-    def job_id_of(self, request: PilotRequest, done: process.Completed) -> str:
+    def _job_id(self, request: PilotRequest, done: process.Completed) -> str:
         """Return the one job that the request, repeated or unanswered, is to keep.
 
         Its duplicates are cancelled. A bsub that failed may have made a job, too: its connection
@@ -169,22 +158,17 @@ class PilotLauncher(commands.PilotLauncher):
                 self.cancel(ids[1:], force=True)
         return ids[0] if ids else ""
 
-    def is_unknown(self, done: process.Completed) -> bool:
-        """Return whether the request may have arrived."""
+    def _is_unknown(self, done: process.Completed) -> bool:
         return done.timed_out or done.truncated or has_waited(done)
 
-    def end(self, how: str, job_ids: Sequence[str]) -> list[str]:
-        """Run bkill.
-
-        A plain bkill sends INT first and TERM after JOB_TERMINATE_INTERVAL (10 s), or KILL at once
-        to parallel jobs of LSF 10.1. So running pilots get TERM alone.
-        """
+    def _end(self, how: str, job_ids: Sequence[str]) -> list[str]:
+        # A plain bkill sends INT first and TERM after JOB_TERMINATE_INTERVAL (10 s), or KILL at
+        # once to parallel jobs of LSF 10.1. So running pilots get TERM alone.
         options = {"ask": ("-s", "TERM"), "force": ("-s", "KILL")}.get(how, ())
         done = self.commands.query(("bkill", *options, *job_ids))
-        return self.problems_of(done, said(done))
+        return self._problems(done, said(done))
 
-    def seen(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
-        """Observe by bjobs."""
+    def _seen(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         rows = self._jobs.by_id(job_ids)
         return {job_id: self._observation(row) for job_id, row in rows.items()}
 

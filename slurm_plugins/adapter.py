@@ -127,6 +127,7 @@ class SlurmBatchSystem(LaunchingSystem):
     # One snapshot is enough: on a node idle between two jobs, the pilot ranks below the second.
     idle_confirmations = 1
     to_reread = "when the controller answers"
+    unread = staticmethod(doctor.unknown)
 
     def __init__(self, options: SlurmOptions) -> None:
         conf = options.slurm_conf or os.environ.get("SLURM_CONF")
@@ -216,19 +217,13 @@ class SlurmBatchSystem(LaunchingSystem):
         steps = {i: floor.observe(i) for i in job_ids if floor and STEP_ID.fullmatch(i)}
         return {**super().pilot_states([i for i in job_ids if i not in steps]), **steps}
 
-    def checked_settings(self, measured: Measured) -> tuple[Finding, ...]:
-        """Check Slurm's settings and release."""
+    def _findings(self, measured: Measured) -> tuple[Finding, ...]:
         found = doctor.findings(self._settings(measured))
         found = doctor.for_user(found, grace_s=self._grace_s) if self._is_own else found
         release = self._reader.unknown_release
         return (releases.finding(release), *found) if release else found
 
-    def unread_settings(self, why: str) -> Finding:
-        """Return the finding that they could not be read."""
-        return doctor.unknown(why)
-
-    def files_of_site(self) -> tuple[SiteFile, ...]:
-        """Return partition, hook and first policy."""
+    def _site_files(self) -> tuple[SiteFile, ...]:
         place = None  # nodes are this host, or see homes of users
         if not self.runs_as_users and look_around(self.pilot_hosts()).has_others is not False:
             place = self.pilots_dir or Path("/home", self._given.get("user", ACCOUNT), "pilots")

@@ -74,15 +74,9 @@ class SlurmCommands(Commands):
             if slurm_conf
             else extra_environment,
             fixed=_FIXED,
+            why_failed=why_failed,
+            is_away=is_controller_away,
         )
-
-    def why_failed(self, done: process.Completed) -> str:
-        """Say why, and what helps if that is known."""
-        return why_failed(done)
-
-    def is_away(self, done: process.Completed) -> bool:
-        """Return whether no command will be answered now."""
-        return is_controller_away(done)
 
 
 def kind_of(argv: Sequence[str]) -> str:

@@ -34,13 +34,7 @@ class PilotLauncher(commands.PilotLauncher):
     system = "Slurm"
     then = "The next snapshot will show it; see squeue if this persists."
     odd_answer = "sbatch printed no job id."
-    codes = {  # noqa: RUF012 - declared by the base
-        "fault": "BFT-1226",
-        "short": "BFT-1224",
-        "refused": "BFT-1222",
-        "unknown": "BFT-1223",
-        "kept": "BFT-1225",
-    }
+    codes = ("BFT-1226", "BFT-1224", "BFT-1222", "BFT-1223", "BFT-1225")
     gone = re.compile(rf"(?:{_NO_SUCH_JOB}|Job/step already completing or completed)\Z")
 
     def __init__(
@@ -71,8 +65,7 @@ class PilotLauncher(commands.PilotLauncher):
         self.ahead_s = 0.0  # the controller's clock
         self.users: dict[str, str] = {}  # job id -> other user whose pilot it is
 
-    def fault_of(self, request: PilotRequest) -> str:
-        """Say which part sbatch could not take."""
+    def _fault(self, request: PilotRequest) -> str:
         if fault := fault_of(request, has_lines=False):
             return fault
         if "\\" in str(request.log_path):
@@ -81,8 +74,7 @@ class PilotLauncher(commands.PilotLauncher):
         owned = [key for key in names if key != "SLURM_CONF"]
         return f"{owned[0]} would override an option of sbatch" if owned else ""
 
-    def argv_of(self, request: PilotRequest, minutes: int, cycle_s: float) -> tuple[str, ...]:
-        """Return sbatch's options, without the log."""
+    def _argv(self, request: PilotRequest, minutes: int, cycle_s: float) -> tuple[str, ...]:
         # The deadline is the latest *end*; it removes a pilot that is never cancelled. The pilot
         # may wait for two cycles, each of which may take as long as the pause between two.
         # The controller compares it with its own clock, sbatch adds to this host's.
@@ -101,8 +93,7 @@ class PilotLauncher(commands.PilotLauncher):
             *(o for o in site if not (request.account and o.startswith(_ACCOUNT))),
         )
 
-    def submit(self, request: PilotRequest, argv: tuple[str, ...]) -> process.Completed:
-        """Run sbatch, for another user through the helper (BFT-1523, -1524)."""
+    def _submit(self, request: PilotRequest, argv: tuple[str, ...]) -> process.Completed:
         if request.user:
             if self._helper is None:
                 raise no_helper()
@@ -114,12 +105,11 @@ class PilotLauncher(commands.PilotLauncher):
         has_grace = self._grace_s > 0
         if has_grace:
             environment[GRACE] = f"{self._grace_s:g}"
-        script = batch_script(self.agent_of(request), has_grace=has_grace)
+        script = batch_script(self._agent(request), has_grace=has_grace)
         log_pattern = str(request.log_path).replace("%", "%%")
         return self.commands.run((*argv, f"--output={log_pattern}"), environment, stdin=script)
 
-    def job_id_of(self, request: PilotRequest, done: process.Completed) -> str:
-        """Return what ``sbatch --parsable`` printed."""
+    def _job_id(self, request: PilotRequest, done: process.Completed) -> str:
         found = _SUBMITTED.fullmatch(done.stdout.strip())
         if not done.is_ok or not found:
             return ""
@@ -127,8 +117,7 @@ class PilotLauncher(commands.PilotLauncher):
             self.users.setdefault(found[1], request.user)  # as the user says; the queue knows
         return found[1]
 
-    def is_unknown(self, done: process.Completed) -> bool:
-        """Return whether the request may have arrived."""
+    def _is_unknown(self, done: process.Completed) -> bool:
         return is_unknown(done)
 
     def learn_users(self, jobs: Iterable[Job]) -> None:
@@ -137,12 +126,9 @@ class PilotLauncher(commands.PilotLauncher):
         for job_id in list(self.users)[:-MOST_USERS]:  # long gone
             del self.users[job_id]
 
-    def end(self, how: str, job_ids: Sequence[str]) -> list[str]:
-        """Run scancel for each user whose pilots they are.
-
-        Only running pilots get a plain signal: for a pending job scancel would retry for a minute
-        and a half.
-        """
+    def _end(self, how: str, job_ids: Sequence[str]) -> list[str]:
+        # Only running pilots get a plain signal: for a pending job scancel would retry for a
+        # minute and a half.
         problems: list[str] = []
         for user in sorted({self.users.get(i, "") for i in job_ids}):
             theirs = [i for i in job_ids if self.users.get(i, "") == user]
@@ -151,9 +137,7 @@ class PilotLauncher(commands.PilotLauncher):
             except BatchSystemError as problem:
                 problems.append(problem.cause)
             else:
-                problems += self.problems_of(
-                    done, [x for x in done.stderr.splitlines() if x.strip()]
-                )
+                problems += self._problems(done, [x for x in done.stderr.splitlines() if x.strip()])
         return problems
 
     def _scancel(self, user: str, how: str, job_ids: Sequence[str]) -> process.Completed:
@@ -164,10 +148,9 @@ class PilotLauncher(commands.PilotLauncher):
         options = {"ask": ("-b", "-s", "TERM"), "force": ("-f",)}.get(how, ())
         return self.commands.query(("scancel", *options, *job_ids))
 
-    def seen(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
-        """Observe by squeue, which reports an unknown id only if it is the only one queried."""
+    def _seen(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         done = self.commands.query(pilots_argv(job_ids))
-        if not done.is_ok:
+        if not done.is_ok:  # an unknown id is reported only if it is the only one queried
             if len(job_ids) == 1 and not done.timed_out and _NO_SUCH_JOB in done.stderr:
                 return {}
             raise ParseError(self.commands.why_failed(done))

@@ -59,6 +59,8 @@ class Commands:
         kept: Sequence[str] = (),
         added: Mapping[str, str] = _EMPTY,
         fixed: Mapping[str, str] = _EMPTY,
+        why_failed: Callable[[process.Completed], str] = why_failed,
+        is_away: Callable[[process.Completed], bool] = lambda done: done.timed_out,
     ) -> None:
         """Say how commands are run.
 
@@ -69,7 +71,10 @@ class Commands:
             kept: variables passed on beside the usual ones.
             added: variables set in addition.
             fixed: variables of commands whose output is parsed: language, time zone.
+            why_failed: describes a failed command; a batch system's messages may mean more.
+            is_away: whether a failure means that no command will be answered now.
         """
+        self.why_failed, self.is_away = why_failed, is_away
         self.timeout_s = timeout_s
         self._kind_of, self._kept, self._added = kind_of, (*KEPT, *kept), dict(added)
         self._fixed, self._counts, self._lock = fixed, Counter[str](), threading.Lock()
@@ -100,14 +105,6 @@ class Commands:
         """Run one command with exactly this environment."""
         self.count(argv)
         return process.run(argv, timeout_s=self.timeout_s, env=environment, cwd=None, stdin=stdin)
-
-    def why_failed(self, done: process.Completed) -> str:
-        """Describe a failed command; an adapter may know what a message means."""
-        return why_failed(done)
-
-    def is_away(self, done: process.Completed) -> bool:
-        """Return whether the failure means that no command will be answered now."""
-        return done.timed_out
 
 
 T = TypeVar("T")
@@ -244,7 +241,7 @@ class PilotLauncher(ABC):
     queue_word: ClassVar[str] = "partition"
     then: ClassVar[str]  # after a submission that may have been heard
     odd_answer: ClassVar[str]  # of a submission that succeeded
-    codes: ClassVar[Mapping[str, str]]  # of ``_REFUSALS``
+    codes: ClassVar[tuple[str, ...]]  # of ``_REFUSALS``, in that order
     gone: ClassVar[re.Pattern[str]]  # said of each pilot that had left when it was cancelled
     forces_pending = True  # whether a pending pilot that is late is killed, too
 
@@ -283,19 +280,19 @@ class PilotLauncher(ABC):
             BatchSystemError: by ``codes``: refused, not known whether it was submitted, a limit
                 under one minute, or a request that cannot be passed on verbatim.
         """
-        if why := self.fault_of(request):
-            raise self.refusal("fault", request, why)
+        if why := self._fault(request):
+            raise self._refusal("fault", request, why)
         minutes = int(request.time_limit_s // 60)
         if minutes < 1:
-            raise self.refusal("short", request)
-        argv = self.argv_of(request, minutes, cycle_s)
+            raise self._refusal("short", request)
+        argv = self._argv(request, minutes, cycle_s)
         self.tokens.add(self.token or token_of(request))
-        done = self.submit(request, argv)
-        if job_id := self.job_id_of(request, done):
+        done = self._submit(request, argv)
+        if job_id := self._job_id(request, done):
             return job_id
         why = self.odd_answer if done.is_ok else self.commands.why_failed(done)
-        is_unknown = done.is_ok or self.is_unknown(done)
-        raise self.refusal("unknown" if is_unknown else "refused", request, why)
+        is_unknown = done.is_ok or self._is_unknown(done)
+        raise self._refusal("unknown" if is_unknown else "refused", request, why)
 
     def cancel(self, job_ids: Sequence[str], *, force: bool) -> None:
         """Ask pilots to leave; ids that are gone or were never ours are not an error.
@@ -312,26 +309,25 @@ class PilotLauncher(ABC):
             **{i: at for i, at in self._asked_s.items() if now - at < _FORGOTTEN_S},
             **{i: self._asked_s.get(i, now) for i in ids},
         }
-        hows = {
-            i: "force"
-            if i in late and (self.forces_pending or i in self.running)
-            else "ask"
-            if i in self.running
-            else "end"
-            for i in ids
+        if not self.forces_pending:
+            late &= self.running
+        orderly = [i for i in ids if i not in late]
+        ways = {
+            "ask": [i for i in orderly if i in self.running],
+            "end": [i for i in orderly if i not in self.running],
+            "force": [i for i in ids if i in late],
         }
         problems: list[str] = []
-        for how in ("ask", "end", "force"):
-            if chosen := [i for i in ids if hows[i] == how]:
-                problems += self.end(how, chosen)
+        for how, chosen in ways.items():
+            problems += self._end(how, chosen) if chosen else []
         if problems:
-            raise self.refusal("kept", None, " ".join(problems))
+            raise self._refusal("kept", None, " ".join(problems))
 
     def observe(self, job_ids: Sequence[str]) -> dict[str, PilotObservation]:
         """Observe each id; all are ``UNKNOWN`` when the batch system does not answer."""
         ids = _own(job_ids)
         try:
-            seen = self.seen(ids) if ids else {}
+            seen = self._seen(ids) if ids else {}
         except ParseError as problem:
             unknown = PilotObservation(presence=Presence.UNKNOWN, reason=str(problem))
             return {i: unknown if i in ids else _ABSENT for i in job_ids}
@@ -340,7 +336,7 @@ class PilotLauncher(ABC):
         self.running = (self.running - (set(ids) - unknown_ids)) | runs
         return {i: seen.get(i, _ABSENT) for i in job_ids}
 
-    def refusal(self, what: str, request: PilotRequest | None, why: str = "") -> BatchSystemError:
+    def _refusal(self, what: str, request: PilotRequest | None, why: str = "") -> BatchSystemError:
         """Return the error, in words of ``_REFUSALS``."""
         words: dict[str, object] = {"system": self.system, "then": self.then, "why": why}
         if request is not None:
@@ -348,45 +344,45 @@ class PilotLauncher(ABC):
             words |= {"where": f"{self.node_word} {request.node}", "user": request.user or "you"}
             words |= {"queue": f"{self.queue_word} {self.queue}"}
         cause, next_step = (text.format(**words) for text in _REFUSALS[what])
-        return BatchSystemError(self.codes[what], cause, next_step)
+        return BatchSystemError(self.codes[list(_REFUSALS).index(what)], cause, next_step)
 
-    def agent_of(self, request: PilotRequest) -> tuple[str, ...]:
+    def _agent(self, request: PilotRequest) -> tuple[str, ...]:
         """Return the agent's command line under the user's shell file, if there is one."""
         if self._preamble is None:
             return request.agent_argv
         return under(str(self._preamble), request.agent_argv)
 
-    def problems_of(self, done: process.Completed, lines: Sequence[str]) -> list[str]:
+    def _problems(self, done: process.Completed, lines: Sequence[str]) -> list[str]:
         """Return why a cancellation failed, by its messages; []: it did not, or all had left."""
         are_gone = bool(lines) and all(map(self.gone.search, lines)) and not done.timed_out
         return [] if done.is_ok or are_gone else [self.commands.why_failed(done)]
 
     @abstractmethod
-    def fault_of(self, request: PilotRequest) -> str:
+    def _fault(self, request: PilotRequest) -> str:
         """Say which part of a request cannot be passed on verbatim; "": all is well."""
 
     @abstractmethod
-    def argv_of(self, request: PilotRequest, minutes: int, cycle_s: float) -> tuple[str, ...]:
+    def _argv(self, request: PilotRequest, minutes: int, cycle_s: float) -> tuple[str, ...]:
         """Return the submission's command line; raises ``BatchSystemError``."""
 
     @abstractmethod
-    def submit(self, request: PilotRequest, argv: tuple[str, ...]) -> process.Completed:
+    def _submit(self, request: PilotRequest, argv: tuple[str, ...]) -> process.Completed:
         """Run the submission; raises ``BatchSystemError``."""
 
     @abstractmethod
-    def job_id_of(self, request: PilotRequest, done: process.Completed) -> str:
+    def _job_id(self, request: PilotRequest, done: process.Completed) -> str:
         """Return the id of the submitted job; "": none is known."""
 
     @abstractmethod
-    def is_unknown(self, done: process.Completed) -> bool:
+    def _is_unknown(self, done: process.Completed) -> bool:
         """Return whether a submission that failed may have been carried out."""
 
     @abstractmethod
-    def end(self, how: str, job_ids: Sequence[str]) -> list[str]:
+    def _end(self, how: str, job_ids: Sequence[str]) -> list[str]:
         """Cancel jobs: "ask" (running), "end" or "force"; return what failed, in sentences."""
 
     @abstractmethod
-    def seen(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
+    def _seen(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         """Observe jobs; unknown ids are missing. Raises ``ParseError``: nobody answered."""
 
 
@@ -394,6 +390,7 @@ class LaunchingSystem(ByCommands, ABC):
     """The base of adapters with a ``PilotLauncher`` and a doctor."""
 
     launcher: PilotLauncher
+    unread: ClassVar[staticmethod[[str], Finding]]  # of a doctor that cannot read settings
     to_reread: ClassVar[str]  # when settings can be read again
     pilots_dir: Path | None = None
 
@@ -413,9 +410,9 @@ class LaunchingSystem(ByCommands, ABC):
     def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
         """Check the site's settings; unreadable ones are a finding, too."""
         try:
-            return self.checked_settings(measured)
+            return self._findings(measured)
         except ParseError as problem:
-            return (self.unread_settings(str(problem)),)
+            return (self.unread(str(problem)),)
 
     def site_files(self) -> tuple[SiteFile, ...]:
         """Return what an administrator installs here.
@@ -424,21 +421,17 @@ class LaunchingSystem(ByCommands, ABC):
             BatchSystemError: BFT-1247, the settings cannot be read.
         """
         try:
-            return self.files_of_site()
+            return self._site_files()
         except ParseError as problem:
             why = f"{self.launcher.system}'s settings cannot be read: {problem}"
             raise BatchSystemError("BFT-1247", why, f"Repeat it {self.to_reread}.") from problem
 
     @abstractmethod
-    def checked_settings(self, measured: Measured) -> tuple[Finding, ...]:
+    def _findings(self, measured: Measured) -> tuple[Finding, ...]:
         """Return what the doctor finds; raises ``ParseError``."""
 
     @abstractmethod
-    def unread_settings(self, why: str) -> Finding:
-        """Return the finding that the settings could not be read."""
-
-    @abstractmethod
-    def files_of_site(self) -> tuple[SiteFile, ...]:
+    def _site_files(self) -> tuple[SiteFile, ...]:
         """Return the site's files; raises ``ParseError``."""
 
 
