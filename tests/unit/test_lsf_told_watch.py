@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,8 @@ from bftrainer.batch import directory_watch
 from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.directory_watch import FileChanged, Inotify, Looking, is_local, notice_for
 from bftrainer.batch.tail import MOST_BYTES
-from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.notifications.watch import EventsFile, news_begin
 from tests.support.lsf_events import PILOTS, job_new, job_start, job_status
-from tests.support.snapshots import T0
 from tests.support.waiting import wait_for
 
 ME = os.getuid()
@@ -49,16 +47,6 @@ def switch(path: Path, *living: str) -> None:
     path.with_name("lsb.events.1").unlink(missing_ok=True)
     path.with_name("lsb.events.1").hardlink_to(path)
     fresh.rename(path)
-
-
-def put_a_pipe_there(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def put_a_link_there(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/etc/passwd")
 
 
 @pytest.fixture
@@ -255,66 +243,3 @@ class TestNotice:
         answers.set()
         wait_for(lambda: not notice._thread.is_alive())
         os.close(fd)
-
-
-class TestBelieved:
-    def refuses(self, path: Path, why: str, code: str = "BFT-1212") -> None:
-        with pytest.raises(BatchSystemError, match=why) as raised:
-            EventsFile(path, PILOTS, owner_uid=ME)
-        assert raised.value.code == code
-
-    @pytest.mark.parametrize("mode", [0o666, 0o664])
-    def test_a_file_that_others_may_write_is_refused(self, path: Path, mode: int) -> None:
-        path.chmod(mode)
-        self.refuses(path, "may be written by others")
-
-    @pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
-    def test_a_directory_that_others_may_write_is_refused(self, path: Path, mode: int) -> None:
-        path.parent.chmod(mode)
-        self.refuses(path, f"{path.parent} may be written by others")
-
-    @needs_root
-    def test_only_the_administrator_and_root_are_believed(self, path: Path) -> None:
-        os.chown(path.parent, NOBODY, -1)
-        os.chown(path, NOBODY, -1)
-        self.refuses(path, "belongs to nobody")
-        EventsFile(path, PILOTS, owner_uid=NOBODY).close()
-        EventsFile(path, PILOTS).close()
-        os.chown(path, 1, -1)
-        with pytest.raises(BatchSystemError, match="belongs to daemon"):
-            EventsFile(path, PILOTS)
-
-    def test_a_link_is_refused(self, path: Path, tmp_path: Path) -> None:
-        path.rename(tmp_path / "own")
-        path.symlink_to(tmp_path / "own")
-        self.refuses(path, "is a link")
-
-    @pytest.mark.parametrize("is_there", [True, False], ids=["no file", "no directory"])
-    def test_what_cannot_be_read(self, tmp_path: Path, *, is_there: bool) -> None:
-        directory = tmp_path / "none"
-        if is_there:
-            directory.mkdir()
-        for owner_uid in (ME, None):
-            with pytest.raises(BatchSystemError, match="the daemon then only polls") as raised:
-                EventsFile(directory / "lsb.events", PILOTS, owner_uid=owner_uid)
-            assert raised.value.code == "BFT-1211"
-
-    @pytest.mark.parametrize(
-        ("spoil", "code"),
-        [
-            (lambda path: path.chmod(0o666), "BFT-1212"),
-            (lambda path: path.parent.chmod(0o777), "BFT-1212"),
-            (lambda path: path.parent.rename(path.parent.with_name("away")), "BFT-1211"),
-            (put_a_pipe_there, "BFT-1212"),
-            (put_a_link_there, "BFT-1212"),
-        ],
-        ids=["file opened to all", "directory opened to all", "directory gone", "pipe", "link"],
-    )
-    def test_it_is_believed_no_longer_when_others_can_write_it(
-        self, path: Path, file: EventsFile, spoil: Callable[[Path], object], code: str
-    ) -> None:
-        told(path, job_new(2, at_s=T0))
-        spoil(path)
-        with pytest.raises(BatchSystemError) as raised:
-            file.read()
-        assert raised.value.code == code

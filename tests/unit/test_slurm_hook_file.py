@@ -13,7 +13,6 @@ from click.testing import CliRunner
 
 from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.tail import MOST_BYTES, MOST_LINE_BYTES, Lines
-from bftrainer.model.errors import BatchSystemError
 from slurm_plugins.hook import main as hook_main
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.main import main
@@ -33,16 +32,6 @@ def end(number: int) -> str:
 def told(path: Path, text: str) -> None:
     with path.open("a") as file:
         file.write(text)
-
-
-def put_a_pipe_there(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def put_a_link_there(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/etc/passwd")
 
 
 @pytest.fixture
@@ -140,74 +129,6 @@ class TestRead:
         with path.open("ab") as file:
             file.write(bytes(range(256)) * 20 + b"\n\xff\xfe\0\n" + end(1).encode())
         assert read(hook) == [1.0]
-
-
-class TestBelieved:
-    def refuses(self, path: Path, why: str) -> None:
-        with pytest.raises(BatchSystemError, match=why) as raised:
-            HookFile(path, "bf", owner_uid=ME)
-        assert raised.value.code == "BFT-1233"
-
-    @pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
-    def test_a_file_that_others_may_write_is_refused(self, path: Path, mode: int) -> None:
-        path.chmod(mode)
-        self.refuses(path, "may be written by others")
-
-    @pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
-    def test_a_directory_that_others_may_write_is_refused(self, path: Path, mode: int) -> None:
-        path.parent.chmod(mode)
-        self.refuses(path, f"{path.parent} may be written by others")
-
-    @needs_root
-    def test_a_strangers_file_is_refused(self, path: Path) -> None:
-        os.chown(path, NOBODY, -1)
-        self.refuses(path, "belongs to nobody")
-        os.chown(path, 0, -1)
-        os.chown(path.parent, NOBODY, -1)
-        self.refuses(path, "belongs to nobody")
-
-    @needs_root
-    def test_root_and_slurms_own_user_are_believed(self, path: Path) -> None:
-        os.chown(path, NOBODY, -1)
-        HookFile(path, "bf", owner_uid=NOBODY).close()
-
-    def test_a_link_and_a_pipe_are_refused(self, path: Path, tmp_path: Path) -> None:
-        own = tmp_path / "own"
-        path.rename(own)
-        path.symlink_to(own)
-        self.refuses(path, "is a link")
-        path.unlink()
-        os.mkfifo(path)
-        self.refuses(path, "is not a regular file")
-
-    @pytest.mark.parametrize("is_there", [True, False], ids=["no file", "no directory"])
-    def test_what_is_not_there_yet(self, tmp_path: Path, *, is_there: bool) -> None:
-        directory = tmp_path / "none"
-        if is_there:
-            directory.mkdir()
-        with pytest.raises(BatchSystemError, match="cannot be read") as raised:
-            HookFile(directory / "told", "bf", owner_uid=ME)
-        assert raised.value.code == "BFT-1231"
-
-    @pytest.mark.parametrize(
-        ("spoil", "code"),
-        [
-            (lambda path: path.chmod(0o666), "BFT-1233"),
-            (lambda path: path.parent.chmod(0o777), "BFT-1233"),
-            (lambda path: path.parent.rename(path.parent.with_name("away")), "BFT-1231"),
-            (put_a_pipe_there, "BFT-1233"),
-            (put_a_link_there, "BFT-1233"),
-        ],
-        ids=["file opened to all", "directory opened to all", "directory gone", "pipe", "link"],
-    )
-    def test_it_is_believed_no_longer_when_others_can_write_it(
-        self, path: Path, hook: HookFile, spoil: Callable[[Path], object], code: str
-    ) -> None:
-        told(path, end(1))
-        spoil(path)
-        with pytest.raises(BatchSystemError) as raised:
-            read(hook)
-        assert raised.value.code == code
 
 
 class TestEpilog:
