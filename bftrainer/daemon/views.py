@@ -47,6 +47,7 @@ from bftrainer.model.views import (
 
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
 SHOWN_LATE = 3  # agents of one trainer
+SHOWN_WORKERS = 8  # of one trainer, with their histories
 
 
 class DaemonViews:
@@ -143,6 +144,7 @@ class DaemonViews:
                 *restart_sentences(record),
                 *loss_sentences(record),
                 *(() if record.state.is_final else (*self._stops(), *self._failures(record))),
+                *self._histories(trainer_id),
             ),
             decision_id=state.journal.last_seq(DECISION),
             node_price=allocation.node_price if allocation else 0.0,
@@ -154,6 +156,18 @@ class DaemonViews:
             else near_speeds(record, state.in_force.settings, len(view.planned_nodes), marginal),
             t_fwd_s=state.in_force.settings.t_fwd_s,
             unheard_nodes=view.unheard_nodes,
+        )
+
+    def _histories(self, trainer_id: str) -> tuple[str, ...]:
+        """Say how its first few workers, and their pilots, came to be what they are."""
+        trainer, pilots = self._trainers.trainers.get(trainer_id), self._state.pilots.pilots
+        there = [w for w in trainer.machine.workers.values() if w.is_alive] if trainer else []
+        ahead_s = time.time() - time.monotonic()
+        found = [(w, pilots[w.pilot_id]) for w in there if w.pilot_id in pilots][:SHOWN_WORKERS]
+        return tuple(
+            f"{worker.node}: worker {worker.worker_id} {worker.told(ahead_s)}; pilot"
+            f" {worker.pilot_id} {pilot.told()}."
+            for worker, pilot in found
         )
 
     def _pilot_sentences(

@@ -18,7 +18,7 @@ from typing import Any, Final
 from _bench.network import Cut
 from _bench.plane import Plane
 from _bench.waiting import BenchError, wait_until_async
-from bftrainer.fleet.generations.members import WorkerPhase
+from bftrainer.fleet.lifecycle import WorkerPhase
 
 NODES: Final = 3  # that the trainer may have
 SPARES: Final = 1  # warm: a node whose agent ended is replaced at once, as in a large pool

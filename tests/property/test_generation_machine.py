@@ -24,8 +24,8 @@ from bftrainer.fleet.generations.members import (
     Parked,
     Rescaled,
     Tell,
-    WorkerPhase,
 )
+from bftrainer.fleet.lifecycle import WorkerPhase
 from tests.support.examples import examples
 from tests.support.generations import offer
 from tests.support.repeating import repeating

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.adoption import adopt
-from bftrainer.fleet.generations.members import Parked, Rescaled, StartWorkerOn, Worker, WorkerPhase
+from bftrainer.fleet.generations.members import Parked, Rescaled, StartWorkerOn, Worker
+from bftrainer.fleet.lifecycle import WorkerPhase
 from tests.support.generations import Driver
 
 NODES = {"w1": "n1", "w2": "n2", "w3": "n3"}

@@ -10,8 +10,8 @@ from bftrainer.fleet.generations.members import (
     Parked,
     StartWorkerOn,
     WorkerFailed,
-    WorkerPhase,
 )
+from bftrainer.fleet.lifecycle import WorkerPhase
 from bftrainer.model.trainer import FailureRow
 from tests.support.generations import Driver, offer
 

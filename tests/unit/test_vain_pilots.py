@@ -8,6 +8,7 @@ import pytest
 
 from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.decide.claims import DID_NOT_CONNECT
+from bftrainer.fleet.lifecycle import PilotPhase
 from bftrainer.fleet.pilots.pilots import Pilot
 from bftrainer.fleet.pilots.refusals import MAX_PAUSE_S, PilotRefusals
 from bftrainer.fleet.pilots.vain import IN_A_ROW, TIMES
@@ -202,7 +203,7 @@ def test_one_agent_that_speaks_ends_it(site: Site) -> None:
 
 def test_agents_that_do_not_connect_in_time_count_too(site: Site) -> None:
     for _ in range(IN_A_ROW):
-        site.end(plan_s=0.0, reason=f"{DID_NOT_CONNECT} (60 s).", was_asked=True)
+        site.end(plan_s=0.0, reason=f"{DID_NOT_CONNECT} (60 s).", phase=PilotPhase.CANCELLED)
     assert "p000003 on n1: Its agent did not connect in time (60 s)." in site.refusals.why
 
 
@@ -210,7 +211,7 @@ def test_pilots_that_others_ended_or_whose_agents_spoke_do_not_count(site: Site)
     for by in (EndedBy.PREEMPTED, EndedBy.CANCELLED, EndedBy.NODE, EndedBy.TIME_LIMIT):
         _one_ends(site, by)
     _one_ends(site, came_s=T0)
-    site.end(plan_s=0.0, reason="No trainer wants it.", was_asked=True)
+    site.end(plan_s=0.0, reason="No trainer wants it.", phase=PilotPhase.CANCELLED)
     assert site.refusals.n_mute == 0
 
 

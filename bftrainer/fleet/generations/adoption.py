@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
 from bftrainer.fleet.generations.generation import GenerationMachine, mark_of
-from bftrainer.fleet.generations.members import Parked, Regrouped, Worker, WorkerPhase
+from bftrainer.fleet.generations.members import Parked, Regrouped, Worker
+from bftrainer.fleet.lifecycle import WorkerPhase
 from bftrainer.model.trainer import TrainerRecord
 
 
@@ -83,16 +84,15 @@ def _regrouped(machine: GenerationMachine, commit: protocol.Commit) -> Regrouped
 
 def _apply(machine: GenerationMachine, worker: Worker, body: protocol.Message) -> None:
     match body:
-        case protocol.Warm():
-            if worker.phase is WorkerPhase.STARTING:
-                worker.phase, worker.warm_since_s = WorkerPhase.WARM, worker.started_s
+        case protocol.Warm() if worker.becomes(WorkerPhase.WARM, worker.started_s, "adopted"):
+            worker.warm_since_s = worker.started_s
         case protocol.Entered():
-            worker.phase = WorkerPhase.MEMBER
+            worker.becomes(WorkerPhase.MEMBER, worker.started_s, "adopted")
             worker.first_generation = worker.first_generation or body.generation
         case protocol.Finished():
             worker.is_finished = True
         case protocol.Left():
-            worker.phase = WorkerPhase.LEAVING
+            worker.becomes(WorkerPhase.LEAVING, worker.started_s, "adopted")
         case _:
             pass
     if isinstance(body, protocol.Progress):

@@ -28,7 +28,6 @@ from bftrainer.fleet.generations.members import (
     Rescaled,
     Tell,
     Worker,
-    WorkerPhase,
     describe_exit,
     kill,
 )
@@ -46,6 +45,7 @@ from bftrainer.fleet.generations.stimuli import (
     WorkerMessage,
     WorkerMissing,
 )
+from bftrainer.fleet.lifecycle import WorkerPhase
 from bftrainer.model.trainer import Mark
 
 READY_TIMEOUT_S = 15.0  # control threads answer in milliseconds, except in a stopped process
@@ -92,7 +92,7 @@ class GenerationMachine(BrokenGenerations):
             case AgentFailed(pilot_id=pilot_id, how=how):
                 return self._on_agent_failed(pilot_id, how, now_s)
             case TrainerClosed():
-                return self._close()
+                return self._close(now_s)
             case TargetsSet(offers=offers, staying=staying, batches=batches):
                 is_wanted = self.ends_by_s is None
                 self.targets = {o.node: o for o in offers} if is_wanted else {}
@@ -109,7 +109,7 @@ class GenerationMachine(BrokenGenerations):
                 self.stall.lease_s = stimulus.no_progress_s
                 self.apart = replace(self.apart, patience_s=stimulus.cut_patience_s)
             case WorkerMissing(worker_id=worker_id):
-                self.workers[worker_id].phase = WorkerPhase.GONE
+                self.workers[worker_id].becomes(WorkerPhase.GONE, now_s, "its agent lacks it")
             case TimePassed():
                 pass
         return self._advance(now_s)
@@ -126,9 +126,8 @@ class GenerationMachine(BrokenGenerations):
         self.stall.heard(worker_id, body, self.step, now_s)
         self._note_trouble(worker, body, now_s)
         match body:
-            case protocol.Warm() if worker.phase is WorkerPhase.STARTING:
-                # Agents may repeat messages; only the first counts.
-                worker.phase, worker.warm_since_s = WorkerPhase.WARM, now_s
+            case protocol.Warm() if worker.becomes(WorkerPhase.WARM, now_s):
+                worker.warm_since_s = now_s
             case protocol.Ready():
                 self._on_ready(worker, body)
             case protocol.Entered() if worker.phase is not WorkerPhase.LEAVING:
@@ -141,7 +140,8 @@ class GenerationMachine(BrokenGenerations):
             case protocol.Saved():
                 self.is_saved = self.is_saved or self.is_parking
             case protocol.Left():
-                worker.phase, worker.has_left = WorkerPhase.LEAVING, True
+                worker.has_left = True
+                worker.becomes(WorkerPhase.LEAVING, now_s)
             case protocol.Finished():
                 worker.is_finished = True
                 self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
@@ -169,7 +169,8 @@ class GenerationMachine(BrokenGenerations):
         if worker is None or not worker.is_alive:
             return []
         out: list[Instruction] = []
-        was, worker.phase = worker.phase, WorkerPhase.GONE
+        was = worker.phase
+        worker.becomes(WorkerPhase.GONE, now_s, f"status {returncode}")
         if returncode == 0 and worker.is_finished:
             # Only rank 0's end ends the trainer: code after the training loop (saving,
             # evaluating) usually runs there.
@@ -190,7 +191,7 @@ class GenerationMachine(BrokenGenerations):
             if worker.pilot_id == pilot_id:
                 lost = Lost(started=self.started_workers, best=self.failures.row.best)
                 worker.lost = lost if worker.is_alive and not worker.has_left else None
-                worker.phase = WorkerPhase.GONE
+                worker.becomes(WorkerPhase.GONE, now_s, "its agent is lost")
         self.targets = {n: o for n, o in self.targets.items() if o.pilot_id != pilot_id}
         return self._advance(now_s)
 
@@ -204,8 +205,8 @@ class GenerationMachine(BrokenGenerations):
             return []
         return [self._failed(worker, KILLED_ITS_AGENT.format(how), now_s), *self._advance(now_s)]
 
-    def _close(self) -> list[Instruction]:
-        out: list[Instruction] = [kill(w, "closed") for w in self._live()]
+    def _close(self, now_s: float) -> list[Instruction]:
+        out: list[Instruction] = [kill(w, "closed", now_s) for w in self._live()]
         self.members, self.forming, self.is_ended = (), None, True
         return out
 
@@ -225,7 +226,7 @@ class GenerationMachine(BrokenGenerations):
         self, worker: Worker, body: protocol.Entered, now_s: float
     ) -> list[Instruction]:
         forming = self.forming
-        worker.phase = WorkerPhase.MEMBER
+        worker.becomes(WorkerPhase.MEMBER, now_s)
         worker.first_generation = worker.first_generation or body.generation
         if forming is None or body.generation != forming.generation:
             return []
@@ -276,7 +277,11 @@ class GenerationMachine(BrokenGenerations):
     def _clear_up(self, now_s: float) -> list[Instruction]:
         """After the end: kill joiners at once, other ranks after a while."""
         late = now_s - (self.ended_s or now_s) > END_PATIENCE_S
-        return [kill(w, "ended") for w in self._live() if late or not w.is_finished]
+        return [kill(w, "ended", now_s) for w in self._live() if late or not self._may_go_on(w)]
+
+    def _may_go_on(self, worker: Worker) -> bool:
+        """Return whether a worker may end by itself after rank 0 has."""
+        return worker.is_finished
 
     def _first_ranks(self) -> tuple[str, ...]:
         """Rank 0 of the current generation and, once committed, of the next."""
@@ -381,7 +386,7 @@ class GenerationMachine(BrokenGenerations):
             self.interrupted_s = None  # it concerned the generation that ends now
             return self._send_commit(forming, now_s)
         if not forming.is_committed and now_s - forming.started_s > READY_TIMEOUT_S:
-            return self._kill_silent(forming)
+            return self._kill_silent(forming, now_s)
         return []
 
     def _is_stuck(self, forming: Forming, now_s: float) -> bool:
@@ -401,10 +406,10 @@ class GenerationMachine(BrokenGenerations):
         forming.started_s = now_s
         return self._send_prepare(forming)
 
-    def _kill_silent(self, forming: Forming) -> list[Instruction]:
+    def _kill_silent(self, forming: Forming, now_s: float) -> list[Instruction]:
         # If all have answered, rank 0 could not open the store.
         silent = sorted(forming.waiting) or forming.roster[:1]
-        return [kill(self.workers[w], "does not answer") for w in silent]
+        return [kill(self.workers[w], "does not answer", now_s) for w in silent]
 
     def _send_commit(self, forming: Forming, now_s: float) -> list[Instruction]:
         self.stall.told(forming.roster if forming.abandon else (), now_s)

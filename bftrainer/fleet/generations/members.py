@@ -5,27 +5,17 @@ Modified by ``generation`` and its bases only; shown by the daemon's views.
 
 from __future__ import annotations
 
-import enum
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from bftrainer.elastic import protocol
+from bftrainer.fleet.lifecycle import WORKER_CHANGES, Lifecycle, WorkerPhase
 from bftrainer.model.trainer import Mark, with_place
 
 _SIGNALS = frozenset(map(int, signal.Signals))
 LEAVER_PATIENCE_S = 0.1  # time to form a generation after one of its leavers was lost
-
-
-class WorkerPhase(enum.StrEnum):
-    """Phases of a worker's life."""
-
-    STARTING = "starting"  # being forked, importing, building, rehearsing
-    WARM = "warm"  # ready to join
-    MEMBER = "member"  # in the current generation
-    LEAVING = "leaving"  # not in the committed generation, exits at the boundary
-    GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +27,10 @@ class Lost:
 
 
 @dataclass(slots=True, kw_only=True)
-class Worker:
+class Worker(Lifecycle):
     """One worker, as reported."""
 
+    CHANGES: ClassVar = WORKER_CHANGES
     worker_id: str
     pilot_id: str
     node: str
@@ -266,7 +257,7 @@ def describe_exit(returncode: int) -> str:
 
 def worker_on(offer: NodeOffer, worker_id: str, now_s: float) -> Worker:
     """Return a worker that starts, or was found, on an offered node."""
-    return Worker(
+    worker = Worker(
         worker_id=worker_id,
         pilot_id=offer.pilot_id,
         node=offer.node,
@@ -275,6 +266,8 @@ def worker_on(offer: NodeOffer, worker_id: str, now_s: float) -> Worker:
         agent_public_key=offer.agent_public_key,
         started_s=now_s,
     )
+    worker.begins(now_s)
+    return worker
 
 
 def failure_of(worker: Worker, cause: str, *, counts: bool) -> WorkerFailed:
@@ -290,7 +283,7 @@ def failure_of(worker: Worker, cause: str, *, counts: bool) -> WorkerFailed:
     )
 
 
-def kill(worker: Worker, reason: str) -> Kill:
+def kill(worker: Worker, reason: str, now_s: float) -> Kill:
     """Give up a worker: it counts as gone from now on."""
-    worker.phase = WorkerPhase.GONE
+    worker.becomes(WorkerPhase.GONE, now_s, f"killed: {reason}")
     return Kill(pilot_id=worker.pilot_id, worker_id=worker.worker_id, reason=reason)

@@ -13,15 +13,14 @@ from dataclasses import dataclass, replace
 
 from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.breakage import LOST
-from bftrainer.fleet.generations.generation import END_PATIENCE_S, GenerationMachine
+from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.generations.members import (
     Instruction,
-    Kill,
     Parked,
     Rescaled,
     Worker,
-    WorkerPhase,
 )
+from bftrainer.fleet.lifecycle import WorkerPhase
 
 KILL_MARGIN_S = 10.0  # added to the worker's own grace, for its last messages
 FRESH_START_S = 5.0  # wait for new workers on the former nodes
@@ -86,18 +85,10 @@ class RestartMachine(GenerationMachine):
             unsaved=stopped.unsaved,
         )
 
-    def _clear_up(self, now_s: float) -> list[Instruction]:
-        """After the end: other programs of the generation may still end by themselves."""
-        late = now_s - (self.ended_s or now_s) > END_PATIENCE_S
-        spared = {*self.members, *(self.forming.roster if self.forming else ())}
-        out: list[Instruction] = []
-        for worker in self._live():
-            if late or worker.worker_id not in spared:
-                worker.phase = WorkerPhase.GONE
-                out.append(
-                    Kill(pilot_id=worker.pilot_id, worker_id=worker.worker_id, reason="ended")
-                )
-        return out
+    def _may_go_on(self, worker: Worker) -> bool:
+        """Return whether it is a program of the last generation: they need not say anything."""
+        roster = self.forming.roster if self.forming else ()
+        return worker.worker_id in (*self.members, *roster)
 
     def _maybe_form(self, now_s: float) -> list[Instruction]:
         running = [m for m in self.members if m in self.workers and self.workers[m].is_alive]

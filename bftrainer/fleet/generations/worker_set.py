@@ -17,11 +17,11 @@ from bftrainer.fleet.generations.members import (
     StartWorkerOn,
     Worker,
     WorkerFailed,
-    WorkerPhase,
     failure_of,
     kill,
     worker_on,
 )
+from bftrainer.fleet.lifecycle import WorkerPhase
 
 MOST_TIMEOUTS = 32.0  # of start_timeout_s, for a worker to start
 KEPT_GONE = 200  # workers that are gone, in which a record or a user may be interested
@@ -101,10 +101,10 @@ class WorkerSet:
             idle_phase = worker.phase in {WorkerPhase.STARTING, WorkerPhase.WARM}
             in_roster = self.forming is not None and worker.worker_id in self.forming.roster
             if self._is_overdue(worker, now_s):
-                out.append(kill(worker, "stays on"))
+                out.append(kill(worker, "stays on", now_s))
                 continue
             if idle_phase and not in_roster and worker.node not in self.targets:
-                out.append(kill(worker, "no longer planned"))
+                out.append(kill(worker, "no longer planned", now_s))
                 continue
             waited_s = now_s - worker.started_s
             if worker.phase is WorkerPhase.STARTING and waited_s > patience_s and not in_roster:
@@ -133,14 +133,15 @@ class WorkerSet:
             f"It was not ready to train after {waited_s:.0f} s (start_timeout_s); the next one has"
             f" {self._start_patience_s:.0f} s."
         )
-        return [kill(worker, "too slow to start"), self._failed(worker, cause, now_s)]
+        return [kill(worker, "too slow to start", now_s), self._failed(worker, cause, now_s)]
 
     def _kill_hung(self, now_s: float) -> list[Instruction]:
         """Kill workers whose loop does not act on a commit: the others wait for them."""
         out: list[Instruction] = []
         for worker in [self.workers[w] for w in self.stall.hung(now_s)]:
             if worker.is_alive:
-                out += [kill(worker, "no progress"), self._failed(worker, self.stall.cause, now_s)]
+                out.append(kill(worker, "no progress", now_s))
+                out.append(self._failed(worker, self.stall.cause, now_s))
         return out
 
     def _is_overdue(self, worker: Worker, now_s: float) -> bool:

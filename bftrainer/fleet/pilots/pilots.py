@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
+from bftrainer.fleet.lifecycle import ASKED, IN_USE, PILOT_CHANGES, Lifecycle, PilotPhase
 from bftrainer.fleet.logs import SaidOnce
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import PilotRecord, PilotState
@@ -29,25 +31,44 @@ SIGNAL = "signal"  # reason of an agent that was asked to leave by one
 
 
 @dataclass(slots=True, kw_only=True)
-class Pilot:
+class Pilot(Lifecycle):
     """A pilot that has not ended, with its state in memory."""
 
+    CHANGES: ClassVar = PILOT_CHANGES
     record: PilotRecord
+    phase: PilotPhase = PilotPhase.OPENED
     for_trainer: str = ""  # that it was requested for; "": unknown to this daemon
     is_written: bool = True  # the request is in the journal; updates come after it
+    farewell: str = ""  # why its agent left, in its own words
     submitted_s: float | None = None  # when the batch system accepted it (``steady``)
     start_s: float | None = None
-    is_leaving: bool = False
-    is_retired: bool = False  # it leaves only because ``retire`` said so
-    left_s: float | None = None  # when we asked for its end (``steady``)
-    was_asked: bool = False  # we asked for its end; otherwise the batch system ended it
-    is_completing: bool = False  # the batch system ends its job
-    is_mute: bool = False  # its agent disconnected without a Leaving
-    unheard_s: float | None = None  # (``steady``) since when, or since it is silent
-    is_given_back: bool = False  # we asked for its end for an ordinary job
-    farewell: str = ""  # why its agent left, in its own words
     came_s: float | None = None  # when its agent first connected
     silent_s: float | None = None  # since when it is not connected any more
+    unheard_s: float | None = None  # the same (``steady``), if it did not say why
+    leave_by_s: float | None = None  # then it is cancelled with force (``steady``)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Return whether its node is no offer to trainers."""
+        return self.phase not in IN_USE
+
+    @property
+    def was_asked(self) -> bool:
+        """Return whether we asked for its end; otherwise the batch system ends it, or its agent."""
+        return any(phase in ASKED for phase in (self.phase, *(c.phase for c in self.history)))
+
+    @property
+    def is_given_back(self) -> bool:
+        """Return whether we asked for its end for an ordinary job."""
+        return any(change.phase == PilotPhase.GIVEN_BACK for change in self.history)
+
+
+# Phases of pilots that an earlier daemon requested.
+_ADOPTED = {
+    PilotState.REQUESTED: PilotPhase.SUBMITTED,
+    PilotState.RUNNING: PilotPhase.RUNNING,
+    PilotState.CANCELLED: PilotPhase.CANCELLED,
+}
 
 
 class PilotBook:
@@ -70,13 +91,14 @@ class PilotBook:
         self.pilots: dict[str, Pilot] = {
             r.pilot_id: Pilot(
                 record=r,
+                phase=_ADOPTED[r.state],
                 submitted_s=-math.inf,
-                is_leaving=r.state is PilotState.CANCELLED,
-                was_asked=r.state is PilotState.CANCELLED,
-                left_s=-math.inf if r.state is PilotState.CANCELLED else None,
+                leave_by_s=-math.inf if r.state is PilotState.CANCELLED else None,
             )
             for r in journal.pilots(active_only=True)
         }
+        for known in self.pilots.values():
+            known.begins(clock(), "of an earlier daemon")
         # Ended pilots to be asked about -> job id, and whether its agent left without a word.
         self._unexplained: dict[str, tuple[str, bool]] = {}
         self._uncancelled = SaidOnce()
@@ -138,6 +160,7 @@ class PilotBook:
             user=user,
         )
         pilot = Pilot(record=record, for_trainer=claim.for_trainer, is_written=False)
+        pilot.begins(record.requested_s)
         self.pilots[pilot_id] = pilot
         return pilot
 
@@ -173,6 +196,7 @@ class PilotBook:
     def launched(self, pilot: Pilot, job_id: str) -> None:
         """Record the result of ``launch``."""
         pilot.submitted_s = self._steady()
+        pilot.becomes(PilotPhase.SUBMITTED, self._clock(), f"job {job_id}")
         self._update(pilot, job_id=job_id)
 
     def retire(self, limit_s: float) -> bool:
@@ -181,17 +205,23 @@ class PilotBook:
         Returns:
             Whether there was one.
         """
-        found = [pilot for pilot in self.pilots.values() if not pilot.is_leaving]
+        now_s, leave_by_s = self._clock(), self._steady() + limit_s + FORCE_AFTER_S
+        found = [p for p in self.pilots.values() if p.becomes(PilotPhase.RETIRED, now_s)]
         for pilot in found:
-            pilot.is_leaving = pilot.is_retired = True
-            pilot.left_s = self._steady() + limit_s
+            pilot.leave_by_s = leave_by_s
         return bool(found)
 
     def keep_retired(self) -> None:
         """Offer the nodes of retired pilots again that were not asked to leave."""
+        now_s = self._clock()
         for pilot in self.pilots.values():
-            if pilot.is_retired and not pilot.was_asked:
-                pilot.is_leaving, pilot.is_retired, pilot.left_s = False, False, None
+            if pilot.phase is PilotPhase.RETIRED:
+                pilot.becomes(PilotPhase.SUBMITTED, now_s, "the drain was called off")
+                pilot.leave_by_s = None
+                if pilot.unheard_s is not None:
+                    pilot.becomes(PilotPhase.SILENT, now_s)
+                elif pilot.came_s is not None:
+                    pilot.becomes(PilotPhase.RUNNING, now_s)
 
     def release(self, releases: Sequence[Release], told: Collection[str] = ()) -> list[str]:
         """Mark pilots as asked to leave, and return the job ids to cancel.
@@ -203,18 +233,22 @@ class PilotBook:
         to_cancel, changed = [], []
         for release in releases:
             pilot = self.pilots.get(release.pilot_id)
-            if pilot is None or pilot.was_asked:
+            phase = PilotPhase.GIVEN_BACK if release.for_job else PilotPhase.CANCELLED
+            if pilot is None or not self._ask(pilot, phase, release.reason):
                 continue
-            pilot.is_leaving = pilot.was_asked = True
-            pilot.left_s = self._steady()
-            pilot.is_given_back = bool(release.for_job)
             self.give_backs += bool(release.for_job)
-            pilot.record = replace(pilot.record, state=PilotState.CANCELLED, reason=release.reason)
             changed.append(pilot)
             if release.pilot_id not in told:
                 to_cancel.append(release.pilot_id)
         self._note(changed)
         return self.job_ids(to_cancel)
+
+    def _ask(self, pilot: Pilot, phase: PilotPhase, why: str) -> bool:
+        if not pilot.becomes(phase, self._clock(), why):
+            return False  # it was asked before
+        pilot.leave_by_s = self._steady() + FORCE_AFTER_S
+        pilot.record = replace(pilot.record, state=PilotState.CANCELLED, reason=why)
+        return True
 
     def job_ids(self, pilot_ids: Iterable[str]) -> list[str]:
         """Return the batch system's job ids of those that have one, and nobody else the same.
@@ -249,8 +283,8 @@ class PilotBook:
         now_s = self._steady()
         late = self._give_up(now_s)
         for pilot in self.pilots.values():
-            if pilot.left_s is not None and now_s - pilot.left_s > FORCE_AFTER_S:
-                pilot.left_s = now_s
+            if pilot.leave_by_s is not None and now_s > pilot.leave_by_s:
+                pilot.leave_by_s = now_s + FORCE_AFTER_S
                 late.append(pilot.record.pilot_id)
         return self.job_ids(late) if late else []
 
@@ -261,11 +295,8 @@ class PilotBook:
             if pilot.is_leaving or pilot.unheard_s is None:
                 continue
             silent_s = now_s - pilot.unheard_s
-            if silent_s > self.unreachable_s:
-                pilot.is_leaving = pilot.was_asked = True
-                pilot.left_s = now_s
-                why = f"Its agent was not heard for {silent_s:.0f} s (unreachable_s)."
-                pilot.record = replace(pilot.record, state=PilotState.CANCELLED, reason=why)
+            why = f"Its agent was not heard for {silent_s:.0f} s (unreachable_s)."
+            if silent_s > self.unreachable_s and self._ask(pilot, PilotPhase.CANCELLED, why):
                 given_up.append(pilot)
                 LOG.warning("pilot %s on %s is cancelled: %s", pilot_id, pilot.record.node, why)
         self._note(given_up)
@@ -274,9 +305,9 @@ class PilotBook:
     def agent_ends(self, pilot_id: str, grace_s: float) -> None:
         """Record that the batch system preempts the pilot and leaves it ``grace_s``."""
         pilot = self.pilots.get(pilot_id)
-        if pilot is None or pilot.is_leaving:
+        if pilot is None or not pilot.becomes(PilotPhase.PREEMPTED, self._clock(), SIGNAL):
             return
-        pilot.is_leaving, pilot.left_s = True, self._steady() + grace_s
+        pilot.leave_by_s = self._steady() + grace_s + FORCE_AFTER_S
         pilot.farewell = SIGNAL
         self.preemptions += 1
         LOG.info("pilot %s is preempted in %.0f s", pilot_id, grace_s)
@@ -295,11 +326,14 @@ class PilotBook:
             pilot.unheard_s = self._steady()
         if pilot.is_leaving:
             return
-        pilot.farewell, pilot.is_mute = reason, reason == GONE
-        if not is_unheard:
-            pilot.is_leaving, pilot.left_s = True, self._steady()
-        if reason == SIGNAL:
-            self.preemptions += 1
+        pilot.farewell = reason
+        if is_unheard:
+            pilot.becomes(PilotPhase.SILENT, pilot.silent_s, reason)
+        else:
+            phase = PilotPhase.PREEMPTED if reason == SIGNAL else PilotPhase.LEFT
+            pilot.becomes(phase, pilot.silent_s, reason)
+            pilot.leave_by_s = self._steady() + FORCE_AFTER_S
+            self.preemptions += reason == SIGNAL
         LOG.info("agent of pilot %s left: %s", pilot_id, reason)
 
     def agent_came(self, pilot_id: str) -> str:
@@ -311,12 +345,11 @@ class PilotBook:
         if pilot.came_s is None:
             pilot.came_s = self._clock()
             self.on_came(pilot)
-        if not pilot.is_leaving:  # only its connection was lost
-            pilot.is_mute, pilot.farewell = False, ""
+        if pilot.becomes(PilotPhase.RUNNING, self._clock()):
+            pilot.farewell = ""
         if pilot.record.state is PilotState.REQUESTED:
             self._update(pilot, state=PilotState.RUNNING)
-        # What was asked for or has begun is not taken back, even if its agent did not hear of it.
-        is_ending = pilot.was_asked or pilot.is_completing
+        is_ending = pilot.phase in ASKED | {PilotPhase.COMPLETING}
         return (pilot.record.reason or "Its job is ending.") if is_ending else ""
 
     def recognised(self, snapshot: Snapshot) -> Snapshot:
@@ -361,6 +394,7 @@ class PilotBook:
 
     def _observe_present(self, pilot: Pilot, job: Job) -> None:
         if pilot.record.job_id is None:  # the daemon died while submitting it
+            pilot.becomes(PilotPhase.SUBMITTED, self._clock(), f"job {job.job_id}")
             self._update(pilot, job_id=job.job_id)
         if job.state is JobState.RUNNING and pilot.start_s is None:
             pilot.start_s = job.start_s
@@ -368,20 +402,22 @@ class PilotBook:
             if 0.0 < limit_s < math.inf and limit_s != pilot.record.time_limit_s:
                 self._update(pilot, time_limit_s=limit_s)  # rounded by the batch system
         if job.state is JobState.COMPLETING:
-            pilot.is_leaving = pilot.is_completing = True
+            pilot.becomes(PilotPhase.COMPLETING, self._clock())
 
     def end(self, pilot_id: str, reason: str) -> None:
         """Journal the end of a pilot, and drop it."""
         pilot = self.pilots.pop(pilot_id, None)
         if pilot is None:
             return
-        record = replace(pilot.record, state=PilotState.ENDED, ended_s=self._clock(), reason=reason)
+        now_s = self._clock()
+        pilot.becomes(PilotPhase.ENDED, now_s, reason)
+        record = replace(pilot.record, state=PilotState.ENDED, ended_s=now_s, reason=reason)
         pilot.record = record
         self._journal.note("pilot-ended", {"pilot_id": pilot_id}, pilots=[record])
         self.on_ended(pilot)
         is_explained = pilot.was_asked or pilot.farewell not in ("", GONE, SIGNAL)
         if record.job_id is not None and not is_explained:
-            self._unexplained[pilot_id] = (record.job_id, pilot.is_mute)
+            self._unexplained[pilot_id] = (record.job_id, pilot.farewell == GONE)
 
     @property
     def has_unexplained(self) -> bool:
@@ -398,21 +434,8 @@ class PilotBook:
         seen = self._system.pilot_states([job_id for job_id, _ in ended.values()])
         return [(pilot_id, is_mute, seen[job]) for pilot_id, (job, is_mute) in ended.items()]
 
-    def _update(
-        self,
-        pilot: Pilot,
-        *,
-        job_id: str | None = None,
-        state: PilotState | None = None,
-        time_limit_s: float | None = None,
-    ) -> None:
-        record = pilot.record
-        pilot.record = replace(
-            record,
-            job_id=record.job_id if job_id is None else job_id,
-            state=record.state if state is None else state,
-            time_limit_s=record.time_limit_s if time_limit_s is None else time_limit_s,
-        )
+    def _update(self, pilot: Pilot, **changes: Any) -> None:
+        pilot.record = replace(pilot.record, **changes)
         self._note([pilot])
 
     def _note(self, pilots: Sequence[Pilot]) -> None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.generation import GenerationMachine
-from bftrainer.fleet.generations.members import NodeOffer, Worker, WorkerPhase, worker_on
+from bftrainer.fleet.generations.members import NodeOffer, Worker, worker_on
+from bftrainer.fleet.lifecycle import WorkerPhase
 from bftrainer.fleet.trainers.creation import Trainer
 from bftrainer.fleet.trainers.reported_workers import Believed
 from bftrainer.model.trainer import TrainerRecord
