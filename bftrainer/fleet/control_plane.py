@@ -17,17 +17,8 @@ from bftrainer.fleet.generations.members import NodeOffer
 from bftrainer.fleet.pilots.agents import AgentBook
 from bftrainer.fleet.runtimes.base import template_of
 from bftrainer.fleet.trainers.trainers import TrainerBook
+from bftrainer.fleet.wire import messages
 from bftrainer.fleet.wire.keys import KeyPair
-from bftrainer.fleet.wire.messages import (
-    AgentMessage,
-    Ending,
-    Hello,
-    Leave,
-    Leaving,
-    Welcome,
-    WorkerExited,
-    WorkerSaid,
-)
 from bftrainer.fleet.wire.server import MOST_ENDED, SILENT, UNREACHABLE, AgentServer
 from bftrainer.journal.journal import Journal
 from bftrainer.site.policy.model import SitePolicy
@@ -41,10 +32,14 @@ class Listener:
 
     came: Callable[[str], object] = lambda _pilot_id: None  # before trainers hear of it
     # (pilot, why, its farewell if it sent one); before trainers hear of it
-    gone: Callable[[str, str, Leaving | None], object] = lambda _pilot_id, _why, _farewell: None
+    gone: Callable[[str, str, messages.Leaving | None], object] = (
+        lambda _pilot_id, _why, _farewell: None
+    )
     ending: Callable[[str, float], object] = lambda _pilot_id, _grace_s: None
     changed: Callable[[], object] = lambda: None  # agents came or went, and trainers know
-    received: Callable[[str, AgentMessage], object] = lambda _pilot_id, _message: None  # and done
+    received: Callable[[str, messages.AgentMessage], object] = lambda _pilot_id, _message: (
+        None
+    )  # and done
 
 
 class ControlPlane:
@@ -115,24 +110,24 @@ class ControlPlane:
 
     # ---- agents → trainers ---------------------------------------------------------------
 
-    def _on_message(self, pilot_id: str, message: AgentMessage) -> None:
+    def _on_message(self, pilot_id: str, message: messages.AgentMessage) -> None:
         match message:
-            case Hello():
+            case messages.Hello():
                 self._on_hello(pilot_id, message)
-            case WorkerSaid(worker_id=worker_id, body=body):
+            case messages.WorkerSaid(worker_id=worker_id, body=body):
                 self.trainers.on_body(pilot_id, worker_id, body)
-            case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
+            case messages.WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
                 self.trainers.on_exit(pilot_id, worker_id, code, cause)
-            case Ending(grace_s=grace_s):
+            case messages.Ending(grace_s=grace_s):
                 self._listener.ending(pilot_id, grace_s)
-            case Leaving(reason=reason):
+            case messages.Leaving(reason=reason):
                 self._listener.gone(pilot_id, reason, message)
                 self._disconnect(pilot_id)
             case _:  # a sign of life
                 pass
         self._listener.received(pilot_id, message)
 
-    def _on_hello(self, pilot_id: str, hello: Hello) -> None:
+    def _on_hello(self, pilot_id: str, hello: messages.Hello) -> None:
         self.agents.connected[pilot_id] = hello
         was_away = self.agents.away.pop(pilot_id, None) is not None
         self._listener.came(pilot_id)
@@ -185,7 +180,9 @@ class ControlPlane:
     def forget(self, pilot_id: str) -> None:
         """A pilot has ended: its agent may not connect again, and its secrets go."""
         if pilot_id in self.agents.connected:  # the batch system could not reach its node
-            self.server.send(pilot_id, Leave(reason="The batch system has ended its pilot."))
+            self.server.send(
+                pilot_id, messages.Leave(reason="The batch system has ended its pilot.")
+            )
         self.server.forget(pilot_id)
         if pilot_id in self.agents.held:
             self._disconnect(pilot_id)
@@ -220,7 +217,7 @@ class ControlPlane:
 
     def send_signs_of_life(self) -> None:
         """Renew the leases of all agents."""
-        by_user: dict[str, Welcome] = {}
+        by_user: dict[str, messages.Welcome] = {}
         for pilot_id in list(self.agents.connected):
             user = self._user_of(pilot_id)
             if user not in by_user:

@@ -15,21 +15,10 @@ import logging
 import time
 from collections.abc import Callable
 
+from bftrainer.fleet.wire import messages
 from bftrainer.fleet.wire.client import DaemonConnection
 from bftrainer.fleet.wire.endpoint import AgentConfig, endpoints_in, first_answering
 from bftrainer.fleet.wire.keys import KeyPair
-from bftrainer.fleet.wire.messages import (
-    AgentMessage,
-    DaemonMessage,
-    Ending,
-    Heartbeat,
-    Hello,
-    Leaving,
-    Welcome,
-    WireError,
-    WorkerExited,
-    WorkerSaid,
-)
 from trainers.agent.workers import Said
 
 LOG = logging.getLogger("bftrainer.agent")
@@ -50,10 +39,10 @@ class DaemonLink:
         config: AgentConfig,
         keys: KeyPair,
         *,
-        hello: Callable[[], Hello],
+        hello: Callable[[], messages.Hello],
         worker_ids: Callable[[], list[str]],
         ends: Callable[[], list[Said]],
-        on_order: Callable[[DaemonMessage], None],
+        on_order: Callable[[messages.DaemonMessage], None],
         on_expired: Callable[[str], None],
         on_down: Callable[[], None],
     ) -> None:
@@ -120,11 +109,11 @@ class DaemonLink:
         if self._is_welcome:
             self._send(message)
             return
-        if isinstance(message, WorkerExited):
+        if isinstance(message, messages.WorkerExited):
             return  # sent with ``ends``
-        if isinstance(message, WorkerSaid) and message.body["type"] in _REPEATED:
+        if isinstance(message, messages.WorkerSaid) and message.body["type"] in _REPEATED:
             return  # the next comes soon
-        if isinstance(message, WorkerSaid) and message.body["type"] == "Reported":
+        if isinstance(message, messages.WorkerSaid) and message.body["type"] == "Reported":
             # The newest repeats the others.
             self._held_back = [m for m in self._held_back if not _is_older(m, message)]
         self._held_back.append(message)
@@ -137,21 +126,21 @@ class DaemonLink:
     def _say_ending(self) -> None:
         if self._grace_end_s is not None:
             grace_s = max(0.0, self._grace_end_s - time.monotonic())
-            self._send(Ending(pilot_id=self._config.pilot_id, grace_s=grace_s))
+            self._send(messages.Ending(pilot_id=self._config.pilot_id, grace_s=grace_s))
 
     def last_words(self, reason: str, told_s: float) -> None:
         """Send ``Leaving``; wait at most ``LEAVING_LINGER_MS`` for its delivery."""
         self._send(
-            Leaving(
+            messages.Leaving(
                 pilot_id=self._config.pilot_id, reason=reason, told_s=told_s, left_s=time.time()
             )
         )
         self._connection.close(linger_ms=LEAVING_LINGER_MS)
 
-    def _send(self, message: AgentMessage) -> None:
+    def _send(self, message: messages.AgentMessage) -> None:
         try:
             self._connection.send(message)
-        except WireError as problem:
+        except messages.WireError as problem:
             LOG.warning("BFT-1301: not sent: %s", problem)
 
     def _up(self) -> None:
@@ -172,9 +161,9 @@ class DaemonLink:
         self._send(self._make_hello())
         self._say_ending()
 
-    def _heard(self, message: DaemonMessage) -> None:
+    def _heard(self, message: messages.DaemonMessage) -> None:
         self._heard_s = time.monotonic()
-        if isinstance(message, Welcome):
+        if isinstance(message, messages.Welcome):
             self._heartbeat_s = max(message.heartbeat_s, 0.01)
             self._lease_s = message.lease_s
             if not self._is_welcome:
@@ -199,7 +188,7 @@ class DaemonLink:
         if self._is_welcome and now - self._heartbeat_sent_s >= self._heartbeat_s * 0.9:
             self._heartbeat_sent_s = now
             ids = self._worker_ids()
-            self._send(Heartbeat(pilot_id=self._config.pilot_id, workers=ids))
+            self._send(messages.Heartbeat(pilot_id=self._config.pilot_id, workers=ids))
         if self._is_up and now - max(self._heard_s, self._hello_s) > self._patience_s:
             LOG.info("no message from the daemon for %.1f s, repeating Hello", now - self._heard_s)
             self._greet()
@@ -227,9 +216,9 @@ class DaemonLink:
         )
 
 
-def _is_older(held: Said, newer: WorkerSaid) -> bool:
+def _is_older(held: Said, newer: messages.WorkerSaid) -> bool:
     return (
-        isinstance(held, WorkerSaid)
+        isinstance(held, messages.WorkerSaid)
         and held.worker_id == newer.worker_id
         and held.body["type"] == newer.body["type"]
     )

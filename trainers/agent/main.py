@@ -21,18 +21,9 @@ from bftrainer.batch.addresses import LOOPBACK, host_addresses, host_of, in_netw
 from bftrainer.elastic import ports, protocol
 from bftrainer.elastic.worker_keeper import adopt
 from bftrainer.fleet.logs import OneLine
+from bftrainer.fleet.wire import messages
 from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import generate_pair, load_pair
-from bftrainer.fleet.wire.messages import (
-    DaemonMessage,
-    Hello,
-    KillWorker,
-    Leave,
-    Refused,
-    StartWorker,
-    TellWorker,
-    Welcome,
-)
 from bftrainer.fleet.wire.peers import PeerServer
 from bftrainer.model.errors import BftError
 from trainers.agent.link import DaemonLink
@@ -157,14 +148,14 @@ class Agent:
         if self._told_s is not None and not self._workers.ids():
             self.leave("signal", self._told_s)
 
-    def _hello(self) -> Hello:
+    def _hello(self) -> messages.Hello:
         if not self._peer_endpoint:
             try:
                 self._listen()
             except BftError as problem:
                 LOG.error("%s: %s %s", problem.code, problem.cause, problem.next_step)  # noqa: TRY400
                 self.leave(f"{problem.code}: {problem.cause}")
-        return Hello(
+        return messages.Hello(
             pilot_id=self._config.pilot_id,
             node=self._config.node,
             address=self._address,
@@ -176,20 +167,20 @@ class Agent:
             workers=self._workers.reports(),
         )
 
-    def _obey(self, order: DaemonMessage) -> None:
+    def _obey(self, order: messages.DaemonMessage) -> None:
         match order:
-            case Welcome():
+            case messages.Welcome():
                 self._workers.warm(order.interpreters)
-            case StartWorker():
+            case messages.StartWorker():
                 self._workers.start(order)
-            case TellWorker():
+            case messages.TellWorker():
                 self._workers.tell(order)
-            case KillWorker():
+            case messages.KillWorker():
                 self._workers.kill(order.worker_id)
-            case Leave():
+            case messages.Leave():
                 LOG.info("the daemon ordered us to leave: %s", order.reason)
                 self.leave("told")
-            case Refused():
+            case messages.Refused():
                 LOG.warning("BFT-1301: the daemon refused us: %s", order.reason)
                 self.leave("refused")
 

@@ -11,24 +11,15 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
+from bftrainer.fleet.background import Background
+from bftrainer.fleet.wire import peers
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.messages import TellWorker
-from bftrainer.fleet.wire.peers import (
-    Done,
-    PeerAnswer,
-    PeerQuestion,
-    PeerStanding,
-    Surveyed,
-    SurveyTrainer,
-    ask,
-    refuses,
-)
-from trainers.agent.regroup import Absent, Ask, Instruction, Note, Regroup, TellOwn
+from trainers.agent.regroup import Absent, Ask, Instruction, Regroup, TellOwn
 from trainers.agent.workers import Workers
 
 LOG = logging.getLogger("bftrainer.agent")
@@ -64,7 +55,7 @@ class PeerRecovery:
         self._me = ""
         self._machines: dict[str, Regroup] = {}
         self._watching: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._news = asyncio.Event()
         self._limit = asyncio.Semaphore(AT_ONCE)
 
@@ -83,7 +74,7 @@ class PeerRecovery:
 
     async def _watch(self) -> None:
         while not self._is_up():
-            refused = await refuses(self._daemon_endpoint(), CONNECT_LIMIT_S)
+            refused = await peers.refuses(self._daemon_endpoint(), CONNECT_LIMIT_S)
             is_in_touch = self._was_in_touch() and not self._is_up()
             self._is_orphaned = refused is True and is_in_touch
             self._look()
@@ -102,19 +93,15 @@ class PeerRecovery:
             out = machine.advance(own, is_orphaned=self._is_orphaned, now_s=now_s, silent=silent)
             self._carry_out(machine, out)
 
-    def _own(self, trainer_id: str) -> list[PeerStanding]:
+    def _own(self, trainer_id: str) -> list[peers.PeerStanding]:
         silent = self._silent(trainer_id)
         return [_with_cut(worker, silent) for worker in self._workers.standings(trainer_id)]
 
     def _machine(self, trainer_id: str) -> Regroup:
-        if trainer_id not in self._machines:
-            self._machines[trainer_id] = Regroup(
-                trainer_id,
-                me=self._me,
-                origin=self._pilot_id,
-                new_token=lambda: secrets.token_hex(16),
-            )
-        return self._machines[trainer_id]
+        if (machine := self._machines.get(trainer_id)) is None:
+            machine = Regroup(trainer_id, me=self._me, origin=self._pilot_id, new_token=_new_token)
+            self._machines[trainer_id] = machine
+        return machine
 
     # ---- instructions of the state machine -------------------------------------------
 
@@ -122,54 +109,46 @@ class PeerRecovery:
         for instruction in instructions:
             match instruction:
                 case Ask():
-                    self._begin(self._ask(machine, instruction))
+                    self._background.run(self._ask(machine, instruction))
                 case TellOwn(worker_id=worker_id, body=body):
                     self._workers.tell(TellWorker(worker_id=worker_id, body=protocol.to_body(body)))
-                case Note(text=text):
-                    LOG.info("%s", text)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            LOG.error("a question to a peer failed", exc_info=task.exception())
-        self.news()
+                case str():
+                    LOG.info("%s", instruction)
 
     async def _ask(self, machine: Regroup, asked: Ask) -> None:
-        answer = await self._answer(asked)
-        self._carry_out(machine, machine.on_answer(asked, answer, time.monotonic()))
+        try:
+            answer = await self._answer(asked)
+            self._carry_out(machine, machine.on_answer(asked, answer, time.monotonic()))
+        finally:
+            self.news()
 
-    async def _answer(self, asked: Ask) -> Surveyed | Done | Absent:
+    async def _answer(self, asked: Ask) -> peers.Surveyed | peers.Done | Absent:
         member, question = asked.member, asked.question
-        if isinstance(question, SurveyTrainer):  # whether the agent is gone matters
-            refused = await refuses(member.agent_endpoint, CONNECT_LIMIT_S)
+        if isinstance(question, peers.SurveyTrainer):  # whether the agent is gone matters
+            refused = await peers.refuses(member.agent_endpoint, CONNECT_LIMIT_S)
             if refused is not False:
                 return Absent.GONE if refused else Absent.SILENT
         async with self._limit:
-            answer = await ask(
+            answer = await peers.ask(
                 member.agent_endpoint,
                 question,
                 public_key=member.agent_public_key,
                 keys=self._keys,
                 timeout_s=ANSWER_LIMIT_S,
             )
-        if isinstance(answer, Done) and answer.refusal:
+        if isinstance(answer, peers.Done) and answer.refusal:
             LOG.info("%s refuses %s: %s", member.node, question.type, answer.refusal)
         return Absent.SILENT if answer is None else answer
 
     # ---- questions of peers -------------------------------------------------------------
 
-    def answer(self, public_key: str, question: PeerQuestion) -> PeerAnswer:
+    def answer(self, public_key: str, question: peers.PeerQuestion) -> peers.PeerAnswer:
         """Answer the agent with this key; a survey also says that it has a stuck worker."""
         own, is_orphaned = self._own(question.trainer_id), self._is_orphaned and not self._is_up()
-        if not own and isinstance(question, SurveyTrainer):
-            return Surveyed(is_orphaned=is_orphaned, workers=[])
+        if not own and isinstance(question, peers.SurveyTrainer):
+            return peers.Surveyed(is_orphaned=is_orphaned, workers=[])
         if not any(_knows(worker, public_key) for worker in own):
-            return Done(refusal="not a member's agent")
+            return peers.Done(refusal="not a member's agent")
         machine = self._machine(question.trainer_id)
         answer, instructions = machine.answer(own, question, is_orphaned=is_orphaned)
         self._carry_out(machine, instructions)
@@ -177,7 +156,11 @@ class PeerRecovery:
         return answer
 
 
-def _with_cut(worker: PeerStanding, silent: frozenset[str]) -> PeerStanding:
+def _new_token() -> str:
+    return secrets.token_hex(16)
+
+
+def _with_cut(worker: peers.PeerStanding, silent: frozenset[str]) -> peers.PeerStanding:
     """A worker that waits for a member which cannot be reached is stuck before it says so."""
     commit = worker.commit
     if commit is None or all(m.agent_endpoint not in silent for m in commit.members):
@@ -185,7 +168,7 @@ def _with_cut(worker: PeerStanding, silent: frozenset[str]) -> PeerStanding:
     return worker.model_copy(update={"interrupted": max(worker.interrupted, key_of(commit))})
 
 
-def _knows(worker: PeerStanding, public_key: str) -> bool:
+def _knows(worker: peers.PeerStanding, public_key: str) -> bool:
     """Return whether the agent with this key is in a roster of the worker."""
     commits = (worker.commit, worker.entered)
     return any(m.agent_public_key == public_key for c in commits if c for m in c.members)

@@ -53,38 +53,20 @@ Answer = Surveyed | Absent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskMore:
-    """Rosters contain agents that have not been asked."""
-
-    members: tuple[Member, ...]  # one member of each such agent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotYet:
-    """No generation may be announced now."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NextGeneration:
     """The generation that the agent of ``roster[0]`` announces."""
 
-    generation: int
     roster: tuple[Member, ...]  # survivors in rank order
-    is_park: bool  # fewer members than the trainer needs, or it was being parked
-    saver: str  # worker that writes the checkpoint before parking
-    incarnation: int
-    n_min: int
-    batch: int = 0  # of the newest generation
+    commit: Commit  # without token, origin and the store's port; without members: to park
 
     @property
     def key(self) -> Key:
         """Generation and attempt."""
-        return (self.generation, 1)
+        return key_of(self.commit)
 
 
-Verdict = AskMore | NotYet | NextGeneration
+# One member of each agent that is to be asked, too; or why there can be no generation now.
+Verdict = tuple[Member, ...] | str | NextGeneration
 
 
 def judge(answers: Mapping[str, Answer]) -> Verdict:
@@ -96,11 +78,10 @@ def judge(answers: Mapping[str, Answer]) -> Verdict:
     said = [a for a in answers.values() if isinstance(a, Surveyed)]
     known = [c for a in said for w in a.workers for c in (w.commit, w.entered) if c is not None]
     if not known:
-        return NotYet(reason="no worker here has been in a generation")
+        return "no worker here has been in a generation"
     members = _members(known)
-    unasked = {m.agent_endpoint: m for m in members if m.agent_endpoint not in answers}
-    if unasked:
-        return AskMore(members=tuple(unasked.values()))
+    if unasked := {m.agent_endpoint: m for m in members if m.agent_endpoint not in answers}:
+        return tuple(unasked.values())
     # An agent's answer counts only for workers of its own node.
     at = {m.worker_id: m.agent_endpoint for m in members}
     standing = {
@@ -110,11 +91,11 @@ def judge(answers: Mapping[str, Answer]) -> Verdict:
         for w in a.workers
         if at.get(w.worker_id, endpoint) == endpoint
     }
-    alive = [m for m in members if _is_alive(standing.get(m.worker_id))]
+    present = {i for i, w in standing.items() if not w.has_left}
+    alive = [m for m in members if m.worker_id in present]
     apart = _apart(answers, alive)
     kept = [m for m in alive if m.agent_endpoint not in apart]
-    reason = _why_not(answers, standing, members, kept, apart)
-    return NotYet(reason=reason) if reason else _next(known, standing, kept)
+    return _why_not(answers, standing, members, kept, apart) or _next(known, standing, kept)
 
 
 def _apart(answers: Mapping[str, Answer], alive: Sequence[Member]) -> frozenset[str]:
@@ -145,7 +126,8 @@ def _why_not(
     if 2 * len(alive) <= len(alive) + len(silent):
         names = ", ".join(sorted({m.node for m in silent}))
         return f"silent, perhaps alive, and not a minority: {names}"
-    if not all(_is_orphaned(answers[m.agent_endpoint]) for m in alive):
+    there = [answers[m.agent_endpoint] for m in alive]
+    if not all(isinstance(a, Surveyed) and a.is_orphaned for a in there):
         return "one of its agents is connected to a daemon"
     return ""
 
@@ -155,15 +137,22 @@ def _next(
 ) -> NextGeneration:
     newest = max(known, key=key_of)
     keys = [key_of(newest), *(w.newest for w in standing.values())]
-    return NextGeneration(
+    is_park = len(alive) < newest.n_min or not newest.members
+    roster = () if is_park else alive
+    saver = max(alive, key=lambda m: standing[m.worker_id].step).worker_id
+    commit = Commit(
         generation=max(keys)[0] + 1,
-        roster=tuple(alive),
-        is_park=len(alive) < newest.n_min or not newest.members,
-        saver=max(alive, key=lambda m: standing[m.worker_id].step).worker_id,
+        attempt=1,
+        token="",
+        members=tuple(replace(m, rank=rank) for rank, m in enumerate(roster)),
+        store_host=roster[0].address if roster else "",
+        abandon=True,
         incarnation=max(c.incarnation for c in known),
+        saver=saver if is_park else "",
         n_min=newest.n_min,
         batch=newest.batch,
     )
+    return NextGeneration(roster=tuple(alive), commit=commit)
 
 
 def _members(known: Iterable[Commit]) -> list[Member]:
@@ -173,14 +162,6 @@ def _members(known: Iterable[Commit]) -> list[Member]:
         for member in sorted(commit.members, key=lambda m: m.rank):
             found.setdefault(member.worker_id, member)
     return list(found.values())
-
-
-def _is_alive(worker: PeerStanding | None) -> bool:
-    return worker is not None and not worker.has_left
-
-
-def _is_orphaned(answer: Answer) -> bool:
-    return isinstance(answer, Surveyed) and answer.is_orphaned
 
 
 RETRY_S = 0.3
@@ -205,14 +186,7 @@ class TellOwn:
     body: protocol.Prepare | Commit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
-    """Log a text."""
-
-    text: str
-
-
-Instruction = Ask | TellOwn | Note
+Instruction = Ask | TellOwn | str  # a text for the log
 
 
 @dataclass(slots=True)
@@ -350,30 +324,27 @@ class Regroup:
             return []
         verdict = judge(heard)
         match verdict:
-            case AskMore():
-                this.answers.update(dict.fromkeys(m.agent_endpoint for m in verdict.members))
+            case NextGeneration() if verdict.roster[0].agent_endpoint == self._me:
+                return self._propose(this, verdict, own, now_s)
+            case tuple():
+                this.answers.update(dict.fromkeys(m.agent_endpoint for m in verdict))
                 generation, attempt = self._stuck(own)
                 question = SurveyTrainer(
                     trainer_id=self.trainer_id, generation=generation, attempt=attempt
                 )
-                return [Ask(member=m, question=question) for m in verdict.members]
-            case NotYet():
-                self._give_up(now_s)
-                return self._note(f"{self.trainer_id} waits for a daemon: {verdict.reason}")
-            case NextGeneration() if verdict.roster[0].agent_endpoint != self._me:
-                self._give_up(now_s)  # that agent reaches the same verdict
-                return []
-        return self._propose(this, verdict, own, now_s)
+                return [Ask(member=m, question=question) for m in verdict]
+        self._give_up(now_s)
+        if isinstance(verdict, str):
+            return self._note(f"{self.trainer_id} waits for a daemon: {verdict}")
+        return []  # the other agent reaches the same verdict
 
     def _propose(
         self, this: _Round, plan: NextGeneration, own: Sequence[PeerStanding], now_s: float
     ) -> list[Instruction]:
         this.plan = plan
-        out = self._note(
-            f"{self.trainer_id}: generation {plan.generation} without a daemon,"
-            f" {'parked' if plan.is_park else f'{len(plan.roster)} members'}"
-        )
-        generation, attempt = plan.key
+        (generation, attempt), size = plan.key, len(plan.commit.members)
+        what = f"{size} members" if size else "parked"
+        out = self._note(f"{self.trainer_id}: generation {generation} without a daemon, {what}")
         for member in plan.roster:
             if member.agent_endpoint != self._me:
                 question = Promise(
@@ -386,7 +357,7 @@ class Regroup:
                 continue
             self._promised[member.worker_id] = plan.key
             this.promised.add(member.worker_id)
-        if not plan.is_park:
+        if size:
             prepare = protocol.Prepare(generation=generation, attempt=attempt, open_store=True)
             out.append(TellOwn(worker_id=plan.roster[0].worker_id, body=prepare))
         return out + self._commit(this, plan, own, now_s)
@@ -399,11 +370,12 @@ class Regroup:
         if first is None or self._promised.get(first.worker_id) != plan.key:
             self._give_up(now_s)
             return []
-        port = first.store_port if first.ready == plan.key else 0
+        port = first.store_port if plan.commit.members and first.ready == plan.key else 0
         has_all = this.promised >= {m.worker_id for m in plan.roster}
-        if not has_all or not (port or plan.is_park):
+        if not has_all or not (port or not plan.commit.members):
             return []
-        commit = self._commit_of(plan, port)
+        token = self._new_token()
+        commit = replace(plan.commit, token=token, store_port=port, origin=self._origin)
         out: list[Instruction] = []
         for member in plan.roster:
             if member.agent_endpoint == self._me:
@@ -417,27 +389,10 @@ class Regroup:
         self._noted = ""
         return out
 
-    def _commit_of(self, plan: NextGeneration, port: int) -> Commit:
-        roster = () if plan.is_park else plan.roster
-        return Commit(
-            generation=plan.generation,
-            attempt=plan.key[1],
-            token=self._new_token(),
-            members=tuple(replace(m, rank=rank) for rank, m in enumerate(roster)),
-            store_host=plan.roster[0].address if roster else "",
-            store_port=port,
-            abandon=True,
-            incarnation=plan.incarnation,
-            saver=plan.saver if plan.is_park else "",
-            n_min=plan.n_min,
-            batch=plan.batch,
-            origin=self._origin,
-        )
-
     def _give_up(self, now_s: float) -> None:
         self._round = None
         self._not_before_s = now_s + RETRY_S
 
     def _note(self, text: str) -> list[Instruction]:
         is_new, self._noted = text != self._noted, text
-        return [Note(text=text)] if is_new else []
+        return [text] if is_new else []

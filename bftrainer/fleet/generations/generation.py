@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.fields import shortened
+from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.breakage import LOST, BrokenGenerations
 from bftrainer.fleet.generations.members import (
     Announced,
@@ -30,20 +31,6 @@ from bftrainer.fleet.generations.members import (
     Worker,
     describe_exit,
     kill,
-)
-from bftrainer.fleet.generations.stimuli import (
-    AgentFailed,
-    AgentLost,
-    LimitsSet,
-    SizesSet,
-    Stimulus,
-    TargetsSet,
-    TimePassed,
-    TrainerClosed,
-    WindUp,
-    WorkerEnded,
-    WorkerMessage,
-    WorkerMissing,
 )
 from bftrainer.fleet.lifecycle import WorkerPhase
 from bftrainer.model.trainer import Mark
@@ -80,37 +67,37 @@ class GenerationMachine(BrokenGenerations):
     batches: tuple[int, ...] = ()  # see ``TargetsSet``
     batch: int = 0  # of the last complete generation, if it was told one
 
-    def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
+    def handle(self, stimulus: stimuli.Stimulus, now_s: float) -> list[Instruction]:
         """Return what has to be done, in order, now that this has happened."""
         match stimulus:
-            case WorkerMessage(worker_id=worker_id, message=message):
+            case stimuli.WorkerMessage(worker_id=worker_id, message=message):
                 return self._on_message(worker_id, message, now_s)
-            case WorkerEnded():
+            case stimuli.WorkerEnded():
                 return self._on_ended(stimulus, now_s)
-            case AgentLost(pilot_id=pilot_id):
+            case stimuli.AgentLost(pilot_id=pilot_id):
                 return self._on_agent_lost(pilot_id, now_s)
-            case AgentFailed(pilot_id=pilot_id, how=how):
+            case stimuli.AgentFailed(pilot_id=pilot_id, how=how):
                 return self._on_agent_failed(pilot_id, how, now_s)
-            case TrainerClosed():
+            case stimuli.TrainerClosed():
                 return self._close(now_s)
-            case TargetsSet(offers=offers, staying=staying, batches=batches):
+            case stimuli.TargetsSet(offers=offers, staying=staying, batches=batches):
                 is_wanted = self.ends_by_s is None
                 self.targets = {o.node: o for o in offers} if is_wanted else {}
                 self.staying = staying if is_wanted else {}
                 self.batches = batches
-            case WindUp(grace_s=grace_s):
+            case stimuli.WindUp(grace_s=grace_s):
                 self.ends_by_s = self.ends_by_s or now_s + grace_s
                 self.targets, self.staying = {}, {}
-            case SizesSet(n_min=n_min, n_max=n_max):
+            case stimuli.SizesSet(n_min=n_min, n_max=n_max):
                 self.n_min, self.n_max = n_min, n_max
-            case LimitsSet():
+            case stimuli.LimitsSet():
                 self.join_window_s = stimulus.join_window_s
                 self.start_timeout_s = stimulus.start_timeout_s
                 self.stall.lease_s = stimulus.no_progress_s
                 self.apart = replace(self.apart, patience_s=stimulus.cut_patience_s)
-            case WorkerMissing(worker_id=worker_id):
+            case stimuli.WorkerMissing(worker_id=worker_id):
                 self.workers[worker_id].becomes(WorkerPhase.GONE, now_s, "its agent lacks it")
-            case TimePassed():
+            case stimuli.TimePassed():
                 pass
         return self._advance(now_s)
 
@@ -163,7 +150,7 @@ class GenerationMachine(BrokenGenerations):
             return False
         return self.forming.is_committed or bool(self.forming.waiting)
 
-    def _on_ended(self, ended: WorkerEnded, now_s: float) -> list[Instruction]:
+    def _on_ended(self, ended: stimuli.WorkerEnded, now_s: float) -> list[Instruction]:
         worker_id, returncode = ended.worker_id, ended.returncode
         worker = self.workers.get(worker_id)
         if worker is None or not worker.is_alive:

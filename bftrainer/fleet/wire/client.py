@@ -12,15 +12,8 @@ from collections.abc import Callable
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from bftrainer.fleet.wire import messages
 from bftrainer.fleet.wire.keys import KeyPair
-from bftrainer.fleet.wire.messages import (
-    MAX_MESSAGE_BYTES,
-    AgentMessage,
-    DaemonMessage,
-    WireError,
-    decode_to_agent,
-    encode,
-)
 from bftrainer.fleet.wire.router import (
     FRAME_OVERHEAD_BYTES,
     QUEUED_MESSAGES,
@@ -48,7 +41,7 @@ class DaemonConnection:
         keys: KeyPair,
         incarnation: int,
         timeout_s: float = 5.0,  # a path is dead after so long
-        on_message: Callable[[DaemonMessage], None],
+        on_message: Callable[[messages.DaemonMessage], None],
         on_up: Callable[[], None],
         on_down: Callable[[], None],
     ) -> None:
@@ -65,7 +58,7 @@ class DaemonConnection:
         self._dealer.set(zmq.LINGER, 0)
         self._dealer.set(zmq.SNDHWM, QUEUED_MESSAGES)
         self._dealer.set(zmq.IPV6, 1)  # as well
-        self._dealer.set(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
+        self._dealer.set(zmq.MAXMSGSIZE, messages.MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
         come_back_soon(self._dealer, timeout_s)
         keys.prove(self._dealer, daemon_public_key)
         self._monitor = self._dealer.get_monitor_socket(
@@ -88,11 +81,11 @@ class DaemonConnection:
             self._dealer.connect(endpoint)
             self._endpoint = endpoint
 
-    def send(self, message: AgentMessage) -> bool:
+    def send(self, message: messages.AgentMessage) -> bool:
         """Send without waiting, stamped with the greatest incarnation seen."""
         stamped = message.model_copy(update={"incarnation": self.incarnation})
         try:
-            self._dealer.send(encode(stamped), flags=zmq.DONTWAIT)
+            self._dealer.send(messages.encode(stamped), flags=zmq.DONTWAIT)
         except zmq.Again:
             self.counts["unsent-full"] += 1
             return False
@@ -128,8 +121,8 @@ class DaemonConnection:
         while not self._dealer.closed and has_input(self._dealer):
             parts = self._dealer.recv_multipart()
             try:
-                message = decode_to_agent(parts[-1])
-            except WireError as problem:
+                message = messages.decode_to_agent(parts[-1])
+            except messages.WireError as problem:
                 self._refusals.refuse("malformed", "the daemon", problem)
                 continue
             if message.incarnation < self.incarnation:

@@ -15,21 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from bftrainer.fleet.wire import messages
 from bftrainer.fleet.wire.keys import KeyPair
-from bftrainer.fleet.wire.messages import (
-    MAX_MESSAGE_BYTES,
-    AgentMessage,
-    DaemonMessage,
-    Heartbeat,
-    Hello,
-    Leave,
-    Leaving,
-    LongHelloError,
-    Refused,
-    WireError,
-    decode_from_agent,
-    encode,
-)
 from bftrainer.fleet.wire.peers import Reach
 from bftrainer.fleet.wire.router import CurveRouter, Origin, RefusedMessages
 from bftrainer.model.errors import BftError
@@ -77,7 +64,7 @@ class AgentServer:
         keys: KeyPair,
         incarnation: int,
         agent_timeout_s: float,
-        on_message: Callable[[str, AgentMessage], None],
+        on_message: Callable[[str, messages.AgentMessage], None],
         on_lost: Callable[[str, str], None],
     ) -> None:
         self._incarnation = incarnation
@@ -98,7 +85,7 @@ class AgentServer:
         self.refusals = RefusedMessages(LOG)
         self._router = CurveRouter(
             keys=keys,
-            max_message_bytes=MAX_MESSAGE_BYTES,
+            max_message_bytes=messages.MAX_MESSAGE_BYTES,
             is_allowed=lambda key: key in self._pilot_by_key or key in self._ended,
             on_frame=self._receive,
             on_gone=self._gone,
@@ -178,7 +165,7 @@ class AgentServer:
         """Return whether the agent has sent Hello and is not lost."""
         return pilot_id in self._by_pilot
 
-    def send(self, pilot_id: str, message: DaemonMessage) -> bool:
+    def send(self, pilot_id: str, message: messages.DaemonMessage) -> bool:
         """Send without waiting, stamped with our incarnation.
 
         False, and counted, when the agent is not connected or its queue is full.
@@ -198,9 +185,9 @@ class AgentServer:
         self._by_route.clear()
         self._order.clear()
 
-    def _send(self, route: bytes, message: DaemonMessage) -> bool:
+    def _send(self, route: bytes, message: messages.DaemonMessage) -> bool:
         stamped = message.model_copy(update={"incarnation": self._incarnation})
-        return self._router.send(route, encode(stamped))
+        return self._router.send(route, messages.encode(stamped))
 
     # -- messages of agents ------------------------------------------------------------
 
@@ -209,24 +196,28 @@ class AgentServer:
         if pilot_id is None:
             if origin.public_key in self._ended:
                 self.counts["ended"] += 1
-                self._send(origin.route, Leave(reason=ENDED))
+                self._send(origin.route, messages.Leave(reason=ENDED))
             else:  # forgotten while connected
                 self.counts["stranger"] += 1
             return
         try:
-            message = decode_from_agent(frame, len(self._pilot_by_key))
-        except WireError as problem:
+            message = messages.decode_from_agent(frame, len(self._pilot_by_key))
+        except messages.WireError as problem:
             self._refuse("malformed", pilot_id, str(problem))
-            if isinstance(problem, LongHelloError):
-                self._send(origin.route, Refused(reason=f"BFT-1301: {problem}"))
+            if isinstance(problem, messages.LongHelloError):
+                self._send(origin.route, messages.Refused(reason=f"BFT-1301: {problem}"))
             return
-        claimed = message.pilot_id if isinstance(message, Hello | Heartbeat | Leaving) else pilot_id
+        claimed = (
+            message.pilot_id
+            if isinstance(message, messages.Hello | messages.Heartbeat | messages.Leaving)
+            else pilot_id
+        )
         if claimed != pilot_id:
             self._refuse("impostor", pilot_id, f"it claims to be {claimed!r}")
-            if isinstance(message, Hello):
-                self._send(origin.route, Refused(reason=f"this key is not {claimed}'s"))
+            if isinstance(message, messages.Hello):
+                self._send(origin.route, messages.Refused(reason=f"this key is not {claimed}'s"))
             return
-        if isinstance(message, Hello):
+        if isinstance(message, messages.Hello):
             node = self._node_by_pilot.get(pilot_id) or message.node
             if message.node != node:
                 self._refuse("impostor", pilot_id, f"it is on {node}, not on {message.node}")
@@ -242,7 +233,7 @@ class AgentServer:
             connection.heard_s = time.monotonic()
             self._deliver(connection, message)
 
-    def _greet(self, pilot_id: str, route: bytes, hello: Hello) -> None:
+    def _greet(self, pilot_id: str, route: bytes, hello: messages.Hello) -> None:
         if hello.incarnation > self._incarnation:
             # It has served a later daemon: we are outdated.
             self._refuse("later", pilot_id, f"it has seen incarnation {hello.incarnation}")
@@ -267,7 +258,7 @@ class AgentServer:
     def _refuse(self, kind: str, pilot_id: str, why: str) -> None:
         self.refusals.refuse(kind, pilot_id, why)
 
-    def _deliver(self, connection: _Connection, message: AgentMessage) -> None:
+    def _deliver(self, connection: _Connection, message: messages.AgentMessage) -> None:
         try:
             self._on_message(connection.pilot_id, message)
         except BftError:
