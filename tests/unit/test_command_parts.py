@@ -15,13 +15,14 @@ from bftrainer.fleet.wire.messages import StartWorker, decode_to_agent, encode
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import (
     CheckpointContract,
+    Mark,
     MeasuredCosts,
     RestartCosts,
     TrainerRecord,
     TrainerSpec,
     TrainerState,
 )
-from trainers.command.conversation import Pace, ProgramProgress, parse_line
+from trainers.command.conversation import Pace, parse_line
 from trainers.command.program import FencedError, directory_of, program_environment, take
 
 SPEC = TrainerSpec(
@@ -36,10 +37,10 @@ RECORD = TrainerRecord(
 @pytest.mark.parametrize(
     ("line", "place"),
     [
-        ("BFT step=8 samples=70", ProgramProgress(step=8, samples=70, epoch=1)),
-        ("BFT  epoch=2 ", ProgramProgress(step=7, samples=60, epoch=2)),
-        ("BFT ready", ProgramProgress(step=7, samples=60, epoch=1)),
-        ("BFT ready step=0", ProgramProgress(step=0, samples=60, epoch=1)),
+        ("BFT step=8 samples=70", Mark(step=8, samples=70, epoch=1)),
+        ("BFT  epoch=2 ", Mark(step=7, samples=60, epoch=2)),
+        ("BFT ready", Mark(step=7, samples=60, epoch=1)),
+        ("BFT ready step=0", Mark(step=0, samples=60, epoch=1)),
         ("BFT", None),
         ("BFTstep=8", None),
         (" BFT step=8", None),
@@ -50,21 +51,19 @@ RECORD = TrainerRecord(
         ("the step=8", None),
     ],
 )
-def test_lines(line: str, place: ProgramProgress | None) -> None:
-    assert parse_line(line, ProgramProgress(step=7, samples=60, epoch=1)) == place
+def test_lines(line: str, place: Mark | None) -> None:
+    assert parse_line(line, Mark(step=7, samples=60, epoch=1)) == place
 
 
 def test_rates_are_those_of_the_last_seconds() -> None:
     pace = Pace()
     assert pace.rates() == (0.0, 0.0)
-    pace.add(ProgramProgress(step=0, samples=0), 0.0)
+    pace.add(Mark(step=0, samples=0), 0.0)
     assert pace.rates() == (0.0, 0.0)
-    pace.add(ProgramProgress(step=10, samples=100), 2.0)
+    pace.add(Mark(step=10, samples=100), 2.0)
     assert pace.rates() == (0.2, 50.0)
     for second in range(3, 30):  # five times as fast from now on
-        pace.add(
-            ProgramProgress(step=10 + 25 * (second - 2), samples=100 + 250 * (second - 2)), second
-        )
+        pace.add(Mark(step=10 + 25 * (second - 2), samples=100 + 250 * (second - 2)), second)
     assert pace.rates() == (0.04, 250.0)
 
 

@@ -22,7 +22,8 @@ from bftrainer.fleet.wire.messages import (
     decode_from_agent,
     encode,
 )
-from trainers.command.conversation import Pace, ProgramProgress, parse_line
+from bftrainer.model.trainer import Mark
+from trainers.command.conversation import Pace, parse_line
 
 PROGRESS = {
     "type": "Progress", "generation": 1, "step": 2, "epoch": 0, "samples": 3,
@@ -224,17 +225,15 @@ def test_what_we_say_ourselves_is_checked_as_well() -> None:
 
 
 def test_a_program_that_prints_numbers_nobody_trains_to_has_said_nothing() -> None:
-    before = ProgramProgress(step=7)
+    before = Mark(step=7)
     assert parse_line(f"BFT step=1 samples={'9' * 18}", before) is None
-    assert parse_line(f"BFT step=1 samples={'9' * 15}", before) == ProgramProgress(
-        step=1, samples=10**15 - 1
-    )
+    assert parse_line(f"BFT step=1 samples={'9' * 15}", before) == Mark(step=1, samples=10**15 - 1)
 
 
 def test_the_rate_of_a_program_is_one_that_can_be_sent() -> None:
     pace = Pace()
-    pace.add(ProgramProgress(), 1.0)
-    pace.add(ProgramProgress(step=1, samples=10**15 - 1), 1.0 + 1e-9)
+    pace.add(Mark(), 1.0)
+    pace.add(Mark(step=1, samples=10**15 - 1), 1.0 + 1e-9)
     step_s, samples_per_s = pace.rates()
     assert 0 < samples_per_s <= MOST
     assert step_s > 0

@@ -22,9 +22,10 @@ from bftrainer.elastic.reports import Reports
 from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import generate_pair, save_pair
 from bftrainer.fleet.wire.messages import WorkerSaid
+from bftrainer.model.trainer import Mark
 from trainers.agent.link import DaemonLink
 from trainers.agent.team import Gathered
-from trainers.command.conversation import ProgramProgress, parse_line, value_in
+from trainers.command.conversation import parse_line, value_in
 
 CHOSEN = {"lr": 0.1, "layers": 3, "act": "relu", "bias": True}
 
@@ -144,10 +145,8 @@ def test_a_program_s_report_is_a_line_that_its_keeper_reads(
     trial.report(1.25e-7, 4)
     reporting.report(-2)
     first, second = capsys.readouterr().out.splitlines()
-    before = ProgramProgress(step=1, samples=2, epoch=3)
-    assert parse_line(first, before) == ProgramProgress(step=1, samples=2, epoch=5), (
-        "steps count from 0"
-    )
+    before = Mark(step=1, samples=2, epoch=3)
+    assert parse_line(first, before) == Mark(step=1, samples=2, epoch=5), "steps count from 0"
     assert parse_line(second, before) == before
     assert [float(value_in(line) or "") for line in (first, second)] == [1.25e-7, -2.0]
     with pytest.raises(ElasticError, match="BFT-1611"):
@@ -201,8 +200,8 @@ def test_an_objective_s_steps_end_at_its_budget(
         f"BFT epoch={place} value={value!r}"
         for place, value in zip(places, (0.0, 1.0, 2.0, 7.0), strict=True)
     ]
-    assert (parse_line(lines[-1], ProgramProgress()), value_in(lines[-1])) == (
-        ProgramProgress(epoch=3),
+    assert (parse_line(lines[-1], Mark()), value_in(lines[-1])) == (
+        Mark(epoch=3),
         "7.0",
     )
 
@@ -281,7 +280,7 @@ def test_an_objective_may_end_its_trial(
     ],
 )
 def test_values_in_lines(line: str, value: str | None) -> None:
-    place = parse_line(line, ProgramProgress(epoch=1))
+    place = parse_line(line, Mark(epoch=1))
     assert place is not None
     assert place.epoch == 1
     assert value_in(line) == value

@@ -11,12 +11,14 @@ import json
 import re
 import socket
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.fields import MOST
 from bftrainer.elastic.reports import Reports, finite
-from bftrainer.model.trainer import CheckpointContract, Launch
+from bftrainer.model.trainer import CheckpointContract, Launch, Mark
 from trainers.agent.preambles import Preamble
 
 WINDOW_S = 10.0  # rates are averages over this time
@@ -27,25 +29,11 @@ _NUMBER = re.compile(r"\s(step|samples|epoch)=(\d+)(?!\S)")
 _VALUE = re.compile(r"\svalue=(\S+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramProgress:
-    """Progress of a program, as it reports it, since the beginning of the training."""
-
-    step: int = 0
-    epoch: int = 0
-    samples: int = 0
-
-
-def parse_line(line: str, before: ProgramProgress) -> ProgramProgress | None:
+def parse_line(line: str, before: Mark) -> Mark | None:
     """Return the progress after this line; None if it is not a progress line."""
     if not _LINE.match(line):
         return None
-    said = {name: int(number) for name, number in _NUMBER.findall(line)}
-    return ProgramProgress(
-        step=said.get("step", before.step),
-        epoch=said.get("epoch", before.epoch),
-        samples=said.get("samples", before.samples),
-    )
+    return replace(before, **{name: int(number) for name, number in _NUMBER.findall(line)})
 
 
 def value_in(line: str) -> str | None:
@@ -58,9 +46,9 @@ class Pace:
     """Speed of a program."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, ProgramProgress]] = deque()
+        self._seen: deque[tuple[float, Mark]] = deque()
 
-    def add(self, place: ProgramProgress, now_s: float) -> None:
+    def add(self, place: Mark, now_s: float) -> None:
         """Add a progress report."""
         self._seen.append((now_s, place))
         while len(self._seen) > 2 and now_s - self._seen[0][0] > WINDOW_S:
@@ -128,12 +116,11 @@ class Conversation:
         self._socket = sock
         self._unread = b""
         self.is_over = False  # the agent has closed its end
-        self.place = ProgramProgress()
+        self.place = Mark()
         self.resumed_from = ""
         self.generation = 0
         self._attempt = self._rank = self._size = 0
         self._has_entered = False
-        self._began_s = 0.0
         self._pace = Pace()
         self._reports = Reports()
         self._said_s = 0.0
@@ -161,6 +148,9 @@ class Conversation:
         except (BrokenPipeError, ConnectionResetError):
             self.is_over = True
 
+    def _tell(self, kind: Callable[..., protocol.FromWorker], **words: Any) -> None:
+        self.send(kind(generation=self.generation, **words))
+
     def begin(self, commit: protocol.Commit, rank: int) -> None:
         """Report as a member of this generation from now on."""
         self.generation, self._attempt = commit.generation, commit.attempt
@@ -171,23 +161,19 @@ class Conversation:
         if self._has_entered:
             return
         self._has_entered = True
-        self.send(
-            protocol.Entered(
-                generation=self.generation,
-                attempt=self._attempt,
-                rank=self._rank,
-                size=self._size,
-                step=self.place.step,
-                epoch=self.place.epoch,
-                samples=self.place.samples,
-                pause_s=0.0,  # all were stopped: the daemon measures from the stop
-                transfer_s=0.0,
-                resumed_from=self.resumed_from,
-            )
+        self._tell(
+            protocol.Entered,
+            attempt=self._attempt,
+            rank=self._rank,
+            size=self._size,
+            pause_s=0.0,  # all were stopped: the daemon measures from the stop
+            transfer_s=0.0,
+            resumed_from=self.resumed_from,
+            **asdict(self.place),
         )
         self._said_s = now_s
 
-    def progress(self, place: ProgramProgress, now_s: float) -> None:
+    def progress(self, place: Mark, now_s: float) -> None:
         """Record the program's progress; that of the first node counts."""
         if self._rank == 0:
             self.place = place
@@ -206,26 +192,16 @@ class Conversation:
         """
         if self._rank != 0:
             return
-        where = {"step": self.place.step, "epoch": self.place.epoch, "samples": self.place.samples}
-        self._reports.add(protocol.Report(value=finite(value), **where))
-        self.send(protocol.Reported(generation=self.generation, reports=self._reports.kept))
+        self._reports.add(protocol.Report(value=finite(value), **asdict(self.place)))
+        self._tell(protocol.Reported, reports=self._reports.kept)
 
     def tick(self, now_s: float) -> None:
         """Send the held-back Progress if it is due."""
         if self.due_s is None or now_s < self.due_s:
             return
         self.due_s, self._said_s = None, now_s
-        step_s, samples_per_s = self._pace.rates()
-        self.send(
-            protocol.Progress(
-                generation=self.generation,
-                step=self.place.step,
-                epoch=self.place.epoch,
-                samples=self.place.samples,
-                step_s=step_s,
-                samples_per_s=samples_per_s,
-            )
-        )
+        step_s, rate = self._pace.rates()
+        self._tell(protocol.Progress, step_s=step_s, samples_per_s=rate, **asdict(self.place))
 
     def flush(self) -> None:
         """Send the held-back Progress now."""
@@ -235,37 +211,16 @@ class Conversation:
     def saved(self, path: str, took_s: float) -> None:
         """Report that the program wrote the requested checkpoint."""
         self.flush()
-        self.send(
-            protocol.Saved(
-                generation=self.generation,
-                step=self.place.step,
-                samples=self.place.samples,
-                path=path,
-                wall_s=took_s,
-            )
-        )
+        step, samples = self.place.step, self.place.samples
+        self._tell(protocol.Saved, step=step, samples=samples, path=path, wall_s=took_s)
 
     def interrupted(self, reason: str) -> None:
         """Report that it did not."""
         self.flush()
-        self.send(
-            protocol.Interrupted(
-                generation=self.generation,
-                attempt=self._attempt,
-                step=self.place.step,
-                reason=reason,
-            )
-        )
+        self._tell(protocol.Interrupted, attempt=self._attempt, step=self.place.step, reason=reason)
 
     def finished(self, now_s: float) -> None:
         """Report that the training is complete."""
         self.entered(now_s)
         self.flush()
-        self.send(
-            protocol.Finished(
-                generation=self.generation,
-                step=self.place.step,
-                epoch=self.place.epoch,
-                samples=self.place.samples,
-            )
-        )
+        self._tell(protocol.Finished, **asdict(self.place))

@@ -31,14 +31,14 @@ from bftrainer.fleet.wire.messages import WorkerReport
 from bftrainer.fleet.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding
 from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.journal.journal import Journal
-from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import Mark, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.site.policy.model import SitePolicy
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents, numbers, texts
 from tests.support.generations import offer
 from trainers.agent.regroup import Absent, Ask, Regroup
 from trainers.agent.team import Gathered
-from trainers.command.conversation import Pace, ProgramProgress, parse_line, value_in
+from trainers.command.conversation import Pace, parse_line, value_in
 
 _NUMBERS: Mapping[str, Any] = {"generation": 1, "attempt": 1, "step": 7, "epoch": 0, "samples": 70}
 _MEMBERS = [
@@ -104,7 +104,7 @@ def _team(bodies: list[Any]) -> None:
 
 
 def _program(lines: list[str]) -> None:
-    pace, place = Pace(), ProgramProgress()
+    pace, place = Pace(), Mark()
     for number, line in enumerate(lines):
         place = parse_line(line, place) or place
         pace.add(place, 1e-9 * number)
