@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bftrainer.elastic import protocol
-from bftrainer.fleet.generations.breakage import INTERRUPTED_PATIENCE_S, MOST_IN_VAIN, SILENT_S
+from bftrainer.fleet.generations.breakage import SILENT_S
+from bftrainer.fleet.generations.generation import INTERRUPTED_PATIENCE_S, MOST_IN_VAIN
 from bftrainer.fleet.generations.members import Instruction, Parked, Rescaled, WorkerFailed
 from tests.support.generations import Driver
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bftrainer.elastic import protocol
-from bftrainer.fleet.generations.breakage import INTERRUPTED_PATIENCE_S
-from bftrainer.fleet.generations.generation import READY_TIMEOUT_S
+from bftrainer.fleet.generations.generation import (
+    INTERRUPTED_PATIENCE_S,
+    LEAVE_PATIENCE_S,
+    READY_TIMEOUT_S,
+)
 from bftrainer.fleet.generations.members import (
     LEAVER_PATIENCE_S,
     Announced,
@@ -14,7 +17,6 @@ from bftrainer.fleet.generations.members import (
     Rescaled,
     WorkerFailed,
 )
-from bftrainer.fleet.generations.worker_set import LEAVE_PATIENCE_S
 from tests.support.generations import Driver
 
 # ---- loss ---------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.elastic import protocol
-from bftrainer.fleet.generations.worker_set import KEPT_GONE, WorkerSet
+from bftrainer.fleet.generations.generation import KEPT_GONE, GenerationMachine
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec
@@ -135,7 +135,7 @@ def test_a_trainer_forgets_workers_that_are_long_gone() -> None:
 
 def _machines() -> int:
     gc.collect()
-    return sum(issubclass(type(one), WorkerSet) for one in gc.get_objects())
+    return sum(issubclass(type(one), GenerationMachine) for one in gc.get_objects())
 
 
 def _kept(call: Callable[[], None]) -> int:

@@ -12,7 +12,7 @@ steps prove nothing: a script that raises at step 5 reaches step 5 each time.
 A process that answers may still hang in its own code or in a collective. Signs of progress and
 sent commits come in; whether the generation has stalled, and which workers did not act on a
 commit, goes out. Processes that do not even answer are handled by their agent
-(``worker_lease_s``). Used by ``worker_set``.
+(``worker_lease_s``). Used by ``generation``.
 """
 
 from __future__ import annotations

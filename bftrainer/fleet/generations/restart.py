@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bftrainer.elastic import protocol
-from bftrainer.fleet.generations.breakage import LOST
-from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.generation import LOST, GenerationMachine
 from bftrainer.fleet.generations.members import (
     Instruction,
     Parked,

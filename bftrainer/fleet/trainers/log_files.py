@@ -19,7 +19,7 @@ from typing import Final
 
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.worker import SPENT_LOGS
-from bftrainer.fleet.generations.worker_set import WorkerSet
+from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.model.views import LogFile
 
@@ -60,7 +60,7 @@ class Known:
     rank: int | None  # among the nodes of the current generation
 
 
-def known_of(machine: WorkerSet, most: int | None = None) -> dict[str, Known]:
+def known_of(machine: GenerationMachine, most: int | None = None) -> dict[str, Known]:
     """Return what a machine knows of its workers, by id; of the last ``most``."""
     ranks = {worker_id: rank for rank, worker_id in enumerate(machine.members)}
     last = list(machine.workers.items())[-most if most else None :]

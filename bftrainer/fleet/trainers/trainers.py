@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Protocol
 
 from bftrainer.decide.throughput.batch_curve import batches_of
 from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import breakage, stimuli
+from bftrainer.fleet.generations.adoption import adopt, parked_meanwhile
 from bftrainer.fleet.generations.failures import given_up
 from bftrainer.fleet.generations.generation import mark_of
 from bftrainer.fleet.generations.members import (
@@ -24,10 +26,13 @@ from bftrainer.fleet.generations.members import (
     Kill,
     NodeOffer,
     Parked,
+    Regrouped,
     Rescaled,
     StartWorkerOn,
     Tell,
+    Worker,
     WorkerFailed,
+    worker_on,
 )
 from bftrainer.fleet.runtimes.base import load_runtime, worker_config
 from bftrainer.fleet.trainers import record_updates
@@ -39,8 +44,9 @@ from bftrainer.fleet.trainers.costs import (
     watch_from,
     watch_of,
 )
-from bftrainer.fleet.trainers.creation import Trainer, limits_of
-from bftrainer.fleet.trainers.occupancy import Occupancy, occupancy_of
+from bftrainer.fleet.trainers.creation import Trainer, limits_of, opened_of
+from bftrainer.fleet.trainers.log_files import Known, known_of, log_files
+from bftrainer.fleet.trainers.occupancy import Occupancy, Waiting, occupancy_of
 from bftrainer.fleet.trainers.quarantine import Quarantine
 from bftrainer.fleet.trainers.record_updates import (
     cancelled,
@@ -51,18 +57,33 @@ from bftrainer.fleet.trainers.record_updates import (
 )
 from bftrainer.fleet.trainers.reported_workers import AgentReports
 from bftrainer.fleet.trainers.speeds import SpeedBook
-from bftrainer.fleet.trainers.takeover import AdoptingTrainers
-from bftrainer.fleet.trainers.unreachable import Cuts, all_barred
+from bftrainer.fleet.trainers.study_news import StudyNews
+from bftrainer.fleet.trainers.unreachable import (
+    Cuts,
+    Standstill,
+    all_barred,
+    not_heard,
+    put_in,
+    survivors,
+)
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
 from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Replacing
 from bftrainer.model.errors import BftError
-from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerState, happens_anywhere
+from bftrainer.model.trainer import (
+    TrainerChange,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerState,
+    happens_anywhere,
+)
+from bftrainer.model.views import LogFile
 from bftrainer.site.policy.model import SitePolicy
 
 LOG = logging.getLogger("bftrainer.trainers")
 KEPT_RESCALES = 1000
+KEPT_WORKERS = 32  # of a trainer that has ended, for its users
 STANDS_S = 60.0  # so long no decision changes the nodes of trainers that cannot be reached
 REPORTS_EVERY_S = 2.0  # workers repeat what a killed daemon did not write
 
@@ -74,8 +95,8 @@ class Send(Protocol):
         """Send without waiting."""
 
 
-class TrainerBook(AdoptingTrainers):
-    """All trainers, with the machines of those that are not final."""
+class TrainerBook:
+    """All records, and the machines of trainers that are not final or still have workers."""
 
     def __init__(
         self,
@@ -89,15 +110,17 @@ class TrainerBook(AdoptingTrainers):
         steady: Callable[[], float] | None = None,  # monotonic; None: ``clock``
         refusals: RefusedMessages | None = None,
     ) -> None:
-        super().__init__(
-            journal=journal,
-            policy=policy,
-            incarnation=incarnation,
-            clock=clock,
-            on_change=on_change,
-            steady=steady,
-        )
-        self._send = send
+        self._journal, self._send = journal, send
+        self._policy, self._incarnation = policy, incarnation
+        self._clock, self._steady = clock, steady or clock
+        self._on_change = on_change
+        self.records: dict[str, TrainerRecord] = {
+            r.trainer_id: record_updates.read(r) for r in journal.trainers()
+        }
+        self.trainers: dict[str, Trainer] = {}
+        self.waiting = Waiting(self.records, clock)
+        self._known: dict[str, Mapping[str, Known]] = {}  # last workers of those that have ended
+        self.news = StudyNews()
         self._refusals = refusals or RefusedMessages(LOG)
         self.on_ended: Callable[[TrainerRecord], None] = lambda _record: None
         self.speeds = SpeedBook(policy.straggler_threshold, self._note)
@@ -105,8 +128,10 @@ class TrainerBook(AdoptingTrainers):
         self.quarantine = Quarantine(policy.quarantine_s)
         self.cuts = Cuts()
         self.reports = AgentReports(send, self._refusals)
-        self.standing, self.on_broken = {}, lambda _pilot_ids: None
-        self.agent_on = lambda _node: ""
+        self.standing: dict[str, Standstill] = {}  # trainers whose agents cannot be reached
+        # Pilots that a trainer's others lost, too; the endpoint of the agent on a node.
+        self.on_broken: Callable[[Collection[str]], object] = lambda _pilot_ids: None
+        self.agent_on: Callable[[str], str] = lambda _node: ""
         # The latest, as (trainer, at_s, what); the journal has all.
         self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
         self.pauses, self.paused_s = 0, 0.0  # since the daemon started
@@ -125,6 +150,44 @@ class TrainerBook(AdoptingTrainers):
             self._handle(trainer, limits_of(policy, trainer.record.spec))
 
     # ---- users -----------------------------------------------------------------------
+
+    def submit(self, spec: TrainerSpec) -> TrainerRecord:
+        """Accept a trainer; it is durable when this returns."""
+        return self.submit_all([spec])[0]
+
+    def submit_all(self, specs: Sequence[TrainerSpec]) -> tuple[TrainerRecord, ...]:
+        """Accept several, all or none; at least one."""
+        asked = [(spec, record_updates.unmet(spec, self.records)) for spec in specs]
+        records = self._journal.submit_all(asked, self._clock())
+        for record in records:
+            self.records[record.trainer_id] = record
+            self._open(record)
+            self.news.changed(record.spec)
+        self._on_change()
+        return records
+
+    def waiting_and_running(self) -> tuple[TrainerRecord, ...]:
+        """Return records that are not final, in FCFS order."""
+        return tuple(r for r in self.records.values() if not r.state.is_final)
+
+    def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the nodes of its members, and of workers starting or warm."""
+        trainer = self.trainers.get(trainer_id)
+        return trainer.machine.nodes() if trainer is not None else ((), ())
+
+    def last_pilots(self, trainer_id: str) -> list[str]:
+        """Return the pilots of the workers of its last generation that did not leave in order."""
+        trainer = self.trainers.get(trainer_id)
+        known = trainer.machine.workers.values() if trainer else ()
+        left = {worker.worker_id for worker in known if worker.has_left}
+        there = self.records[trainer_id].workers
+        return sorted({pilot_id for worker_id, pilot_id in there if worker_id not in left})
+
+    def log_files(self, trainer_id: str) -> tuple[LogFile, ...]:
+        """Return the log of every worker it ever had, oldest first; reads users' files."""
+        trainer = self.trainers.get(trainer_id)
+        known = known_of(trainer.machine) if trainer else self._known.get(trainer_id, {})
+        return log_files(trainer_id, self.records[trainer_id].spec, known)
 
     def cancel(self, trainer_id: str, *, now: bool = False) -> TrainerRecord:
         """End a trainer; its workers write a checkpoint first, unless ``now``."""
@@ -177,6 +240,104 @@ class TrainerBook(AdoptingTrainers):
         """End trainers that the policy does not admit; trainer -> why."""
         for trainer_id, reason in reasons.items():
             self._finish(trainer_id, TrainerState.CANCELLED, f"The policy dropped it: {reason}")
+
+    # ---- daemons that follow each other, and cuts -------------------------------------
+
+    def adopt_all(
+        self, offers: Mapping[str, NodeOffer], away: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Build the machines' state from all ``reports``.
+
+        Args:
+            offers: of connected agents, by pilot.
+            away: nodes of pilots whose agents cannot be reached; trainers there stand still.
+        """
+        found = self.reports.judged({i: t.record for i, t in self.trainers.items()}, offers)
+        for trainer in self.trainers.values():
+            believed, now_s = found.get(trainer.record.trainer_id, ()), self._steady()
+            workers = [worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
+            said = {b.worker_id: b.said for b in believed}
+            unheard = not_heard(trainer.record, away, now_s)
+            if pilots := {worker.pilot_id for worker in unheard}:
+                self.standing[trainer.record.trainer_id] = Standstill(pilots=pilots, said=said)
+            self._adopt(trainer, workers, said)
+            if unheard:
+                put_in(trainer.machine, unheard, offers)
+                trainer.log.restart()
+
+    def cannot_reach(self, pilot_id: str) -> None:
+        """An agent is not heard, but it is probably the daemon that is cut off."""
+        for trainer in self._on_pilot(pilot_id):
+            workers = trainer.machine.workers.values()
+            if any(w.is_alive and w.pilot_id == pilot_id for w in workers):
+                standing = self.standing.setdefault(trainer.record.trainer_id, Standstill())
+                standing.pilots.add(pilot_id)
+            else:
+                self._handle(trainer, stimuli.AgentLost(pilot_id=pilot_id))
+
+    def reached(self, offers: Mapping[str, NodeOffer]) -> None:
+        """All agents are back or lost: adopt the trainers that stood still as they are now."""
+        stood, self.standing = self.standing, {}
+        reported = self.reports.pilots
+        records = {i: t.record for i, t in self.trainers.items() if i in stood}
+        found = self.reports.judged(records, offers)  # of others nobody knows a worker there
+        for trainer_id, standing in stood.items():
+            trainer = self.trainers.get(trainer_id)
+            if trainer is None:
+                continue
+            old, now_s = trainer.machine, self._steady()
+            self._reopen(trainer)
+            believed, generation = found.get(trainer_id, ()), trainer.record.progress.generation
+            stood_so = (old, standing, generation, believed, offers, reported, now_s)
+            self._adopt(trainer, *survivors(*stood_so))
+            had = [o.pilot_id for o in old.targets.values()]
+            targets = tuple(offers[pilot_id] for pilot_id in had if pilot_id in offers)
+            was = stimuli.TargetsSet(offers=targets, staying=old.staying, batches=old.batches)
+            for stimulus in (was, *standing.heard):  # without targets it would park
+                self._handle(trainer, stimulus)
+
+    def _holds(self, trainer: Trainer, stimulus: stimuli.Stimulus) -> bool:
+        """Return whether a stimulus must be kept from a trainer that stands still."""
+        trainer_id = trainer.record.trainer_id
+        standing = self.standing.get(trainer_id)
+        if standing is None:
+            return False
+        if isinstance(stimulus, stimuli.TrainerClosed):
+            del self.standing[trainer_id]
+        is_held = standing.holds(stimulus)
+        match stimulus:
+            case stimuli.WorkerMessage(message=protocol.Interrupted(generation=generation)):
+                if generation >= trainer.record.progress.generation:
+                    self.on_broken(standing.pilots)  # its members do not hear each other either
+            case _:
+                pass
+        return is_held
+
+    def _adopt(
+        self,
+        trainer: Trainer,
+        workers: Sequence[Worker],
+        said: Mapping[str, Sequence[protocol.Message]],
+    ) -> None:
+        done = adopt(trainer.machine, workers, said)
+        trainer.log.restart()
+        if done is not None and done.generation > trainer.record.progress.generation:
+            self._on_regrouped(trainer, done)
+        elif trainer.record.trainer_id in self.standing:
+            return
+        elif trainer.record.progress.size and not trainer.machine.members:
+            self._on_parked(trainer, parked_meanwhile(trainer.record))
+
+    def _on_regrouped(self, trainer: Trainer, done: Regrouped) -> None:
+        """Record a generation that agents announced while no daemon ran."""
+        record = trainer.record
+        done = replace(done, size_before=record.progress.size)
+        LOG.info(
+            "trainer %s: generation %d, %d -> %d nodes, was announced by pilot %s: %s",
+            record.trainer_id, done.generation, done.size_before, done.size, done.by, done.reason,
+        )  # fmt: skip
+        self._set(trainer, record_updates.regrouped(record, done, self._clock()))
+        self._write(trainer, "regrouped", done)
 
     # ---- agents ----------------------------------------------------------------------
 
@@ -484,3 +645,50 @@ class TrainerBook(AdoptingTrainers):
         self.on_ended(trainer.record)
         self._on_change()
         return trainer.record
+
+    # ---- records -----------------------------------------------------------------------
+
+    def _open(self, record: TrainerRecord) -> None:
+        opened = opened_of(record, self._policy, self._incarnation, self._steady(), self._journal)
+        self.trainers[record.trainer_id] = opened
+
+    def _on_pilot(self, pilot_id: str) -> list[Trainer]:
+        """Return the trainers that the end of this pilot's agent concerns."""
+        return [t for t in self.trainers.values() if t.machine.uses(pilot_id)]
+
+    def _let_go(self) -> None:
+        """Keep only the record of a trainer that has ended and has no worker any more."""
+        for trainer_id in [i for i, t in self.trainers.items() if t.record.state.is_final]:
+            if not (machine := self.trainers[trainer_id].machine).has_workers:
+                self._known[trainer_id] = known_of(machine, KEPT_WORKERS)
+                del self.trainers[trainer_id]
+
+    def _reopen(self, trainer: Trainer) -> None:
+        """Give a trainer that has no workers any more a new machine; workers' numbers go on."""
+        opened = opened_of(
+            trainer.record,
+            self._policy,
+            self._incarnation,
+            self._steady(),
+            self._journal,
+            started_workers=trainer.machine.started_workers,
+        )
+        trainer.log, trainer.watch, trainer.is_saved = opened.log, None, False
+
+    def _replace(self, trainer: Trainer, **changes: object) -> None:
+        self._set(trainer, replace(trainer.record, **changes))  # type: ignore[arg-type]  # field names checked by replace
+
+    def _set(self, trainer: Trainer, record: TrainerRecord) -> None:
+        trainer.record = self.records[record.trainer_id] = record
+
+    def _note(self, trainer_id: str, kind: str, what: object) -> None:
+        self._write(self.trainers[trainer_id], kind, what)
+
+    def _write(
+        self, trainer: Trainer, kind: str, payload: object, also: Sequence[TrainerRecord] = ()
+    ) -> None:
+        body = {"trainer_id": trainer.record.trainer_id, "what": payload}
+        records = [record_updates.written(record) for record in (trainer.record, *also)]
+        self._journal.note(kind, body, trainers=records)
+        trainer.unwritten = None
+        self.news.changed(trainer.record.spec)
