@@ -14,12 +14,12 @@ import asyncio
 import errno
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Member
 from bftrainer.fleet.wire.messages import WorkerSaid
+from bftrainer.fleet.wire.peers import knock
 from trainers.agent.team import Team
 
 LOOK_S = 0.25
@@ -136,17 +136,6 @@ class ReachSearches:
 
 async def reaches(endpoint: str, timeout_s: float) -> bool:
     """Return whether an endpoint's host answers (accepts or refuses); True after local faults."""
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    try:
-        opening = asyncio.open_connection(host.strip("[]"), int(port))
-        _, writer = await asyncio.wait_for(opening, timeout_s)
-    except TimeoutError:
-        return False
-    except OSError as problem:
-        return problem.errno not in _NO_WAY
-    except (ValueError, OverflowError):  # no endpoint
-        return True
-    writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
-    return True
+    problem = await knock(endpoint, timeout_s)
+    is_silent = isinstance(problem, TimeoutError)
+    return not (is_silent or (isinstance(problem, OSError) and problem.errno in _NO_WAY))

@@ -39,7 +39,6 @@ from bftrainer.fleet.generations.members import (
     Worker,
     WorkerFailed,
     describe_exit,
-    failure_of,
     kill,
     worker_on,
 )
@@ -166,7 +165,9 @@ class GenerationMachine:
             case stimuli.AgentFailed(pilot_id=pilot_id, how=how):
                 return self._on_agent_failed(pilot_id, how, now_s)
             case stimuli.TrainerClosed():
-                return self._close(now_s)
+                out: list[Instruction] = [kill(w, "closed", now_s) for w in self._live()]
+                self.members, self.forming, self.is_ended = (), None, True
+                return out
             case stimuli.TargetsSet(offers=offers, staying=staying, batches=batches):
                 is_wanted = self.ends_by_s is None
                 self.targets = {o.node: o for o in offers} if is_wanted else {}
@@ -248,7 +249,10 @@ class GenerationMachine:
         if returncode == 0 and worker.is_finished:
             # Only rank 0's end ends the trainer: code after the training loop (saving,
             # evaluating) usually runs there.
-            if not self.is_ended and worker_id in self._first_ranks():
+            forming = self.forming
+            first = self.members[:1]  # of the next generation, too, once that is committed
+            first += forming.roster[:1] if forming and forming.is_committed else ()
+            if not self.is_ended and worker_id in first:
                 self.is_ended, self.ended_s = True, now_s
                 out.append(Ended(step=self.step, epoch=self.epoch, samples=self.samples))
         elif not (
@@ -278,11 +282,6 @@ class GenerationMachine:
         if is_further or not self.failures.lost(worker.number, when.started):
             return []
         return [self._failed(worker, KILLED_ITS_AGENT.format(how), now_s), *self._advance(now_s)]
-
-    def _close(self, now_s: float) -> list[Instruction]:
-        out: list[Instruction] = [kill(w, "closed", now_s) for w in self._live()]
-        self.members, self.forming, self.is_ended = (), None, True
-        return out
 
     # ---- formation -----------------------------------------------------------------
 
@@ -356,11 +355,6 @@ class GenerationMachine:
     def _may_go_on(self, worker: Worker) -> bool:
         """Return whether a worker may end by itself after rank 0 has."""
         return worker.is_finished
-
-    def _first_ranks(self) -> tuple[str, ...]:
-        """Rank 0 of the current generation and, once committed, of the next."""
-        forming = self.forming
-        return self.members[:1] + (forming.roster[:1] if forming and forming.is_committed else ())
 
     def _maybe_form(self, now_s: float) -> list[Instruction]:
         alive = self._alive_members()
@@ -451,7 +445,11 @@ class GenerationMachine:
         is_hurt = len(self._alive_members()) < len(self.members) or self.interrupted_s is not None
         if is_hurt and self.members and not forming.is_committed:
             forming.abandon = True  # there will be no step boundary
-        if forming.is_committed and (lost or self._is_stuck(forming, now_s)):
+        if forming.is_committed and (
+            lost
+            or self._has_waited(now_s)
+            or (not forming.abandon and self.stall.has_stalled(now_s))  # before the step boundary
+        ):
             return self._reform_after_commit(forming)
         if lost:
             return self._retry(forming, now_s)
@@ -460,12 +458,10 @@ class GenerationMachine:
             self.interrupted_s = None  # it concerned the generation that ends now
             return self._send_commit(forming, now_s)
         if not forming.is_committed and now_s - forming.started_s > READY_TIMEOUT_S:
-            return self._kill_silent(forming, now_s)
+            # If all have answered, rank 0 could not open the store.
+            silent = sorted(forming.waiting) or forming.roster[:1]
+            return [kill(self.workers[w], "does not answer", now_s) for w in silent]
         return []
-
-    def _is_stuck(self, forming: Forming, now_s: float) -> bool:
-        """Return whether a commit fails: members report it, or none reaches the step boundary."""
-        return self._has_waited(now_s) or (not forming.abandon and self.stall.has_stalled(now_s))
 
     def _retry(self, forming: Forming, now_s: float) -> list[Instruction]:
         """Nothing was committed: retry the same generation without the lost workers."""
@@ -479,11 +475,6 @@ class GenerationMachine:
         forming.attempt += 1
         forming.started_s = now_s
         return self._send_prepare(forming)
-
-    def _kill_silent(self, forming: Forming, now_s: float) -> list[Instruction]:
-        # If all have answered, rank 0 could not open the store.
-        silent = sorted(forming.waiting) or forming.roster[:1]
-        return [kill(self.workers[w], "does not answer", now_s) for w in silent]
 
     def _send_commit(self, forming: Forming, now_s: float) -> list[Instruction]:
         self.stall.told(forming.roster if forming.abandon else (), now_s)
@@ -546,7 +537,11 @@ class GenerationMachine:
 
     def _match_workers_to_targets(self, now_s: float) -> list[Instruction]:
         """Start missing workers; kill joiners that are no longer planned or too slow."""
-        out = self._kill_hung(now_s)
+        out: list[Instruction] = []
+        for worker in [self.workers[w] for w in self.stall.hung(now_s)]:
+            if worker.is_alive:  # its loop does not act on a commit: the others wait for it
+                out.append(kill(worker, "no progress", now_s))
+                out.append(self._failed(worker, self.stall.cause, now_s))
         patience_s, busy_nodes = self._start_patience_s, set()
         for worker in self.workers.values():
             if not worker.is_alive:
@@ -566,10 +561,11 @@ class GenerationMachine:
             busy_nodes.add(worker.node)
         if self._is_finishing() or not self.failures.may_start(now_s):
             return out
+        leavers = [m for m in self._alive_members() if self.workers[m].node not in self.targets]
         for node, offer in sorted(self.targets.items()):
             if node in busy_nodes or self.failures.is_cooling(node, now_s):
                 continue
-            if len(self._live()) < self.n_max + len(self._leavers()):
+            if len(self._live()) < self.n_max + len(leavers):
                 out.append(self._start(offer, now_s))
         return out
 
@@ -587,15 +583,6 @@ class GenerationMachine:
             f" {self._start_patience_s:.0f} s."
         )
         return [kill(worker, "too slow to start", now_s), self._failed(worker, cause, now_s)]
-
-    def _kill_hung(self, now_s: float) -> list[Instruction]:
-        """Kill workers whose loop does not act on a commit: the others wait for them."""
-        out: list[Instruction] = []
-        for worker in [self.workers[w] for w in self.stall.hung(now_s)]:
-            if worker.is_alive:
-                out.append(kill(worker, "no progress", now_s))
-                out.append(self._failed(worker, self.stall.cause, now_s))
-        return out
 
     def _is_overdue(self, worker: Worker, now_s: float) -> bool:
         """Return whether a worker that must leave, or is in no generation any more, hangs."""
@@ -639,9 +626,6 @@ class GenerationMachine:
             and self.workers[m].phase is not WorkerPhase.LEAVING
         ]
 
-    def _leavers(self) -> list[str]:
-        return [m for m in self._alive_members() if self.workers[m].node not in self.targets]
-
     def _is_finishing(self) -> bool:
         return any(w.is_finished for w in self.workers.values() if w.is_alive)
 
@@ -649,7 +633,15 @@ class GenerationMachine:
         """Record that a worker failed, or was killed for its own fault."""
         self.stall.acted(worker.worker_id)
         counts = self.failures.note(worker.node, cause, worker.log_path, now_s, place=worker.place)
-        return failure_of(worker, cause, counts=counts)
+        return WorkerFailed(
+            worker_id=worker.worker_id,
+            node=worker.node,
+            cause=cause,
+            next_step=f"Read its log: {worker.log_path}.",
+            log_path=worker.log_path,
+            counts=counts,
+            place=worker.place,
+        )
 
     # ---- broken generations --------------------------------------------------------
 

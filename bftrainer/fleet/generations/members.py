@@ -270,19 +270,6 @@ def worker_on(offer: NodeOffer, worker_id: str, now_s: float) -> Worker:
     return worker
 
 
-def failure_of(worker: Worker, cause: str, *, counts: bool) -> WorkerFailed:
-    """Return the failure of a worker."""
-    return WorkerFailed(
-        worker_id=worker.worker_id,
-        node=worker.node,
-        cause=cause,
-        next_step=f"Read its log: {worker.log_path}.",
-        log_path=worker.log_path,
-        counts=counts,
-        place=worker.place,
-    )
-
-
 def kill(worker: Worker, reason: str, now_s: float) -> Kill:
     """Give up a worker: it counts as gone from now on."""
     worker.becomes(WorkerPhase.GONE, now_s, f"killed: {reason}")

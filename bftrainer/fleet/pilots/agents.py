@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.fleet.generations.members import NodeOffer
@@ -23,12 +23,20 @@ from bftrainer.site.policy.model import SitePolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFiles:
-    """Paths of a pilot's files."""
+    """The files of a pilot."""
 
     directory: Path
-    config: Path
-    log: Path
-    contents: Mapping[str, str] = field(default_factory=dict)  # to be written by the user
+    contents: Mapping[str, str]  # to be written by the user
+
+    @property
+    def config(self) -> Path:
+        """The agent's configuration."""
+        return self.directory / "agent.json"
+
+    @property
+    def log(self) -> Path:
+        """The agent's log."""
+        return self.directory / "agent.log"
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -113,7 +121,14 @@ class AgentBook:
             user: whom it runs as; "": the daemon's.
         """
         directory = self._pilots_dir / pilot_id
-        _make(directory)
+        try:
+            directory.mkdir(parents=True, mode=0o700)
+        except OSError as problem:
+            raise BftError(
+                "BFT-2216",
+                f"The directory {directory} for a pilot cannot be created: {problem.strerror}.",
+                "Check that the state directory is writable and its disk has space.",
+            ) from problem
         config = AgentConfig(
             pilot_id=pilot_id,
             node=node,
@@ -139,7 +154,7 @@ class AgentBook:
         if not user:
             save_pair(keys, directory / "agent.key")
             config.save(directory / "agent.json")
-        return _files(directory, contents if user else {})
+        return AgentFiles(directory=directory, contents=contents if user else {})
 
     def forget(self, pilot_id: str) -> None:
         """Drop the agent and its secrets; its log stays for inspection."""
@@ -174,23 +189,3 @@ class AgentBook:
             lease_s=self.policy.lease_s,
             interpreters=interpreters,
         )
-
-
-def _files(directory: Path, contents: Mapping[str, str]) -> AgentFiles:
-    return AgentFiles(
-        directory=directory,
-        config=directory / "agent.json",
-        log=directory / "agent.log",
-        contents=contents,
-    )
-
-
-def _make(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, mode=0o700)
-    except OSError as problem:
-        raise BftError(
-            "BFT-2216",
-            f"The directory {directory} for a pilot cannot be created: {problem.strerror}.",
-            "Check that the state directory is writable and its disk has space.",
-        ) from problem

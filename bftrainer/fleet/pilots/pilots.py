@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
-from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
+from bftrainer.batch.batch_system import BatchSystem, PilotObservation
 from bftrainer.fleet.lifecycle import ASKED, IN_USE, PILOT_CHANGES, Lifecycle, PilotPhase
 from bftrainer.fleet.logs import SaidOnce
 from bftrainer.journal.journal import Journal
@@ -85,7 +84,7 @@ class PilotBook:
         as_submitter: bool = False,  # a pilot runs as the user of the trainer that it is for
     ) -> None:
         self._journal = journal
-        self._system = system
+        self.system = system
         self._owner, self.as_submitter = owner, as_submitter
         self._clock, self._steady = clock, steady or clock
         self.pilots: dict[str, Pilot] = {
@@ -169,32 +168,8 @@ class PilotBook:
         pilot_ids = [record.pilot_id for record in records]
         self._journal.append("pilot-requested", {"pilot_ids": pilot_ids}, pilots=records)
 
-    def launch(
-        self,
-        pilot: Pilot,
-        agent_argv: Sequence[str],
-        log_path: Path,
-        gpus: int,
-        contents: Mapping[str, str],
-        account: str,
-    ) -> str:
-        """Submit to the batch system (blocking, any thread); return the job id."""
-        return self._system.launch_pilot(
-            PilotRequest(
-                pilot_id=pilot.record.pilot_id,
-                node=pilot.record.node,
-                time_limit_s=pilot.record.time_limit_s,
-                agent_argv=tuple(agent_argv),
-                log_path=log_path,
-                gpus=gpus,
-                user=pilot.record.user,
-                files=contents,
-                account=account,
-            )
-        )
-
     def launched(self, pilot: Pilot, job_id: str) -> None:
-        """Record the result of ``launch``."""
+        """Record that the batch system has accepted it."""
         pilot.submitted_s = self._steady()
         pilot.becomes(PilotPhase.SUBMITTED, self._clock(), f"job {job_id}")
         self._update(pilot, job_id=job_id)
@@ -272,7 +247,7 @@ class PilotBook:
         if not job_ids:
             return
         try:
-            self._system.cancel_pilots(job_ids, force=force)
+            self.system.cancel_pilots(job_ids, force=force)
             self._uncancelled.is_over()
         except BatchSystemError as problem:
             if self._uncancelled.new([problem.cause]):
@@ -431,7 +406,7 @@ class PilotBook:
             Each, whether its agent left without a word, and what the batch system says.
         """
         ended, self._unexplained = self._unexplained, {}
-        seen = self._system.pilot_states([job_id for job_id, _ in ended.values()])
+        seen = self.system.pilot_states([job_id for job_id, _ in ended.values()])
         return [(pilot_id, is_mute, seen[job]) for pilot_id, (job, is_mute) in ended.items()]
 
     def _update(self, pilot: Pilot, **changes: Any) -> None:

@@ -11,9 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
+from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.fleet.background import ready_threads
 from bftrainer.fleet.pilots.agents import AgentBook, AgentFiles
 from bftrainer.fleet.pilots.pilots import Pilot, PilotBook
@@ -21,12 +20,10 @@ from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.runtimes.base import template_of
 from bftrainer.fleet.wire.keys import KeyPair, generate_pair
 from bftrainer.journal.errors import JournalError
-from bftrainer.journal.projection import PilotRecord
 from bftrainer.model.decision import Plan
 from bftrainer.model.errors import BatchSystemError, BftError
 from bftrainer.model.trainer import TrainerRecord
 
-T = TypeVar("T")
 LOG = logging.getLogger("bftrainer.pilots")
 MOST_AT_ONCE, MOST_OF_USER = 32, 4  # submissions of pilots as their users
 
@@ -38,7 +35,6 @@ class WantedPilot:
     pilot: Pilot
     keys: KeyPair
     gpus: int  # of its node
-    interpreter: str  # that its first worker probably needs
     trainer: TrainerRecord | None  # that it is for
 
 
@@ -93,21 +89,15 @@ class Claiming:
             pilot = self._pilots.open(pilot_id, claim, keys.public, user)
             self._register(pilot_id, keys.public, claim.node)
             requests.append(
-                WantedPilot(
-                    pilot=pilot,
-                    keys=keys,
-                    gpus=gpus.get(claim.node, 0),
-                    interpreter=template_of(trainer.spec) if trainer else "",
-                    trainer=trainer,
-                )
+                WantedPilot(pilot=pilot, keys=keys, gpus=gpus.get(claim.node, 0), trainer=trainer)
             )
         return requests
 
     async def ask(self, requests: Sequence[WantedPilot]) -> None:
         """Request opened pilots; those that fail are ended."""
-        records = [request.pilot.record for request in requests]
+        loop = asyncio.get_running_loop()
         try:
-            files = await self._beside(partial(self._prepare, requests, records))
+            files = await loop.run_in_executor(self._thread, self._prepare, requests)
         except BftError as problem:
             if not isinstance(problem, JournalError):  # journal errors are reported elsewhere
                 self._refusals.refused(problem.cause)
@@ -124,23 +114,15 @@ class Claiming:
         for threads in (self._thread, self._launching):
             threads.shutdown(wait=True, cancel_futures=False)
 
-    def _prepare(
-        self, requests: Sequence[WantedPilot], records: Sequence[PilotRecord]
-    ) -> list[AgentFiles]:
+    def _prepare(self, requests: Sequence[WantedPilot]) -> list[AgentFiles]:
         # Files first: a number whose directory exists is never reused.
-        files = [
-            self._agents.write_files(
-                record.pilot_id,
-                record.node,
-                one.keys,
-                self._address,
-                one.gpus,
-                one.interpreter,
-                record.user,
-            )
-            for one, record in zip(requests, records, strict=True)
-        ]
-        self._pilots.write_down(records)
+        files = []
+        for one in requests:
+            record = one.pilot.record
+            interpreter = template_of(one.trainer.spec) if one.trainer else ""
+            of_node = (record.pilot_id, record.node, one.keys, self._address, one.gpus)
+            files.append(self._agents.write_files(*of_node, interpreter, record.user))
+        self._pilots.write_down([one.pilot.record for one in requests])
         return files
 
     async def _launch_in_turn(self, request: WantedPilot, files: AgentFiles) -> None:
@@ -150,39 +132,33 @@ class Claiming:
                 await self._launch(request, files)
 
     async def _launch(self, request: WantedPilot, files: AgentFiles) -> None:
-        pilot = request.pilot
-        if _is_leaving(pilot):
-            self._end(pilot, pilot.record.reason)
+        pilot, record = request.pilot, request.pilot.record
+        if request.pilot.is_leaving:
+            self._end(pilot, record.reason)
             return
-        launch = partial(
-            self._pilots.launch,
-            pilot,
-            files.argv,
-            files.log,
-            request.gpus,
-            files.contents,
-            request.trainer.spec.account if request.trainer else "",
+        wanted = PilotRequest(
+            pilot_id=record.pilot_id,
+            node=record.node,
+            time_limit_s=record.time_limit_s,
+            agent_argv=files.argv,
+            log_path=files.log,
+            gpus=request.gpus,
+            user=record.user,
+            files=files.contents,
+            account=request.trainer.spec.account if request.trainer else "",
         )
+        launch, loop = self._pilots.system.launch_pilot, asyncio.get_running_loop()
         try:
-            loop = asyncio.get_running_loop()
-            job_id = await loop.run_in_executor(self._launching, launch)
+            job_id = await loop.run_in_executor(self._launching, launch, wanted)
         except BatchSystemError as problem:
             self._refusals.refused(problem.cause, request.trainer)
             self._end(pilot, f"The batch system refused it ({problem.cause})")
             return
         self._refusals.accepted(request.trainer)
         self._pilots.launched(pilot, job_id)
-        if _is_leaving(pilot):  # it was released before the batch system answered
+        if pilot.is_leaving:  # it was released before the batch system answered
             self._cancel(self._pilots.job_ids([pilot.record.pilot_id]))
 
     def _end(self, pilot: Pilot, reason: str) -> None:
         self._pilots.end(pilot.record.pilot_id, reason)
         self._on_gone(pilot.record.pilot_id)
-
-    async def _beside(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-
-def _is_leaving(pilot: Pilot) -> bool:
-    """Read the flag anew: it may have changed while we waited."""
-    return pilot.is_leaving

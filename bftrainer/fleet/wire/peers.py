@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -238,23 +239,28 @@ def _connect(dealer: zmq.Socket[bytes], endpoint: str, public_key: str, keys: Ke
     dealer.connect(endpoint)
 
 
+async def knock(endpoint: str, timeout_s: float) -> Exception | None:
+    """Connect to an endpoint's host and hang up; return why that failed, None: it did not."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    try:
+        opening = asyncio.open_connection(host.strip("[]"), int(port))
+        _, writer = await asyncio.wait_for(opening, timeout_s)
+    except (OSError, ValueError, OverflowError) as problem:  # the last two: it is no endpoint
+        return problem
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return None
+
+
 async def refuses(endpoint: str, timeout_s: float) -> bool | None:
     """Return whether an endpoint's host says that nobody listens there; None if it is silent.
 
     Only the host's own refusal is evidence that a process has ended (RFC 9293, 3.5.2: a
     connection attempt to a port that nobody listens at is reset); silence is not.
     """
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    try:
-        _, writer = await asyncio.wait_for(
-            asyncio.open_connection(host.strip("[]"), int(port)), timeout_s
-        )
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError, ValueError, OverflowError):  # or it is no endpoint
-        return None
-    writer.close()
-    return False
+    problem = await knock(endpoint, timeout_s)
+    return None if problem and not isinstance(problem, ConnectionRefusedError) else bool(problem)
 
 
 QUIET = 0.6  # of the timeout: agents that one cut silenced differ by a heartbeat
