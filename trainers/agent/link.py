@@ -76,7 +76,7 @@ class DaemonLink:
             incarnation=config.incarnation,
             timeout_s=config.agent_timeout_s,
             on_message=self._heard,
-            on_up=self._up,
+            on_up=self._greet,
             on_down=self._down,
         )
 
@@ -115,7 +115,12 @@ class DaemonLink:
             return  # the next comes soon
         if isinstance(message, messages.WorkerSaid) and message.body["type"] == "Reported":
             # The newest repeats the others.
-            self._held_back = [m for m in self._held_back if not _is_older(m, message)]
+            kind = (message.worker_id, message.body["type"])
+            self._held_back = [
+                m
+                for m in self._held_back
+                if not isinstance(m, messages.WorkerSaid) or (m.worker_id, m.body["type"]) != kind
+            ]
         self._held_back.append(message)
 
     def ending(self, grace_s: float) -> None:
@@ -143,10 +148,6 @@ class DaemonLink:
         except messages.WireError as problem:
             LOG.warning("BFT-1301: not sent: %s", problem)
 
-    def _up(self) -> None:
-        self._is_up = True
-        self._greet()
-
     def _down(self) -> None:
         if self._is_welcome:
             self._was_in_touch = time.monotonic() - self._heard_s <= self._patience_s
@@ -156,7 +157,7 @@ class DaemonLink:
         self._on_down()
 
     def _greet(self) -> None:
-        self._is_welcome = False
+        self._is_up, self._is_welcome = True, False
         self._hello_s = time.monotonic()
         self._send(self._make_hello())
         self._say_ending()
@@ -214,11 +215,3 @@ class DaemonLink:
         return first_answering(
             endpoints, server_key=config.daemon_public_key, keys=self._keys, limit_s=LOOK_LIMIT_S
         )
-
-
-def _is_older(held: Said, newer: messages.WorkerSaid) -> bool:
-    return (
-        isinstance(held, messages.WorkerSaid)
-        and held.worker_id == newer.worker_id
-        and held.body["type"] == newer.body["type"]
-    )

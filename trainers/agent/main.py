@@ -86,9 +86,10 @@ class Agent:
         adopt()
         loop = asyncio.get_running_loop()
         waiter.on_overdue = self._vanish
-        waiter.on_leave = lambda: _soon(loop, self._signalled, waiter)
+        soon = loop.call_soon_threadsafe
+        waiter.on_leave = lambda: soon(lambda: self.leave("signal", waiter.heard_s))
         if os.environ.get(GRACE):
-            waiter.on_notice = lambda: _soon(loop, self._noticed, waiter)
+            waiter.on_notice = lambda: soon(self._noticed, waiter)
         if self._config.address:  # else the daemon's whereabouts say which
             self._listen()
         self._link.start()
@@ -110,9 +111,6 @@ class Agent:
         self._workers.kill_silent(lease_s)
         self._workers.reap()
         loop.call_later(lease_s / WATCHES_PER_LEASE, self._watch, loop)
-
-    def _signalled(self, waiter: SignalWaiter) -> None:
-        self.leave("signal", waiter.heard_s)
 
     def _noticed(self, waiter: SignalWaiter) -> None:
         """Leave when the daemon has had our workers leave; without any, at once."""
@@ -215,16 +213,6 @@ def _remove_files(killed: Sequence[Killed]) -> Callable[[], None]:
     return lambda: thread.join(EXIT_LIMIT_S)  # not for long: a file system may hang
 
 
-def _soon(
-    loop: asyncio.AbstractEventLoop, call: Callable[[SignalWaiter], None], waiter: SignalWaiter
-) -> None:
-    loop.call_soon_threadsafe(call, waiter)
-
-
-async def _live(config: AgentConfig, waiter: SignalWaiter, started: Mapping[str, Started]) -> None:
-    await Agent(config, started).run(waiter)
-
-
 def run_agent(
     config_path: Path, waiter: SignalWaiter, started: Mapping[str, Started] | None = None
 ) -> None:
@@ -238,7 +226,12 @@ def run_agent(
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    asyncio.run(_live(AgentConfig.load(config_path), waiter, started or {}))
+    config = AgentConfig.load(config_path)
+
+    async def live() -> None:
+        await Agent(config, started or {}).run(waiter)
+
+    asyncio.run(live())
 
 
 def main(argv: Sequence[str], waiter: SignalWaiter, started: Mapping[str, Started]) -> int:

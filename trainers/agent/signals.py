@@ -51,9 +51,9 @@ class SignalWaiter:
     """
 
     def __init__(self) -> None:
-        self.on_leave: Callable[[], None] = _exit
-        self.on_overdue: Callable[[], None] = _exit
-        self.on_notice: Callable[[], None] | None = None  # of a grace time; None: leave at once
+        self.on_leave: Callable[[], object] = _exit
+        self.on_overdue: Callable[[], object] = _exit
+        self.on_notice: Callable[[], object] | None = None  # of a grace time; None: leave at once
         self.heard_s: float | None = None  # when the signal to leave came, wall clock
         self._thread = threading.Thread(target=self._wait, name="signals", daemon=True)
 

@@ -112,7 +112,7 @@ def _listed(value: str) -> tuple[str, ...]:
     return tuple(n for n in names if n and n not in ("-1", "NoDevFiles"))
 
 
-Body = dict[str, Any]
+Body = dict[str, Any]  # of a message
 ALL_SAY = frozenset({"Warm", "Ready", "Entered", "Left"})
 FIRST_SAYS = frozenset({"Progress", "Reported", "Finished"})
 FIRST = 0

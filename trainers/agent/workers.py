@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.worker_keeper import end_below, reap, sweep
@@ -151,7 +150,9 @@ class Workers:
             LOG.info("%s does not run here, message dropped", order.worker_id)
             return
         try:
-            message = _to_worker(order.body)
+            message = protocol.from_body(order.body)
+            if not isinstance(message, protocol.ToWorker):
+                raise protocol.ProtocolError("not a message to a worker")  # noqa: TRY301
             line = protocol.encode(message)
         except protocol.ProtocolError as problem:
             LOG.warning("BFT-1301: body for %s dropped: %s", order.worker_id, problem)
@@ -251,7 +252,11 @@ class Workers:
 
     def _said(self, team: Team, process: Process, line: bytes) -> None:
         try:
-            message = _from_worker(line)
+            if len(line) > MAX_LINE_BYTES:
+                raise protocol.ProtocolError("line too long")  # noqa: TRY301
+            message = protocol.decode(line)
+            if not isinstance(message, protocol.FromWorker):
+                raise protocol.ProtocolError("not a message from a worker")  # noqa: TRY301
         except protocol.ProtocolError as problem:
             self._refusals.refuse("line", process.name, problem)
             return
@@ -268,19 +273,3 @@ def _config(order: StartWorker) -> protocol.WorkerConfig:
     vouched = {(name, protocol.BY_DAEMON): (name, protocol.BY_AGENT) for name in protocol.TELLS}
     pairs = (vouched.get(pair, pair) for pair in config.environment)
     return dataclasses.replace(config, environment=tuple(pairs))
-
-
-def _to_worker(body: dict[str, Any]) -> protocol.ToWorker:
-    message = protocol.from_body(body)
-    if not isinstance(message, protocol.ToWorker):
-        raise protocol.ProtocolError("not a message to a worker")
-    return message
-
-
-def _from_worker(line: bytes) -> protocol.FromWorker:
-    if len(line) > MAX_LINE_BYTES:
-        raise protocol.ProtocolError("line too long")
-    message = protocol.decode(line)
-    if not isinstance(message, protocol.FromWorker):
-        raise protocol.ProtocolError("not a message from a worker")
-    return message
