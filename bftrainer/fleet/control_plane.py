@@ -198,8 +198,7 @@ class ControlPlane:
     def adopt(self, missing: Collection[str] = ()) -> None:
         """Take over the workers that agents of an earlier incarnation have reported.
 
-        Args:
-            missing: pilots whose agents did not come in time: silent, unless we are cut off.
+        The agents of ``missing`` pilots did not come in time: silent, unless we are cut off.
         """
         is_cut_off = self.server.begins_cut_off(missing)
         for pilot_id in sorted(missing):

@@ -71,12 +71,7 @@ class PilotEnds:
     async def explain(
         self, looking: Executor, heard: Iterable[Callable[[str, PilotObservation], None]]
     ) -> None:
-        """Learn how pilots ended that nobody of us asked to leave.
-
-        Args:
-            looking: asks the batch system.
-            heard: called with each pilot and what the batch system says of it.
-        """
+        """Learn how pilots ended that nobody of us asked to leave, and tell all who listen."""
         if not self._pilots.has_unexplained:
             return
         loop, tellers = asyncio.get_running_loop(), tuple(heard)

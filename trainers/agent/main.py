@@ -216,13 +216,7 @@ def _remove_files(killed: Sequence[Killed]) -> Callable[[], None]:
 def run_agent(
     config_path: Path, waiter: SignalWaiter, started: Mapping[str, Started] | None = None
 ) -> None:
-    """Load the configuration and run the agent.
-
-    Args:
-        config_path: ``agent.json``.
-        waiter: already started.
-        started: templates that already run, by interpreter.
-    """
+    """Load the configuration and run the agent; the waiter and templates have been started."""
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -50,13 +50,9 @@ class Search:
     def due(
         self, members: Mapping[str, Member], *, still_s: float, step_s: float, now_s: float
     ) -> Mapping[str, Member]:
-        """Return the members to connect to now.
+        """Return the members of the team's rosters, by their agents' endpoints, to connect to now.
 
-        Args:
-            members: of the team's rosters, by endpoint of their agents.
-            still_s: since the team last got on.
-            step_s: that a step takes; 0: not known.
-            now_s: of the monotonic clock.
+        ``still_s``: since the team last got on. ``step_s``: that a step takes; 0: not known.
         """
         is_still = still_s > max(LEAST_S, STEPS * step_s)
         if not is_still:

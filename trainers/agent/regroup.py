@@ -70,11 +70,7 @@ Verdict = tuple[Member, ...] | str | NextGeneration
 
 
 def judge(answers: Mapping[str, Answer]) -> Verdict:
-    """Return the verdict on a trainer.
-
-    Args:
-        answers: by endpoint of the agent, including our own.
-    """
+    """Return the verdict on a trainer by the answers of agents, our own among them, by endpoint."""
     said = [a for a in answers.values() if isinstance(a, Surveyed)]
     known = [c for a in said for w in a.workers for c in (w.commit, w.entered) if c is not None]
     if not known:

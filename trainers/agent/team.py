@@ -31,16 +31,10 @@ DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY
 def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> list[WorkerConfig]:
     """Return the configuration of each of the node's ``local_size`` workers.
 
-    Each gets as many devices as its trainer requested. Without a request each of several
-    workers gets one, and a single worker all. A single worker gets no other variables.
-
-    Args:
-        config: of the node; its ``worker_id`` is the id of its workers together in rosters.
-        gpus: devices that the pilot requested.
-        environ: the agent's, as set by the batch system.
-
-    Raises:
-        UsageError: BFT-1417 when there are devices, but not one for each worker.
+    Each gets as many devices as its trainer requested. Without a request each of several workers
+    gets one, and a single worker all. A single worker gets no other variables. ``environ`` is the
+    agent's, as set by the batch system. ``UsageError`` BFT-1417: when there are devices, but not
+    one for each worker.
     """
     count = config.local_size
     if count == 1 and not config.gpus:

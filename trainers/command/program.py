@@ -130,16 +130,10 @@ def directory_of(base: Path, generation: int) -> Path:
 
 
 def take(base: Path, *, run: str, generation: int) -> Path:
-    """Rename the newest checkpoint directory for this generation.
+    """Rename the newest checkpoint directory for this generation; a new ``run`` counts from 1.
 
-    Args:
-        base: the trainer's checkpoint directory.
-        run: which submission; a new one counts generations from 1 again.
-        generation: the new one.
-
-    Raises:
-        FencedError: the same run has a later generation already.
-        OSError: the file system refuses.
+    ``FencedError``: the same run has a later generation already. ``OSError``: the file system
+    refuses.
     """
     numbers = _numbers(base)
     newest = max(numbers, default=0)

@@ -22,15 +22,10 @@ def adopt(
     workers: Sequence[Worker],
     reports: Mapping[str, Sequence[protocol.Message]],
 ) -> Regrouped | None:
-    """Take over workers that an earlier incarnation started, before any ``set_targets``.
+    """Take over workers that an earlier incarnation started, into a new machine without targets.
 
-    Returns what the agents did meanwhile, if they announced the current generation.
-
-    Args:
-        machine: new, of this incarnation.
-        workers: all workers of this trainer that connected agents reported.
-        reports: per worker id the last ``Commit`` passed to it and the newest body of each
-            type it sent.
+    ``reports``: of each worker the last ``Commit`` passed to it and the newest body of each type
+    that it sent. Returns what the agents did meanwhile, if they announced the current generation.
     """
     entered: dict[str, protocol.Entered] = {}
     interrupted = 0  # greatest generation that a member reported interrupted

@@ -72,11 +72,8 @@ class FailureCounts:
     def lost(self, number: int, started: int) -> bool:
         """Record that an agent died on a healthy node; return whether that is a failure.
 
-        Further agents whose workers were already running at the last such death count with it.
-
-        Args:
-            number: of the worker.
-            started: number of workers started so far, when it was lost.
+        ``number`` is the worker's, of so many ``started`` by then. Further agents whose workers
+        were already running at the last such death count with it.
         """
         if number <= self.lost_after:
             return False
@@ -112,13 +109,7 @@ class FailureCounts:
 
 
 def given_up(failures: FailureCounts, record: TrainerRecord, policy: SitePolicy) -> str | None:
-    """Say why a trainer is given up after a failure; None: it is not.
-
-    Args:
-        failures: including the last one.
-        record: of the trainer; its ``failures`` count since submission.
-        policy: ``failure_budget``; ``quarantine_s`` tells whether other nodes are tried.
-    """
+    """Say why a trainer is given up after a failure, which both count already; None: it is not."""
     row, before, most = failures.row, failures.before, record.spec.max_failures
     if most is not None and record.failures >= most:
         return f"That was failure {record.failures} of at most {most} (--max-failures)."

@@ -79,11 +79,10 @@ class AgentBook:
         )
 
     def offer_ourselves(self, endpoints: Sequence[str], file: Path | None) -> None:
-        """Say where agents may find us, in files that those of releases before can read.
+        """Say at which endpoints, the most probable first, agents may find us.
 
-        Args:
-            endpoints: the most probable first.
-            file: that names them (``wire.endpoint``) and that agents see; None: they see none.
+        ``file`` names them (``wire.endpoint``), as agents of releases before read it; None: agents
+        see none.
         """
         self.endpoint, *further = endpoints
         self.further, self._endpoint_file = tuple(further), file
@@ -108,17 +107,10 @@ class AgentBook:
     ) -> AgentFiles:
         """Create the directory of a new pilot (blocking, any thread).
 
-        If it runs as another user, the directory only keeps its number from being used again;
-        the submit helper makes another one, and writes the contents that are returned.
-
-        Args:
-            pilot_id: of the pilot.
-            node: that it is for.
-            keys: of its agent.
-            address: of its data plane; "": the agent finds its own.
-            gpus: of the node.
-            interpreter: that its first worker probably needs, so that the agent can start it early.
-            user: whom it runs as; "": the daemon's.
+        If it runs as another ``user``, the directory only keeps its number from being used again;
+        the submit helper makes another one, and writes the contents that are returned. The template
+        of the ``interpreter`` starts early; without an ``address`` of its data plane the agent
+        finds its own.
         """
         directory = self._pilots_dir / pilot_id
         try:

@@ -199,12 +199,7 @@ class PilotBook:
                     pilot.becomes(PilotPhase.RUNNING, now_s)
 
     def release(self, releases: Sequence[Release], told: Collection[str] = ()) -> list[str]:
-        """Mark pilots as asked to leave, and return the job ids to cancel.
-
-        Args:
-            releases: of a plan.
-            told: pilots whose agents were told to leave; they need no cancel.
-        """
+        """Mark pilots as asked to leave; return the jobs to cancel, of those not told."""
         to_cancel, changed = [], []
         for release in releases:
             pilot = self.pilots.get(release.pilot_id)
@@ -347,12 +342,10 @@ class PilotBook:
         return not is_same or job.user != self.user_of(pilot.record.pilot_id)
 
     def observe(self, snapshot: Snapshot, looked_s: float) -> list[str]:
-        """Compare with the queue; return the pilots that have ended.
+        """Compare with the queue, if it is known; return the pilots that have ended.
 
-        Args:
-            snapshot: with jobs; an unknown queue ends nothing.
-            looked_s: ``steady`` just before the poll; pilots submitted later may be missing from
-                the snapshot although they exist.
+        Those submitted after ``looked_s`` (``steady``) may be missing in the snapshot although they
+        exist.
         """
         if snapshot.jobs is None:
             return []

@@ -150,13 +150,7 @@ _WAITS = (
 
 
 def refusal(words: str, *, user: str, account: str) -> Refusal:
-    """Explain a refused submission.
-
-    Args:
-        words: of the batch system.
-        user: whose job it was to be.
-        account: that was named; "": the user's default.
-    """
+    """Explain, by the batch system's words, why a job is refused; no ``account``: the default."""
     of_whom = {"user": user, "account": f"account {account}" if account else "the default account"}
     begin = "The batch system refuses its pilots: "
     if limit := _limit(words):
@@ -278,13 +272,8 @@ class PilotRefusals:
     ) -> tuple[Sequence[TrainerRecord], Memory]:
         """Return trainers and memory as a decision may see them: the refused do not grow.
 
-        After the pause they may have one node more, or start last, so that a trial that fails
-        takes nothing from others.
-
-        Args:
-            records: trainers that may have nodes.
-            memory: of the decision before.
-            pilot_nodes: nodes with a pilot, or for which one was requested.
+        After the pause they may have one node more, or start last, so that a trial that fails takes
+        nothing from others. ``pilot_nodes`` have a pilot, or one was requested.
         """
         refused = {r.trainer_id: self._pause(self._key(r)) for r in records}
         refused = {trainer_id: pause for trainer_id, pause in refused.items() if pause.why}

@@ -47,22 +47,11 @@ class Claiming:
         pilots: PilotBook,
         agents: AgentBook,
         refusals: PilotRefusals,
-        address: str,
-        register: Callable[[str, str, str], None],
-        on_gone: Callable[[str], None],
+        address: str,  # of the data plane of agents; "": each finds its own
+        register: Callable[[str, str, str], None],  # admits a pilot's agent: id, key, node
+        on_gone: Callable[[str], None],  # with pilots that were not obtained
         cancel: Callable[[Sequence[str]], object],
     ) -> None:
-        """Store the collaborators.
-
-        Args:
-            pilots: book of open pilots.
-            agents: writes their files.
-            refusals: counts refused requests.
-            address: of the data plane of agents; "": each finds its own.
-            register: admits the agent of a pilot (id, key, node).
-            on_gone: called for pilots that were not obtained.
-            cancel: cancels jobs.
-        """
         self._pilots, self._agents, self._refusals = pilots, agents, refusals
         self._address, self._register = address, register
         self._on_gone, self._cancel = on_gone, cancel

@@ -26,12 +26,9 @@ class StrayPilots:
     def __init__(
         self, pilots_dir: Path, active: Container[str], *, believes_names: bool = True
     ) -> None:
-        """Drop the secrets of all but the active pilots; their logs stay.
+        """Drop the secrets of all but the active pilots, each of which has a directory; logs stay.
 
-        Args:
-            pilots_dir: with a directory for each pilot.
-            active: pilots that have not ended.
-            believes_names: False: any user may give jobs the names of pilots.
+        Do not believe names where any user may give jobs those of pilots.
         """
         self._pilots_dir, self._believes_names = pilots_dir, believes_names
         self._named: set[str] = set()

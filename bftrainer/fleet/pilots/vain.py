@@ -84,11 +84,8 @@ class MutePilots:
     def ended(self, pilot: PilotRecord, by: EndedBy | None, how: str, where: str) -> str:
         """Record the end of a pilot whose agent never spoke; return what to say of it, "": nothing.
 
-        Args:
-            pilot: with the reason for which we ended it.
-            by: who ended it, None: we.
-            how: it ended, in the batch system's words.
-            where: to look.
+        ``by``: who ended it, None: we, for the reason in its record. ``how``: in the batch system's
+        words.
         """
         if by is None and not pilot.reason.startswith(DID_NOT_CONNECT):
             return ""  # nobody wanted it any more

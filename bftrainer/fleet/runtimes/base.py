@@ -46,12 +46,7 @@ class Runtime(Protocol):
         """Raise ``UsageError`` BFT-1305 if such a trainer cannot run."""
 
     def start_message(self, record: TrainerRecord, config: WorkerConfig) -> StartWorker:
-        """Return the order for the agent on ``config.node`` that starts this worker.
-
-        Args:
-            record: the present record of the trainer.
-            config: the worker's configuration (``config.worker_config``).
-        """
+        """Return the order for the agent on ``config.node`` that starts this worker."""
 
 
 @functools.cache

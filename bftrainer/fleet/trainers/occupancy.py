@@ -34,12 +34,10 @@ def occupancy_of(
     settled_until_s: Mapping[str, float],
     among: Container[str] | None = None,
 ) -> Occupancy:
-    """State the maps.
+    """State the maps of all trainers that may still have workers.
 
-    Args:
-        trainers: all that may still have workers.
-        settled_until_s: trainers whose nodes decisions must not change, and until when.
-        among: ids of those that take part in a decision; None: all that are open.
+    Decisions must not change the nodes of some, until ``settled_until_s``; ``among``: those that
+    take part in the decision, None: all that are open.
     """
     training, occupied, settled = dict[str, str](), dict[str, str](), dict[str, float]()
     for trainer in trainers:

@@ -72,9 +72,7 @@ class AgentReports:
     ) -> Mapping[str, Sequence[Believed]]:
         """Return the workers to adopt, by trainer, and have the others killed.
 
-        Args:
-            records: of trainers that are not final.
-            present: nodes of pilots whose agents are connected and not leaving.
+        ``present``: nodes of pilots whose agents are connected and not leaving.
         """
         known, self._known = self._known, {}
         users = {pilot_id: offer.user for pilot_id, offer in present.items()}
@@ -94,12 +92,10 @@ def judge(
     records: Mapping[str, TrainerRecord],
     users: Mapping[str, str] = MappingProxyType({}),
 ) -> ReportJudgement:
-    """Judge what agents report.
+    """Judge what agents report, by pilot, authenticated by its key.
 
-    Args:
-        reports: by pilot, authenticated by its key.
-        records: of trainers that are not final.
-        users: that pilots run as; those of the daemon's own are "" or missing.
+    ``records``: of trainers that are not final. ``users`` that pilots run as; the daemon's own: ""
+    or missing.
     """
     out = ReportJudgement()
     of_user = {pilot_id: users.get(pilot_id, "") for pilot_id in reports}  # others cannot object

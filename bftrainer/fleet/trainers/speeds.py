@@ -46,12 +46,7 @@ class SpeedBook:
     """Relative speeds of the workers of each trainer."""
 
     def __init__(self, threshold: float, write: Write) -> None:
-        """Watch for stragglers.
-
-        Args:
-            threshold: fraction of the others' throughput; 0: do not watch.
-            write: (trainer, kind of entry, what): journals a verdict.
-        """
+        """Watch for nodes below the threshold, a fraction of the others' throughput; 0: do not."""
         self.threshold, self._write = threshold, write
         self._fields: dict[str, Field] = {}
         self._staying: dict[str, Mapping[str, str]] = {}  # trainer -> straggler -> replacement

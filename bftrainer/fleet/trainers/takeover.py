@@ -21,13 +21,7 @@ LOG = logging.getLogger("bftrainer.trainers")
 
 
 def remembered(journal: Journal, settings: Settings, assignment: Mapping[str, str]) -> Memory:
-    """Return the memory for the first decision.
-
-    Args:
-        journal: of this state directory.
-        settings: of this daemon.
-        assignment: node -> trainer, as observed.
-    """
+    """Return the memory for the first decision; ``assignment``: node -> trainer, as observed."""
     memory = Memory(assignment=assignment)
     try:
         entry = journal.latest("decision")

@@ -248,9 +248,7 @@ class TrainerBook:
     ) -> None:
         """Build the machines' state from all ``reports``.
 
-        Args:
-            offers: of connected agents, by pilot.
-            away: nodes of pilots whose agents cannot be reached; trainers there stand still.
+        Trainers on nodes that are ``away`` (by pilot), whose agents cannot be reached, stand still.
         """
         found = self.reports.judged({i: t.record for i, t in self.trainers.items()}, offers)
         for trainer in self.trainers.values():

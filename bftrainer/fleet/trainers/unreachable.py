@@ -48,13 +48,7 @@ class Standstill:
 
 
 def not_heard(record: TrainerRecord, away: Mapping[str, str], now_s: float) -> list[Worker]:
-    """Return the workers of a trainer that the journal has on nodes that cannot be reached.
-
-    Args:
-        record: as the journal has it.
-        away: those nodes, by pilot.
-        now_s: on the machine's clock.
-    """
+    """Return the workers that the journal has on pilots whose nodes are ``away``."""
     there = record.workers if record.progress.size else ()
     return [
         replace(
@@ -97,14 +91,8 @@ def survivors(
 ) -> tuple[list[Worker], dict[str, Sequence[protocol.Message]]]:
     """Return the workers to adopt into a new machine, and what each has said.
 
-    Args:
-        old: the machine that stood still.
-        standing: how.
-        generation: the last that was complete.
-        believed: what agents reported that are back.
-        offers: of connected agents, by pilot.
-        reported: pilots whose agents reported; the others were connected all the time.
-        now_s: on the machine's clock.
+    ``generation`` is the last that was complete; ``believed`` are those that agents reported that
+    are back, on the pilots in ``reported``: the other agents were connected all the time.
     """
     workers = [worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
     said: dict[str, Sequence[protocol.Message]] = {b.worker_id: b.said for b in believed}

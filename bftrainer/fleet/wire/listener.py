@@ -67,11 +67,7 @@ def numeric_bind(host: str) -> str:
 
 
 def look_around(pilot_hosts: Sequence[str]) -> Surroundings:
-    """Look at this host and its routes.
-
-    Args:
-        pilot_hosts: names or addresses of hosts where pilots run; (): unknown.
-    """
+    """Look at this host and its routes to hosts where pilots run; (): these are unknown."""
     own = addresses.host_addresses()
     ours = {str(one.address) for one in own}
     towards, others = list[str](), list[bool]()
@@ -93,17 +89,10 @@ def look_around(pilot_hosts: Sequence[str]) -> Surroundings:
 def place_of(
     around: Surroundings, *, bind: str = "", announced: Sequence[str] = (), network: str = ""
 ) -> Place:
-    """Choose. Pure.
+    """Choose, by the command line's ``bind`` and ``announced``, and the policy's ``network``. Pure.
 
-    Args:
-        around: this host.
-        bind: of the command line; "": not given.
-        announced: addresses or names of the command line that are offered instead of ours.
-        network: of the policy, whose addresses alone are offered; "": any.
-
-    Raises:
-        UsageError: BFT-1312, agents cannot reach what would be offered; BFT-1313, no address of
-            this host is in the network.
+    ``UsageError`` BFT-1312: agents cannot reach what would be offered; BFT-1313, no address of this
+    host is in the network.
     """
     is_given = bind not in _ALL
     if announced:
@@ -167,12 +156,8 @@ def findings(
 ) -> Iterator[Finding]:
     """Return what keeps agents from starting or connecting.
 
-    Args:
-        around: this host.
-        control_network: of the policy; "": any.
-        pilots_dir: of pilots that run as the daemon's user; None: unknown, or there are none.
-        measured: by the daemon.
-        late: what the daemon says of agents that have not connected, a sentence each.
+    ``pilots_dir``: of pilots that run as the daemon's user; None: unknown, or there are none.
+    ``late``: what the daemon says of agents that have not connected, a sentence each.
     """
     try:
         place_of(around, network=control_network)

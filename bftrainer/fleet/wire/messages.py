@@ -225,14 +225,9 @@ def encode(message: AgentMessage | DaemonMessage) -> bytes:
 
 
 def decode_from_agent(frame: bytes, n_agents: int = 1) -> AgentMessage:
-    """Parse a frame an agent sent.
+    """Parse a frame that one of ``n_agents`` agents sent.
 
-    Args:
-        frame: as received; its length is checked first.
-        n_agents: the number of registered agents, for the limit on Hello.
-
-    Raises:
-        WireError: it is not a message of an agent; ``LongHelloError`` for an overlong Hello.
+    ``WireError``: it is not a message of an agent; ``LongHelloError``: an overlong Hello.
     """
     is_hello = _HELLO.match(frame) is not None
     most = MAX_HELLO_BYTES + MAX_MEMBER_BYTES * n_agents if is_hello else MAX_WORD_BYTES

@@ -276,11 +276,7 @@ class Reach:
     _back_s: float | None = None  # since when most are heard again
 
     def is_cut_off(self, ages_s: Iterable[float]) -> bool:
-        """Return whether two or more agents, and more than half of all, are silent.
-
-        Args:
-            ages_s: how long ago each connected agent was heard.
-        """
+        """Return whether two or more agents, and more than half of all, were not heard for long."""
         ages = list(ages_s)
         gone = len(self.away) + sum(age_s > QUIET * self.timeout_s for age_s in ages)
         return gone >= 2 and 2 * gone > len(self.away) + len(ages)

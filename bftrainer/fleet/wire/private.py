@@ -43,16 +43,10 @@ def write_private(path: Path, data: bytes) -> None:
 def read_private(
     path: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES, is_secret: bool = True
 ) -> bytes:
-    """Return the contents of a file that no other user can have read or written.
+    """Return the contents of a file that no other user can have written, nor read if it is secret.
 
-    Args:
-        path: of the file.
-        limit_bytes: a longer one is refused.
-        is_secret: False: others may have read it.
-
-    Raises:
-        BftError: BFT-1302 when it is missing, a symbolic link, not a regular file,
-            owned by another user, accessible to group or others, or too long.
+    ``BftError`` BFT-1302 if it is missing, a symbolic link, not a regular file, owned by another
+    user, accessible to group or others, or too long.
     """
     # O_NONBLOCK: do not wait on a FIFO.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

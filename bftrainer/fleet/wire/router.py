@@ -131,16 +131,7 @@ class RefusedMessages:
         level: int = logging.WARNING,
         has_traceback: bool = False,
     ) -> None:
-        """Count a refused message.
-
-        Args:
-            kind: label of the metric.
-            whom: the sender.
-            why: may quote the message.
-            code: of the log line.
-            level: of the log line.
-            has_traceback: log the exception being handled.
-        """
+        """Count a refused message by its kind, a label of the metric; ``why`` may quote it."""
         self.counts[kind] += 1
         now_s = self._clock()
         if now_s - self._logged_s.get(kind, now_s - LOG_EVERY_S) >= LOG_EVERY_S:
@@ -223,15 +214,9 @@ class CurveRouter:
         self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED | _FAILED_HANDSHAKES)
 
     def start(self, host: str, port: int, ports: str = "") -> str:
-        """Listen and return the endpoint.
+        """Listen and return the endpoint; host "*": all addresses, port 0: a free one of ``ports``.
 
-        Args:
-            host: address or name of this host; "*": all its addresses, of IPv4 and IPv6.
-            port: 0: a free one.
-            ports: the range that a free one is taken from; "": any.
-
-        Raises:
-            BftError: BFT-1306 if it cannot listen on the address.
+        ``BftError`` BFT-1306 if it cannot listen on the address.
         """
         try:
             address = host if host == ANY else numeric(host)

@@ -144,11 +144,7 @@ class AgentServer:
             self._on_lost(pilot_id, SILENT)
 
     def begins_cut_off(self, awaited: Collection[str]) -> bool:
-        """Return whether agents of an earlier incarnation are unreachable because most agents are.
-
-        Args:
-            awaited: pilots whose agents did not come ``agent_timeout_s`` after our start.
-        """
+        """Return whether agents of an earlier daemon are not there because most are not."""
         now = time.monotonic()
         ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
         if not self.reach.is_cut_off([*ages_s, *[self._timeout_s for _ in awaited]]):
