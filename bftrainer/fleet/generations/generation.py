@@ -114,10 +114,10 @@ class GenerationMachine:
 
     def nodes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the nodes of its members, and of workers starting or warm."""
-        members = [self.workers[w] for w in self.members if w in self.workers]
+        own = [self.workers[w] for w in self.members if w in self.workers]
         joining = {WorkerPhase.STARTING, WorkerPhase.WARM}
         return (
-            tuple(w.node for w in members if w.is_alive),
+            tuple(w.node for w in own if w.is_alive),
             tuple(w.node for w in self.workers.values() if w.phase in joining),
         )
 
@@ -287,10 +287,7 @@ class GenerationMachine:
 
     def _on_ready(self, worker: Worker, body: protocol.Ready) -> None:
         forming = self.forming
-        if forming is None or (body.generation, body.attempt) != (
-            forming.generation,
-            forming.attempt,
-        ):
+        if forming is None or forming.key != (body.generation, body.attempt):
             return
         forming.waiting.discard(worker.worker_id)
         forming.store_port = body.store_port or forming.store_port
@@ -362,7 +359,10 @@ class GenerationMachine:
             self.is_broken = True
         out = self._all_gone() if self.members and not alive else []
         if self.is_parking or self._is_finishing():
-            return out + self._hasten(now_s)
+            if self.is_parking and not self.is_broken and self.stall.has_stalled(now_s):
+                self.is_broken = True
+                out += self._park(now_s)  # again, with ``abandon``: a member hangs
+            return out
         self.is_broken |= bool(self.members) and self.stall.has_stalled(now_s)
         joiners = self._joiners(now_s)
         keep = [m for m in self._alive_members() if self._is_kept(m, joiners)]
@@ -382,13 +382,6 @@ class GenerationMachine:
     def _batch_of(self, size: int) -> int:
         """The global batch on so many nodes; 0: none is told."""
         return self.batches[size - 1] if 0 < size <= len(self.batches) else 0
-
-    def _hasten(self, now_s: float) -> list[Instruction]:
-        """Order a parking trainer to park again, with ``abandon``, if a member hangs."""
-        if not self.is_parking or self.is_broken or not self.stall.has_stalled(now_s):
-            return []
-        self.is_broken = True
-        return self._park(now_s)
 
     def _is_kept(self, member: str, joiners: Sequence[str]) -> bool:
         node = self.workers[member].node
@@ -647,8 +640,10 @@ class GenerationMachine:
 
     def _note_trouble(self, worker: Worker, body: protocol.Message, now_s: float) -> None:
         """Record what a message says of broken generations and checkpoints."""
+        # Reports on generations before the one that members are in or entering are ignored.
+        working = self.generation - bool(self.forming and not self.forming.is_committed)
         match body:
-            case protocol.Interrupted() if body.generation >= self._working_generation():
+            case protocol.Interrupted() if body.generation >= working:
                 # Usually the cause reaches us too, as the death of a member.
                 if self.interrupted_s is None:
                     self.interrupted_s, self.complaint = now_s, (worker.worker_id, body.reason)
@@ -658,12 +653,6 @@ class GenerationMachine:
                 self.not_saved = ""
             case protocol.Unreachable():
                 self.apart = self.apart.heard(worker.node, body.nodes, now_s)
-
-    def _working_generation(self) -> int:
-        """The generation that members are in or entering; reports of older ones are ignored."""
-        if self.forming is None or self.forming.is_committed:
-            return self.generation
-        return self.generation - 1
 
     def kept_order(self) -> tuple[str, ...]:
         """Return its nodes in the order in which they are kept.

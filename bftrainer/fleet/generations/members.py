@@ -92,6 +92,11 @@ class Forming:
     batch: int = 0  # the global batch that the members were told; 0: none
     leaver_lost_s: float | None = None
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """Generation and attempt."""
+        return self.generation, self.attempt
+
     def lost(
         self, workers: Mapping[str, Worker], members: Sequence[str], now_s: float
     ) -> list[str]:

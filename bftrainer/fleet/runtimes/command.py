@@ -9,15 +9,8 @@ from __future__ import annotations
 import dataclasses
 
 from bftrainer.elastic.protocol import WorkerConfig, to_body
+from bftrainer.fleet.runtimes import checks
 from bftrainer.fleet.runtimes.base import Resize
-from bftrainer.fleet.runtimes.checks import (
-    NO_SIGNAL,
-    check_one_per_node,
-    check_paths,
-    check_size_and_length,
-    signal_number,
-    unusable,
-)
 from bftrainer.fleet.wire.messages import StartWorker
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec
 
@@ -35,36 +28,36 @@ class CommandRuntime:
 
     def check(self, spec: TrainerSpec) -> None:
         """Refuse a spec that no agent could start or whose contract is invalid."""
-        check_paths(
+        checks.check_paths(
             spec,
             program=spec.script,
             working_directory=spec.cwd,
             checkpoint_directory=spec.checkpoint_dir,
         )
-        check_size_and_length(spec)
-        check_one_per_node(spec, self.name)
+        checks.check_size_and_length(spec)
+        checks.check_one_per_node(spec, self.name)
         contract = spec.contract or CheckpointContract()
         for option, name in (
             ("--checkpoint-signal", contract.stop_signal),
             ("--save-signal", contract.save_signal),
         ):
-            if name != NO_SIGNAL and signal_number(name) is None:
-                raise unusable(
+            if name != checks.NO_SIGNAL and checks.signal_number(name) is None:
+                raise checks.unusable(
                     f"{option} {name[:40]!r} is not a signal that a program can handle.",
-                    f"Name one such as USR1, TERM or INT, or {NO_SIGNAL}.",
+                    f"Name one such as USR1, TERM or INT, or {checks.NO_SIGNAL}.",
                 )
-        if contract.stop_signal == contract.save_signal != NO_SIGNAL:
-            raise unusable(
+        if contract.stop_signal == contract.save_signal != checks.NO_SIGNAL:
+            raise checks.unusable(
                 f"--checkpoint-signal and --save-signal are both {contract.stop_signal}.",
                 "Use two signals: one means 'write and end', the other 'write and go on'.",
             )
         if not 1 <= contract.saved_status <= MAX_STATUS:
-            raise unusable(
+            raise checks.unusable(
                 f"--checkpoint-status is {contract.saved_status}.",
                 f"Give an exit status from 1 to {MAX_STATUS}; 0 means finished.",
             )
         if not 0.0 < contract.grace_s <= MAX_GRACE_S:
-            raise unusable(
+            raise checks.unusable(
                 f"--checkpoint-grace is {contract.grace_s}.",
                 f"Give seconds above 0, at most {MAX_GRACE_S:g}.",
             )

@@ -15,27 +15,12 @@ from typing import Protocol
 
 from bftrainer.decide.throughput.batch_curve import batches_of
 from bftrainer.elastic import protocol
-from bftrainer.fleet.generations import breakage, stimuli
+from bftrainer.fleet.generations import breakage, members, stimuli
 from bftrainer.fleet.generations.adoption import adopt, parked_meanwhile
 from bftrainer.fleet.generations.failures import given_up
 from bftrainer.fleet.generations.generation import mark_of
-from bftrainer.fleet.generations.members import (
-    Announced,
-    Ended,
-    Instruction,
-    Kill,
-    NodeOffer,
-    Parked,
-    Regrouped,
-    Rescaled,
-    StartWorkerOn,
-    Tell,
-    Worker,
-    WorkerFailed,
-    worker_on,
-)
 from bftrainer.fleet.runtimes.base import load_runtime, worker_config
-from bftrainer.fleet.trainers import record_updates
+from bftrainer.fleet.trainers import record_updates, unreachable
 from bftrainer.fleet.trainers.costs import (
     RescaleBudget,
     learn_leaving,
@@ -48,24 +33,9 @@ from bftrainer.fleet.trainers.creation import Trainer, limits_of, opened_of
 from bftrainer.fleet.trainers.log_files import Known, known_of, log_files
 from bftrainer.fleet.trainers.occupancy import Occupancy, Waiting, occupancy_of
 from bftrainer.fleet.trainers.quarantine import Quarantine
-from bftrainer.fleet.trainers.record_updates import (
-    cancelled,
-    cancelling,
-    complete,
-    last_progress,
-    save_grace_s,
-)
 from bftrainer.fleet.trainers.reported_workers import AgentReports
 from bftrainer.fleet.trainers.speeds import SpeedBook
 from bftrainer.fleet.trainers.study_news import StudyNews
-from bftrainer.fleet.trainers.unreachable import (
-    Cuts,
-    Standstill,
-    all_barred,
-    not_heard,
-    put_in,
-    survivors,
-)
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
 from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.journal.journal import Journal
@@ -126,14 +96,16 @@ class TrainerBook:
         self.speeds = SpeedBook(policy.straggler_threshold, self._note)
         self.budget = RescaleBudget(policy.rescale_budget)
         self.quarantine = Quarantine(policy.quarantine_s)
-        self.cuts = Cuts()
+        self.cuts = unreachable.Cuts()
         self.reports = AgentReports(send, self._refusals)
-        self.standing: dict[str, Standstill] = {}  # trainers whose agents cannot be reached
+        self.standing: dict[
+            str, unreachable.Standstill
+        ] = {}  # trainers whose agents cannot be reached
         # Pilots that a trainer's others lost, too; the endpoint of the agent on a node.
         self.on_broken: Callable[[Collection[str]], object] = lambda _pilot_ids: None
         self.agent_on: Callable[[str], str] = lambda _node: ""
         # The latest, as (trainer, at_s, what); the journal has all.
-        self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
+        self.rescales: deque[tuple[str, float, members.Rescaled]] = deque(maxlen=KEPT_RESCALES)
         self.pauses, self.paused_s = 0, 0.0  # since the daemon started
         for record in self.records.values():
             if not record.state.is_final:
@@ -197,8 +169,10 @@ class TrainerBook:
         if now or trainer is None or not is_there:
             return self._cancelled(trainer_id)
         if record.cancelled_s is None:
-            grace_s = save_grace_s(record.spec.contract)
-            self._replace(trainer, cancelled_s=self._clock(), reason=cancelling(grace_s))
+            grace_s = record_updates.save_grace_s(record.spec.contract)
+            self._replace(
+                trainer, cancelled_s=self._clock(), reason=record_updates.cancelling(grace_s)
+            )
             self._write(trainer, "cancelling", {"grace_s": grace_s})
             self._handle(trainer, stimuli.WindUp(grace_s=grace_s))
             self._on_change()
@@ -233,7 +207,7 @@ class TrainerBook:
     def _cancelled(self, trainer_id: str) -> TrainerRecord:
         trainer, record = self.trainers.get(trainer_id), self.records[trainer_id]
         is_saved, step = (trainer.is_saved, trainer.machine.step) if trainer else (False, 0)
-        why = cancelled(record, step, is_saved=is_saved)
+        why = record_updates.cancelled(record, step, is_saved=is_saved)
         return self._finish(trainer_id, TrainerState.CANCELLED, why)
 
     def drop(self, reasons: Mapping[str, str]) -> None:
@@ -244,7 +218,9 @@ class TrainerBook:
     # ---- daemons that follow each other, and cuts -------------------------------------
 
     def adopt_all(
-        self, offers: Mapping[str, NodeOffer], away: Mapping[str, str] = MappingProxyType({})
+        self,
+        offers: Mapping[str, members.NodeOffer],
+        away: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Build the machines' state from all ``reports``.
 
@@ -253,14 +229,16 @@ class TrainerBook:
         found = self.reports.judged({i: t.record for i, t in self.trainers.items()}, offers)
         for trainer in self.trainers.values():
             believed, now_s = found.get(trainer.record.trainer_id, ()), self._steady()
-            workers = [worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
+            workers = [members.worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
             said = {b.worker_id: b.said for b in believed}
-            unheard = not_heard(trainer.record, away, now_s)
+            unheard = unreachable.not_heard(trainer.record, away, now_s)
             if pilots := {worker.pilot_id for worker in unheard}:
-                self.standing[trainer.record.trainer_id] = Standstill(pilots=pilots, said=said)
+                self.standing[trainer.record.trainer_id] = unreachable.Standstill(
+                    pilots=pilots, said=said
+                )
             self._adopt(trainer, workers, said)
             if unheard:
-                put_in(trainer.machine, unheard, offers)
+                unreachable.put_in(trainer.machine, unheard, offers)
                 trainer.log.restart()
 
     def cannot_reach(self, pilot_id: str) -> None:
@@ -268,12 +246,14 @@ class TrainerBook:
         for trainer in self._on_pilot(pilot_id):
             workers = trainer.machine.workers.values()
             if any(w.is_alive and w.pilot_id == pilot_id for w in workers):
-                standing = self.standing.setdefault(trainer.record.trainer_id, Standstill())
+                standing = self.standing.setdefault(
+                    trainer.record.trainer_id, unreachable.Standstill()
+                )
                 standing.pilots.add(pilot_id)
             else:
                 self._handle(trainer, stimuli.AgentLost(pilot_id=pilot_id))
 
-    def reached(self, offers: Mapping[str, NodeOffer]) -> None:
+    def reached(self, offers: Mapping[str, members.NodeOffer]) -> None:
         """All agents are back or lost: adopt the trainers that stood still as they are now."""
         stood, self.standing = self.standing, {}
         reported = self.reports.pilots
@@ -287,7 +267,7 @@ class TrainerBook:
             self._reopen(trainer)
             believed, generation = found.get(trainer_id, ()), trainer.record.progress.generation
             stood_so = (old, standing, generation, believed, offers, reported, now_s)
-            self._adopt(trainer, *survivors(*stood_so))
+            self._adopt(trainer, *unreachable.survivors(*stood_so))
             had = [o.pilot_id for o in old.targets.values()]
             targets = tuple(offers[pilot_id] for pilot_id in had if pilot_id in offers)
             was = stimuli.TargetsSet(offers=targets, staying=old.staying, batches=old.batches)
@@ -314,7 +294,7 @@ class TrainerBook:
     def _adopt(
         self,
         trainer: Trainer,
-        workers: Sequence[Worker],
+        workers: Sequence[members.Worker],
         said: Mapping[str, Sequence[protocol.Message]],
     ) -> None:
         done = adopt(trainer.machine, workers, said)
@@ -326,7 +306,7 @@ class TrainerBook:
         elif trainer.record.progress.size and not trainer.machine.members:
             self._on_parked(trainer, parked_meanwhile(trainer.record))
 
-    def _on_regrouped(self, trainer: Trainer, done: Regrouped) -> None:
+    def _on_regrouped(self, trainer: Trainer, done: members.Regrouped) -> None:
         """Record a generation that agents announced while no daemon ran."""
         record = trainer.record
         done = replace(done, size_before=record.progress.size)
@@ -348,7 +328,7 @@ class TrainerBook:
         standing = dict.fromkeys(self.standing, now_s + STANDS_S)
         settled_until_s = {**self.budget.used_up(now_s), **winding_up, **standing}
         who = occupancy_of(self.trainers.values(), settled_until_s, among)
-        barred = all_barred(self.trainers.values(), among, self._steady(), ahead_s)
+        barred = unreachable.all_barred(self.trainers.values(), among, self._steady(), ahead_s)
         return replace(who, apart=barred)
 
     def busy_pilots(self) -> frozenset[str]:
@@ -413,7 +393,7 @@ class TrainerBook:
 
     def set_targets(
         self,
-        targets: Mapping[str, Sequence[NodeOffer]],
+        targets: Mapping[str, Sequence[members.NodeOffer]],
         replacing: Mapping[str, Replacing] | None = None,
     ) -> None:
         """Give each trainer its planned nodes whose agents are connected.
@@ -507,35 +487,35 @@ class TrainerBook:
         if not self._holds(trainer, stimulus):
             self._carry_out(trainer, trainer.log.handle(stimulus, self._steady()))
 
-    def _carry_out(self, trainer: Trainer, instructions: Sequence[Instruction]) -> None:
+    def _carry_out(self, trainer: Trainer, instructions: Sequence[members.Instruction]) -> None:
         if trainer.record.failing is not trainer.machine.failures.row:
             self._replace(trainer, failing=trainer.machine.failures.row)
         for instruction in instructions:
             match instruction:
-                case StartWorkerOn():
+                case members.StartWorkerOn():
                     self._start_worker(trainer, instruction)
-                case Tell(pilot_id=pilot_id, worker_id=worker_id, body=body):
+                case members.Tell(pilot_id=pilot_id, worker_id=worker_id, body=body):
                     self._send(pilot_id, TellWorker(worker_id=worker_id, body=dict(body)))
-                case Kill(pilot_id=pilot_id, worker_id=worker_id):
+                case members.Kill(pilot_id=pilot_id, worker_id=worker_id):
                     self._send(pilot_id, KillWorker(worker_id=worker_id))
-                case Announced(generation=generation):
+                case members.Announced(generation=generation):
                     workers = trainer.machine.workers.values()
                     alive = tuple((w.worker_id, w.pilot_id) for w in workers if w.is_alive)
                     self._replace(trainer, last_generation=generation, workers=alive)
                     self._write(trainer, "generation", instruction)
-                case Rescaled():
+                case members.Rescaled():
                     self._on_rescaled(trainer, instruction)
-                case Parked():
+                case members.Parked():
                     self._on_parked(trainer, instruction)
-                case Ended() if record_updates.is_at_rung(trainer.record.spec, instruction):
+                case members.Ended() if record_updates.is_at_rung(trainer.record.spec, instruction):
                     self._at_rung(trainer, instruction)
-                case Ended():
-                    why = complete(trainer.record.spec, instruction)
+                case members.Ended():
+                    why = record_updates.complete(trainer.record.spec, instruction)
                     self._finish(trainer.record.trainer_id, TrainerState.FINISHED, why)
-                case WorkerFailed():
+                case members.WorkerFailed():
                     self._on_failed(trainer, instruction)
 
-    def _start_worker(self, trainer: Trainer, asked: StartWorkerOn) -> None:
+    def _start_worker(self, trainer: Trainer, asked: members.StartWorkerOn) -> None:
         spec = trainer.record.spec
         log_path = trainer.machine.workers[asked.worker_id].log_path
         config = worker_config(
@@ -555,7 +535,7 @@ class TrainerBook:
         if not self._send(asked.pilot_id, message):
             LOG.info("worker %s not started: its agent is gone", asked.worker_id)
 
-    def _on_rescaled(self, trainer: Trainer, done: Rescaled) -> None:
+    def _on_rescaled(self, trainer: Trainer, done: members.Rescaled) -> None:
         record, now_s = trainer.record, self._clock()
         if record.state.is_final or trainer.machine.is_ended:
             return  # rank 0 ended before the last member's word arrived
@@ -575,7 +555,7 @@ class TrainerBook:
         self._write(trainer, "rescaled", done)
         self._on_change()
 
-    def _on_parked(self, trainer: Trainer, parked: Parked) -> None:
+    def _on_parked(self, trainer: Trainer, parked: members.Parked) -> None:
         record = trainer.record
         if record.state.is_final:
             return
@@ -585,7 +565,7 @@ class TrainerBook:
         self._write(trainer, "parked", parked)
         self._on_change()
 
-    def _at_rung(self, trainer: Trainer, done: Ended) -> None:
+    def _at_rung(self, trainer: Trainer, done: members.Ended) -> None:
         """Free the nodes of a trial; others of its workers may still be leaving."""
         trainer_id = trainer.record.trainer_id
         self.speeds.forget(trainer_id)
@@ -601,7 +581,7 @@ class TrainerBook:
             self._reopen(trainer)
             self._on_change()  # it may have grown already
 
-    def _on_failed(self, trainer: Trainer, failed: WorkerFailed) -> None:
+    def _on_failed(self, trainer: Trainer, failed: members.WorkerFailed) -> None:
         record, failures = trainer.record, trainer.machine.failures
         in_all, trainer_id = record.failures + failed.counts, record.trainer_id
         has_trained = record.started_s is not None
@@ -634,7 +614,7 @@ class TrainerBook:
             state=state,
             reason=reason,
             ended_s=self._clock(),
-            progress=last_progress(record.progress, trainer.machine),
+            progress=record_updates.last_progress(record.progress, trainer.machine),
         )
         freed = record_updates.freed(trainer.record, self.records.values())
         for other in freed:

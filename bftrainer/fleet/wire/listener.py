@@ -15,29 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.batch import addresses, site_inspector
-from bftrainer.batch.addresses import (
-    ANY,
-    LOOPBACK,
-    HostAddress,
-    endpoint_at,
-    in_network,
-    is_loopback,
-    numeric,
-)
 from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.site import Finding, Measured, Weight
 
 MOST_OFFERED = 16
 MOST_ASKED = 8  # hosts whose route is looked up: a name server that is silent takes 5 s each
-_ALL = ("", ANY, "0.0.0.0", "::")  # noqa: S104 - what is bound is decided here
+_ALL = ("", addresses.ANY, "0.0.0.0", "::")  # noqa: S104 - what is bound is decided here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """This host, as it and the batch system see it."""
 
-    own: tuple[HostAddress, ...]
+    own: tuple[addresses.HostAddress, ...]
     towards: tuple[str, ...]  # our addresses on the routes to hosts of pilots
     named: tuple[str, ...]  # what our host name stands for
     has_others: bool | None  # whether pilots run on other hosts; None: unknown
@@ -51,13 +42,15 @@ class Place:
     offered: tuple[str, ...]  # addresses or names, the most probable first
 
 
-LOCAL = Place(bind_host=LOOPBACK, offered=(LOOPBACK,))  # all pilots run on this host
+LOCAL = Place(
+    bind_host=addresses.LOOPBACK, offered=(addresses.LOOPBACK,)
+)  # all pilots run on this host
 
 
 def numeric_bind(host: str) -> str:
     """Return an address for ``--bind``; BFT-1306 if it is a name that nobody knows."""
     try:
-        return host if host in _ALL else numeric(host)
+        return host if host in _ALL else addresses.numeric(host)
     except OSError as problem:
         raise UsageError(
             "BFT-1306",
@@ -74,7 +67,7 @@ def look_around(pilot_hosts: Sequence[str]) -> Surroundings:
     for host in list(dict.fromkeys(pilot_hosts))[:MOST_ASKED]:
         if not (found := addresses.resolved(host)):
             continue
-        is_other = not any(is_loopback(address) or address in ours for address in found)
+        is_other = not any(addresses.is_loopback(address) or address in ours for address in found)
         others.append(is_other)
         if is_other and (source := addresses.source_towards(host)):
             towards.append(source)
@@ -96,12 +89,12 @@ def place_of(
     """
     is_given = bind not in _ALL
     if announced:
-        offered, bind_host = list(announced), bind if is_given else ANY
+        offered, bind_host = list(announced), bind if is_given else addresses.ANY
     elif is_given:
         offered, bind_host = [bind], bind
     elif network:
-        offered = in_network(around.own, network)
-        bind_host = offered[0] if len(offered) == 1 else ANY
+        offered = addresses.in_network(around.own, network)
+        bind_host = offered[0] if len(offered) == 1 else addresses.ANY
         if not offered:
             raise UsageError(
                 "BFT-1313",
@@ -111,9 +104,9 @@ def place_of(
             )
     else:
         offered = [] if around.has_others is False and not bind else _probable(around)
-        bind_host = ANY if offered or bind else LOOPBACK
-        offered = offered or [LOOPBACK]
-    if around.has_others and all(map(is_loopback, offered)):
+        bind_host = addresses.ANY if offered or bind else addresses.LOOPBACK
+        offered = offered or [addresses.LOOPBACK]
+    if around.has_others and all(map(addresses.is_loopback, offered)):
         raise UsageError(
             "BFT-1312",
             f"Agents on other hosts cannot reach {', '.join(offered)}; this host has "
@@ -126,7 +119,7 @@ def place_of(
 def offered_at(offered: Sequence[str], bound: str) -> tuple[str, ...]:
     """Return the endpoints of these addresses at the port of the bound one; (): that itself."""
     port = int(bound.rpartition(":")[2])
-    return tuple(endpoint_at(address, port) for address in offered) or (bound,)
+    return tuple(addresses.endpoint_at(address, port) for address in offered) or (bound,)
 
 
 def _probable(around: Surroundings) -> list[str]:
@@ -136,10 +129,10 @@ def _probable(around: Surroundings) -> list[str]:
 
 
 def _not_loopback(found: Iterable[str]) -> list[str]:
-    return [address for address in dict.fromkeys(found) if not is_loopback(address)]
+    return [address for address in dict.fromkeys(found) if not addresses.is_loopback(address)]
 
 
-def _shown(own: Sequence[HostAddress]) -> str:
+def _shown(own: Sequence[addresses.HostAddress]) -> str:
     return ", ".join(f"{one.address} ({one.interface})" for one in own) or "none"
 
 
