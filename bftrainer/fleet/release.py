@@ -53,7 +53,6 @@ class PilotEnds:
                 self._next(user)
 
     def _next(self, user: str) -> None:
-        """Cancel what is wanted of a user's by now."""
         self._busy.discard(user)
         if wanted := self._wanted.pop(user, None):
             self._busy.add(user)
@@ -90,7 +89,6 @@ class PilotEnds:
         self._threads.shutdown(wait=True, cancel_futures=False)
 
     async def _see_off(self, told: set[str]) -> None:
-        """Cancel the pilots that were told to leave and whose agents are still connected."""
         for patience_s, force in ((TOLD_PATIENCE_S, False), (FORCE_AFTER_S, True)):
             await asyncio.sleep(patience_s)
             stuck = self._pilots.job_ids(told & self._plane.agents.connected.keys())

@@ -200,7 +200,6 @@ class DaemonLink:
         asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     async def _look(self) -> None:
-        """Move to the first endpoint at which the daemon answers."""
         found = await asyncio.to_thread(self._search)
         if found and not self._is_up:
             self._endpoint = found

@@ -169,6 +169,5 @@ def _with_cut(worker: peers.PeerStanding, silent: frozenset[str]) -> peers.PeerS
 
 
 def _knows(worker: peers.PeerStanding, public_key: str) -> bool:
-    """Return whether the agent with this key is in a roster of the worker."""
     commits = (worker.commit, worker.entered)
     return any(m.agent_public_key == public_key for c in commits if c for m in c.members)

@@ -301,7 +301,6 @@ class Regroup:
         return "" if is_new else "a greater number is known"
 
     def _with_promise(self, worker: PeerStanding) -> PeerStanding:
-        """Return the status including what was promised for that worker."""
         promised = self._promised.get(worker.worker_id, NO_KEY)
         return worker.model_copy(update={"promised": promised})
 

@@ -128,7 +128,6 @@ def start_template(
 
 
 def _shared(path: str, request: bytes) -> Started | None:
-    """Return a copy of the host's template; None if there is none that serves us."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channel.settimeout(SHARED_PATIENCE_S)
     with suppress(OSError):

@@ -64,7 +64,6 @@ def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> lis
 def _share(
     config: WorkerConfig, devices: Mapping[str, tuple[str, ...]], rank: int
 ) -> list[tuple[str, str]]:
-    """Return the variables that list the devices of one worker."""
     each = config.gpus or 1
     return [(name, ",".join(listed[rank * each :][:each])) for name, listed in devices.items()]
 

@@ -182,7 +182,6 @@ class Keeper:
                 _end_all()
 
     def _reserve_port(self) -> int:
-        """Reserve a port for the program until it starts."""
         if self._reserved is None:
             self._reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -208,7 +207,6 @@ class Keeper:
             self._asked_s = time.monotonic()
 
     def _stop(self, *, is_abandoned: bool) -> None:
-        """End the program: after a checkpoint, or at once."""
         generation = self._commit.generation if self._commit else 0
         if self._stage in (ProgramState.STOPPING, ProgramState.ABANDONED):
             return
@@ -400,6 +398,5 @@ class Keeper:
 
 
 def _end_all() -> None:
-    """Kill our descendants and ourselves."""
     sweep()
     os.killpg(0, signal.SIGKILL)

@@ -43,7 +43,7 @@ from bftrainer.fleet.generations.members import (
     worker_on,
 )
 from bftrainer.fleet.lifecycle import WorkerPhase
-from bftrainer.model.trainer import Mark
+from bftrainer.model.trainer import Mark, TrainerProgress
 
 READY_TIMEOUT_S = 15.0  # control threads answer in milliseconds, except in a stopped process
 END_PATIENCE_S = 10.0  # how long other ranks may run on after rank 0 ended
@@ -345,7 +345,6 @@ class GenerationMachine:
         return out
 
     def _clear_up(self, now_s: float) -> list[Instruction]:
-        """After the end: kill joiners at once, other ranks after a while."""
         late = now_s - (self.ended_s or now_s) > END_PATIENCE_S
         return [kill(w, "ended", now_s) for w in self._live() if late or not self._may_go_on(w)]
 
@@ -639,7 +638,6 @@ class GenerationMachine:
     # ---- broken generations --------------------------------------------------------
 
     def _note_trouble(self, worker: Worker, body: protocol.Message, now_s: float) -> None:
-        """Record what a message says of broken generations and checkpoints."""
         # Reports on generations before the one that members are in or entering are ignored.
         working = self.generation - bool(self.forming and not self.forming.is_committed)
         match body:
@@ -719,6 +717,6 @@ class GenerationMachine:
         return tuple(self.workers[w].node for w in roster if w in self.workers)
 
 
-def mark_of(body: protocol.Entered | protocol.Progress) -> Mark:
-    """Return the progress that a message reports."""
+def mark_of(body: protocol.Entered | protocol.Progress | Rescaled | TrainerProgress) -> Mark:
+    """Return the progress that a message or a record reports."""
     return Mark(step=body.step, epoch=body.epoch, samples=body.samples)

@@ -104,7 +104,6 @@ class RestartMachine(GenerationMachine):
         return self._maybe_start(now_s)
 
     def _maybe_stop(self, running: list[str], now_s: float) -> list[Instruction]:
-        """Stop all when one was lost, one has to go, or one more could join."""
         kept = [m for m in running if self.workers[m].node in self.targets]
         is_growing = len(self.members) < self.n_max and bool(self._joiners(now_s))
         if not (self.is_broken or len(kept) < len(self.members) or is_growing):

@@ -259,7 +259,6 @@ class PilotBook:
         return self.job_ids(late) if late else []
 
     def _give_up(self, now_s: float) -> list[str]:
-        """End the pilots whose agents were not heard for too long, and return them."""
         given_up = []
         for pilot_id, pilot in self.pilots.items():
             if pilot.is_leaving or pilot.unheard_s is None:

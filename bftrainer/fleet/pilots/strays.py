@@ -62,7 +62,6 @@ class StrayPilots:
         return found
 
     def _count(self, name: str) -> bool:
-        """Return whether it is the name of a pilot; if so, numbering continues above it."""
         if is_pilot_id(name):
             self.greatest = max(self.greatest, pilot_ordinal(name))
             return True

@@ -50,7 +50,6 @@ def check_size_and_length(spec: TrainerSpec) -> None:
 
 
 def _check_batch(spec: TrainerSpec, batch: BatchRange) -> None:
-    """Refuse several batches of a program that cannot be told one, and impossible ranges."""
     rules = {"torch": LR_RULES, "mpi": ("none",)}.get(spec.runtime)
     if rules is None:
         raise unusable(

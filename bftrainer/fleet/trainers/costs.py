@@ -82,7 +82,7 @@ def learn_progress(
         # The daemon has just started; the generation was already running.
         if said.generation != progress.generation or not 0 < progress.size == n_members:
             return None, record.costs
-        return watch_from(record, said, now_s), record.costs
+        return watch_from(said, progress.size, progress.batch, now_s), record.costs
     costs = learn_noise(record.costs, said)
     watch, observed = add_sample(
         watch, generation=said.generation, step=said.step, samples=said.samples, now_s=now_s
@@ -93,27 +93,15 @@ def learn_progress(
     return watch, learn_throughput(costs, watch.size, observed, now_s, curve, watch.batch)
 
 
-def watch_from(record: TrainerRecord, said: Progress, now_s: float) -> Observation:
-    """Begin an observation at a member's report, ignoring what was before."""
+def watch_from(said: Progress | Rescaled, size: int, batch: int, now_s: float) -> Observation:
+    """Begin an observation at a complete generation, or at a report, ignoring what was before."""
     return Observation(
         generation=said.generation,
-        size=record.progress.size,
+        size=size,
         step=said.step,
         samples=said.samples,
         at_s=now_s,
-        batch=record.progress.batch,
-    )
-
-
-def watch_of(done: Rescaled, now_s: float) -> Observation:
-    """Begin an observation at a complete generation."""
-    return Observation(
-        generation=done.generation,
-        size=done.size,
-        step=done.step,
-        samples=done.samples,
-        at_s=now_s,
-        batch=done.batch,
+        batch=batch,
     )
 
 

@@ -48,23 +48,6 @@ class Trainer:
         return self.log.machine
 
 
-def opened_of(
-    record: TrainerRecord,
-    policy: SitePolicy,
-    incarnation: int,
-    now_s: float,
-    journal: Journal,
-    *,
-    started_workers: int = 0,
-) -> Trainer:
-    """Return a trainer without workers; ``started_workers`` have had a number already."""
-    machine = machine_of(record, policy, incarnation, now_s)
-    machine.started_workers = started_workers
-    return Trainer(
-        record=record, log=RescaleLog(machine, lambda done: journal.note_large(KIND, done))
-    )
-
-
 def limits_of(policy: SitePolicy, spec: TrainerSpec) -> LimitsSet:
     """Return the policy's times for a trainer; programs that restart need not tell of steps."""
     restarts = resize_of(spec.runtime) is Resize.RESTART
@@ -78,10 +61,16 @@ def limits_of(policy: SitePolicy, spec: TrainerSpec) -> LimitsSet:
     )
 
 
-def machine_of(
-    record: TrainerRecord, policy: SitePolicy, incarnation: int, now_s: float
-) -> GenerationMachine:
-    """Return a machine without workers."""
+def opened_of(
+    record: TrainerRecord,
+    policy: SitePolicy,
+    incarnation: int,
+    now_s: float,
+    journal: Journal,
+    *,
+    started_workers: int = 0,
+) -> Trainer:
+    """Return a trainer without workers; ``started_workers`` have had a number already."""
     spec = record.spec
     restarts = resize_of(spec.runtime) is Resize.RESTART
     kind = RestartMachine if restarts else GenerationMachine
@@ -96,6 +85,7 @@ def machine_of(
         incarnation=incarnation,
         commit_key=secrets.token_hex(16),
         log_directory=str(log_directory(spec)),
+        started_workers=started_workers,
     )
     machine.stall.lease_s = limits.no_progress_s
     machine.apart = Apart(patience_s=limits.cut_patience_s)
@@ -105,4 +95,5 @@ def machine_of(
     machine.batch = record.progress.batch
     if record.cancelled_s is not None:  # an earlier daemon began to end it
         machine.handle(WindUp(grace_s=save_grace_s(spec.contract)), now_s)
-    return machine
+    log = RescaleLog(machine, lambda done: journal.note_large(KIND, done))
+    return Trainer(record=record, log=log)

@@ -45,8 +45,7 @@ def written(record: TrainerRecord) -> TrainerRecord:
 
 def read(record: TrainerRecord) -> TrainerRecord:
     """Return a record of the journal with what ``written`` left out."""
-    at = record.progress
-    reached = Mark(step=at.step, epoch=at.epoch, samples=at.samples)
+    reached = mark_of(record.progress)
     if record.lives != Lives() or reached == Mark():
         return record
     return replace(record, lives=Lives(reached=reached, starts=1, began_s=record.started_s or 0.0))
@@ -189,8 +188,7 @@ def _begun(record: TrainerRecord, done: Rescaled, now_s: float) -> Lives:
         return began(record.lives, None, now_s)
     if done.size_before:
         return record.lives
-    at = Mark(step=done.step, epoch=done.epoch, samples=done.samples)
-    return began(record.lives, at, now_s)
+    return began(record.lives, mark_of(done), now_s)
 
 
 def regrouped(record: TrainerRecord, done: Regrouped, now_s: float) -> TrainerRecord:

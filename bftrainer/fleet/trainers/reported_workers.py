@@ -120,7 +120,6 @@ def judge(
 
 
 def _heard(report: WorkerReport, out: ReportJudgement) -> tuple[list[protocol.Message], str]:
-    """Return the messages of a report, or why none of it can be used."""
     said: list[protocol.Message] = []
     for body in [*report.latest, *([report.commit] if report.commit else [])]:
         try:
@@ -157,7 +156,6 @@ def _why_not(
 
 
 def _foul(commit: protocol.Commit, record: TrainerRecord, home: Mapping[str, str] | None) -> str:
-    """Say why a commit cannot be genuine; "": it can."""
     roster = [member.worker_id for member in commit.members]
     if len(set(roster)) < len(roster) or (home is not None and not home.keys() >= set(roster)):
         return "its commit names members that were never announced"

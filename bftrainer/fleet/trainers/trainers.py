@@ -27,7 +27,6 @@ from bftrainer.fleet.trainers.costs import (
     learn_progress,
     learn_rescale,
     watch_from,
-    watch_of,
 )
 from bftrainer.fleet.trainers.creation import Trainer, limits_of, opened_of
 from bftrainer.fleet.trainers.log_files import Known, known_of, log_files
@@ -307,7 +306,6 @@ class TrainerBook:
             self._on_parked(trainer, parked_meanwhile(trainer.record))
 
     def _on_regrouped(self, trainer: Trainer, done: members.Regrouped) -> None:
-        """Record a generation that agents announced while no daemon ran."""
         record = trainer.record
         done = replace(done, size_before=record.progress.size)
         LOG.info(
@@ -441,7 +439,6 @@ class TrainerBook:
     # ---- consequences ------------------------------------------------------------------
 
     def _trainer_of(self, pilot_id: str, worker_id: str) -> Trainer | None:
-        """Return the trainer of a worker, if the worker is on this pilot's node."""
         trainer = self.trainers.get(worker_id.rsplit("-", 2)[0])
         worker = trainer.machine.workers.get(worker_id) if trainer else None
         if worker is not None and worker.pilot_id != pilot_id:
@@ -464,7 +461,8 @@ class TrainerBook:
         now_s, n_members = self._clock(), len(trainer.machine.members)
         watch, costs = learn_progress(trainer.watch, record, said, n_members, now_s)
         if self.speeds.is_uneven(record.trainer_id):  # a straggler's pace, not its size's
-            watch, costs = watch_from(record, said, now_s), record.costs
+            now = record.progress
+            watch, costs = watch_from(said, now.size, now.batch, now_s), record.costs
         trainer.watch = watch
         self._set(trainer, record_updates.progressed(record, said, costs, now_s))
 
@@ -542,7 +540,7 @@ class TrainerBook:
         costs = learn_rescale(record.costs, done)
         if done.size_before and not self.speeds.is_uneven(record.trainer_id):
             costs = learn_leaving(costs, done.size_before, record.progress.batch)
-        trainer.watch = watch_of(done, now_s)
+        trainer.watch = watch_from(done, done.size, done.batch, now_s)
         self.speeds.on_rescaled(record.trainer_id, done)
         if not record.failing.count:
             self.quarantine.trains(record.trainer_id, done.nodes, now_s)
@@ -631,7 +629,6 @@ class TrainerBook:
         self.trainers[record.trainer_id] = opened
 
     def _on_pilot(self, pilot_id: str) -> list[Trainer]:
-        """Return the trainers that the end of this pilot's agent concerns."""
         return [t for t in self.trainers.values() if t.machine.uses(pilot_id)]
 
     def _let_go(self) -> None:

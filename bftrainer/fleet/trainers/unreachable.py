@@ -107,7 +107,6 @@ def survivors(
 
 
 def _said(old: GenerationMachine, generation: int) -> list[protocol.Message]:
-    """Return what a member would say: whom its generation has, and that it is in it."""
     there = [old.workers[m] for m in old.members if m in old.workers]
     members = tuple(worker.as_member(rank) for rank, worker in enumerate(there))
     commit = protocol.Commit(generation=generation, attempt=1, token="", members=members)

@@ -350,7 +350,6 @@ class CurveRouter:
 
 
 def _curve_key(parts: list[bytes]) -> str | None:
-    """Return the client's public key of a CURVE request, None for other mechanisms."""
     if len(parts) == 7 and parts[5] == b"CURVE":
         with contextlib.suppress(ValueError):
             return zmq.utils.z85.encode(parts[6]).decode("ascii")

@@ -72,8 +72,7 @@ class AgentServer:
         self._on_message = on_message
         self._on_lost = on_lost
         self._pilot_by_key: dict[str, str] = {}
-        self._key_by_pilot: dict[str, str] = {}
-        self._node_by_pilot: dict[str, str] = {}
+        self._known: dict[str, tuple[str, str]] = {}  # pilot -> key, node
         self._ended: dict[str, str] = {}  # key -> pilot, oldest first
         self.reach = Reach(timeout_s=agent_timeout_s)
         self._by_pilot: dict[str, _Connection] = {}
@@ -114,19 +113,16 @@ class AgentServer:
 
         ``node``: the agent must report this one; "": any.
         """
-        if self._key_by_pilot.get(pilot_id) == public_key:
-            return
-        self.forget(pilot_id)
-        self._node_by_pilot[pilot_id] = node
-        self._pilot_by_key[public_key] = pilot_id
-        self._key_by_pilot[pilot_id] = public_key
+        if self._known.get(pilot_id, ("", ""))[0] != public_key:
+            self.forget(pilot_id)
+            self._known[pilot_id] = public_key, node
+            self._pilot_by_key[public_key] = pilot_id
 
     def forget(self, pilot_id: str) -> None:
         """Tell the agent of this pilot to leave if it is heard again."""
-        key = self._key_by_pilot.pop(pilot_id, "")
+        key, _ = self._known.pop(pilot_id, ("", ""))
         if self._pilot_by_key.pop(key, None) is not None:
             self.has_ended(pilot_id, key)
-        self._node_by_pilot.pop(pilot_id, None)
         self.reach.drop([pilot_id])
         self._drop(self._by_pilot.get(pilot_id))
 
@@ -155,7 +151,7 @@ class AgentServer:
 
     def node_of(self, pilot_id: str) -> str:
         """Return the node that a pilot was registered for."""
-        return self._node_by_pilot.get(pilot_id, "")
+        return self._known.get(pilot_id, ("", ""))[1]
 
     def is_connected(self, pilot_id: str) -> bool:
         """Return whether the agent has sent Hello and is not lost."""
@@ -214,7 +210,7 @@ class AgentServer:
                 self._send(origin.route, messages.Refused(reason=f"this key is not {claimed}'s"))
             return
         if isinstance(message, messages.Hello):
-            node = self._node_by_pilot.get(pilot_id) or message.node
+            node = self.node_of(pilot_id) or message.node
             if message.node != node:
                 self._refuse("impostor", pilot_id, f"it is on {node}, not on {message.node}")
                 return
@@ -311,7 +307,6 @@ class AgentServer:
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit on open files for one connection per node, as far as permitted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
