@@ -55,11 +55,13 @@ class DaemonLink:
         self._on_order = on_order
         self._on_expired = on_expired
         self._on_down = on_down
-        self._is_up = self._is_welcome = False
-        self._was_in_touch = False
+        self.is_up = self._is_welcome = False  # a daemon that is silent is up, too
+        # Whether the daemon sent messages until the connection broke. If it stopped before, it may
+        # have counted us as lost, and the trainer may go on without us.
+        self.was_in_touch = False
         self._grace_end_s: float | None = None  # when the batch system ends the pilot
         self._held_back: list[Said] = []
-        self._endpoint = config.daemon_endpoint
+        self.endpoint = config.daemon_endpoint  # of the daemon, or of the last one
         self._searching: asyncio.Task[None] | None = None
         self._heard_s = self._hello_s = self._heartbeat_sent_s = time.monotonic()
         self._look_s = self._heard_s + FIRST_LOOK_S  # when to look next where the daemon is
@@ -79,25 +81,6 @@ class DaemonLink:
             on_up=self._greet,
             on_down=self._down,
         )
-
-    @property
-    def is_up(self) -> bool:
-        """Return whether there is a connection to a daemon, even a silent one."""
-        return self._is_up
-
-    @property
-    def endpoint(self) -> str:
-        """The endpoint of the daemon, or of the last one."""
-        return self._endpoint
-
-    @property
-    def was_in_touch(self) -> bool:
-        """Return whether the daemon sent messages until the connection broke.
-
-        If it stopped before, it may have counted us as lost and the trainer may go on without
-        us.
-        """
-        return self._was_in_touch
 
     def start(self) -> None:
         """Connect and start the timer."""
@@ -150,14 +133,14 @@ class DaemonLink:
 
     def _down(self) -> None:
         if self._is_welcome:
-            self._was_in_touch = time.monotonic() - self._heard_s <= self._patience_s
-        self._is_up = self._is_welcome = False
+            self.was_in_touch = time.monotonic() - self._heard_s <= self._patience_s
+        self.is_up = self._is_welcome = False
         self._look_s = time.monotonic() + FIRST_LOOK_S  # it may be back at once
         LOG.info("connection to the daemon lost")
         self._on_down()
 
     def _greet(self) -> None:
-        self._is_up, self._is_welcome = True, False
+        self.is_up, self._is_welcome = True, False
         self._hello_s = time.monotonic()
         self._send(self._make_hello())
         self._say_ending()
@@ -190,10 +173,10 @@ class DaemonLink:
             self._heartbeat_sent_s = now
             ids = self._worker_ids()
             self._send(messages.Heartbeat(pilot_id=self._config.pilot_id, workers=ids))
-        if self._is_up and now - max(self._heard_s, self._hello_s) > self._patience_s:
+        if self.is_up and now - max(self._heard_s, self._hello_s) > self._patience_s:
             LOG.info("no message from the daemon for %.1f s, repeating Hello", now - self._heard_s)
             self._greet()
-        if not self._is_up and now >= self._look_s:
+        if not self.is_up and now >= self._look_s:
             self._look_s = now + LOOK_EVERY_S
             self._searching = asyncio.get_running_loop().create_task(self._look())
         delay_s = min(MAX_TICK_S, self._heartbeat_s, self._lease_s / 4)
@@ -201,15 +184,15 @@ class DaemonLink:
 
     async def _look(self) -> None:
         found = await asyncio.to_thread(self._search)
-        if found and not self._is_up:
-            self._endpoint = found
+        if found and not self.is_up:
+            self.endpoint = found
             self._connection.move(found)
 
     def _search(self) -> str:
         config, file = self._config, self._config.endpoint_file
-        known = (self._endpoint, config.daemon_endpoint, *config.endpoints)
+        known = (self.endpoint, config.daemon_endpoint, *config.endpoints)
         endpoints = tuple(dict.fromkeys((*(endpoints_in(file) if file else ()), *known)))
-        if endpoints == (self._endpoint,):
+        if endpoints == (self.endpoint,):
             return ""
         return first_answering(
             endpoints, server_key=config.daemon_public_key, keys=self._keys, limit_s=LOOK_LIMIT_S

@@ -12,6 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
@@ -99,7 +100,8 @@ class PeerRecovery:
 
     def _machine(self, trainer_id: str) -> Regroup:
         if (machine := self._machines.get(trainer_id)) is None:
-            machine = Regroup(trainer_id, me=self._me, origin=self._pilot_id, new_token=_new_token)
+            token = partial(secrets.token_hex, 16)
+            machine = Regroup(trainer_id, me=self._me, origin=self._pilot_id, new_token=token)
             self._machines[trainer_id] = machine
         return machine
 
@@ -154,10 +156,6 @@ class PeerRecovery:
         self._carry_out(machine, instructions)
         self.news()
         return answer
-
-
-def _new_token() -> str:
-    return secrets.token_hex(16)
 
 
 def _with_cut(worker: peers.PeerStanding, silent: frozenset[str]) -> peers.PeerStanding:

@@ -92,7 +92,10 @@ class TrainerBook:
         self.news = StudyNews()
         self._refusals = refusals or RefusedMessages(LOG)
         self.on_ended: Callable[[TrainerRecord], None] = lambda _record: None
-        self.speeds = SpeedBook(policy.straggler_threshold, self._note)
+        self.speeds = SpeedBook(
+            policy.straggler_threshold,
+            lambda i, kind, what: self._write(self.trainers[i], kind, what),
+        )
         self.budget = RescaleBudget(policy.rescale_budget)
         self.quarantine = Quarantine(policy.quarantine_s)
         self.cuts = unreachable.Cuts()

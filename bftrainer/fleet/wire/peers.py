@@ -12,7 +12,6 @@ or if their nodes lost power, which the batch system notices, too.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -165,11 +164,7 @@ class PeerServer:
             is_allowed=self._known.__contains__,
             on_frame=self._receive,
         )
-
-    @property
-    def counts(self) -> Counter[str]:
-        """Number of refused or dropped messages, by reason."""
-        return self._router.refusals.counts
+        self.counts = self._router.refusals.counts  # of dropped messages, by reason
 
     def start(self, host: str, ports: str = "") -> str:
         """Listen on a free port, within ``ports``, and return the endpoint; or BFT-1306."""

@@ -26,7 +26,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import zmq
 import zmq.utils.z85
@@ -72,7 +71,7 @@ class SocketPump:
         self._socket = socket
         self._drain = drain
         self._loop = asyncio.get_running_loop()
-        self._fd: int = _option(socket, zmq.FD)
+        self._fd = int(socket.getsockopt(zmq.FD))
         self._again: asyncio.Handle | None = None
         self._loop.add_reader(self._fd, self._wake)
         self.poke()
@@ -101,12 +100,7 @@ class SocketPump:
 
 def has_input(socket: zmq.Socket[bytes]) -> bool:
     """Return whether a message can be read at once."""
-    return bool(_option(socket, zmq.EVENTS) & zmq.POLLIN)
-
-
-def _option(socket: zmq.Socket[bytes], option: int) -> int:
-    value: Any = socket.getsockopt(option)
-    return int(value)
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
 LOG_EVERY_S = 10.0  # a flood must not fill the disk

@@ -11,7 +11,6 @@ import itertools
 import logging
 import resource
 import time
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -82,6 +81,7 @@ class AgentServer:
         self._checker: asyncio.TimerHandle | None = None
         self._check_due_s = 0.0
         self.refusals = RefusedMessages(LOG)
+        self.counts = self.refusals.counts
         self._router = CurveRouter(
             keys=keys,
             max_message_bytes=messages.MAX_MESSAGE_BYTES,
@@ -91,11 +91,6 @@ class AgentServer:
             refusals=self.refusals,
             dead_after_s=DEAD_TIMES * agent_timeout_s,
         )
-
-    @property
-    def counts(self) -> Counter[str]:
-        """Number of refused or dropped messages, by reason."""
-        return self.refusals.counts
 
     async def start(self, bind_host: str, port: int = 0, ports: str = "") -> str:
         """Listen and return the endpoint; BFT-1306 when that is impossible.
