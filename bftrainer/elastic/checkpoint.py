@@ -2,13 +2,14 @@
 
 Handles the ``state_dict()``s of models, optimizers, schedulers and users' own objects. The
 structure refers to tensors by number; they are not copied. Used by the transfer between
-members and by checkpoint files, which ``writer`` writes in the background and ``resume`` reads.
+members and by checkpoint files (``files``), which ``writer`` writes in the background.
 """
 
 from __future__ import annotations
 
 import base64
 import ctypes
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,74 +21,61 @@ import torch
 from bftrainer.elastic import files
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import write_whole
-from bftrainer.elastic.files import (
-    DIGEST_BYTES,
-    KEEP,
-    MAGIC,
-    UnreadableError,
-    newest_first,
-    peek,
-    prune,
-    step_of,
-)
+from bftrainer.elastic.files import UnreadableError
+
+log = logging.getLogger("bftrainer.elastic")
 
 _PLAIN = (bool, int, float, str)
 
 
-class Encoder:
-    """Turns one tree into its structure; collects the tensors on the way."""
+def encode(tree: Any, name: str = "state") -> tuple[Any, list[torch.Tensor]]:
+    """Return the structure of ``tree`` and the tensors it refers to, not copied.
 
-    def __init__(self) -> None:
-        self.tensors: list[torch.Tensor] = []
+    Raises:
+        ElasticError: BFT-1407, a part of it cannot be encoded.
+    """
+    tensors: list[torch.Tensor] = []
 
-    def encode(self, value: Any, path: str) -> Any:
-        """Return the JSON-able form of ``value``; ``path`` is for error messages."""
+    def kept(tensor: torch.Tensor) -> int:
+        tensors.append(tensor)
+        return len(tensors) - 1
+
+    def items(value: Any, path: str) -> Any:
+        return [
+            [encoded(k, f"a key of {path}"), encoded(v, f"{path}[{k!r}]")] for k, v in value.items()
+        ]
+
+    def each(value: Any, path: str) -> Any:
+        return [encoded(v, f"{path}[{i}]") for i, v in enumerate(value)]
+
+    kinds: tuple[tuple[type[Any], str, Callable[[Any, str], Any]], ...] = (
+        (torch.Tensor, "t", lambda value, _: kept(value.detach())),
+        (Counter, "c", items),  # MultiStepLR keeps its milestones in one
+        (dict, "d", items),
+        *((kind, tag, each) for kind, tag in ((list, "l"), (tuple, "u"), (set, "s"), (deque, "q"))),
+        (bytes, "b", lambda value, _: base64.b64encode(value).decode()),
+        (complex, "z", lambda value, _: [value.real, value.imag]),
+    )
+
+    def encoded(value: Any, path: str) -> Any:
         if value is None or type(value) in _PLAIN:
             return value
-        if isinstance(value, torch.Tensor):
-            self.tensors.append(value.detach())
-            return {"t": len(self.tensors) - 1}
         if type(value).__module__ == "numpy":
-            return self._encode_numpy(value)
-        return self._encode_container(value, path)
-
-    def _encode_numpy(self, value: Any) -> Any:
-        if hasattr(value, "ndim") and value.ndim > 0:
-            self.tensors.append(torch.as_tensor(value))
-            return {"n": len(self.tensors) - 1}
-        return value.item()
-
-    def _encode_container(self, value: Any, path: str) -> Any:
-        if isinstance(value, Counter):  # MultiStepLR keeps its milestones in one
-            return {"c": self._items(value, path)}
-        if isinstance(value, dict):
-            return {"d": self._items(value, path)}
-        for kind, tag in ((list, "l"), (tuple, "u"), (set, "s"), (deque, "q")):
+            is_array = bool(getattr(value, "ndim", 0))
+            return {"n": kept(torch.as_tensor(value))} if is_array else value.item()
+        for kind, tag, body_of in kinds:
             if isinstance(value, kind):
-                return {tag: [self.encode(v, f"{path}[{i}]") for i, v in enumerate(value)]}
-        if isinstance(value, bytes):
-            return {"b": base64.b64encode(value).decode()}
-        if isinstance(value, complex):
-            return {"z": [value.real, value.imag]}
-        if isinstance(value, _PLAIN):  # subclasses such as enums of int or str
-            return next(base(value) for base in _PLAIN if isinstance(value, base))
+                return {tag: body_of(value, path)}
+        for base in _PLAIN:  # subclasses such as enums of int or str
+            if isinstance(value, base):
+                return base(value)
         raise ElasticError(
             "BFT-1407",
             f"The state at {path} is a {type(value).__name__}, which cannot be encoded.",
             "Return only tensors, numbers, strings, lists and dicts from state_dict().",
         )
 
-    def _items(self, value: dict[Any, Any], path: str) -> list[list[Any]]:
-        return [
-            [self.encode(k, f"a key of {path}"), self.encode(v, f"{path}[{k!r}]")]
-            for k, v in value.items()
-        ]
-
-
-def encode(tree: Any, name: str = "state") -> tuple[Any, list[torch.Tensor]]:
-    """Return the structure of ``tree`` and the tensors it refers to, not copied."""
-    encoder = Encoder()
-    return encoder.encode(tree, name), encoder.tensors
+    return encoded(tree, name), tensors
 
 
 def decode(structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
@@ -96,43 +84,36 @@ def decode(structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
     Raises:
         ElasticError: BFT-1413, it is not a structure that ``encode`` returns.
     """
+
+    def decoded(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        ((tag, body),) = value.items()
+        return decoders[tag](body)
+
+    def items(body: list[list[Any]]) -> dict[Any, Any]:
+        return {decoded(k): decoded(v) for k, v in body}
+
+    decoders: dict[str, Callable[[Any], Any]] = {
+        "t": lambda number: tensors[number],
+        "n": lambda number: tensors[number].numpy(),
+        "d": items,
+        "c": lambda body: Counter(items(body)),
+        "l": lambda body: [decoded(v) for v in body],
+        "u": lambda body: tuple(decoded(v) for v in body),
+        "s": lambda body: {decoded(v) for v in body},
+        "q": lambda body: deque(decoded(v) for v in body),
+        "b": base64.b64decode,
+        "z": lambda parts: complex(*parts),
+    }
     try:
-        return _decode(structure, tensors)
+        return decoded(structure)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as problem:
         raise ElasticError(
             "BFT-1413",
             f"The structure of a saved state is damaged ({type(problem).__name__}: {problem}).",
             "Remove that checkpoint, or name another --checkpoint-dir.",
         ) from problem
-
-
-def _decode(structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    if not isinstance(structure, dict):
-        return structure
-    ((tag, body),) = structure.items()
-    return _DECODERS[tag](body, tensors)
-
-
-def _items(body: list[list[Any]], tensors: Sequence[torch.Tensor]) -> dict[Any, Any]:
-    return {_decode(k, tensors): _decode(v, tensors) for k, v in body}
-
-
-def _values(body: list[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
-    return [_decode(v, tensors) for v in body]
-
-
-_DECODERS: dict[str, Callable[[Any, Sequence[torch.Tensor]], Any]] = {
-    "t": lambda body, tensors: tensors[body],
-    "n": lambda body, tensors: tensors[body].numpy(),
-    "d": _items,
-    "c": lambda body, tensors: Counter(_items(body, tensors)),
-    "l": _values,
-    "u": lambda body, tensors: tuple(_values(body, tensors)),
-    "s": lambda body, tensors: set(_values(body, tensors)),
-    "q": lambda body, tensors: deque(_values(body, tensors)),
-    "b": lambda body, _: base64.b64decode(body),
-    "z": lambda body, _: complex(*body),
-}
 
 
 def describe(tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
@@ -153,37 +134,17 @@ def allocate(
             at_hand.setdefault((tensor.dtype, tuple(tensor.shape)), []).append(tensor)
     tensors = []
     for name, shape in descriptions:
-        fitting = at_hand.get((dtype_of(name), tuple(shape)))
-        tensors.append(fitting.pop() if fitting else torch.empty(shape, dtype=dtype_of(name)))
+        dtype = getattr(torch, name, None)
+        if not isinstance(dtype, torch.dtype):
+            raise ElasticError(
+                "BFT-1413",
+                f"The state names a tensor type {name!r} that this torch does not know.",
+                "Use the version of torch that wrote it.",
+            )
+        fitting = at_hand.get((dtype, tuple(shape)))
+        tensors.append(fitting.pop() if fitting else torch.empty(shape, dtype=dtype))
     return tensors
 
-
-def dtype_of(name: str) -> torch.dtype:
-    """Return the torch type of a name; raise BFT-1413 for an unknown one."""
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise ElasticError(
-            "BFT-1413",
-            f"The state names a tensor type {name!r} that this torch does not know.",
-            "Use the version of torch that wrote it.",
-        )
-    return dtype
-
-
-__all__ = [
-    "DIGEST_BYTES",
-    "KEEP",
-    "MAGIC",
-    "UnreadableError",
-    "VerifiedCheckpoint",
-    "newest_first",
-    "parts_of",
-    "peek",
-    "prune",
-    "read",
-    "step_of",
-    "write",
-]
 
 # Errors that a table of tensors from a foreign file may cause.
 _NO_TABLE = (ElasticError, KeyError, ValueError, TypeError, OverflowError, RuntimeError)
@@ -234,3 +195,36 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     raw = (ctypes.c_char * size_bytes).from_address(tensor.data_ptr())
     raw.owner = tensor  # type: ignore[attr-defined]  # lives as long as the view does
     return memoryview(raw).cast("B")
+
+
+def find(directory: Path | None, layout: int) -> VerifiedCheckpoint | None:
+    """Return the checkpoint with the most steps that is of this model and can be verified.
+
+    Raises:
+        ElasticError: BFT-1408, when the only states are of another model; BFT-1343, when the file
+            system does not let them be read now.
+    """
+    others = []
+
+    def load(path: Path) -> VerifiedCheckpoint:
+        header, tensors = read(path)
+        if header.get("layout") != layout:
+            others.append(path)
+            raise UnreadableError("it was written by a different model")
+        if "structure" not in header:
+            raise UnreadableError("it has no structure")
+        try:  # its checksum does not prove that
+            decode(header["structure"], tensors)
+        except ElasticError as problem:
+            raise UnreadableError(problem.cause) from problem
+        return VerifiedCheckpoint(source=str(path), header=header, tensors=tensors)
+
+    found = files.newest(directory, load)
+    if found is None and others:
+        # Starting from scratch here would look like a resume.
+        raise ElasticError(
+            "BFT-1408",
+            f"The saved state was written by a different model: checkpoint {others[0]}.",
+            "Name another --checkpoint-dir, or remove the old checkpoints.",
+        )
+    return found

@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bftrainer.elastic.worker_keeper import own_name
@@ -72,7 +72,11 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def claim(directory: Path, fence: Fence) -> bool:
@@ -89,7 +93,7 @@ def claim(directory: Path, fence: Fence) -> bool:
             )  # fmt: skip
             return False
         if held != fence:
-            _write_fence(directory, fence)
+            write_whole(directory / _FENCE, [json.dumps(asdict(fence)).encode()])
     return True
 
 
@@ -145,22 +149,6 @@ def _read_small(path: Path) -> bytes:
     return text
 
 
-def _write_fence(directory: Path, fence: Fence) -> None:
-    temporary = directory / f".{_FENCE}.{own_name()}"
-    body = {
-        "incarnation": fence.incarnation,
-        "generation": fence.generation,
-        "token": fence.token,
-        "trainer_id": fence.trainer_id,
-    }
-    with temporary.open("w") as file:
-        file.write(json.dumps(body))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(directory / _FENCE)
-    _sync_directory(directory)
-
-
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -170,13 +158,5 @@ def _locked(directory: Path) -> Iterator[None]:
         with suppress(OSError):
             fcntl.lockf(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
     finally:
         os.close(fd)

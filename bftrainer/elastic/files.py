@@ -21,6 +21,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -202,3 +203,21 @@ def patiently(read: Callable[[], T], place: Path) -> T:
             log.warning("BFT-1343: cannot read %s: %s; tried again", place, why)
         is_told = True
         time.sleep(PAUSE_S)
+
+
+def newest(directory: Path | None, read: Callable[[Path], T]) -> T | None:
+    """Return what ``read`` returns of the newest checkpoint that it does not refuse.
+
+    The log says why others were skipped. None: there is none.
+
+    Raises:
+        ElasticError: BFT-1343, when the file system does not let them be read now.
+    """
+    if directory is None:
+        return None
+    for path in patiently(partial(newest_first, directory), directory):
+        try:
+            return patiently(partial(read, path), path)
+        except (OSError, UnreadableError) as problem:
+            log.warning("BFT-1413: skipped checkpoint %s: %s", path, problem)
+    return None

@@ -3,17 +3,23 @@
 The source is the member with the most committed steps; if no member has a state, the newest
 checkpoint, else what rank 0's script built. Members that built another model or read other data
 are refused. Called by ``membership`` while all members wait.
+
+Population based training (Jaderberg et al., "Population Based Training of Neural Networks",
+2017) copies weights and perturbs settings. Where a checkpoint is of another trial (``trial``), the
+options of the optimizers stay those that this script set, and learning rates are taken to where
+the schedule is; all else is the checkpoint's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
-from bftrainer.elastic import reports, resume, transfer, trial
+from bftrainer.elastic import checkpoint, reports, transfer, trial
 from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.device import await_kernels, using
@@ -100,6 +106,38 @@ def _unlike(standings: Sequence[MemberStatus], nodes: Sequence[str]) -> ElasticE
 
 
 T = TypeVar("T")
+
+
+class OwnOptions:
+    """The options that this script gave to its optimizers and schedulers."""
+
+    def __init__(self, state: State, groups: list[dict[str, Any]]) -> None:
+        self._state = state
+        self._groups = groups  # without parameters
+        self._base = [list(one.base_lrs) for one in self._schedulers()]
+
+    def put_back(self) -> None:
+        """Set them again, after a checkpoint was loaded."""
+        for group, own in zip(self._state.optimizer.param_groups, self._groups, strict=True):
+            began, now = group.get("initial_lr"), group.get("lr")
+            group.update(own)
+            if began and "initial_lr" in own:
+                # A schedule has got this far from its beginning.
+                group["lr"] = own["initial_lr"] * (now / began)
+        for scheduler, rates in zip(self._schedulers(), self._base, strict=True):
+            scheduler.base_lrs = rates
+
+    def _schedulers(self) -> Iterator[LRScheduler]:
+        return _within([self._state.scheduler, *self._state.extra.values()])
+
+
+def _within(things: Iterable[Any]) -> Iterator[LRScheduler]:
+    """Yield the schedulers with learning rates of their own, also those within others."""
+    for thing in things:
+        if isinstance(thing, LRScheduler):
+            if hasattr(thing, "base_lrs"):
+                yield thing
+            yield from _within(getattr(thing, "_schedulers", ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +245,7 @@ class StateTransfer:
 
     def _found(self) -> str:
         """Load the first state of a run: a checkpoint, or what the script built."""
-        found = resume.find(self.writer.directory, self.state.layout())
+        found = checkpoint.find(self.writer.directory, self.state.layout())
         if found is None:
             if self.initial is not None:
                 self._copy_into_model(self.initial.tensors)
@@ -216,7 +254,7 @@ class StateTransfer:
         self.writer.cost = Cost.of(found.header)
         # A rehearsal may have stepped a schedule.
         options = self.initial.light["groups"] if self.initial else self.state.options()
-        own = resume.OwnOptions(self.state, options)
+        own = OwnOptions(self.state, options)
         count = len(self.state.model_tensors())
         self._copy_into_model(found.tensors[:count])
         self.counters = self.state.decode_rest(found.header["structure"], found.tensors[count:])

@@ -2,10 +2,10 @@
 
 Ordinarily a snapshot is taken at a step boundary and written by a thread; when the run parks or
 ends, the state itself is written before the call returns. Each file is reported as ``Saved``;
-``resume`` reads them.
+``checkpoint`` reads them.
 
 When a write fails, training goes on and the next checkpoint is tried in its turn; until one is
-complete the daemon repeats the failure reported last. All runtimes report failures by ``telling``.
+complete the daemon repeats the failure reported last. All runtimes write by ``CheckpointDisk``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from bftrainer.elastic import checkpoint, checkpoint_gap, fence
+from bftrainer.elastic import checkpoint, checkpoint_gap, fence, files
 from bftrainer.elastic.checkpoint_gap import Ages, Cost, Slowdown
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence
@@ -57,37 +55,96 @@ def _tell(control: Control, cause: str) -> None:
     control.send(Unsaved(cause=text))
 
 
+class CheckpointDisk:
+    """The checkpoint directory of one trainer, if it has one; for every runtime."""
+
+    def __init__(self, control: Control, directory: str) -> None:
+        self.directory = Path(directory) if directory else None
+        self._control = control
+        self._thread: threading.Thread | None = None
+        self._wall_s = 0.0  # for which the last one was written
+
+    def is_busy(self) -> bool:
+        """Return whether a file is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def aside(self, work: Callable[[], object]) -> None:
+        """Work on the directory in a thread; failures are told."""
+        directory = self.directory
+        if directory is None:
+            return
+
+        def run() -> None:
+            with telling(self._control, directory, self._wall_s):
+                work()
+
+        self._thread = threading.Thread(target=run, name="bft-checkpoint", daemon=True)
+        self._thread.start()
+
+    def now(self, work: Callable[[], object]) -> None:
+        """Work on the directory after the thread has ended; failures are raised."""
+        if self._thread is not None:
+            self._thread.join()
+        work()
+
+    def write(
+        self,
+        parts: Iterable[bytes | memoryview],
+        writer: Fence,
+        *,
+        step: int,
+        samples: int,
+        layout: int,
+    ) -> bool:
+        """Write a file, remove those that it supersedes and report it.
+
+        Returns whether it was written: another writer may hold the directory.
+
+        Raises:
+            OSError: the file system refuses.
+        """
+        if self.directory is None:
+            return False
+        began_s = time.monotonic()
+        path = fence.path_for(self.directory, step, writer.generation)
+        if not fence.claim(self.directory, writer):
+            return False
+        fence.write_whole(path, parts)
+        files.prune(self.directory, path, layout)
+        self._wall_s = wall_s = time.monotonic() - began_s
+        generation, place = writer.generation, str(path)
+        self._control.send(
+            Saved(generation=generation, step=step, samples=samples, path=place, wall_s=wall_s)
+        )
+        return True
+
+
 LEAST_SHARE = 0.5  # of the interval lies between two slow writes at least
 MARGIN = 1.25  # factor by which the next write may take longer than the last
 
 
-class CheckpointWriter:
+class CheckpointWriter(CheckpointDisk):
     """Writes the checkpoints of one run while this worker is rank 0."""
 
     def __init__(self, control: Control, state: State) -> None:
         config = control.config
-        self.directory = Path(config.checkpoint_dir) if config.checkpoint_dir else None
+        super().__init__(control, config.checkpoint_dir)
         self.interval_s = config.checkpoint_interval_s
-        self._lives_s = checkpoint_gap.lives_in(
-            dict(config.environment).get(checkpoint_gap.LIVES, "")
-        )
+        lives = dict(config.environment).get(checkpoint_gap.LIVES, "")
+        self._lives_s = checkpoint_gap.lives_in(lives)
         self.last_s = self._came_s = self._noted_s = time.monotonic()
         self._slowdown = Slowdown()
         self._step = self._begun = -1  # last committed step, step of the newest snapshot
-        self._control = control
         self._snapshots = Snapshots(state)
         self._ages = Ages(self.interval_s)
         self.cost = Cost()  # of the last checkpoint
         self._hold_s = 0.0  # for which the training stood still for the last snapshot
-        self._thread: threading.Thread | None = None
 
     def is_due(self) -> bool:
         """Return whether a periodic checkpoint should be taken at this boundary."""
         if self.directory is None or self._step <= self._begun:
             return False
-        if time.monotonic() - self.last_s < self.gap_s():
-            return False
-        return not self._is_writing()
+        return time.monotonic() - self.last_s >= self.gap_s() and not self.is_busy()
 
     def gap_s(self) -> float:
         """Return the time from one snapshot to the next.
@@ -107,12 +164,9 @@ class CheckpointWriter:
     def note(self, step: int) -> None:
         """Record the time of a commit, also while another worker writes the checkpoints."""
         before_s, self._noted_s = self._noted_s, time.monotonic()
-        self._slowdown.note(self._noted_s - before_s, is_writing=self._is_writing())
+        self._slowdown.note(self._noted_s - before_s, is_writing=self.is_busy())
         self._step = step
         self._ages.note(step, self._noted_s)
-
-    def _is_writing(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
 
     def come(self) -> None:
         """Begin to train: the state is as old as it is on disk, and its life begins."""
@@ -134,11 +188,10 @@ class CheckpointWriter:
     def _look(self) -> None:
         committed_s = None
         try:
-            newest = checkpoint.newest_first(self.directory)[:1] if self.directory else []
-            for path in newest:
-                with suppress(checkpoint.UnreadableError):
-                    self.cost = Cost.of(checkpoint.peek(path))
-                committed_s = self._ages.committed_s(checkpoint.step_of(path))
+            for path in files.newest_first(self.directory)[:1] if self.directory else []:
+                with suppress(files.UnreadableError):
+                    self.cost = Cost.of(files.peek(path))
+                committed_s = self._ages.committed_s(files.step_of(path))
                 if committed_s is None:  # older than this worker, at least
                     age_s = time.time() - path.stat().st_mtime
                     committed_s = min(self._came_s, time.monotonic() - age_s)
@@ -154,62 +207,33 @@ class CheckpointWriter:
         """
         prepare = self._snapshots.preparation(counters)
         if prepare is not None:
-            self._begin(prepare)
+            self.aside(prepare)
             return
         self.last_s, self._begun = time.monotonic(), counters.step
-        snapshot = self._snapshots.take(counters)
+        snapshot, step, samples = self._snapshots.take(counters), counters.step, counters.samples
         self._noted_s = time.monotonic()
         self._hold_s = self._noted_s - self.last_s
-        self._begin(partial(self._write_logged, snapshot, counters.step, counters.samples, writer))
-
-    def _begin(self, work: Callable[[], object]) -> None:
-        self._thread = threading.Thread(target=work, name="bft-checkpoint", daemon=True)
-        self._thread.start()
+        self.aside(lambda: self._write(snapshot, step, samples, writer))
 
     def save_now(self, counters: Counters, writer: Fence) -> None:
         """Write the state before returning."""
-        if self.directory is None:
-            return
-        if self._thread is not None:
-            self._thread.join()
-        snapshot = self._snapshots.collect(counters)
-        self._write(snapshot, counters.step, counters.samples, writer)
+        if self.directory is not None:
+            snapshot = self._snapshots.collect(counters)
+            self.now(lambda: self._write(snapshot, counters.step, counters.samples, writer))
 
     def peek(self) -> Counters:
         """Return the newest checkpoint's counters, unverified; initial ones without a file."""
-        if self.directory is None:
-            return Counters.known(None)
-        for path in checkpoint.newest_first(self.directory)[:1]:
+        for path in files.newest_first(self.directory)[:1] if self.directory else []:
             try:
-                return Counters.known(checkpoint.peek(path).get("counters"))
-            except (OSError, checkpoint.UnreadableError) as problem:
+                return Counters.known(files.peek(path).get("counters"))
+            except (OSError, files.UnreadableError) as problem:
                 log.warning("BFT-1413: cannot read %s: %s", path, problem)
         return Counters.known(None)
 
-    def _write_logged(self, *what: Any) -> None:
-        if self.directory is not None:
-            with telling(self._control, self.directory, self.cost.wall_s):
-                self._write(*what)
-
     def _write(self, snapshot: StateSnapshot, step: int, samples: int, writer: Fence) -> None:
-        if self.directory is None:
-            return
-        started, worked = time.monotonic(), time.thread_time()
-        path = fence.path_for(self.directory, step, writer.generation)
-        if not fence.claim(self.directory, writer):
-            return
+        worked_s = time.thread_time()
         header = {**snapshot.header, **self.cost.mark()}
-        checkpoint.write(path, header, snapshot.tensors)
-        checkpoint.prune(self.directory, path, snapshot.header["layout"])
-        wall_s, work_s = time.monotonic() - started, time.thread_time() - worked
-        slow_s = self._slowdown.lost_s(wall_s, work_s)
-        self.cost = Cost(hold_s=self._hold_s, slow_s=slow_s, wall_s=wall_s)
-        self._control.send(
-            Saved(
-                generation=writer.generation,
-                step=step,
-                samples=samples,
-                path=str(path),
-                wall_s=wall_s,
-            )
-        )
+        parts = checkpoint.parts_of(header, snapshot.tensors)
+        if self.write(parts, writer, step=step, samples=samples, layout=header["layout"]):
+            slow_s = self._slowdown.lost_s(self._wall_s, time.thread_time() - worked_s)
+            self.cost = Cost(hold_s=self._hold_s, slow_s=slow_s, wall_s=self._wall_s)

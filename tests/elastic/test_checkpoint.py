@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import ElasticError, checkpoint, fence, resume
+from bftrainer.elastic import ElasticError, checkpoint, fence, files
 from bftrainer.elastic.checkpoint_gap import (
     LIVES,
     Cost,
@@ -93,19 +93,19 @@ def write(directory: Path, step: int, *, layout: int = 7) -> Path:
 
 
 def newest(directory: Path) -> int | None:
-    found = resume.find(directory, layout=7)
+    found = checkpoint.find(directory, layout=7)
     return None if found is None else int(found.header["step"])
 
 
 def steps_in(directory: Path) -> list[int]:
-    return sorted(checkpoint.step_of(path) for path in directory.iterdir())
+    return sorted(files.step_of(path) for path in directory.iterdir())
 
 
 def test_the_two_newest_are_kept_and_no_leavings(tmp_path: Path) -> None:
     for step in (1, 2, 9, 10):
         written = write(tmp_path, step)
     (tmp_path / ".step-5.bft.1234.tmp").write_bytes(b"half")
-    checkpoint.prune(tmp_path, written, 7)
+    files.prune(tmp_path, written, 7)
     assert steps_in(tmp_path) == [9, 10]
 
 
@@ -114,7 +114,7 @@ def test_corrupt_and_foreign_files_never_push_out_good_ones(tmp_path: Path) -> N
         write(tmp_path, step).write_bytes(b"damaged")
     write(tmp_path, 300, layout=8)
     for step in (10, 20, 30):
-        checkpoint.prune(tmp_path, write(tmp_path, step), 7)
+        files.prune(tmp_path, write(tmp_path, step), 7)
     assert steps_in(tmp_path) == [20, 30, 100, 200, 300]
     assert newest(tmp_path) == 30
 
@@ -123,7 +123,7 @@ def test_a_line_that_was_not_gone_on_from_goes(tmp_path: Path) -> None:
     # Its body was damaged when we looked for a state, so training went on from step 10.
     write(tmp_path, 50)
     write(tmp_path, 10)
-    checkpoint.prune(tmp_path, write(tmp_path, 12), 7)
+    files.prune(tmp_path, write(tmp_path, 12), 7)
     assert steps_in(tmp_path) == [10, 12]
 
 
@@ -154,7 +154,7 @@ def test_a_damaged_checkpoint_is_skipped_with_its_reason(
     elif damage == "empty":
         data.clear()
     elif damage == "header":
-        data[len(checkpoint.MAGIC) + 9] ^= 0xFF
+        data[len(files.MAGIC) + 9] ^= 0xFF
     else:
         data[0] ^= 1
     path.write_bytes(data)
@@ -255,7 +255,7 @@ def test_a_fenced_off_worker_trains_on_but_saves_nothing(
         assert c.saved() == []
         assert "BFT-1412" in c.workers[ids[0]].log.read_text()
     assert fence.read_fence(directory) == later
-    assert checkpoint.newest_first(directory) == []
+    assert files.newest_first(directory) == []
 
 
 def test_periodic_checkpoints_resume_past_a_corrupt_one(
@@ -271,9 +271,9 @@ def test_periodic_checkpoints_resume_past_a_corrupt_one(
         for i in ids:
             c.kill(i)
         c.until(lambda: all(c.workers[i].returncode for i in ids), "all dead")
-        newest_path = checkpoint.newest_first(directory)[0]
+        newest_path = files.newest_first(directory)[0]
         newest_path.write_bytes(newest_path.read_bytes()[:-1])
-        expected = checkpoint.newest_first(directory)[1]
+        expected = files.newest_first(directory)[1]
         c.members = []
         again = c.start(TRAIN, [settings], epochs=1_000_000)
         c.warm(again)
@@ -394,9 +394,9 @@ def test_a_checkpoint_says_what_the_one_before_it_took(tmp_path: Path) -> None:
     )
     for counters.step in (1, 2):
         writer.save_now(counters, claim)
-    newest, before = checkpoint.newest_first(tmp_path)
-    assert Cost.of(checkpoint.peek(before)) == Cost()
-    assert Cost.of(checkpoint.peek(newest)).wall_s > 0.0
+    newest, before = files.newest_first(tmp_path)
+    assert Cost.of(files.peek(before)) == Cost()
+    assert Cost.of(files.peek(newest)).wall_s > 0.0
 
 
 @pytest.mark.parametrize(

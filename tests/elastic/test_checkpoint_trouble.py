@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import checkpoint
+from bftrainer.elastic import files
 from bftrainer.elastic.protocol import Progress, Unsaved
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 from tests.support.hanging import hanging
@@ -59,5 +59,5 @@ def test_a_file_system_that_hangs_is_told_while_it_does(
             _goes_on(c, worker_id)
         before = c.saved()[-1].step
         c.until(lambda: c.saved()[-1].step > before, "the next checkpoint")
-        assert checkpoint.newest_first(directory)
+        assert files.newest_first(directory)
         assert "BFT-1342" in c.workers[worker_id].log.read_text()

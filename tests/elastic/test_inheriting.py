@@ -13,8 +13,8 @@ from torch.optim import lr_scheduler as schedules
 
 from bftrainer.elastic import reports
 from bftrainer.elastic import trial as parentage
-from bftrainer.elastic.resume import OwnOptions
 from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic.state_transfer import OwnOptions
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import checkpoint
+from bftrainer.elastic import files
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -159,7 +159,7 @@ def test_a_worker_killed_while_it_writes_leaves_the_checkpoint_before(
             if left := list(directory.glob(".step-*.tmp")):
                 break
         assert left
-        complete = checkpoint.newest_first(directory)
+        complete = files.newest_first(directory)
         assert complete[0].name < left[0].name.removeprefix(".")
         worker_id = lone(c, script, checkpoint_interval_s=0.05)
         [entered] = c.form([worker_id])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import files, protocol, resume, writer
+from bftrainer.elastic import checkpoint, files, protocol, writer
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import write_whole
@@ -117,11 +117,9 @@ def test_a_training_does_not_begin_anew_because_its_checkpoint_cannot_be_read_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(
-        "bftrainer.elastic.checkpoint.newest_first", lambda _where: _fail(errno.ESTALE)
-    )
+    monkeypatch.setattr("bftrainer.elastic.files.newest_first", lambda _where: _fail(errno.ESTALE))
     with pytest.raises(ElasticError) as caught:
-        resume.find(tmp_path, 7)
+        checkpoint.find(tmp_path, 7)
     assert caught.value.code == "BFT-1343"
 
 

@@ -8,66 +8,44 @@ rank 0.
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from bftrainer.elastic import checkpoint, fence
+from bftrainer.elastic import checkpoint
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.horovod.counts import Counts
-from bftrainer.elastic.protocol import Saved
 from bftrainer.elastic.reports import NO_REPORTS, Reports
-from bftrainer.elastic.resume import find
-from bftrainer.elastic.writer import telling
-
-log = logging.getLogger("bftrainer.elastic")
+from bftrainer.elastic.writer import CheckpointDisk
 
 LAYOUT = 0x48564453  # instead of a model's: a Horovod state is checked when it is restored
 _SAVED = "_saved"  # prefix of the committed values in Horovod's handlers
 
 
-class Saver:
+class Saver(CheckpointDisk):
     """Writes and reads the checkpoints of one worker."""
 
     def __init__(self, control: Control, counts: Counts, reports: Reports) -> None:
-        config = control.config
-        self.directory = Path(config.checkpoint_dir)
-        self.interval_s = config.checkpoint_interval_s
-        self._control = control
-        self._counts = counts
-        self._reports = reports
+        super().__init__(control, control.config.checkpoint_dir)
+        self._interval_s = control.config.checkpoint_interval_s
+        self._counts, self._reports = counts, reports
         self._last_s = float("-inf")  # the first commit is written
-        self._thread: threading.Thread | None = None
 
     def is_due(self) -> bool:
         """Return whether a committed state should be written now."""
-        if time.monotonic() - self._last_s < self.interval_s:
-            return False
-        return self._thread is None or not self._thread.is_alive()
+        return time.monotonic() - self._last_s >= self._interval_s and not self.is_busy()
 
     def save_aside(self, state: Any, writer: Fence) -> None:
         """Write what was just committed, in a thread; Horovod's committed values are copies."""
         self._last_s = time.monotonic()
-        header, tensors = self._collect(state)
-        self._thread = threading.Thread(
-            target=self._write_logged,
-            args=(header, tensors, self._counts.committed, writer),
-            name="bft-checkpoint",
-            daemon=True,
-        )
-        self._thread.start()
+        self.aside(self._writing(state, writer))
 
     def save_now(self, state: Any, writer: Fence) -> None:
         """Write what was committed; returns when it is on disk."""
-        if self._thread is not None:
-            self._thread.join()
-        header, tensors = self._collect(state)
-        self._write(header, tensors, self._counts.committed, writer)
+        self.now(self._writing(state, writer))
 
     def load(self, state: Any) -> tuple[str, int, int]:
         """Load the newest checkpoint into the state; return its path, steps and samples.
@@ -77,7 +55,7 @@ class Saver:
         Raises:
             ElasticError: BFT-1408 when it is of another script.
         """
-        found = find(self.directory, LAYOUT)
+        found = checkpoint.find(self.directory, LAYOUT)
         if found is None:
             return "", 0, 0
         tree = checkpoint.decode(found.header["structure"], found.tensors)
@@ -88,34 +66,13 @@ class Saver:
         self._reports.load_state_dict(found.header.get("reports", NO_REPORTS))
         return found.source, int(found.header["step"]), int(found.header["samples"])
 
-    def _collect(self, state: Any) -> tuple[dict[str, Any], list[Any]]:
+    def _writing(self, state: Any, writer: Fence) -> Callable[[], object]:
         structure, tensors = checkpoint.encode(committed(state), "hvd.elastic.State")
         step, samples = self._counts.committed
         where = {"step": step, "samples": samples, "reports": self._reports.state_dict()}
-        return {"layout": LAYOUT, **where, "structure": structure}, tensors
-
-    def _write_logged(self, *what: Any) -> None:
-        with telling(self._control, self.directory):
-            self._write(*what)
-
-    def _write(
-        self, header: dict[str, Any], tensors: list[Any], where: tuple[int, int], writer: Fence
-    ) -> None:
-        started_s = time.monotonic()
-        path = fence.path_for(self.directory, where[0], writer.generation)
-        if not fence.claim(self.directory, writer):
-            return
-        checkpoint.write(path, header, tensors)
-        checkpoint.prune(self.directory, path, LAYOUT)
-        self._control.send(
-            Saved(
-                generation=writer.generation,
-                step=where[0],
-                samples=where[1],
-                path=str(path),
-                wall_s=time.monotonic() - started_s,
-            )
-        )
+        header = {"layout": LAYOUT, **where, "structure": structure}
+        parts = checkpoint.parts_of(header, tensors)
+        return partial(self.write, parts, writer, step=step, samples=samples, layout=LAYOUT)
 
 
 def committed(state: Any) -> dict[str, Any]:

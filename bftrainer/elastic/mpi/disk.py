@@ -1,31 +1,26 @@
 """Checkpoints of an MPI program: one file, written by one member, readable at any size.
 
-Writes arrays and complete row arrays in the format of ``elastic.files`` and reports ``Saved``
-to the daemon. Called by ``state_transfer``.
+Writes arrays and complete row arrays in the format of ``elastic.files``. Called by
+``state_transfer``.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import files, trial
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.fence import Fence, claim, path_for, write_whole
-from bftrainer.elastic.files import UnreadableError, patiently
+from bftrainer.elastic.fence import Fence
+from bftrainer.elastic.files import UnreadableError
 from bftrainer.elastic.mpi.state import MpiState
-from bftrainer.elastic.protocol import Saved
 from bftrainer.elastic.reports import NO_REPORTS
-from bftrainer.elastic.writer import telling
+from bftrainer.elastic.writer import CheckpointDisk
 
-log = logging.getLogger("bftrainer.elastic")
+_DAMAGED = (KeyError, ValueError, TypeError, OverflowError)  # of a foreign file's header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,67 +36,27 @@ class Checkpoint:
     path: str = ""
 
 
-class Disk:
+class Disk(CheckpointDisk):
     """The checkpoint directory of one trainer."""
 
     def __init__(self, control: Control, state: MpiState, directory: str) -> None:
-        self._control = control
+        super().__init__(control, directory)
         self._state = state
-        self.directory = Path(directory) if directory else None
-        self._thread: threading.Thread | None = None
 
-    def is_busy(self) -> bool:
-        """Return whether a file is being written."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def write_aside(self, checkpoint: Checkpoint, fence: Fence) -> None:
-        """Write in a thread; ``checkpoint`` must not change any more."""
-        self._thread = threading.Thread(
-            target=self._write_logged, args=(checkpoint, fence), daemon=True
-        )
-        self._thread.start()
-
-    def write(self, checkpoint: Checkpoint, fence: Fence) -> None:
-        """Write before returning.
-
-        Raises:
-            OSError: the file system refuses.
-        """
-        if self._thread is not None:
-            self._thread.join()
-        self._write(checkpoint, fence)
-
-    def _write(self, checkpoint: Checkpoint, fence: Fence) -> None:
-        directory = self.directory
-        if directory is None or not claim(directory, fence):
-            return
-        began_s = time.monotonic()
-        path = path_for(directory, checkpoint.step, fence.generation)
+    def save(self, checkpoint: Checkpoint, fence: Fence) -> None:
+        """Write; ``checkpoint`` must not change any more."""
+        step, samples = checkpoint.step, checkpoint.samples
+        buffers = (*checkpoint.arrays, *checkpoint.rows)
         header = {
             "layout": self._state.layout(),
-            "step": checkpoint.step,
-            "counters": {"samples": checkpoint.samples, "is_complete": checkpoint.is_complete},
+            "step": step,
+            "counters": {"samples": samples, "is_complete": checkpoint.is_complete},
             "reports": checkpoint.reports,
-            "bytes": [len(part) for part in (*checkpoint.arrays, *checkpoint.rows)],
+            "bytes": [len(part) for part in buffers],
             **trial.mark(),
         }
-        parts = [memoryview(part) for part in (*checkpoint.arrays, *checkpoint.rows)]
-        write_whole(path, files.parts_of(header, parts))
-        files.prune(directory, path, self._state.layout())
-        self._control.send(
-            Saved(
-                generation=fence.generation,
-                step=checkpoint.step,
-                samples=checkpoint.samples,
-                path=str(path),
-                wall_s=time.monotonic() - began_s,
-            )
-        )
-
-    def _write_logged(self, checkpoint: Checkpoint, fence: Fence) -> None:
-        if self.directory is not None:
-            with telling(self._control, self.directory):
-                self._write(checkpoint, fence)
+        parts = files.parts_of(header, map(memoryview, buffers))
+        self.write(parts, fence, step=step, samples=samples, layout=self._state.layout())
 
     def load(self) -> Checkpoint | None:
         """Return the newest checkpoint that can be trusted.
@@ -110,15 +65,7 @@ class Disk:
             ElasticError: BFT-1408 when it is of another program, BFT-1343 when the file system
                 does not let it be read now.
         """
-        directory = self.directory
-        if directory is None:
-            return None
-        for path in patiently(partial(files.newest_first, directory), directory):
-            try:
-                return patiently(partial(self._read, path), path)
-            except (OSError, UnreadableError) as problem:
-                log.warning("BFT-1413: skipped checkpoint %s: %s", path, problem)
-        return None
+        return files.newest(self.directory, self._read)
 
     def _read(self, path: Path) -> Checkpoint:
         parts: list[bytearray] = []
@@ -135,7 +82,7 @@ class Disk:
                 if sum(sizes) > path.stat().st_size:
                     raise UnreadableError("it is cut short")
                 parts.extend(bytearray(n) for n in sizes)
-            except (KeyError, ValueError, TypeError, OverflowError) as problem:
+            except _DAMAGED as problem:
                 raise UnreadableError(f"bad table of arrays: {problem}") from problem
             return [memoryview(part) for part in parts]
 
@@ -154,5 +101,5 @@ class Disk:
                 rows=parts[n_arrays:],
                 path=str(path),
             )
-        except (KeyError, ValueError, TypeError, OverflowError) as problem:
+        except _DAMAGED as problem:
             raise UnreadableError(f"bad counters: {problem}") from problem

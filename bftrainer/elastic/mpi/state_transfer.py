@@ -151,7 +151,7 @@ class MpiStateTransfer:
             arrays=self.state.copy_arrays(),
             rows=rows,
         )
-        (self.disk.write_aside if aside else self.disk.write)(checkpoint, fence)
+        (self.disk.aside if aside else self.disk.now)(lambda: self.disk.save(checkpoint, fence))
 
 
 def gather(comm: Comm, rows: BlockRows, root: int) -> bytearray:

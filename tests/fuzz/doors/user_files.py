@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import files, resume
+from bftrainer.elastic import checkpoint, files
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence, claim
 from bftrainer.elastic.mpi.disk import Disk
@@ -42,7 +42,7 @@ def _resumed(raw: bytes) -> None:
     with tempfile.TemporaryDirectory(prefix="bft-fuzz-") as name:
         directory = Path(name)
         (directory / "step-000000000007-generation-00000001.bft").write_bytes(raw)
-        resume.find(directory, LAYOUT)
+        checkpoint.find(directory, LAYOUT)
         Disk(None, _NoState(), name).load()  # type: ignore[arg-type]  # load tells nobody
 
 
