@@ -1,14 +1,13 @@
 """Chooses the back end of a generation from its members' offers. Pure.
 
-All members read the same offers and so make the same choice; ``agreement`` makes this worker's
+All members read the same offers and so make the same choice; ``group`` makes this worker's
 offer and exchanges the offers.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from bftrainer.elastic.errors import ElasticError
 
@@ -76,13 +75,3 @@ def refused(reason: str) -> ElasticError:
         f"NCCL was asked for and cannot be used: {reason}.",
         "Submit with --backend auto, or give each worker a GPU and a torch with NCCL.",
     )
-
-
-def encode(offer: BackendOffer) -> str:
-    """Return an offer as JSON, for the store."""
-    return json.dumps(asdict(offer))
-
-
-def decode(text: bytes) -> BackendOffer:
-    """Return the offer of another member."""
-    return BackendOffer(**json.loads(text))

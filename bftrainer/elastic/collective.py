@@ -1,9 +1,8 @@
 """The collectives that a generation needs of a back end, and waits that can be abandoned.
 
-``Collective`` is the interface; gloo's is here, the one for GPUs in ``device``. A collective
-in progress is a ``CollectiveWork``; ``settle`` waits for it in slices, so that it can be
-abandoned at any moment. Used by ``group``, ``buckets``, ``ordered_reduction`` and
-``state_transfer``.
+``Collective`` is gloo's; the one for GPUs is in ``device``. A collective in progress is a
+``CollectiveWork``; ``settle`` waits for it in slices, so that it can be abandoned at any moment.
+Used by ``group``, ``buckets``, ``ordered_reduction`` and ``state_transfer``.
 
 ``AbandonableCall`` runs any other blocking action in a thread. Its result is the action's outcome,
 or ``Broken`` if a newer generation came first. Used by ``group``, ``horovod`` and ``mpi``.
@@ -120,40 +119,49 @@ class CollectiveWork(Protocol):
         """
 
 
-class Collective(Protocol):
-    """The collectives of one generation. All members start the same ones in the same order."""
+class Collective:
+    """The collectives of one generation. All members start the same ones in the same order.
 
-    name: str
+    Here they are gloo's, over sockets and host memory; control messages always use them.
+    """
 
-    def all_reduce(self, tensor: torch.Tensor) -> CollectiveWork:
-        """Start to sum a tensor over all members, in place."""
+    name = "gloo"
+    _aborts_slowly = False
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> CollectiveWork:
+    def __init__(self, pg: Any) -> None:
+        self.pg = pg
+        self._is_over = threading.Event()
+
+    def all_reduce(self, tensor: torch.Tensor) -> Any:
+        """Start to sum a tensor over all members, in place; return a ``CollectiveWork``."""
+        return self._started(lambda: self.pg.allreduce([tensor]))
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
         """Start to broadcast rank ``root``'s tensor."""
+        options = BroadcastOptions()
+        options.rootRank = root
+        return self._started(lambda: self.pg.broadcast([tensor], options))
+
+    def _started(self, start: Callable[[], Any]) -> Any:
+        return start()
 
     def abort(self) -> None:
         """End the collectives in progress; members that wait for us fail or abandon them."""
+        self.pg.abort()
 
     def close(self) -> None:
-        """Abort and free everything, without waiting for either."""
-
-    def is_gone(self, within_s: float) -> bool:
-        """Return whether no tensor can be written to any more; wait up to ``within_s`` for that."""
-
-
-class BackendTeardown:
-    """Destroys a closed back end in a background thread: that takes up to 80 ms."""
-
-    def __init__(self) -> None:
-        self._is_over = threading.Event()
-
-    def begin(self, holders: list[Any], before: Callable[[], object] = bool) -> None:
-        """Call ``before``, then drop the references in ``holders``, the back end first."""
+        """Abort and free everything, without waiting: its threads take up to 80 ms to end."""
+        if self.pg is None:
+            return
+        if not self._aborts_slowly:
+            self.abort()
+        holders, self.pg = [self.pg], None
         ghost = weakref.ref(holders[0])
 
         def destroy() -> None:
             try:
-                before()
+                if self._aborts_slowly:
+                    holders[0].abort()
             finally:
                 holders.clear()
                 if ghost() is None:  # no other reference was left
@@ -161,50 +169,9 @@ class BackendTeardown:
 
         threading.Thread(target=destroy, name="bft-drop-group", daemon=True).start()
 
-    def is_over(self, within_s: float) -> bool:
-        """Return whether its threads have ended; wait up to ``within_s`` for that."""
-        return self._is_over.wait(within_s)
-
-
-class Gloo:
-    """Gloo's collectives, over sockets and host memory; control messages always use them."""
-
-    name = "gloo"
-
-    def __init__(self, pg: Any) -> None:
-        self.pg = pg
-        self._ending = BackendTeardown()
-
-    def all_reduce(self, tensor: torch.Tensor) -> Any:
-        """Start to sum a tensor over all members, in place."""
-        return self.pg.allreduce([tensor])
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
-        """Start to broadcast rank ``root``'s tensor."""
-        return self.pg.broadcast([tensor], broadcast_options(root))
-
-    def abort(self) -> None:
-        """Close the sockets, so that peers waiting for us fail at once."""
-        self.pg.abort()
-
-    def close(self) -> None:
-        """Abort, and join gloo's threads in the background."""
-        if self.pg is None:
-            return
-        self.abort()
-        last, self.pg = [self.pg], None
-        self._ending.begin(last)
-
     def is_gone(self, within_s: float) -> bool:
-        """Return whether its threads have ended, so that no collective writes any more."""
-        return self._ending.is_over(within_s)
-
-
-def broadcast_options(root: int) -> BroadcastOptions:
-    """Return torch's options of a broadcast from rank ``root``."""
-    options = BroadcastOptions()
-    options.rootRank = root
-    return options
+        """Return whether no tensor can be written to any more; wait up to ``within_s`` for that."""
+        return self._is_over.wait(within_s)
 
 
 def settle(work: CollectiveWork, abandoned: Callable[[], bool]) -> Broken | None:

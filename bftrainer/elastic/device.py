@@ -21,10 +21,9 @@ import torch
 
 from bftrainer.elastic.collective import (
     GROUP_TIMEOUT_S,
-    BackendTeardown,
+    Collective,
     CollectiveWork,
     ExpiredError,
-    broadcast_options,
 )
 
 POLL_S = 50e-6  # between two queries of an event
@@ -78,7 +77,7 @@ class Stillborn:
         """Return True: it has ended."""
         return True
 
-    def wait(self, timeout: timedelta) -> None:  # noqa: ARG002 - as in collective.Work
+    def wait(self, timeout: timedelta) -> None:  # noqa: ARG002 - as in CollectiveWork
         """Raise the reason."""
         raise RuntimeError(self._reason)
 
@@ -115,50 +114,27 @@ class DeviceWork:
         self._work.wait()  # raises its error; orders our stream after it
 
 
-class DeviceCollective:
-    """Collectives in the memory of one device per member."""
+class DeviceCollective(Collective):
+    """Collectives in the memory of one device per member, on streams of their own.
+
+    To end running kernels may take long; peers are released by the gloo group.
+    """
+
+    _aborts_slowly = True
 
     def __init__(
         self, pg: Any, device: torch.device, *, name: str, limit_s: float = GROUP_TIMEOUT_S
     ) -> None:
-        self.pg = pg
+        super().__init__(pg)
         self.device = device
         self.name = name
         self._limit_s = limit_s
-        self._ending = BackendTeardown()
-
-    def all_reduce(self, tensor: torch.Tensor) -> CollectiveWork:
-        """Start to sum a tensor over all members, in place, on a stream of its own."""
-        return self._started(lambda: self.pg.allreduce([tensor]))
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> CollectiveWork:
-        """Start to broadcast rank ``root``'s tensor."""
-        return self._started(lambda: self.pg.broadcast([tensor], broadcast_options(root)))
 
     def _started(self, start: Callable[[], Any]) -> CollectiveWork:
         try:
             return DeviceWork(start(), self._limit_s)
         except RuntimeError as problem:  # must not reach the script's backward pass
             return Stillborn(str(problem).partition("\n")[0][:300])
-
-    def abort(self) -> None:
-        """End running kernels; may take long, so ``close`` does it in the background."""
-        self.pg.abort()
-
-    def close(self) -> None:
-        """Abort and destroy in the background; peers are released by the gloo group."""
-        if self.pg is None:
-            return
-        last, self.pg = [self.pg], None
-
-        def abort() -> None:
-            last[0].abort()
-
-        self._ending.begin(last, before=abort)
-
-    def is_gone(self, within_s: float) -> bool:
-        """Return whether no kernel writes any more; wait up to ``within_s`` for that."""
-        return self._ending.is_over(within_s)
 
 
 def new_nccl(store: Any, rank: int, size: int, device: torch.device) -> DeviceCollective:

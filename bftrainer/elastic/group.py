@@ -9,29 +9,34 @@ fresh key in a fresh store, and fresh buffers. Used by ``membership``, ``buckets
 ``FormingGroups`` starts to form a group when the control thread receives a ``Commit``;
 ``membership`` takes it at the switch, when it is usually connected. A group that is no longer
 wanted is dropped when it is complete, because nothing can interrupt it.
+
+The members publish their offers of back ends in the generation's store. If all can use NCCL, each
+connects and probes it, and the generation uses it only if all succeeded; otherwise it trains with
+gloo. No member decides alone.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo, Store
 
-from bftrainer.elastic import device
-from bftrainer.elastic.agreement import Attempt, Meeting, attempt_all, choice_of
-from bftrainer.elastic.backend_choice import NCCL, BackendChoice, BackendOffer
+from bftrainer.elastic import backend_choice, device
+from bftrainer.elastic.backend_choice import GLOO, NCCL, BackendChoice, BackendOffer
 from bftrainer.elastic.collective import (
     GROUP_TIMEOUT_S,
     LEFT_BEHIND,
     AbandonableCall,
     Broken,
     Collective,
-    Gloo,
     in_side_thread,
     settle,
 )
@@ -39,6 +44,172 @@ from bftrainer.elastic.control import Control, Key, key_of
 from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.protocol import Commit, place_in
 from bftrainer.elastic.store import StoreClient
+
+__all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "in_side_thread", "settle"]
+
+log = logging.getLogger("bftrainer.elastic")
+
+
+def offer_of(
+    wanted: str, parameters: Sequence[torch.Tensor], *, is_bitwise: bool = False
+) -> BackendOffer:
+    """Return the offer of a worker with this model and the trainer's ``backend``.
+
+    Raises:
+        ElasticError: BFT-1414 when NCCL is demanded and this worker cannot use it.
+    """
+    if wanted == GLOO:
+        return BackendOffer(wanted=wanted)
+    if why_not := _obstacle(parameters, is_bitwise=is_bitwise):
+        if wanted == NCCL:
+            raise backend_choice.refused(why_not)
+        return BackendOffer(wanted=wanted, why_not=why_not)
+    place = parameters[0].device
+    version = ".".join(map(str, torch.cuda.nccl.version()))
+    return BackendOffer(wanted=wanted, device=_name_of(place), place=str(place), version=version)
+
+
+def _obstacle(parameters: Sequence[torch.Tensor], *, is_bitwise: bool) -> str:
+    devices = {p.device for p in parameters}
+    kinds = {d.type for d in devices}
+    if kinds == {"cpu"}:
+        return "the model is not on a GPU"
+    if kinds != {"cuda"} or len(devices) > 1:
+        return f"the model is on {' and '.join(sorted(map(str, devices)))}"
+    if is_bitwise:
+        return "the bitwise mode adds gradients in host memory"
+    if not torch.distributed.is_nccl_available():
+        return "this torch has no NCCL"
+    return ""
+
+
+def _name_of(device: torch.device) -> str:
+    """Return a unique name of a GPU."""
+    found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if found:  # to NCCL, one GPU under two host names is two; this variable sets the host's name
+        return f"{found} {os.environ.get('NCCL_HOSTID', '')}".rstrip()
+    # Workers of one node may each see one GPU only, always with index 0.
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return f"{os.uname().nodename}:{seen}:{device.index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """The generation's store, and this member's place in the generation."""
+
+    commit: Commit
+    rank: int
+    size: int
+
+    @property
+    def prefix(self) -> str:
+        """Beginning of all keys of this generation and attempt."""
+        return f"{self.commit.generation}.{self.commit.attempt}.{self.commit.token}"
+
+    def connect(self) -> StoreClient:
+        """Return a new connection, which a blocking wait on another one cannot delay."""
+        commit = self.commit
+        return StoreClient(commit.store_host, commit.store_port, commit.token, GROUP_TIMEOUT_S)
+
+    def key(self, what: str, rank: int) -> str:
+        """Return the key of a value that a member publishes."""
+        return f"{self.prefix}/{what}/{rank}"
+
+
+class Attempt:
+    """This member's attempt to connect a back end; its one outcome is published to all."""
+
+    def __init__(
+        self, meeting: Meeting, make: Callable[[], DeviceCollective], limit_s: float
+    ) -> None:
+        self._meeting, self._make = meeting, make
+        self._lock = threading.Lock()
+        self._is_decided = False
+        self.collective: DeviceCollective | None = None
+        late = f"not connected within {limit_s:g} s"
+        self._timer = threading.Timer(limit_s, self._decide, [late])
+        self._timer.daemon = True
+        self._timer.start()
+        threading.Thread(target=self._run, name="bft-device", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            made = self._make()
+        except Exception as problem:  # noqa: BLE001 - whatever failed, gloo is used
+            self._decide(str(problem).partition("\n")[0][:200] or type(problem).__name__)
+            return
+        if not self._decide("", made):
+            made.close()  # too late
+
+    def _decide(self, reason: str | None, made: DeviceCollective | None = None) -> bool:
+        with self._lock:
+            if self._is_decided:
+                return False
+            self._is_decided = True
+            self.collective = made
+        self._timer.cancel()
+        if reason is not None:
+            self._tell(reason)
+        return True
+
+    def _tell(self, reason: str) -> None:
+        meeting = self._meeting
+        try:
+            store = meeting.connect()
+            # A failure is published for every rank, so that no member waits for the others.
+            others = range(meeting.size) if reason else ()
+            for rank in (*others, meeting.rank):
+                text = f"rank {meeting.rank}: {reason}" if reason else ""
+                store.set(meeting.key("outcome", rank), text)
+            store.close()
+        except RuntimeError as problem:  # members that wait for us fail at the store, too
+            log.warning("cannot report to the other members: %s", problem)
+
+    def give_up(self) -> None:
+        """Close the connection, now or when it is made."""
+        self._decide(None)  # the member that failed has published the reason
+        made, self.collective = self.collective, None
+        if made is not None:
+            made.close()
+
+
+def choice_of(meeting: Meeting, store: StoreClient, offer: BackendOffer) -> BackendChoice:
+    """Publish this member's offer and return the choice that follows from all offers.
+
+    Raises:
+        ElasticError: BFT-1414, see ``backend_choice``.
+        RuntimeError: the store is gone, or a member never came.
+    """
+    if offer.wanted == GLOO:
+        return BackendChoice()  # all members have the same setting
+    store.set(meeting.key("offer", meeting.rank), json.dumps(asdict(offer)))
+    if not offer.device and offer.wanted != NCCL:
+        return BackendChoice()  # one member without a GPU decides it
+    ranks = range(meeting.size)
+    offers = [json.loads(store.get(meeting.key("offer", r))) for r in ranks]
+    return backend_choice.choose([BackendOffer(**offer) for offer in offers])
+
+
+def attempt_all(attempt: Attempt, meeting: Meeting, choice: BackendChoice) -> BackendChoice:
+    """Wait for the outcome of all members' attempts; return what the generation uses.
+
+    Raises:
+        RuntimeError: the store is gone, or a member never reported its outcome.
+    """
+    store = meeting.connect()
+    try:
+        for rank in range(meeting.size):
+            reason = store.get(meeting.key("outcome", rank)).decode()
+            if reason:
+                attempt.give_up()
+                log.warning("this generation trains with gloo: NCCL failed: %s", reason)
+                return replace(choice, backend=GLOO, reason=f"NCCL failed: {reason}")
+    except BaseException:
+        attempt.give_up()
+        raise
+    finally:
+        store.close()
+    return choice
 
 
 class TorchStore(Store):
@@ -68,9 +239,6 @@ class TorchStore(Store):
         self._client.close()
 
 
-__all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "in_side_thread", "settle"]
-
-
 def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
     """Make the gloo process group that every generation has."""
     gloo: Any = ProcessGroupGloo  # its type stubs know neither options nor collectives
@@ -97,12 +265,9 @@ class Group:
         data: DeviceCollective | None = None,
         choice: BackendChoice = BackendChoice(),  # noqa: B008 - frozen
     ) -> None:
-        self.control = Gloo(pg)
-        self.data = data
-        self.choice = choice
-        self.store = store
-        self.rank = rank
-        self.size = size
+        self.control = Collective(pg)
+        self.data, self.choice, self.store = data, choice, store
+        self.rank, self.size = rank, size
 
     @property
     def pg(self) -> Any:
@@ -141,47 +306,33 @@ def build(
         ElasticError: BFT-1414 when NCCL is demanded and cannot be used.
         RuntimeError: a member, or the store, cannot be reached.
     """
-    client = StoreClient(commit.store_host, commit.store_port, commit.token, GROUP_TIMEOUT_S)
-    store = TorchStore(client)
-    prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
     size = len(commit.members) * per_node
-    meeting = Meeting(
-        host=commit.store_host,
-        port=commit.store_port,
-        token=commit.token,
-        prefix=prefix,
-        rank=rank,
-        size=size,
-    )
+    meeting = Meeting(commit=commit, rank=rank, size=size)
+    client = meeting.connect()
+    store = TorchStore(client)
+
+    def connect_device() -> DeviceCollective:
+        own = PrefixStore(f"{meeting.prefix}/nccl", store)
+        made = device.new_nccl(own, rank, size, torch.device(offer.place))
+        try:
+            device.probe(made, size)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
     try:
-        pg = new_process_group(PrefixStore(prefix, store), rank, size, address)
+        pg = new_process_group(PrefixStore(meeting.prefix, store), rank, size, address)
         choice, data = choice_of(meeting, client, offer), None
         if choice.backend == NCCL:
             limit_s = device.HURRIED_S if commit.abandon else device.PROBE_S
-            connect = partial(connect_device, store, meeting, offer)
-            attempt = Attempt(meeting, connect, limit_s)
+            attempt = Attempt(meeting, connect_device, limit_s)
             choice = attempt_all(attempt, meeting, choice)
             data = attempt.collective
     except BaseException:
         store.close()
         raise
     return Group(pg, store, rank, size, data, choice)
-
-
-def connect_device(store: TorchStore, meeting: Meeting, offer: BackendOffer) -> DeviceCollective:
-    """Connect and probe NCCL."""
-    made = device.new_nccl(
-        PrefixStore(f"{meeting.prefix}/nccl", store),
-        meeting.rank,
-        meeting.size,
-        torch.device(offer.place),
-    )
-    try:
-        device.probe(made, meeting.size)
-    except BaseException:
-        made.close()
-        raise
-    return made
 
 
 def rehearse(address: str) -> None:
@@ -194,8 +345,7 @@ class FormingGroups:
     """Forming groups by commit; shared by the control thread and the training loop."""
 
     def __init__(self, control: Control, offer: BackendOffer = BackendOffer()) -> None:  # noqa: B008 - frozen
-        self._control = control
-        self._offer = offer
+        self._control, self._offer = control, offer
         self._lock = threading.Lock()
         self._tasks: dict[Key, AbandonableCall[Group]] = {}
         self._begun: set[Key] = set()  # including those taken: a second group confuses peers
@@ -216,8 +366,7 @@ class FormingGroups:
             if key_of(commit) not in self._begun:
                 self._begun.add(key_of(commit))
                 self._tasks[key_of(commit)] = AbandonableCall(
-                    self._control,
-                    lambda: build(commit, rank, address, self._offer, per_node),
+                    self._control, lambda: build(commit, rank, address, self._offer, per_node)
                 )
 
     def is_slow(self, commit: Commit) -> bool:

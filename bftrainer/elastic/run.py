@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from bftrainer.elastic import agreement, group, loss_rule, models, sample_order
 from bftrainer.elastic import control as control_module
+from bftrainer.elastic import group, loss_rule, models, sample_order
 from bftrainer.elastic.batch import (
     BatchPiece,
     GlobalBatch,
@@ -93,7 +93,7 @@ class Run(RunInfo):
             new_reducer=self._new_reducer,
             reduces_alone=cutting.is_parted,
             plan=self._plan,
-            offer=agreement.offer_of(
+            offer=group.offer_of(
                 config.backend, self._state.parameters(), is_bitwise=cutting.logical > 0
             ),
         )

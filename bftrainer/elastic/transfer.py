@@ -2,8 +2,9 @@
 
 Through host memory it travels down a chain: every member forwards each piece as soon as it
 has it, so many joiners take little longer than one. Large tensors are sent from and received
-into their own memory, small ones packed. Device tensors are staged piece by piece through
-host memory or, with NCCL, broadcast from device to device, which all members take part in.
+into their own memory, small ones packed. With gloo device tensors travel down the chain through a
+few buffers in host memory, so that one piece is copied while another is sent; with NCCL they are
+broadcast from device to device, which all members take part in.
 The calls block; ``state_transfer`` makes them in a side thread. After an abandoned transfer
 the receiver has no state.
 """
@@ -12,17 +13,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 
-from bftrainer.elastic import checkpoint, device, device_transfer
-from bftrainer.elastic.device_transfer import PIECE_BYTES, Link
+from bftrainer.elastic import checkpoint, device
+from bftrainer.elastic.collective import GROUP_TIMEOUT_S
+from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.group import Group
 
+PIECE_BYTES = 32 << 20  # smaller pieces: more overhead than gain by overlap
+SLOTS = 4  # pieces in host memory at a time
 DIRECT_BYTES = 1 << 20  # tensors of this size or more are sent without packing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """This member's place in the chain."""
+
+    group: Group
+    source: int  # rank that has the state
+    before: int | None  # rank we receive from; None for the source
+    after: int | None  # rank we send to; None for the last
 
 
 def link_of(group: Group, chain: Sequence[int]) -> Link | None:
@@ -59,11 +75,8 @@ def receive(
     apart = dict(apart)
     # A tensor that the source has on a device belongs on our device.
     data = link.group.data
-    near = (
-        next((t.device for t in into if device.is_on_device(t)), None)
-        if data is None
-        else data.device
-    )
+    ours = (t.device for t in into if device.is_on_device(t))
+    near = next(ours, None) if data is None else data.device
     rest = [
         t if i not in apart or near is None else torch.empty_like(t, device=near)
         for i, t in enumerate(checkpoint.allocate(descriptions, spare), start=len(into))
@@ -92,7 +105,7 @@ def stand_by(group: Group, source: int) -> None:
     lengths = [n for wire in wires for n in _lengths(wire)]
     new = partial(torch.empty, dtype=torch.uint8, device=group.data.device)
     scratch = new(max(lengths, default=0))  # never read
-    device_transfer.broadcast(group, group.data, source, [scratch[:n] for n in lengths])
+    broadcast(group, group.data, source, [scratch[:n] for n in lengths])
 
 
 def _receive_header(link: Link) -> list[Any]:
@@ -118,7 +131,11 @@ def _move(link: Link, tensors: Sequence[torch.Tensor], apart: Mapping[int, int])
     _pass_on(link, [piece for wire in wires for piece in wire.pieces()])
     if apart or link.group.data is not None:
         staged = _wires([tensors[i] for i in sorted(apart)])
-        device_transfer.move(link, [piece for wire in staged for piece in wire.pieces()])
+        pieces = [piece for wire in staged for piece in wire.pieces()]
+        if link.group.data is None:
+            stage(link, pieces)
+        else:
+            broadcast(link.group, link.group.data, link.source, pieces)
         wires += staged
     if link.before is not None:
         for wire in wires:
@@ -140,6 +157,57 @@ def _pass_on(link: Link, pieces: Sequence[torch.Tensor]) -> None:
             outgoing.append(pg.send([piece], link.after, i))
     for work in outgoing:
         work.wait()
+
+
+def broadcast(
+    group: Group, data: DeviceCollective, source: int, pieces: Sequence[torch.Tensor]
+) -> None:
+    """Broadcast pieces from ``source``; their lengths are the same on all members.
+
+    Returns when all members have them: until then none may leave the group.
+    """
+    works = [data.broadcast(piece, source) for piece in pieces]
+    for work in works:
+        work.wait(timedelta(seconds=GROUP_TIMEOUT_S))
+    group.control.all_reduce(torch.zeros(1)).wait()
+
+
+def stage(link: Link, pieces: Sequence[torch.Tensor]) -> None:
+    """Receive each piece from the previous member (unless we are the source), forward it."""
+    pg = link.group.pg
+    longest = max((piece.numel() for piece in pieces), default=0)
+    count = min(SLOTS, len(pieces))
+    slots = [device.host_memory((longest,), like=pieces[0]) for _ in range(count)]
+    incoming: dict[int, Any] = {}
+    outgoing: dict[int, Any] = {}
+
+    def await_sent(i: int) -> None:
+        if work := outgoing.pop(i, None):
+            work.wait()
+
+    def expect(i: int) -> None:
+        if link.before is not None and i < len(pieces):
+            slot = slots[i % SLOTS][: pieces[i].numel()]
+            incoming[i] = pg.recv([slot], link.before, i)
+
+    for i in range(count):
+        expect(i)
+    for i, piece in enumerate(pieces):
+        slot = slots[i % SLOTS][: piece.numel()]
+        if link.before is None:
+            await_sent(i - SLOTS)  # it used the same slot
+            slot.copy_(piece)
+        else:
+            incoming.pop(i).wait()
+        if link.after is not None:
+            outgoing[i] = pg.send([slot], link.after, i)
+        if link.before is not None:
+            piece.copy_(slot)  # while it is being sent
+            if i + SLOTS < len(pieces):
+                await_sent(i)
+                expect(i + SLOTS)
+    for i in sorted(outgoing):
+        await_sent(i)
 
 
 class _Wire:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import agreement, backend_choice, device
+from bftrainer.elastic import backend_choice, device
 from bftrainer.elastic.backend_choice import BackendChoice, BackendOffer, choose
 from bftrainer.elastic.collective import settle
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.group import FormingGroups, Group
+from bftrainer.elastic.group import FormingGroups, Group, offer_of
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.store import StoreServer
 from tests.conformance.collective import never
@@ -63,7 +63,6 @@ def test_nccl_is_chosen_where_every_member_has_a_gpu_of_its_own(
     offers: list[BackendOffer], said: str
 ) -> None:
     assert str(choose(offers)) == said
-    assert [backend_choice.decode(backend_choice.encode(o).encode()) for o in offers] == offers
 
 
 def test_nccl_that_is_demanded_and_cannot_be_is_refused() -> None:
@@ -84,21 +83,21 @@ def test_nccl_that_is_demanded_and_cannot_be_is_refused() -> None:
 )
 def test_a_worker_says_why_it_has_nothing_to_offer(where: list[str], why_not: str) -> None:
     parameters = [torch.empty(1, device=place) for place in where]
-    assert agreement.offer_of("auto", parameters) == BackendOffer(why_not=why_not)
-    assert agreement.offer_of("gloo", parameters) == BackendOffer(wanted="gloo")
+    assert offer_of("auto", parameters) == BackendOffer(why_not=why_not)
+    assert offer_of("gloo", parameters) == BackendOffer(wanted="gloo")
     with pytest.raises(ElasticError, match=why_not) as refusal:
-        agreement.offer_of("nccl", parameters)
+        offer_of("nccl", parameters)
     assert refusal.value.code == "BFT-1414"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_a_model_on_a_gpu_is_offered_by_the_gpus_own_name() -> None:
     parameters = [torch.empty(1, device="cuda:0")]
-    offer = agreement.offer_of("auto", parameters)
+    offer = offer_of("auto", parameters)
     assert offer.place == "cuda:0"
     assert offer.device
     assert offer.version
-    assert not agreement.offer_of("auto", parameters, is_bitwise=True).device
+    assert not offer_of("auto", parameters, is_bitwise=True).device
 
 
 # ---- the agreement -----------------------------------------------------------------------
@@ -136,7 +135,7 @@ def test_members_without_a_gpu_ask_nobody(
     store: StoreServer, made: list[DeviceCollective], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(backend_choice, "decode", asked.append)
+    monkeypatch.setattr(backend_choice, "choose", asked.append)
     groups = group_of(store, 1, [NO_GPU, NO_GPU])
     assert choices(groups) == {BackendChoice()}
     assert (asked, made) == ([], [])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import device, device_transfer, transfer
+from bftrainer.elastic import device, transfer
 from bftrainer.elastic.group import Group
 from bftrainer.elastic.store import StoreServer
 from tests.elastic.scripts import pretended
@@ -98,11 +98,11 @@ def test_staging_needs_a_few_buffers_whatever_the_state(
 
     monkeypatch.setattr(transfer, "PIECE_BYTES", 100_000)
     monkeypatch.setattr(device, "is_on_device", pretended.is_pretended)
-    monkeypatch.setattr(device_transfer, "host_memory", counted)
+    monkeypatch.setattr(device, "host_memory", counted)
     groups = group_of(store, 1, [pretended.NO_GPU] * 2)
     _, held = moved(groups, [0, 1])
     assert torch.equal(held[1][0], tensors(0)[0])
-    assert lengths == [100_000] * device_transfer.SLOTS * 2
+    assert lengths == [100_000] * transfer.SLOTS * 2
     for group in groups:
         group.drop()
 
@@ -117,6 +117,6 @@ def test_a_broadcast_that_breaks_is_no_state(
     assert data is not None
     data._limit_s = 0.2  # from now on: to connect took as long as it took
     with pytest.raises(RuntimeError, match="did not end within"):
-        device_transfer.broadcast(groups[0], data, 1, [torch.zeros(4, dtype=torch.uint8)])
+        transfer.broadcast(groups[0], data, 1, [torch.zeros(4, dtype=torch.uint8)])
     for group in groups:
         group.drop()

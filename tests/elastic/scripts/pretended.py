@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import agreement, device, group
+from bftrainer.elastic import device, group
 from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.device import DeviceCollective
 
@@ -39,7 +39,7 @@ def over_gloo(store: Any, rank: int, size: int, device: torch.device) -> DeviceC
 def offer_of(
     wanted: str, parameters: Sequence[torch.Tensor], *, is_bitwise: bool = False
 ) -> BackendOffer:
-    """Return what ``offering.offer_of`` would."""
+    """Return what ``group.offer_of`` would."""
     del parameters
     return BackendOffer(wanted=wanted) if is_bitwise else offer(f"GPU {os.getpid()}", wanted)
 
@@ -53,4 +53,4 @@ def pretend(kind: str) -> None:
     if kind == "gloo":
         device.new_nccl = over_gloo
     if kind in ("gloo", "missing"):
-        agreement.offer_of = offer_of
+        group.offer_of = offer_of
