@@ -16,8 +16,8 @@ from bftrainer.elastic.trial import params
 
 if TYPE_CHECKING:
     from bftrainer.elastic.batch import GlobalBatch, LogicalWorkers, PerWorkerBatch, Terms
+    from bftrainer.elastic.generations import GenerationInfo
     from bftrainer.elastic.loader import Sharded
-    from bftrainer.elastic.membership import GenerationInfo
     from bftrainer.elastic.per_sample import PerSample
     from bftrainer.elastic.reports import report
     from bftrainer.elastic.run import Run
@@ -38,7 +38,7 @@ __all__ = [
 
 
 _HOMES = {
-    "GenerationInfo": "membership",
+    "GenerationInfo": "generations",
     "GlobalBatch": "batch",
     "LogicalWorkers": "batch",
     "PerSample": "per_sample",

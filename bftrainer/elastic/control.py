@@ -103,6 +103,10 @@ class Control:
         except OSError:
             die("the agent is gone", status=1)
 
+    def say_warm(self) -> None:
+        """Report that this worker can join without delay."""
+        self.send(protocol.Warm(warm_up_s=time.monotonic() - self.started_s))
+
     def close_stores(self, before: Key) -> None:
         """Drop the stores of generations that no member will form any more."""
         for key in [key for key in self._stores if key < before]:

@@ -9,15 +9,43 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from bftrainer.elastic.batch import Terms
 from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
 from bftrainer.elastic.fence import Fence
-from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Report, Reported
+from bftrainer.elastic.protocol import (
+    Commit,
+    Entered,
+    Finished,
+    Interrupted,
+    Left,
+    Report,
+    Reported,
+)
 from bftrainer.elastic.reports import Reports, finite
 
 log = logging.getLogger("bftrainer.elastic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationInfo:
+    """Position of a worker in the run; passed to the hooks of ``Run``."""
+
+    generation: int
+    attempt: int
+    step: int
+    epoch: int
+    samples: int
+    rank: int
+    size: int
+    terms: Terms = Terms()  # noqa: RUF009 - frozen
+
+    @property
+    def share(self) -> int:
+        """Samples of this worker in a full batch."""
+        return self.terms.shares[self.rank] if self.rank < len(self.terms.shares) else 0
 
 
 class WorkerGenerations:
@@ -29,8 +57,37 @@ class WorkerGenerations:
         self.seen: Key = (-1, -1)  # the newest commit this worker acted on
         self.rank = 0
         self.size = 1
+        self.terms = Terms()
         self.stepped_s: float | None = None  # end of the last committed step, monotonic
         self.reports = Reports()  # part of the common state
+
+    def position(self) -> tuple[int, int, int]:
+        """Return the committed steps, epochs and samples; each runtime counts them."""
+        raise NotImplementedError
+
+    @property
+    def generation(self) -> int:
+        """Number of the generation entered; 0 before the first, and without an agent."""
+        return 0 if self.commit is None else self.commit.generation
+
+    @property
+    def attempt(self) -> int:
+        """Attempt of the generation entered."""
+        return 0 if self.commit is None else self.commit.attempt
+
+    def info(self) -> GenerationInfo:
+        """Return this worker's position."""
+        step, epoch, samples = self.position()
+        return GenerationInfo(
+            generation=self.generation,
+            attempt=self.attempt,
+            step=step,
+            epoch=epoch,
+            samples=samples,
+            rank=self.rank,
+            size=self.size,
+            terms=self.terms,
+        )
 
     def newer(self) -> Commit | None:
         """Return the newest commit that this worker has not acted on."""
@@ -53,23 +110,17 @@ class WorkerGenerations:
     def entered(
         self,
         commit: Commit,
-        *,
         rank: int,
         size: int,
-        step: int,
-        samples: int,
+        *,
         transfer_s: float,
-        epoch: int = 0,
         resumed_from: str = "",
-        batch: int = 0,
-        lr_factor: float = 1.0,
-        shares: Sequence[int] = (),
         backend: str = "",
     ) -> None:
         """Report that this worker holds the common state and trains (see ``Entered``)."""
         self.commit, self.rank, self.size = commit, rank, size
         self.control.close_stores(before=key_of(commit))
-        pause_s = 0.0 if self.stepped_s is None else time.monotonic() - self.stepped_s
+        step, epoch, samples = self.position()
         self.control.send(
             Entered(
                 generation=commit.generation,
@@ -79,12 +130,12 @@ class WorkerGenerations:
                 step=step,
                 epoch=epoch,
                 samples=samples,
-                pause_s=pause_s,
+                pause_s=0.0 if self.stepped_s is None else time.monotonic() - self.stepped_s,
                 transfer_s=transfer_s,
                 resumed_from=resumed_from,
-                batch=batch,
-                lr_factor=lr_factor,
-                shares=tuple(shares),
+                batch=self.terms.batch,
+                lr_factor=self.terms.lr_factor,
+                shares=self.terms.shares if rank == 0 else (),  # from one member is enough
                 backend=backend,
             )
         )
@@ -102,16 +153,21 @@ class WorkerGenerations:
 
     def _send_reports(self) -> None:
         if self.rank == 0 and self.reports.kept:
-            generation = 0 if self.commit is None else self.commit.generation
-            self.control.send(Reported(generation=generation, reports=self.reports.kept))
+            self.control.send(Reported(generation=self.generation, reports=self.reports.kept))
 
-    def interrupted(self, reason: str, step: int) -> None:
+    def interrupted(self, reason: str) -> None:
         """Report that the group is broken, or did not form."""
-        generation, attempt = self.seen
+        (generation, attempt), (step, _, _) = self.seen, self.position()
         log.warning("generation %d.%d interrupted: %s", generation, attempt, reason)
         self.control.send(
             Interrupted(generation=generation, attempt=attempt, step=step, reason=reason)
         )
+
+    def finished(self) -> None:
+        """Report that the run is complete."""
+        step, epoch, samples = self.position()
+        generation = self.generation
+        self.control.send(Finished(generation=generation, step=step, epoch=epoch, samples=samples))
 
     def is_saver(self, commit: Commit) -> bool:
         """Return whether this worker writes the checkpoint before the trainer is parked."""
@@ -127,10 +183,9 @@ class WorkerGenerations:
 
     def fence(self) -> Fence:
         """Return the fence of this worker's checkpoints."""
-        commit = self.commit
         return Fence(
-            incarnation=0 if commit is None else commit.incarnation,
-            generation=0 if commit is None else commit.generation,
-            token="" if commit is None else commit.token,
+            incarnation=0 if self.commit is None else self.commit.incarnation,
+            generation=self.generation,
+            token="" if self.commit is None else self.commit.token,
             trainer_id=self.control.config.trainer_id,
         )

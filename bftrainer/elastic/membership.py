@@ -11,7 +11,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from bftrainer.elastic import main_guard, reports
@@ -19,7 +18,7 @@ from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.batch import Terms, in_words
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.control import Control, key_of
-from bftrainer.elastic.generations import WorkerGenerations
+from bftrainer.elastic.generations import GenerationInfo, WorkerGenerations
 from bftrainer.elastic.group import Broken, FormingGroups, Group
 from bftrainer.elastic.protocol import Commit, Member, RankInfo, place_in
 from bftrainer.elastic.sampler import NO_PLAN, EpochPlan
@@ -28,25 +27,6 @@ from bftrainer.elastic.state_transfer import StateTransfer, overtaken
 from bftrainer.elastic.writer import CheckpointWriter
 
 log = logging.getLogger("bftrainer.elastic")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationInfo:
-    """Position of a worker in the run; passed to the hooks of ``Run``."""
-
-    generation: int
-    attempt: int
-    step: int
-    epoch: int
-    samples: int
-    rank: int
-    size: int
-    terms: Terms = Terms()  # noqa: RUF009 - frozen
-
-    @property
-    def share(self) -> int:
-        """Samples of this worker in a full batch."""
-        return self.terms.shares[self.rank] if self.rank < len(self.terms.shares) else 0
 
 
 class Membership(WorkerGenerations):
@@ -65,7 +45,6 @@ class Membership(WorkerGenerations):
         plan: EpochPlan = NO_PLAN,
     ) -> None:
         super().__init__(control)
-        self.terms = Terms()
         self.told = 0  # global batch of the last commit that named one
         self.new_reducer = new_reducer or (lambda: GradientReducer(state.parameters()))
         self._terms_of = terms_of
@@ -89,28 +68,9 @@ class Membership(WorkerGenerations):
         """Steps, samples and epoch of the run."""
         return self.handover.counters
 
-    @property
-    def generation(self) -> int:
-        """Number of the generation entered."""
-        return 0 if self.commit is None else self.commit.generation
-
-    @property
-    def attempt(self) -> int:
-        """Attempt of the generation entered."""
-        return 0 if self.commit is None else self.commit.attempt
-
-    def info(self) -> GenerationInfo:
-        """Return this worker's position."""
-        return GenerationInfo(
-            generation=self.generation,
-            attempt=self.attempt,
-            step=self.counters.step,
-            epoch=self.counters.epoch,
-            samples=self.counters.samples,
-            rank=self.rank,
-            size=self.size,
-            terms=self.terms,
-        )
+    def position(self) -> tuple[int, int, int]:
+        """Return the committed steps, epochs and samples."""
+        return self.counters.step, self.counters.epoch, self.counters.samples
 
     def wants_switch(self) -> bool:
         """Return whether this worker has a commit for a later generation and could enter it now."""
@@ -164,7 +124,7 @@ class Membership(WorkerGenerations):
 
     def _report(self, broken: Broken) -> None:
         self._drop_group()  # first: others may be waiting for us in a collective
-        self.interrupted(broken.reason, self.counters.step)
+        self.interrupted(broken.reason)
 
     def _drop_group(self) -> None:
         if self.reducer is not None:
@@ -222,18 +182,7 @@ class Membership(WorkerGenerations):
         self._forming.forget(before=key_of(commit))
         backend = "" if self.group is None else str(self.group.choice)
         self.entered(
-            commit,
-            rank=me.rank,
-            size=size,
-            step=counters.step,
-            epoch=counters.epoch,
-            samples=counters.samples,
-            transfer_s=transfer_s,
-            resumed_from=resumed,
-            batch=self.terms.batch,
-            lr_factor=self.terms.lr_factor,
-            shares=self.terms.shares if me.rank == 0 else (),  # from one member is enough
-            backend=backend,
+            commit, me.rank, size, transfer_s=transfer_s, resumed_from=resumed, backend=backend
         )
         if me.rank == 0 and not self.control.is_plain:
             attempt = f"{commit.generation}.{commit.attempt}"

@@ -9,7 +9,6 @@ only inside the generators, where the next batch is fetched: whatever the script
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,11 +33,9 @@ from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, unwrap
 from bftrainer.elastic.ordered_reduction import OrderedReducer
 from bftrainer.elastic.per_sample import PerSampleStates
-from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.rates import KEY, GenerationTerms, Updater, decided_by
-from bftrainer.elastic.run_info import Length, RunInfo, StepDurations
+from bftrainer.elastic.run_info import Length, RunInfo, StepDurations, record_of
 from bftrainer.elastic.sample_order import Indices
-from bftrainer.elastic.sample_record import record_of
 from bftrainer.elastic.state import Counters, State, seed_everything
 
 
@@ -229,15 +226,7 @@ class Run(RunInfo):
         self._length.complete(membership.counters)
         if self.rank == 0:
             membership.writer.save_now(membership.counters, membership.fence())
-        counters = membership.counters
-        self._control.send(
-            Finished(
-                generation=self.generation,
-                step=counters.step,
-                epoch=counters.epoch,
-                samples=counters.samples,
-            )
-        )
+        membership.finished()
         if self.rank != 0:
             raise SystemExit(0)
 
@@ -251,7 +240,7 @@ class Run(RunInfo):
         known = self._membership.writer.peek()
         if self._length.is_done(known):
             # Only the code after the loops is left to run: nothing to rehearse.
-            self._say_warm()
+            self._control.say_warm()
             self._enter_first()
         return known.epoch
 
@@ -274,7 +263,7 @@ class Run(RunInfo):
                 membership.handover.spare.append(p.grad)
                 p.grad = None
         group.rehearse(self._control.config.address)
-        self._say_warm()
+        self._control.say_warm()
 
     def _rehearse_with(self, reducer: GradientReducer, samples: int) -> Iterator[Any]:
         self._batch, self._rule.batch = samples, self._plan.batch
@@ -286,9 +275,6 @@ class Run(RunInfo):
         with quiet_schedulers():
             yield self._loader.rehearsal(samples)
         self._require_stepped()
-
-    def _say_warm(self) -> None:
-        self._control.send(Warm(warm_up_s=time.monotonic() - self._control.started_s))
 
     def _enter_first(self) -> None:
         membership = self._membership

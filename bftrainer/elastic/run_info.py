@@ -6,21 +6,26 @@ worker's own part of a step does: from the end of one reduction until it only wa
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.loss_rule import LossRule
-from bftrainer.elastic.membership import GenerationInfo, Membership
+from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.protocol import BY_AGENT, TELLS_TOTAL, Progress, WorkerConfig
 from bftrainer.elastic.state import Counters
 from bftrainer.elastic.trial import params
+from bftrainer.elastic.worker_keeper import own_name
 
 Hook = Callable[[GenerationInfo], object]
 
@@ -196,30 +201,6 @@ class RunInfo:
 PROGRESS_INTERVAL_S = 0.5
 
 
-class Where(Protocol):
-    """A position in a run; ``membership.GenerationInfo`` is one."""
-
-    @property
-    def generation(self) -> int:
-        """Number of the generation."""
-
-    @property
-    def step(self) -> int:
-        """Steps done."""
-
-    @property
-    def epoch(self) -> int:
-        """Passes over the data done."""
-
-    @property
-    def samples(self) -> int:
-        """Samples used."""
-
-    @property
-    def share(self) -> int:
-        """Samples of this worker in a full batch; 0: unknown."""
-
-
 class StepDurations:
     """Durations of the last steps at the present size."""
 
@@ -257,7 +238,7 @@ class StepDurations:
         """Return whether there is something to report and the last report is old enough."""
         return bool(self._step_s) and time.monotonic() - self._reported_s >= PROGRESS_INTERVAL_S
 
-    def progress(self, info: Where, noise_scale: float = 0.0) -> Progress:
+    def progress(self, info: GenerationInfo, noise_scale: float = 0.0) -> Progress:
         """Return the report."""
         self._reported_s = time.monotonic()
         step_s = median(self._step_s)
@@ -339,3 +320,57 @@ class Length:
         """Record that a run of this length is complete."""
         counters.is_complete = True
         counters.asked_epochs, counters.asked_samples = self.epochs, self.samples
+
+
+RECORD = "BFT_RECORD_SAMPLES"
+
+
+class SampleRecord:
+    """Notes which samples a worker was handed, their losses, and which updates it committed.
+
+    Off unless ``$BFT_RECORD_SAMPLES`` names a directory, as ``bftrainer try`` sets it. Every
+    process appends JSON lines to a file of its own, a batch's before the script gets it: a worker
+    may be killed in a step that others commit. ``bftrainer.lab.tryout.records`` puts them together.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._out = (directory / f"samples-{own_name()}.jsonl").open("a", buffering=1)
+
+    def handed(self, info: GenerationInfo, indices: Sequence[int], **where: int) -> None:
+        """Note the samples of a pass.
+
+        ``where``: ``at``, the place of the first in the epoch; ``of``, the epoch's samples;
+        ``number`` of the pass; ``may_repeat``: the order is the script's own.
+        """
+        self._write("handed", info, epoch=info.epoch, indices=list(indices), **where)
+
+    def lost(self, info: GenerationInfo, loss: float, rule: LossRule) -> None:
+        """Note the loss of a pass, or of a part of one, and how passes are put together."""
+        weight = rule.samples if rule.given is None else rule.given
+        number = rule.passes
+        self._write("loss", info, loss=loss, weight=weight, number=number, reduction=rule.kind)
+
+    def entered(self, info: GenerationInfo) -> None:
+        """Note that a generation begins, after ``step`` updates."""
+        self._write("entered", info, samples=info.samples, at_s=time.time())
+
+    def committed(self, info: GenerationInfo) -> None:
+        """Note an update."""
+        self._write("committed", info, samples=info.samples, at_s=time.time())
+
+    def _write(self, kind: str, info: GenerationInfo, **what: object) -> None:
+        line: dict[str, Any] = {"kind": kind, "generation": info.generation, **what}
+        line |= {"attempt": info.attempt, "step": info.step, "rank": info.rank, "size": info.size}
+        self._out.write(json.dumps(line) + "\n")
+
+
+def record_of(run: RunInfo) -> SampleRecord | None:
+    """Return the record of a run, which notes its generations and updates; None: not wanted."""
+    directory = os.environ.get(RECORD)
+    if not directory:
+        return None
+    record = SampleRecord(Path(directory))
+    run.on_entered(record.entered)
+    run.on_committed(record.committed)
+    run.on_loss(record.lost)
+    return record

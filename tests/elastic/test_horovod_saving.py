@@ -14,8 +14,7 @@ from bftrainer.elastic import checkpoint
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence, path_for
-from bftrainer.elastic.horovod.checkpoints import Saver
-from bftrainer.elastic.horovod.counts import Counts
+from bftrainer.elastic.horovod.session import Counts, Saver
 from bftrainer.elastic.protocol import Report, WorkerConfig
 from bftrainer.elastic.reports import Reports
 

@@ -19,7 +19,7 @@ from bftrainer.batch import process
 from bftrainer.elastic import files
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi import BlockRows, library
-from bftrainer.elastic.mpi.pmi import OneProcess
+from bftrainer.elastic.mpi.library import OneProcess
 from bftrainer.elastic.mpi.state import MpiState, RowSpan, choose, pieces, share_of
 from tests.support.waiting import wait_for
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.sample_record import VARIABLE
+from bftrainer.elastic.run_info import RECORD as VARIABLE
 from bftrainer.fleet.generations.members import Rescaled
 from bftrainer.lab.tryout.records import Records, epochs
 from bftrainer.model.trainer import BatchRange, TrainerState

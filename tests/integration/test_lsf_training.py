@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.sample_record import VARIABLE
+from bftrainer.elastic.run_info import RECORD as VARIABLE
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.tryout.records import Records, epochs
 from lsf_adapters.testcluster import LsfTestCluster, Profile

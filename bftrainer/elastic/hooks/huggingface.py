@@ -27,6 +27,7 @@ from transformers.trainer_callback import ExportableState
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import LogicalWorkers
+from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.hooks.driven import (
     Batches,
     Counted,
@@ -36,7 +37,6 @@ from bftrainer.elastic.hooks.driven import (
     plain_loader,
     unusable,
 )
-from bftrainer.elastic.membership import GenerationInfo
 
 # Properties of this process, or arguments of this script: not part of the run's state.
 _OWN_PLACE = ("is_local_process_zero", "is_world_process_zero", "stateful_callbacks")

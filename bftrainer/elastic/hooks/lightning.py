@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import LogicalWorkers
+from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.hooks.driven import (
     Batches,
     Counted,
@@ -30,7 +31,6 @@ from bftrainer.elastic.hooks.driven import (
     plain_loader,
     unusable,
 )
-from bftrainer.elastic.membership import GenerationInfo
 
 # Two packages with the same classes: use the one that the script has imported.
 _is_old_name = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules

@@ -13,17 +13,23 @@ import functools
 import importlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
+import torch
+
+from bftrainer.elastic import checkpoint
 from bftrainer.elastic.collective import Broken
 from bftrainer.elastic.control import Control, die, key_of
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.generations import WorkerGenerations
-from bftrainer.elastic.horovod.checkpoints import Saver
-from bftrainer.elastic.horovod.counts import Counts
 from bftrainer.elastic.horovod.world import HorovodContext
-from bftrainer.elastic.protocol import Commit, Failed, Finished, Warm
+from bftrainer.elastic.protocol import Commit, Failed
+from bftrainer.elastic.reports import NO_REPORTS, Reports
+from bftrainer.elastic.run_info import StepDurations
+from bftrainer.elastic.writer import CheckpointDisk
 
 ADDED = 2  # HostUpdateResult.added in horovod/runner/elastic/worker.py
 WARM_VARIABLE = "BFT_HOROVOD_WARM"  # "0": a joiner waits in hvd.init(), as under horovodrun
@@ -33,6 +39,189 @@ NO_SCRIPT = ElasticError(
     "The script ended without having called an elastic function.",
     "Train in a function under @hvd.elastic.run, and call it once.",
 )
+
+
+class Counts:
+    """Steps and samples so far of a script that does not report them, and those at the last commit.
+
+    A step is one of the first optimizer in the script's ``TorchState`` (without one: a
+    ``commit()``). Its samples are those that went into the state's models in training mode since
+    the previous step, times the number of workers.
+    """
+
+    def __init__(self) -> None:
+        self.step = self.samples = 0
+        self.pace = StepDurations()
+        self.stepped_s: float | None = None  # end of the last step
+        self.on_step: Callable[[], object] = lambda: None
+        self.size = 1
+        self._pending = 0  # samples of this worker since the last step
+        self.committed = (0, 0)  # steps and samples at the last commit
+        self._by_commit = True
+
+    def watch(self, state: Any) -> None:
+        """Hook the optimizer and the models in a script's state."""
+        values = [handler.value for handler in getattr(state, "_handlers", {}).values()]
+        optimizers = [v for v in values if isinstance(v, torch.optim.Optimizer)]
+        for model in (v for v in values if isinstance(v, torch.nn.Module)):
+            model.register_forward_pre_hook(self._forward, with_kwargs=True)
+        if optimizers:
+            self._by_commit = False
+            optimizers[0].step = self._counted(optimizers[0].step)  # type: ignore[method-assign]
+
+    def _counted(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(step)  # schedulers set attributes on it
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            result = step(*args, **kwargs)
+            self._stepped()
+            return result
+
+        return counted
+
+    def _forward(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        if not module.training or not torch.is_grad_enabled():
+            return
+        tensors = (v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and v.dim())
+        self._pending += next((int(tensor.shape[0]) for tensor in tensors), 0)
+
+    def _stepped(self) -> None:
+        batch, self._pending = self._pending * self.size, 0
+        self.step += 1
+        self.samples += batch
+        self.stepped_s = time.monotonic()
+        self.pace.note(batch)
+        self.on_step()
+
+    # ---- with the state ------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Record that the script committed its state."""
+        if self._by_commit:
+            self._stepped()
+        self.keep()
+
+    def keep(self) -> None:
+        """Record the present counters as those of the committed state."""
+        self.committed = (self.step, self.samples)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Return whether there were steps since the last commit."""
+        return self.committed != (self.step, self.samples)
+
+    def restore(self) -> None:
+        """Reset the counters to the last commit, like the script's state."""
+        self.step, self.samples = self.committed
+
+    def enter(self, step: int, samples: int, size: int) -> None:
+        """Set the counters that all members agreed on."""
+        self.step, self.samples, self.size = step, samples, size
+        self._pending = 0
+        self.pace.forget()
+
+
+LAYOUT = 0x48564453  # instead of a model's: a Horovod state is checked when it is restored
+_SAVED = "_saved"  # prefix of the committed values in Horovod's handlers
+
+
+class Saver(CheckpointDisk):
+    """Writes what the script committed to disk at intervals; on rank 0.
+
+    Horovod keeps a committed state in memory only; it is lost when all members are. This converts a
+    ``hvd.elastic.State`` to one of our checkpoint files (``checkpoint``: atomic, fenced, never
+    pickled) and back. Objects with a ``state_dict`` are saved by it.
+    """
+
+    def __init__(self, control: Control, counts: Counts, reports: Reports) -> None:
+        super().__init__(control, control.config.checkpoint_dir)
+        self._interval_s = control.config.checkpoint_interval_s
+        self._counts, self._reports = counts, reports
+        self._last_s = float("-inf")  # the first commit is written
+
+    def is_due(self) -> bool:
+        """Return whether a committed state should be written now."""
+        return time.monotonic() - self._last_s >= self._interval_s and not self.is_busy()
+
+    def save_aside(self, state: Any, writer: Fence) -> None:
+        """Write what was just committed, in a thread; Horovod's committed values are copies."""
+        self._last_s = time.monotonic()
+        self.aside(self._writing(state, writer))
+
+    def save_now(self, state: Any, writer: Fence) -> None:
+        """Write what was committed; returns when it is on disk."""
+        self.now(self._writing(state, writer))
+
+    def load(self, state: Any) -> tuple[str, int, int]:
+        """Load the newest checkpoint into the state; return its path, steps and samples.
+
+        The path is "" if there is none; the state is then unchanged.
+
+        Raises:
+            ElasticError: BFT-1408 when it is of another script.
+        """
+        found = checkpoint.find(self.directory, LAYOUT)
+        if found is None:
+            return "", 0, 0
+        tree = checkpoint.decode(found.header["structure"], found.tensors)
+        try:
+            put_back(state, tree)
+        except (KeyError, RuntimeError, ValueError) as problem:
+            why = str(problem).partition("\n")[0][:200]
+            raise ElasticError(
+                "BFT-1408",
+                f"The checkpoint {found.source} was written by a different script: {why}.",
+                "Name another --checkpoint-dir, or remove the old checkpoints.",
+            ) from None
+        self._reports.load_state_dict(found.header.get("reports", NO_REPORTS))
+        return found.source, int(found.header["step"]), int(found.header["samples"])
+
+    def _writing(self, state: Any, writer: Fence) -> Callable[[], object]:
+        structure, tensors = checkpoint.encode(committed(state), "hvd.elastic.State")
+        step, samples = self._counts.committed
+        where = {"step": step, "samples": samples, "reports": self._reports.state_dict()}
+        header = {"layout": LAYOUT, **where, "structure": structure}
+        parts = checkpoint.parts_of(header, tensors)
+        return partial(self.write, parts, writer, step=step, samples=samples, layout=LAYOUT)
+
+
+def committed(state: Any) -> dict[str, Any]:
+    """Return the last committed values of a ``TorchState`` or ``ObjectState``."""
+
+    def kept(value: Any) -> dict[str, Any]:
+        is_stateful = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+        return {"state_dict": value.state_dict()} if is_stateful else {"value": value}
+
+    objects, handlers = getattr(state, "_saved_state", {}), getattr(state, "_handlers", {})
+    return {
+        "objects": {name: kept(value) for name, value in objects.items()},
+        "handlers": {
+            name: {k: v for k, v in vars(handler).items() if k.startswith(_SAVED)}
+            for name, handler in handlers.items()
+        },
+    }
+
+
+def put_back(state: Any, tree: Mapping[str, Any]) -> None:
+    """Set both the committed and the present values of a state.
+
+    Raises:
+        KeyError, RuntimeError, ValueError: they do not fit.
+    """
+    objects: dict[str, Any] = dict(getattr(state, "_saved_state", {}))
+    handlers: dict[str, Any] = dict(getattr(state, "_handlers", {}))
+    if set(objects) != set(tree["objects"]) or set(handlers) != set(tree["handlers"]):
+        raise ValueError("its values have other names")
+    for name, kept in tree["objects"].items():
+        if "state_dict" in kept:
+            objects[name].load_state_dict(kept["state_dict"])
+        else:
+            objects[name] = kept["value"]
+    for name, values in tree["handlers"].items():
+        vars(handlers[name]).update(values)
+    state._saved_state = objects  # noqa: SLF001 - Horovod has no public way to set it
+    state.restore()
 
 
 class Session(WorkerGenerations):
@@ -72,7 +261,7 @@ class Session(WorkerGenerations):
             self.world.form_alone(init, shutdown)
             self._guess(self._others)
         else:
-            self._say_warm()
+            self.control.say_warm()
             self._form()
 
     def run_fn(self, func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..., Any]:
@@ -103,8 +292,8 @@ class Session(WorkerGenerations):
     def _report(self, value: Any) -> None:
         """Report a metric of the training as it is now (``elastic.report``)."""
         if self.commit is not None:
-            counts = self._counts
-            self.report(value, step=counts.step, epoch=self._epoch(), samples=counts.samples)
+            step, epoch, samples = self.position()
+            self.report(value, step=step, epoch=epoch, samples=samples)
 
     # ---- one generation after the other ----------------------------------------------------
 
@@ -114,9 +303,6 @@ class Session(WorkerGenerations):
         self.world.guess(others, others + 1)
         # Optimizers of workers outside the process set do nothing.
         sets.global_process_set.ranks = list(range(others + 1))
-
-    def _say_warm(self) -> None:
-        self.control.send(Warm(warm_up_s=time.monotonic() - self.control.started_s))
 
     def _begin(self, state: Any) -> None:
         """Register the script's state; a joiner joins the others here."""
@@ -138,7 +324,7 @@ class Session(WorkerGenerations):
 
         state.save = saved
         if self._is_guessing:
-            self._say_warm()
+            self.control.say_warm()
             self._form()
             state.on_reset()  # it was built for a guessed rank and size
         self._notice(state)
@@ -150,7 +336,7 @@ class Session(WorkerGenerations):
             self.world.cut()  # first: others may be waiting for us in an exchange
             state.restore()
             self._counts.restore()
-            self.interrupted(lost, self._counts.step)
+            self.interrupted(lost)
         elif self._counts.is_ahead:
             # The script checked for changes without committing: an exchange would combine the
             # present model with the committed counters.
@@ -183,7 +369,7 @@ class Session(WorkerGenerations):
             broken = self.world.form(commit, self._init, self._shutdown)
             if not isinstance(broken, Broken):
                 return
-            self.interrupted(broken.reason, self._counts.step)
+            self.interrupted(broken.reason)
 
     def _enter(self, state: Any, *, needs_sync: bool) -> None:
         """Bring all members to one state and report ``Entered``."""
@@ -205,16 +391,9 @@ class Session(WorkerGenerations):
                 self._notice(state)
         self.stepped_s = self._counts.stepped_s
         self._counts.enter(step, samples, self.world.size)
-        self.entered(
-            commit,
-            rank=self.world.rank,
-            size=self.world.size,
-            step=step,
-            epoch=self._epoch(),
-            samples=samples,
-            transfer_s=time.monotonic() - started_s,
-            resumed_from=resumed,
-        )
+        took_s = time.monotonic() - started_s
+        rank, size = self.world.rank, self.world.size
+        self.entered(commit, rank, size, transfer_s=took_s, resumed_from=resumed)
 
     # ---- messages from and to the daemon -----------------------------------------------------
 
@@ -236,14 +415,14 @@ class Session(WorkerGenerations):
         state.on_hosts_updated(commit.generation * ATTEMPTS + commit.attempt, ADDED)
 
     def _tell(self) -> None:
-        pace, commit = self._counts.pace, self.commit
-        if commit is not None and pace.is_due():
-            info = self._counts.info(commit, self.world.rank, self._epoch())
-            self.control.send(pace.progress(info))
+        if self.commit is not None and self._counts.pace.is_due():
+            self.control.send(self._counts.pace.progress(self.info()))
 
-    def _epoch(self) -> int:
+    def position(self) -> tuple[int, int, int]:
+        """Return the steps, epochs and samples so far."""
         epoch = getattr(self._state, "epoch", 0)
-        return epoch if isinstance(epoch, int) else 0
+        counts = self._counts
+        return counts.step, epoch if isinstance(epoch, int) else 0, counts.samples
 
     # ---- ends ----------------------------------------------------------------------------------
 
@@ -259,15 +438,7 @@ class Session(WorkerGenerations):
             self._save()
             self._counts.keep()
             self._saver.save_now(state, self.fence())
-        commit = self.commit
-        self.control.send(
-            Finished(
-                generation=0 if commit is None else commit.generation,
-                step=self._counts.step,
-                epoch=self._epoch(),
-                samples=self._counts.samples,
-            )
-        )
+        self.finished()
 
     def _script_ended(self) -> None:
         self.control.send(

@@ -10,14 +10,13 @@ settings. Started by ``trainers.mpi``.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import os
+import runpy
 import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 PACKAGE_DIR = Path(__file__).resolve().parent.parent.parent
 MAX_LINE_BYTES = 1 << 20
@@ -40,33 +39,17 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     here = Path(__file__).resolve().parent  # its modules must not be visible to the script
     sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
-    _load(PACKAGE_DIR / "elastic" / "finder.py").ensure_importable(PACKAGE_DIR)
+    finder = runpy.run_path(str(PACKAGE_DIR / "elastic" / "finder.py"))
+    finder["ensure_importable"](PACKAGE_DIR)
     protocol = importlib.import_module("bftrainer.elastic.protocol")
-    pmi = importlib.import_module("bftrainer.elastic.mpi.pmi")
+    library = importlib.import_module("bftrainer.elastic.mpi.library")
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     config = protocol.from_body(json.loads(first_line(channel))["config"])
-    pmi.serve(f"bft-{config.worker_id}-{os.uname().nodename}-{os.getpid()}")
+    library.serve_pmi(f"bft-{config.worker_id}-{os.uname().nodename}-{os.getpid()}")
     control = importlib.import_module("bftrainer.elastic.control").start(config, channel)
     worker = importlib.import_module("bftrainer.elastic.worker")
-    worker.serve(config, control, _load_mpi)
-
-
-def _load_mpi() -> None:
-    library = importlib.import_module("bftrainer.elastic.mpi.library")
-    library.require_connecting(library.load())
-    library.unlink_shared_memory()
-    for name in ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_ID"):
-        os.environ.pop(name, None)  # not for programs that the script starts
-
-
-def _load(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("_bft_finder", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"the installation of bftrainer lacks {path}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    worker.serve(config, control, library.begin)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,19 @@ whatever hangs in it, and the survivors connect anew. Called by ``run``.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
+from bftrainer.elastic.batch import Terms
 from bftrainer.elastic.collective import GROUP_TIMEOUT_S, AbandonableCall, Broken
 from bftrainer.elastic.control import Control, Key, end_as_loss, key_of
 from bftrainer.elastic.generations import WorkerGenerations
@@ -22,6 +28,8 @@ from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken, Union, unite
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
 from bftrainer.elastic.protocol import Commit
+from bftrainer.elastic.reports import finite
+from bftrainer.elastic.run_info import StepDurations
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -65,25 +73,27 @@ class MpiMembership(WorkerGenerations):
 
     # ---- for run ---------------------------------------------------------------------
 
+    def position(self) -> tuple[int, int, int]:
+        """Return steps and samples; a program has no epochs."""
+        return self._handover.step, 0, self._handover.samples
+
     def group(self) -> Comm:
         """Return the communicator of the generation."""
         if self.comm is None:
-            raise RuntimeError("no generation was entered")
+            raise RuntimeError("the loop has not begun")
         return self.comm
 
-    def has_news(self) -> bool:
-        """Return whether a later generation is announced."""
-        return self.newer() is not None
-
     def is_asked(self) -> bool:
-        """Return False: here a commit without members requests a checkpoint and the end."""
+        """Return whether a checkpoint and the end are requested in another way than by a commit."""
         return False
 
     def stop(self) -> None:
-        """Never called."""
+        """End after such a request, when the checkpoint was written."""
 
-    def progress(self, step: int, samples: int) -> None:
-        """Do nothing: progress is reported by message."""
+    def progress(self, pace: StepDurations | None = None) -> None:
+        """Report the progress; ``pace``: how long steps took."""
+        if pace is not None:
+            self.control.send(pace.progress(self.info()))
 
     def leave_loop(self) -> bool:
         """Return on rank 0, exit elsewhere: the code after the loop runs once."""
@@ -140,7 +150,7 @@ class MpiMembership(WorkerGenerations):
     def recover(self, reason: str) -> None:
         """Report that the group is broken and enter the next one."""
         self._let_go()
-        self.interrupted(reason, self._handover.step)
+        self.interrupted(reason)
         self.enter_next()
 
     def _enter(self, commit: Commit) -> None:
@@ -150,7 +160,7 @@ class MpiMembership(WorkerGenerations):
                 self._form(commit)
             except GroupBroken as broken:
                 self._let_go()
-                self.interrupted(broken.reason, self._handover.step)
+                self.interrupted(broken.reason)
                 commit = self.wait()
             else:
                 return
@@ -228,16 +238,8 @@ class MpiMembership(WorkerGenerations):
         self._roster = tuple(m.worker_id for m in sorted(commit.members, key=lambda m: m.rank))
         step, counted = self._handover.step, self._handover.counted
         counted.begin(step, commit.batch)
-        self.entered(
-            commit,
-            rank=comm.rank,
-            size=comm.size,
-            step=step,
-            samples=counted.at(step),
-            transfer_s=took_s,
-            resumed_from=resumed,
-            batch=counted.batch,
-        )
+        self.terms = Terms(batch=counted.batch)
+        self.entered(commit, comm.rank, comm.size, transfer_s=took_s, resumed_from=resumed)
 
     def _park(self, commit: Commit) -> NoReturn:
         """Save the state if it is complete, and exit."""
@@ -272,3 +274,121 @@ class MpiMembership(WorkerGenerations):
         if isinstance(outcome, Broken):
             raise GroupBroken(outcome.reason)
         return outcome
+
+
+SAVED = 85  # "the checkpoint is written, start me again"
+
+
+class Launched(MpiMembership):
+    """The fixed membership of a program started without an agent, reduced only by losses.
+
+    Its members are those of MPI_COMM_WORLD, with any MPI. Under runtime ``command`` it follows that
+    runtime's contract (docs/howto/train-command.md): it is resized by restart. With ULFM (Open MPI
+    5, ``mpirun --with-ft ulfm``) the survivors of a loss continue: revoke, shrink, and restore the
+    state as after any loss.
+    """
+
+    def __init__(self, control: Control, mpi: Any, handover: MpiStateTransfer) -> None:
+        super().__init__(control, mpi, handover)
+        self._has_lost = False
+        self._asked: list[int] = []
+        atexit.register(self._finalize)
+        self._control_file = Path(os.environ.get("BFT_CONTROL_FILE", os.devnull))
+        if "BFT_CONTROL_FILE" in os.environ:
+            signal.signal(signal.SIGUSR1, lambda number, _: self._asked.append(number))
+
+    @property
+    def generation(self) -> int:
+        """Number of the start."""
+        return int(os.environ.get("BFT_GENERATION", "0"))
+
+    def is_asked(self) -> bool:
+        """Return whether runtime ``command`` has requested a checkpoint and the end."""
+        return bool(self._asked) or "stop" in self._control_file.read_text()
+
+    def stop(self) -> None:
+        """Exit after the checkpoint was written."""
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # our own request may still arrive
+        self._end(SAVED)
+
+    def progress(self, pace: StepDurations | None = None) -> None:
+        """Print the progress."""
+        del pace
+        self._print("")
+
+    def report(self, value: Any, *, step: int, epoch: int, samples: int) -> None:
+        """Print a metric, as runtime ``command`` takes it."""
+        del step, epoch, samples
+        self._print(f" value={finite(value)!r}")
+
+    def _print(self, more: str) -> None:
+        step, _, samples = self.position()
+        if self.group().rank == 0 and "BFT_TRAINER" in os.environ:
+            sys.stdout.write(f"BFT step={step} samples={samples}{more}\n")
+            sys.stdout.flush()
+
+    def enter_next(self) -> None:
+        """Begin with all launched members, or with those that are alive."""
+        try:
+            self._begin(self._mpi.COMM_WORLD, 0)
+        except GroupBroken as broken:
+            self.recover(broken.reason)
+
+    def recover(self, reason: str) -> None:
+        """Continue without the lost members.
+
+        Raises:
+            RuntimeError: this MPI does not support that.
+        """
+        sys.stderr.write(f"bftrainer: a member was lost: {reason}\n")
+        self._has_lost = True
+        while True:
+            old = self.group()
+            raw = old._raw  # noqa: SLF001 - the wrapper's other half
+            try:
+                raw.Revoke()
+                shrunk = raw.Shrink()
+            except (self._mpi.Exception, NotImplementedError) as problem:
+                raise RuntimeError(f"this MPI cannot continue without it: {problem}") from None
+            try:
+                self._begin(shrunk, old.size)
+            except GroupBroken:
+                continue
+            return
+
+    def _begin(self, raw: Any, old_size: int) -> None:
+        comm = self.comm = Comm(self._mpi, raw, lambda: False)
+        self._handover.agree(comm)
+        if self._handover.state.rows:
+            self._handover.memory.take(comm, self._handover.step)
+        self.on_change(
+            Change(
+                comm=comm,
+                old_rank=None,
+                old_size=old_size,
+                new_rank=comm.rank,
+                new_size=comm.size,
+                step=self._handover.step,
+                is_planned=False,
+            )
+        )
+        self.progress()
+
+    def leave_loop(self) -> bool:
+        """Return whether this is rank 0."""
+        is_first = self.group().rank == 0
+        if self._has_lost and not is_first:
+            self._end(0)
+        return is_first
+
+    def _finalize(self) -> None:
+        """Finalise MPI unless a member was lost: MPI_Finalize would wait for it."""
+        if not self._has_lost and not self._mpi.Is_finalized():
+            self._mpi.Finalize()
+
+    def _end(self, status: int) -> None:
+        if self._has_lost:  # mpi4py would finalise if the script loaded it before us
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        raise SystemExit(status)

@@ -8,20 +8,21 @@ members.
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from bftrainer.elastic import control as control_module
+from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.disk import Disk
-from bftrainer.elastic.mpi.membership import Change, MpiMembership
-from bftrainer.elastic.mpi.standalone import Launched
+from bftrainer.elastic.mpi.membership import Change, Launched, MpiMembership
 from bftrainer.elastic.mpi.state import BlockRows, MpiState, RecentCopies
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
-from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.run_info import StepDurations
 from bftrainer.elastic.trial import params
 
@@ -55,25 +56,16 @@ class Run:
         repartition: Callable[[Change], object] | None = None,
         guards: bool = True,
     ) -> None:
-        control = control_module.current()
-        self._control = control
-        self._mpi = mpi = library.load()
+        self._control = control = control_module.current()
         self._state = state = MpiState(replicated or {}, rows or {})
-        plain = Launched if control.is_plain else None
-        directory = control.config.checkpoint_dir or (plain.directory() if plain else "")
-        self._disk = Disk(control, state, directory)
+        directory, self._interval_s = _saving(control)
+        mpi, self._disk = library.load(), Disk(control, state, directory)
         self._memory = RecentCopies(state)
         self._handover = MpiStateTransfer(state, self._disk, self._memory, batch)
-        self._membership: MpiMembership | Launched = (
-            Launched(mpi, self._handover, self._memory)
-            if control.is_plain
-            else MpiMembership(control, mpi, self._handover)
-        )
+        kind = Launched if control.is_plain else MpiMembership
+        self._membership = kind(control, mpi, self._handover)
         if repartition is not None:
             self._membership.on_change = repartition
-        self._interval_s = (
-            Launched.interval_s() if control.is_plain else control.config.checkpoint_interval_s
-        )
         self._own_batch, self._copy_s = batch, copy_s
         self._guard = state.copy_arrays() if guards and not state.rows else None
         self._pace = StepDurations()
@@ -105,17 +97,7 @@ class Run:
     @property
     def generation(self) -> int:
         """Number of the present generation."""
-        return self._membership.fence().generation
-
-    @property
-    def epoch(self) -> int:
-        """Always 0: a program counts steps."""
-        return 0
-
-    @property
-    def share(self) -> int:
-        """Always 0: the program divides a step among the members."""
-        return 0
+        return self._membership.generation
 
     @property
     def samples(self) -> int:
@@ -141,7 +123,7 @@ class Run:
         Raises:
             ElasticError: BFT-1611 when it is not a finite number.
         """
-        self._membership.report(value, step=self.step, epoch=self.epoch, samples=self.samples)
+        self._membership.report(value, step=self.step, epoch=0, samples=self.samples)
 
     def loop(self, step: Callable[[Run], object], *, steps: int) -> bool:
         """Call ``step`` until ``steps`` are done; ``--samples`` of the submission overrides it.
@@ -156,7 +138,7 @@ class Run:
         wanted = self._control.config.samples
         if wanted is None:
             wanted = steps * self._own_batch
-        self._control.send(Warm(warm_up_s=time.monotonic() - self._control.started_s))
+        self._control.say_warm()
         self._membership.enter_next()
         while not self._is_over:
             try:
@@ -201,7 +183,7 @@ class Run:
             and not self._disk.is_busy()
         )
         is_copy_due = is_first and bool(self._state.rows) and now_s - self._copied_s >= self._copy_s
-        wishes = [not membership.has_news(), is_save_due, is_copy_due, membership.is_asked()]
+        wishes = [membership.newer() is None, is_save_due, is_copy_due, membership.is_asked()]
         if self.size > 1:
             wishes = [bool(n) for n in self.comm.most([int(wish) for wish in wishes])]
         is_unheard, saves, copies, is_asked = wishes
@@ -217,12 +199,7 @@ class Run:
             self._pace.forget()
             membership.enter_next()
         elif self._pace.is_due():
-            self._say()
-
-    def _say(self) -> None:
-        membership = self._membership
-        membership.progress(self.step, self.samples)
-        self._control.send(self._pace.progress(self))
+            membership.progress(self._pace)
 
     def _finish(self) -> None:
         handover, membership = self._handover, self._membership
@@ -236,9 +213,13 @@ class Run:
             raise
         self._results = dict(zip(self._state.rows, rows, strict=True))
         self._is_over = self._control.is_over = True
-        membership.progress(self.step, self.samples)
-        self._control.send(
-            Finished(
-                generation=self.generation, step=self.step, epoch=self.epoch, samples=self.samples
-            )
-        )
+        membership.progress()
+        membership.finished()
+
+
+def _saving(control: Control) -> tuple[str, float]:
+    """Return the checkpoint directory ("": none) and the seconds between two checkpoints."""
+    if not control.is_plain:
+        return control.config.checkpoint_dir, control.config.checkpoint_interval_s
+    interval_s = float(os.environ.get("BFT_CHECKPOINT_INTERVAL_S", math.inf))
+    return os.environ.get("BFT_CHECKPOINT_DIR", ""), interval_s

@@ -1,6 +1,6 @@
 """The records of a run's workers, put together: samples of its updates, and their speed.
 
-``bftrainer/elastic/sample_record.py`` writes the lines. Pure but for ``Records``.
+``bftrainer/elastic/run_info.py`` writes the lines. Pure but for ``Records``.
 """
 
 from __future__ import annotations

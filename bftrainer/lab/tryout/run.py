@@ -35,7 +35,7 @@ from bftrainer.lab.tryout.report import (
 from bftrainer.model.columns import shown
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState, with_place
 
-RECORD_VARIABLE = "BFT_RECORD_SAMPLES"  # bftrainer/elastic/sample_record.py
+RECORD_VARIABLE = "BFT_RECORD_SAMPLES"  # bftrainer/elastic/run_info.py
 # Nodes of one machine share its processors: measured speeds must not keep the script small.
 POLICY = "policy: equal-share\nstraggler_threshold: 0\n"
 LOOK_INTERVAL_S = 0.2
