@@ -2,7 +2,7 @@
 
 ``Collective`` is gloo's; the one for GPUs is in ``device``. A collective in progress is a
 ``CollectiveWork``; ``settle`` waits for it in slices, so that it can be abandoned at any moment.
-Used by ``group``, ``buckets``, ``ordered_reduction`` and ``state_transfer``.
+Used by ``group``, ``buckets`` and ``state_transfer``.
 
 ``AbandonableCall`` runs any other blocking action in a thread. Its result is the action's outcome,
 or ``Broken`` if a newer generation came first. Used by ``group``, ``horovod`` and ``mpi``.

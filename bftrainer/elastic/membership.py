@@ -13,17 +13,17 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from bftrainer.elastic import main_guard, reports
+from bftrainer.elastic import reports
 from bftrainer.elastic.backend_choice import BackendOffer
-from bftrainer.elastic.batch import Terms, in_words
+from bftrainer.elastic.batch import NO_PLAN, EpochPlan, Terms, in_words
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.generations import GenerationInfo, WorkerGenerations
 from bftrainer.elastic.group import Broken, FormingGroups, Group
 from bftrainer.elastic.protocol import Commit, Member, RankInfo, place_in
-from bftrainer.elastic.sampler import NO_PLAN, EpochPlan
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.state_transfer import StateTransfer, overtaken
+from bftrainer.elastic.worker import require_main_guard
 from bftrainer.elastic.writer import CheckpointWriter
 
 log = logging.getLogger("bftrainer.elastic")
@@ -90,7 +90,7 @@ class Membership(WorkerGenerations):
     def enter_first(self) -> None:
         """Join: wait for a commit and enter its generation."""
         if self.control.is_plain:
-            main_guard.require()
+            require_main_guard()
             worker_id = self.control.config.worker_id
             me = Member(worker_id=worker_id, rank=0, node="", address="127.0.0.1")
             self.enter(Commit(generation=0, attempt=0, token="", members=(me,)))

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from bftrainer.elastic import control as control_module
-from bftrainer.elastic import group, loss_rule, models, sample_order
+from bftrainer.elastic import group, loss_rule, models
 from bftrainer.elastic.batch import (
     BatchPiece,
     GlobalBatch,
@@ -24,18 +24,16 @@ from bftrainer.elastic.batch import (
     PerWorkerBatch,
     cutting_of,
 )
-from bftrainer.elastic.buckets import GradientReducer
+from bftrainer.elastic.buckets import GradientReducer, OrderedReducer
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken
-from bftrainer.elastic.loader import Loader, View, least_share
+from bftrainer.elastic.loader import ORDER, Indices, Loader, View, least_share
 from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, unwrap
-from bftrainer.elastic.ordered_reduction import OrderedReducer
 from bftrainer.elastic.per_sample import PerSampleStates
 from bftrainer.elastic.rates import KEY, GenerationTerms, Updater, decided_by
 from bftrainer.elastic.run_info import Length, RunInfo, StepDurations, record_of
-from bftrainer.elastic.sample_order import Indices
 from bftrainer.elastic.state import Counters, State, seed_everything
 
 
@@ -106,7 +104,7 @@ class Run(RunInfo):
     def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Return the script's extra state and the run's own."""
         rates = {KEY: self._rates} if self._rates.measures else {}
-        own = {} if self._loader.own is None else {sample_order.KEY: self._loader.own}
+        own = {} if self._loader.own is None else {ORDER: self._loader.own}
         return {**extra, **rates, **own, loss_rule.KEY: self._rule}
 
     # ---- the loops -------------------------------------------------------------------

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from bftrainer.elastic import checkpoint, reports, trial
+from bftrainer.elastic.batch import mix
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.sampler import mix
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,13 +20,13 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from bftrainer.elastic import checkpoint, reports, transfer, trial
+from bftrainer.elastic.batch import NO_PLAN, EpochPlan
 from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
 from bftrainer.elastic.protocol import Commit
-from bftrainer.elastic.sampler import NO_PLAN, EpochPlan
 from bftrainer.elastic.state import Counters, State, pack, unpack
 from bftrainer.elastic.writer import CheckpointWriter
 

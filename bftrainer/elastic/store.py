@@ -11,17 +11,18 @@ reads nothing but a proof that the peer knows the generation's token.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import hashlib
 import hmac
 import os
 import secrets
-import selectors
 import socket
 import struct
 import threading
 import time
+from collections import defaultdict
 
 from bftrainer.elastic.ports import VARIABLE, listen_within
 
@@ -42,18 +43,6 @@ def _proof(token: str, nonce: bytes) -> bytes:
     return hmac.digest(token.encode(), nonce, "sha256")
 
 
-class _Peer:
-    """A connection of the server."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.nonce = secrets.token_bytes(NONCE_BYTES)
-        self.come_s = time.monotonic()
-        self.unread = bytearray()
-        self.unsent = bytearray()
-        self.awaited: list[str] = []  # requested keys that are not set yet
-
-
 class StoreServer:
     """Stores values and answers each request as soon as its key is set.
 
@@ -66,166 +55,98 @@ class StoreServer:
             os.environ.get(VARIABLE, ""),
             lambda port: socket.create_server((address, port), family=family, backlog=1024),
         )
-        self.port = int(self._listener.getsockname()[1])
-        self._wake, self._woken = socket.socketpair()
-        self._values: dict[str, bytes] = {}
-        self._peers: dict[int, _Peer] = {}
-        self._strangers: dict[int, _Peer] = {}  # not authenticated yet, oldest first
-        self._token: str | None = None
-        self._selector = selectors.DefaultSelector()
         self._listener.settimeout(0.0)
-        self._selector.register(self._listener, selectors.EVENT_READ, None)
-        self._selector.register(self._woken, selectors.EVENT_READ, None)
-        threading.Thread(target=self._serve, name="bft-store", daemon=True).start()
+        self.port = int(self._listener.getsockname()[1])
+        self._values: dict[str, bytes] = {}
+        self._set: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # by key
+        self._strangers: dict[socket.socket, asyncio.Task[None]] = {}  # unproven, oldest first
+        self._token = ""
+        self._expected = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._service = self._loop.create_task(self._serve())
+        threading.Thread(target=self._run, name="bft-store", daemon=True).start()
 
     def expect(self, token: str) -> None:
         """Serve peers that prove that they know this token; later calls change nothing."""
-        if self._token is None:
-            self._token = token
-            with contextlib.suppress(OSError):  # closed meanwhile
-                self._wake.send(b"!")
+        self._token = self._token or token
+        with contextlib.suppress(RuntimeError):  # closed meanwhile
+            self._loop.call_soon_threadsafe(self._expected.set)
 
     def close(self) -> None:
         """Stop serving and close all connections."""
-        self._wake.close()
+        with contextlib.suppress(RuntimeError):  # closed already
+            self._loop.call_soon_threadsafe(self._service.cancel)
 
-    def _serve(self) -> None:
-        is_open = True
-        while is_open:
-            for key, events in self._selector.select(1.0 if self._strangers else None):
-                if key.fileobj is self._woken:
-                    is_open = bool(self._woken.recv(1))
-                    for stranger in list(self._strangers.values()):
-                        self._judge(stranger)
-                elif key.fileobj is self._listener:
-                    self._welcome()
-                else:
-                    self._turn_to(key.data, key.fd, events)
-            self._send_away_strangers()
-        self._selector.close()
-        peers = (*self._peers.values(), *self._strangers.values())
-        for end in (self._listener, self._woken, *(peer.connection for peer in peers)):
-            end.close()
+    def _run(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._service)
+        self._loop.close()
 
-    def _welcome(self) -> None:
+    async def _serve(self) -> None:
         try:
-            connection, _ = self._listener.accept()
+            while True:
+                await self._welcome()
+        finally:
+            self._listener.close()
+            peers = asyncio.all_tasks() - {self._service}
+            for peer in peers:
+                peer.cancel()
+            await asyncio.gather(*peers, return_exceptions=True)
+
+    async def _welcome(self) -> None:
+        try:
+            connection, _ = await self._loop.sock_accept(self._listener)
         except OSError as problem:
             if problem.errno in _NO_DESCRIPTORS:  # the listener stays readable: do not spin
-                time.sleep(PAUSE_S)
+                time.sleep(PAUSE_S)  # noqa: ASYNC251 - nobody can be served without them
             return  # else it is gone again
-        peer = _Peer(connection)
+        self._strangers[connection] = self._loop.create_task(self._attend(connection))
+        for stranger in list(self._strangers.values())[:-MAX_UNPROVEN]:
+            stranger.cancel()
+
+    async def _attend(self, connection: socket.socket) -> None:
+        """Serve a peer that proves itself in time until it goes; read nothing before a proof."""
         try:
             connection.settimeout(0.0)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._strangers[connection.fileno()] = peer
-            self._selector.register(connection, selectors.EVENT_READ, peer)
-            connection.send(peer.nonce)
+            nonce = secrets.token_bytes(NONCE_BYTES)
+            await self._loop.sock_sendall(connection, nonce)
+            async with asyncio.timeout(PROOF_S):
+                proof = await self._read(connection, PROOF_BYTES)
+                await self._expected.wait()
+            if hmac.compare_digest(proof, _proof(self._token, nonce)):
+                del self._strangers[connection]
+                while True:
+                    await self._answer(connection)
         except OSError:
-            self._dismiss(peer)
-
-    def _turn_to(self, peer: _Peer, fd: int, events: int) -> None:
-        if self._strangers.get(fd) is peer:
-            self._hear(peer)
-        elif self._peers.get(fd) is peer and not self._attend(peer, events):
-            self._dismiss(peer)
-
-    def _hear(self, stranger: _Peer) -> None:
-        """Read a proof, and no byte beyond it."""
-        try:
-            data = stranger.connection.recv(PROOF_BYTES - len(stranger.unread))
-        except BlockingIOError:
             return
-        except OSError:
-            data = b""
-        stranger.unread += data
-        if not data:
-            self._dismiss(stranger)
-        elif len(stranger.unread) == PROOF_BYTES:
-            self._selector.unregister(stranger.connection)  # what follows waits in the kernel
-            self._judge(stranger)
+        finally:
+            self._strangers.pop(connection, None)
+            connection.close()
 
-    def _judge(self, stranger: _Peer) -> None:
-        """Admit a peer whose proof is right, dismiss one whose proof is wrong."""
-        if self._token is None or len(stranger.unread) < PROOF_BYTES:
-            return
-        if hmac.compare_digest(stranger.unread, _proof(self._token, stranger.nonce)):
-            stranger.unread.clear()
-            del self._strangers[stranger.connection.fileno()]
-            self._peers[stranger.connection.fileno()] = stranger
-            self._selector.register(stranger.connection, selectors.EVENT_READ, stranger)
+    async def _answer(self, connection: socket.socket) -> None:
+        head = await self._read(connection, _REQUEST.size)
+        what, key_bytes, value_bytes = _REQUEST.unpack(head)
+        if what not in {_SET, _GET} or value_bytes > MAX_VALUE_BYTES:
+            raise ConnectionError("not a request")
+        name = (await self._read(connection, key_bytes)).decode(errors="replace")
+        value = await self._read(connection, value_bytes)
+        if what == _SET:
+            self._values[name] = value
+            self._set[name].set()
         else:
-            self._dismiss(stranger)
+            await self._set[name].wait()
+            value = self._values[name]
+            await self._loop.sock_sendall(connection, _REPLY.pack(len(value)) + value)
 
-    def _send_away_strangers(self) -> None:
-        """Dismiss peers without a proof in time, and the oldest if there are too many."""
-        too_old_s, surplus = time.monotonic() - PROOF_S, len(self._strangers) - MAX_UNPROVEN
-        for number, stranger in enumerate(list(self._strangers.values())):
-            if number >= surplus and stranger.come_s >= too_old_s:
-                break
-            self._dismiss(stranger)
-
-    def _dismiss(self, peer: _Peer) -> None:
-        with contextlib.suppress(KeyError):  # unregistered since it sent its proof
-            self._selector.unregister(peer.connection)
-        for peers in (self._peers, self._strangers):
-            peers.pop(peer.connection.fileno(), None)
-        peer.connection.close()
-
-    def _attend(self, peer: _Peer, events: int) -> bool:
-        """Read and write without blocking; False when the peer must be dismissed."""
-        try:
-            if events & selectors.EVENT_READ:
-                data = peer.connection.recv(1 << 16)
-                if not data:
-                    return False
-                peer.unread += data
-                if not self._obey(peer):
-                    return False
-            self._flush(peer)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return True
-
-    def _obey(self, peer: _Peer) -> bool:
-        while len(peer.unread) >= _REQUEST.size:
-            what, key_bytes, value_bytes = _REQUEST.unpack_from(peer.unread)
-            if what not in {_SET, _GET} or value_bytes > MAX_VALUE_BYTES:
-                return False
-            end = _REQUEST.size + key_bytes + value_bytes
-            if len(peer.unread) < end:
-                break
-            name = bytes(peer.unread[_REQUEST.size : _REQUEST.size + key_bytes]).decode(
-                errors="replace"
-            )
-            value = bytes(peer.unread[_REQUEST.size + key_bytes : end])
-            del peer.unread[:end]
-            if what == _SET:
-                self._values[name] = value
-                for other in self._peers.values():
-                    if name in other.awaited:
-                        self._answer(other)
-            else:
-                peer.awaited.append(name)
-                self._answer(peer)
-        return True
-
-    def _answer(self, peer: _Peer) -> None:
-        """Reply in the order of the requests, up to the first key that is not set."""
-        while peer.awaited and peer.awaited[0] in self._values:
-            value = self._values[peer.awaited.pop(0)]
-            peer.unsent += _REPLY.pack(len(value)) + value
-        with contextlib.suppress(OSError):  # found when its socket is served
-            self._flush(peer)
-
-    def _flush(self, peer: _Peer) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while peer.unsent:
-                del peer.unsent[: peer.connection.send(peer.unsent)]
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
-        self._selector.modify(peer.connection, wanted, peer)
+    async def _read(self, connection: socket.socket, length: int) -> bytes:
+        data = bytearray()
+        while len(data) < length:
+            part = await self._loop.sock_recv(connection, length - len(data))
+            if not part:
+                raise ConnectionError("it was closed")
+            data += part
+        return bytes(data)
 
 
 class StoreClient:

@@ -38,6 +38,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import signal
 import socket
 import sys
@@ -260,7 +261,8 @@ def main() -> int:
     # and would later copy the pages that workers share with us.
     gc.disable()
     try:
-        _load_finder().ensure_importable(PACKAGE_DIR)
+        finder = runpy.run_path(str(PACKAGE_DIR / "elastic" / "finder.py"))
+        finder["ensure_importable"](PACKAGE_DIR)
         importlib.import_module("bftrainer.elastic.worker").die_with_parent()
         version = warm_up(sys.argv[2:])
     except ImportError as problem:
@@ -285,19 +287,6 @@ def main() -> int:
     template.send("ready", torch=version, import_s=import_s)
     template.serve()
     return 0
-
-
-def _load_finder() -> Any:
-    import importlib.util  # noqa: PLC0415 - only needed here
-
-    spec = importlib.util.spec_from_file_location(
-        "_bft_finder", PACKAGE_DIR / "elastic" / "finder.py"
-    )
-    if spec is None or spec.loader is None:
-        raise ImportError("the installation of bftrainer lacks elastic/finder.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 if __name__ == "__main__":

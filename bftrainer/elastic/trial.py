@@ -1,7 +1,7 @@
 """The parameters of a trial, and the trial that wrote a checkpoint. Standard library only.
 
 A trial that starts from another one's state (population based training) keeps what is its own:
-the options of its optimizers (``resume``) and, in every runtime, the metrics it reported.
+the options of its optimizers (``state_transfer``) and, in every runtime, the metrics it reported.
 """
 
 from __future__ import annotations

@@ -6,6 +6,11 @@ reported and the traceback is in the log.
 
 The main thread of the script has unlimited time; what it leaves behind (threads, pools, exit
 handlers) has ``GRACE_S``. Children in the worker's process group end with it.
+
+Under the start methods spawn and forkserver of ``multiprocessing`` each child imports the main
+module first. A script without ``if __name__ == "__main__"`` trains there again, until Python
+refuses to start children of the child; its parent learns only that the child has ended. So the
+child leaves a mark with the worker.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import ctypes
 import gc
 import glob
 import io
+import multiprocessing
 import os
 import runpy
 import signal
@@ -32,10 +38,50 @@ from types import FrameType
 from typing import NoReturn
 
 from bftrainer.elastic import control as control_module
-from bftrainer.elastic import main_guard
 from bftrainer.elastic.errors import ElasticError, sharded
 from bftrainer.elastic.fields import shortened
 from bftrainer.elastic.protocol import BY_AGENT, TELLS_PLACE, Failed, WorkerConfig
+
+UNGUARDED = "BFT_UNGUARDED"  # where a child leaves its mark
+
+
+class GuardFile:
+    """A file without a name, of this worker, that children can reach."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("bft-unguarded")
+        os.environ[UNGUARDED] = f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    @property
+    def is_set(self) -> bool:
+        """Return whether a child has run the script as far as its training loop."""
+        return os.fstat(self._fd).st_size > 0
+
+
+def require_main_guard() -> None:
+    """Go on only if this process is not a child that is importing the main module.
+
+    Raises:
+        ElasticError: BFT-1428.
+    """
+    if not getattr(multiprocessing.current_process(), "_inheriting", False):  # as Python asks
+        return
+    if path := os.environ.get(UNGUARDED):
+        with suppress(OSError):
+            Path(path).write_bytes(b"x")
+    raise unguarded()
+
+
+def unguarded() -> ElasticError:
+    """Return BFT-1428."""
+    return ElasticError(
+        "BFT-1428",
+        "Processes that the script starts (a DataLoader's, by the start method spawn or forkserver)"
+        " run the script again, because it has no main guard.",
+        'Put all but imports and definitions under: if __name__ == "__main__". Or let the loader'
+        ' fork: multiprocessing_context="fork".',
+    )
+
 
 GRACE_S = 10.0  # for threads and exit handlers
 FLUSH_S = 1.0  # for flushing files, when a thread may hold a stream's lock
@@ -194,7 +240,7 @@ def remove_spent_logs(log_path: str, names: str) -> None:
 def _run_script(
     config: WorkerConfig, control: control_module.Control, prepare: Callable[[], object]
 ) -> int:
-    unguarded = main_guard.GuardFile()
+    guard = GuardFile()
     try:
         prepare()
         status = _status_of(config.script)
@@ -206,7 +252,7 @@ def _run_script(
     except SystemExit:  # all ranks but the first end with the run
         return 0
     except BaseException as problem:  # noqa: BLE001 - whatever the user's script raises
-        failed = _failure_of(main_guard.unguarded() if unguarded.is_set else problem)
+        failed = _failure_of(unguarded() if guard.is_set else problem)
         if dict(config.environment).get(TELLS_PLACE) == BY_AGENT:
             failed = replace(failed, place=place_of(problem, config.script))
         control.send(failed)

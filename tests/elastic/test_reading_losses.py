@@ -13,9 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer.elastic import ElasticError, GlobalBatch, Run
 from bftrainer.elastic import control as control_module
-from bftrainer.elastic.loss_rule import LossRule, end_looking
+from bftrainer.elastic.loss_rule import LossRule, SampleLoss, Verdict, end_looking, judge, terms_of
 from bftrainer.elastic.models import end_watch
-from bftrainer.elastic.reduction import SampleLoss, Verdict, judge, terms_of
 from tests.elastic.public_losses import BATCH, SHARE, Loss, all_losses, model, truth
 
 pytestmark = pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")

@@ -19,11 +19,12 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from bftrainer.elastic import ElasticError, sampler
+from bftrainer.elastic import ElasticError
+from bftrainer.elastic.batch import EpochPlan, active, epoch_order, share
 from bftrainer.elastic.loader import Loader, View
 
 plans = st.builds(
-    sampler.EpochPlan,
+    EpochPlan,
     samples=st.integers(1, 300),
     batch=st.integers(1, 40),
     drop_last=st.booleans(),
@@ -33,16 +34,16 @@ plans = st.builds(
 
 @given(plan=plans, sizes=st.lists(st.integers(1, 9), min_size=1, max_size=30), seed=st.integers())
 def test_every_index_exactly_once_whatever_the_sizes(
-    plan: sampler.EpochPlan, sizes: list[int], seed: int
+    plan: EpochPlan, sizes: list[int], seed: int
 ) -> None:
-    order = sampler.order(plan, seed, epoch=2).tolist()
+    order = epoch_order(plan, seed, epoch=2).tolist()
     assert sorted(order) == list(range(plan.samples))
     served: list[int] = []
     position = step = 0
     while batch := plan.global_batch(position):
         size = sizes[step % len(sizes)]
         for rank in range(size):
-            start, stop = sampler.share(batch, size, rank)
+            start, stop = share(batch, size, rank)
             served += order[position + start : position + stop]
         position += batch
         step += 1
@@ -54,7 +55,7 @@ def test_every_index_exactly_once_whatever_the_sizes(
 
 @given(batch=st.integers(0, 1000), size=st.integers(1, 64))
 def test_shares_are_contiguous_and_differ_by_one_at_most(batch: int, size: int) -> None:
-    shares = [sampler.share(batch, size, rank) for rank in range(size)]
+    shares = [share(batch, size, rank) for rank in range(size)]
     assert shares[0][0] == 0
     assert shares[-1][1] == batch
     assert all(a[1] == b[0] for a, b in pairwise(shares))
@@ -65,16 +66,16 @@ def test_shares_are_contiguous_and_differ_by_one_at_most(batch: int, size: int) 
 
 @given(batch=st.integers(1, 100), size=st.integers(1, 30), least=st.integers(1, 4))
 def test_no_share_is_smaller_than_the_model_can_take(batch: int, size: int, least: int) -> None:
-    shares = [sampler.share(batch, size, rank, least) for rank in range(size)]
+    shares = [share(batch, size, rank, least) for rank in range(size)]
     served = [i for start, stop in shares for i in range(start, stop)]
     assert served == list(range(batch))
     lengths = [stop - start for start, stop in shares if stop > start]
-    assert len(lengths) == sampler.active(batch, size, least)
+    assert len(lengths) == active(batch, size, least)
     assert min(lengths) >= min(batch, least)
 
 
 @given(plan=plans, budget=st.integers(0, 500))
-def test_a_budget_of_samples_is_met_exactly(plan: sampler.EpochPlan, budget: int) -> None:
+def test_a_budget_of_samples_is_met_exactly(plan: EpochPlan, budget: int) -> None:
     used = position = 0
     while batch := plan.global_batch(position, budget - used):
         used += batch
@@ -83,10 +84,10 @@ def test_a_budget_of_samples_is_met_exactly(plan: sampler.EpochPlan, budget: int
 
 
 def test_epochs_and_seeds_have_different_orders() -> None:
-    plan = sampler.EpochPlan(samples=100, batch=10, drop_last=False, shuffle=True)
-    orders = {tuple(sampler.order(plan, s, e).tolist()) for s in range(3) for e in range(3)}
+    plan = EpochPlan(samples=100, batch=10, drop_last=False, shuffle=True)
+    orders = {tuple(epoch_order(plan, s, e).tolist()) for s in range(3) for e in range(3)}
     assert len(orders) == 9
-    assert torch.equal(sampler.order(plan, 1, 1), sampler.order(plan, 1, 1))
+    assert torch.equal(epoch_order(plan, 1, 1), epoch_order(plan, 1, 1))
 
 
 def view(rank: int, size: int) -> View:

@@ -17,9 +17,8 @@ import pytest
 from bftrainer.batch.addresses import host_addresses
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.horovod import bootstrap
 from bftrainer.elastic.horovod import world as sockets
-from bftrainer.elastic.horovod.session import Session
+from bftrainer.elastic.horovod.session import Session, install
 from bftrainer.elastic.horovod.world import Front, HorovodContext, SingleStore
 from bftrainer.elastic.protocol import WorkerConfig, from_body
 from bftrainer.elastic.store import StoreClient, StoreServer
@@ -208,5 +207,5 @@ def test_an_interpreter_without_horovod_is_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "horovod.common", None)
     monkeypatch.setitem(sys.modules, "horovod.common.basics", None)
     with pytest.raises(ElasticError, match=r"build_horovod\.sh") as caught:
-        bootstrap.install(Session(Control(CONFIG, None), others=0))
+        install(Session(Control(CONFIG, None), others=0))
     assert caught.value.code == "BFT-1430"

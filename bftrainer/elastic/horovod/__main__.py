@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.elastic.horovod.bootstrap import main
+from bftrainer.elastic.horovod.session import main
 
 if __name__ == "__main__":
     main()

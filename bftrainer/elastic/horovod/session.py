@@ -3,8 +3,13 @@
 Handles the script's calls of ``hvd.init`` and of its elastic function and the control plane's
 commits; forms Horovod contexts and reports to the daemon. A change is announced to the state
 by ``on_hosts_updated``, at once and without a driver; the members agree on it in the script's
-``commit()`` or ``check_host_updates()``, as usual in Horovod. Called by ``bootstrap``; see
+``commit()`` or ``check_host_updates()``, as usual in Horovod. See
 ``docs/howto/train-horovod.md``.
+
+``main`` replaces ``horovodrun``, then runs the user's script. The command line holds the number of
+members that trained when this worker was ordered, the script and its arguments. Horovod's ``init``
+and the wrapper behind ``hvd.elastic.run`` are replaced before the script can import them;
+everything else is Horovod's own.
 """
 
 from __future__ import annotations
@@ -12,14 +17,18 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import runpy
+import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from bftrainer.elastic import checkpoint
+from bftrainer.elastic import control as control_module
 from bftrainer.elastic.collective import Broken
 from bftrainer.elastic.control import Control, die, key_of
 from bftrainer.elastic.errors import ElasticError
@@ -445,3 +454,48 @@ class Session(WorkerGenerations):
             Failed(code=NO_SCRIPT.code, cause=NO_SCRIPT.cause, next_step=NO_SCRIPT.next_step)
         )
         die(NO_SCRIPT.cause, status=1)
+
+
+def main() -> None:
+    """Run the script given on the command line."""
+    others, script, *args = sys.argv[1:]
+    sys.argv = [script, *args]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))  # noqa: PTH100, PTH120 - as python does
+    config = control_module.current().config
+    for name, length in (("BFT_EPOCHS", config.epochs), ("BFT_SAMPLES", config.samples)):
+        if length is not None:
+            os.environ[name] = str(length)
+    install(Session(control_module.current(), others=int(others)))
+    runpy.run_path(script, run_name="__main__")
+
+
+def install(session: Session) -> None:
+    """Patch Horovod to use ``session`` instead of ``horovodrun`` and its driver.
+
+    Raises:
+        ElasticError: BFT-1430 when the interpreter has no Horovod.
+    """
+    os.environ["HOROVOD_ELASTIC"] = "1"  # read by optimizers and NCCL contexts
+    os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
+    os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")
+    try:
+        basics: Any = importlib.import_module("horovod.common.basics")
+        elastic: Any = importlib.import_module("horovod.common.elastic")
+    except ImportError as problem:
+        raise ElasticError(
+            "BFT-1430",
+            f"The interpreter {Path(sys.executable)} cannot import Horovod: {problem}.",
+            "Build it with scripts/build_horovod.sh VENV, or name another --interpreter.",
+        ) from None
+    kind = basics.HorovodBasics
+    session.world.guess_for(kind)
+    session.lost_errors = (elastic.HorovodInternalError,)
+    session.change_errors = (elastic.HostsUpdatedInterrupt,)
+    init = kind.init
+
+    def ours(self: Any, *args: Any, **kwargs: Any) -> None:
+        session.init(lambda: init(self, *args, **kwargs), self.shutdown)
+
+    kind.init = ours
+    # Before horovod.torch.elastic and similar modules import the name.
+    elastic.run_fn = session.run_fn

@@ -18,7 +18,6 @@ Horovod 0.28.1, ``BackgroundThreadLoop`` in ``horovod/common/operations.cc``). C
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import socket
@@ -26,8 +25,12 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Protocol
+from socketserver import TCPServer
+from typing import Any
 
 from bftrainer.elastic.collective import GROUP_TIMEOUT_S, AbandonableCall, Broken
 from bftrainer.elastic.control import Control, Key, end_as_loss, key_of
@@ -38,18 +41,8 @@ from bftrainer.elastic.store import StoreClient
 HOST = "127.0.0.1"
 PATIENCE_S = 30.0  # timeout of a connection
 MAX_REQUEST_BYTES = 1 << 20
+POLL_S = 0.002  # until a close is noticed
 RANK_AND_SIZE = "rank_and_size"  # the scope of horovod/common/gloo/gloo_context.h
-_OK, _FORBIDDEN, _NOT_FOUND = "200 OK", "403 Forbidden", "404 Not Found"
-
-
-class Keeps(Protocol):
-    """A key-value store."""
-
-    def set(self, key: str, value: bytes | str) -> None:
-        """Store a value."""
-
-    def get(self, key: str) -> bytes:
-        """Return a value, waiting for it; ``RuntimeError`` when it cannot come any more."""
 
 
 class SingleStore:
@@ -73,75 +66,51 @@ class SingleStore:
 class Front:
     """Serves one Horovod context while it forms; requests come one after another."""
 
-    def __init__(self, store: Keeps, *, prefix: str, token: str, place: str) -> None:
-        self._store = store
-        self._prefix = prefix
-        self._start = f"/{token}:0/"  # Horovod appends the port to our token
-        self._place = place
-        self._listener = socket.create_server((HOST, 0))
-        port = int(self._listener.getsockname()[1])
-        self.address = f"{HOST}:{port}/{token}"
-        threading.Thread(target=self._serve, name="bft-horovod-front", daemon=True).start()
+    def __init__(
+        self, store: StoreClient | SingleStore, *, prefix: str, token: str, place: str
+    ) -> None:
+        start = f"/{token}:0/"  # Horovod appends the port to our token
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            timeout = PATIENCE_S
+
+            def do(self) -> None:
+                """Answer; DELETE, when this rank is done, needs nothing more."""
+                status, value = HTTPStatus.FORBIDDEN, b""
+                length = int(self.headers.get("Content-Length", 0))
+                if self.path.startswith(start) and length <= MAX_REQUEST_BYTES:
+                    status, key = HTTPStatus.OK, self.path.removeprefix(start)
+                    if self.command == "PUT":
+                        store.set(f"{prefix}/{key}", self.rfile.read(length))
+                    elif self.command == "GET":
+                        is_place = key.startswith(f"{RANK_AND_SIZE}/")
+                        value = place.encode() if is_place else store.get(f"{prefix}/{key}")
+                self.send_response_only(status)
+                self.send_header("Content-Length", str(len(value)))
+                self.send_header("Connection", "close")
+                self.end_headers()
+                self.wfile.write(value)
+
+            def send_error(self, *_: object) -> None:
+                """End the connection of what is no request."""
+                self.close_connection = True
+
+            do_GET = do_PUT = do_DELETE = do  # noqa: N815 - as the base class asks
+
+        class Server(TCPServer):
+            def handle_error(self, *_: object) -> None:
+                """Go on: Horovod asks again, or fails."""
+
+        self._server = Server((HOST, 0), Handler)
+        self.address = f"{HOST}:{self._server.server_address[1]}/{token}"
+        serve = partial(self._server.serve_forever, poll_interval=POLL_S)
+        threading.Thread(target=serve, name="bft-horovod-front", daemon=True).start()
 
     def close(self) -> None:
         """Stop serving."""
-        with contextlib.suppress(OSError):  # wakes accept(), which close() does not
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            with connection, contextlib.suppress(OSError, ValueError, RuntimeError):
-                connection.settimeout(PATIENCE_S)
-                self._answer(connection)
-
-    def _answer(self, connection: socket.socket) -> None:
-        method, path, body = _read(connection)
-        status, value = _FORBIDDEN, b""
-        if path.startswith(self._start):
-            status, value = self._do(method, path.removeprefix(self._start), body)
-        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(value)}\r\nConnection: close\r\n\r\n"
-        connection.sendall(head.encode() + value)
-
-    def _do(self, method: str, key: str, body: bytes) -> tuple[str, bytes]:
-        if method == "GET" and key.startswith(f"{RANK_AND_SIZE}/"):
-            return _OK, self._place.encode()
-        if method == "GET":
-            return _OK, self._store.get(f"{self._prefix}/{key}")
-        if method == "PUT":
-            self._store.set(f"{self._prefix}/{key}", body)
-            return _OK, b""
-        # DELETE means that this rank is done; the store is dropped with its generation.
-        return (_OK, b"") if method == "DELETE" else (_NOT_FOUND, b"")
-
-
-def _read(connection: socket.socket) -> tuple[str, str, bytes]:
-    """Return method, path and body of a request; raise ValueError if it is not one."""
-    data = bytearray()
-    while (end := data.find(b"\r\n\r\n")) < 0:
-        data += _more(connection, data)
-    first, *headers = bytes(data[:end]).decode("latin-1").split("\r\n")
-    method, path, _ = first.split(" ", 2)
-    n_bytes = 0
-    for line in headers:
-        name, _, value = line.partition(":")
-        if name.strip().lower() == "content-length":
-            n_bytes = int(value)
-    start = end + 4
-    while len(data) < start + n_bytes:
-        data += _more(connection, data)
-    return method, path, bytes(data[start : start + n_bytes])
-
-
-def _more(connection: socket.socket, so_far: bytearray) -> bytes:
-    chunk = connection.recv(1 << 16)
-    if not chunk or len(so_far) > MAX_REQUEST_BYTES:
-        raise ValueError("not a request")
-    return chunk
+        self._server.shutdown()
+        self._server.server_close()
 
 
 _SIOCGIFADDR = 0x8915  # netdevice(7)
@@ -264,7 +233,7 @@ class HorovodContext:
         me = self._control.config.worker_id
         rank = next(m.rank for m in commit.members if m.worker_id == me)
         prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
-        store: Keeps = SingleStore()
+        store: StoreClient | SingleStore = SingleStore()
         if size > 1:
             gate = AbandonableCall(self._control, lambda: _pass_gate(commit, prefix, rank))
             passed = gate.wait(overtaken(self._control, commit))
@@ -284,7 +253,7 @@ class HorovodContext:
 
     def _form(
         self,
-        store: Keeps,
+        store: StoreClient | SingleStore,
         prefix: str,
         token: str,
         rank: int,

@@ -19,10 +19,9 @@ from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
-from bftrainer.elastic.mpi.disk import Disk
 from bftrainer.elastic.mpi.membership import Change, Launched, MpiMembership
 from bftrainer.elastic.mpi.state import BlockRows, MpiState, RecentCopies
-from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
+from bftrainer.elastic.mpi.state_transfer import Disk, MpiStateTransfer
 from bftrainer.elastic.run_info import StepDurations
 from bftrainer.elastic.trial import params
 

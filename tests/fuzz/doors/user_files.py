@@ -9,8 +9,8 @@ from typing import Any
 from bftrainer.elastic import checkpoint, files
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence, claim
-from bftrainer.elastic.mpi.disk import Disk
 from bftrainer.elastic.mpi.state import MpiState
+from bftrainer.elastic.mpi.state_transfer import Disk
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 
