@@ -12,14 +12,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.trial import params
 
 if TYPE_CHECKING:
     from bftrainer.elastic.batch import GlobalBatch, LogicalWorkers, PerWorkerBatch, Terms
     from bftrainer.elastic.generations import GenerationInfo
-    from bftrainer.elastic.loader import Sharded
-    from bftrainer.elastic.per_sample import PerSample
-    from bftrainer.elastic.reports import report
+    from bftrainer.elastic.loader import PerSample, Sharded
+    from bftrainer.elastic.reports import params, report
     from bftrainer.elastic.run import Run
 
 __all__ = [
@@ -46,6 +44,7 @@ _HOMES = {
     "Run": "run",
     "Sharded": "loader",
     "Terms": "batch",
+    "params": "reports",
     "report": "reports",
 }
 

@@ -67,15 +67,13 @@ def is_deep(text: bytes) -> bool:
 # ---- kinds of values; each raises ValueError -----------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    least: int
-    most: int
-
-    def __call__(self, value: Any) -> int:
-        if type(value) is not int or not self.least <= value <= self.most:
-            raise ValueError(f"not a whole number from {self.least} to {self.most}")
+def _whole(least: int, most: int) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"not a whole number from {least} to {most}")
         return value
+
+    return check
 
 
 def _amount(value: Any) -> float:
@@ -98,15 +96,14 @@ def _flag(value: Any) -> bool:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    most: int
-
-    def __call__(self, value: Any) -> str:
-        if not isinstance(value, str) or len(value) > self.most:
-            raise ValueError(f"not a text of at most {self.most} characters")
+def _text_of(most: int) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or len(value) > most:
+            raise ValueError(f"not a text of at most {most} characters")
         value.encode()  # refuses lone surrogates
         return value
+
+    return check
 
 
 def words(value: Any) -> str:
@@ -116,12 +113,8 @@ def words(value: Any) -> str:
     return in_one_line(value[:MOST_WORDS])[:MOST_WORDS]
 
 
-@dataclass(frozen=True, slots=True)
-class _Maybe:
-    inner: Callable[[Any], Any]
-
-    def __call__(self, value: Any) -> Any:
-        return None if value is None else self.inner(value)
+def _maybe_count(value: Any) -> int | None:
+    return None if value is None else _count(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +137,17 @@ def _pair(value: Any) -> tuple[str, str]:
     return (_text(value[0]), _text(value[1]))
 
 
-_text = _Text(MOST_TEXT)
-_count = _Whole(0, MOST)
+_text = _text_of(MOST_TEXT)
+_count = _whole(0, MOST)
 
 Count = Annotated[int, _count]
-MaybeCount = Annotated[int | None, _Maybe(_count)]
-Port = Annotated[int, _Whole(0, 65535)]
+MaybeCount = Annotated[int | None, _maybe_count]
+Port = Annotated[int, _whole(0, 65535)]
 Amount = Annotated[float, _amount]  # seconds, or samples per second
 Number = Annotated[float, _number]  # finite, may be negative
 Flag = Annotated[bool, _flag]
-Name = Annotated[str, _Text(MOST_NAME)]
-FilePath = Annotated[str, _Text(MOST_PATH)]
+Name = Annotated[str, _text_of(MOST_NAME)]
+FilePath = Annotated[str, _text_of(MOST_PATH)]
 Text = Annotated[str, _text]
 Words = Annotated[str, words]
 Counts = Annotated[tuple[int, ...], Each(_count)]
@@ -191,6 +184,17 @@ def made(cls: Any, fields: Mapping[Any, Any]) -> Any:
         return cls(**checked)
     except TypeError as problem:  # one without a default is missing
         raise ValueError(str(problem).partition(" ")[2]) from None
+
+
+def record(cls: Any) -> Callable[[Any], Any]:
+    """Return the check of an object with the fields of a class."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise ValueError("not an object")  # noqa: TRY004  # as for any other invalid value
+        return made(cls, value)
+
+    return check
 
 
 def shown(value: object, most: int = 100) -> str:

@@ -84,7 +84,6 @@ def _obstacle(parameters: Sequence[torch.Tensor], *, is_bitwise: bool) -> str:
 
 
 def _name_of(device: torch.device) -> str:
-    """Return a unique name of a GPU."""
     found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if found:  # to NCCL, one GPU under two host names is two; this variable sets the host's name
         return f"{found} {os.environ.get('NCCL_HOSTID', '')}".rstrip()

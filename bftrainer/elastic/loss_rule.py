@@ -119,8 +119,6 @@ def _joined(one: LossTerm, other: LossTerm) -> LossTerm:
 
 
 class _Walk:
-    """Goes down from one loss."""
-
     def __init__(self, parameters: Collection[int], loss_scale: float) -> None:
         self._parameters = parameters
         self._loss_scale = loss_scale
@@ -212,7 +210,6 @@ def _has_constants(node: Any) -> bool:
 
 
 def _reduced(node: Any) -> int:
-    """Return how many elements a sum or mean makes one."""
     sizes = [int(n) for n in node._saved_self_sym_sizes]  # noqa: SLF001 - how torch shows it
     dims = getattr(node, "_saved_dim", None)
     if not dims:

@@ -209,7 +209,6 @@ class Membership(WorkerGenerations):
 
 
 def _lost(old: Commit, new: Commit) -> str:
-    """Return which members the old generation lost, as text."""
     left = {m.worker_id for m in new.members}
     nodes = [m.node or m.worker_id for m in old.members if m.worker_id not in left]
     number = f"generation {old.generation}.{old.attempt}"

@@ -39,6 +39,7 @@ from bftrainer.elastic.fields import (
     Words,
     is_deep,
     made,
+    record,
     shown,
 )
 
@@ -67,13 +68,7 @@ class Member:
     agent_public_key: Name = ""
 
 
-def _member(value: Any) -> Member:
-    if not isinstance(value, dict):
-        raise ValueError("not an object")  # noqa: TRY004  # as for any other invalid value
-    return cast("Member", made(Member, value))
-
-
-Members: TypeAlias = Annotated[tuple[Member, ...], Each(_member, MAX_MEMBERS)]
+Members: TypeAlias = Annotated[tuple[Member, ...], Each(record(Member), MAX_MEMBERS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +81,7 @@ class Report:
     samples: Count = 0  # committed samples, over all epochs
 
 
-def _report(value: Any) -> Report:
-    if not isinstance(value, dict):
-        raise ValueError("not an object")  # noqa: TRY004  # as for any other invalid value
-    return cast("Report", made(Report, value))
-
-
-Reports: TypeAlias = Annotated[tuple[Report, ...], Each(_report, MAX_REPORTS)]
+Reports: TypeAlias = Annotated[tuple[Report, ...], Each(record(Report), MAX_REPORTS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

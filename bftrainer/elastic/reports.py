@@ -3,15 +3,21 @@
 They are part of the state of the training: handed over and in the checkpoints. Rank 0 sends
 them, all that are kept each time, so that the newest message is enough after a loss of the
 daemon. Standard library only. Used by ``generations`` and by scripts without a run object.
+
+A trial that starts from another one's state (population based training) keeps what is its own:
+the options of its optimizers (``state_transfer``) and, in every runtime, the metrics it reported.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 from bftrainer.elastic import control
@@ -79,3 +85,45 @@ def report(value: Any, *, epoch: int | None = None) -> None:
         place = "" if epoch is None else f"epoch={epoch} "
         sys.stdout.write(f"BFT {place}value={finite(value)!r}\n")
         sys.stdout.flush()
+
+
+PARAMETERS = "BFT_PARAMETERS"
+
+
+def params() -> Mapping[str, Any]:
+    """Return the parameters of this trial; an empty mapping for a script outside of a study.
+
+    Raises:
+        ElasticError: BFT-1612 when ``BFT_PARAMETERS`` is not a JSON object.
+    """
+    return _parsed(os.environ.get(PARAMETERS, "{}"))
+
+
+@functools.lru_cache(maxsize=1)
+def _parsed(text: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ElasticError(
+            "BFT-1612",
+            f"{PARAMETERS} is not a JSON object: {text[:80]!r}.",
+            f"Unset it, or set it as a study does: {PARAMETERS}='{{\"lr\": 0.1}}'.",
+        )
+    return MappingProxyType(found)
+
+
+_TRIAL = "trial"  # in headers of checkpoints
+
+
+def trial_mark() -> dict[str, str]:
+    """Return what a checkpoint's header says of this process's trial; empty: it is none."""
+    study, number = os.environ.get("BFT_STUDY"), os.environ.get("BFT_TRIAL")
+    return {_TRIAL: f"{study}/{number}"} if study and number else {}
+
+
+def is_inherited(header: Mapping[str, Any]) -> bool:
+    """Return whether this is a trial and the checkpoint is not its own."""
+    own = trial_mark()
+    return bool(own) and header.get(_TRIAL) != own[_TRIAL]

@@ -27,11 +27,10 @@ from bftrainer.elastic.batch import (
 from bftrainer.elastic.buckets import GradientReducer, OrderedReducer
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken
-from bftrainer.elastic.loader import ORDER, Indices, Loader, View, least_share
+from bftrainer.elastic.loader import ORDER, Indices, Loader, PerSampleStates, View, least_share
 from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, unwrap
-from bftrainer.elastic.per_sample import PerSampleStates
 from bftrainer.elastic.rates import KEY, GenerationTerms, Updater, decided_by
 from bftrainer.elastic.run_info import Length, RunInfo, StepDurations, record_of
 from bftrainer.elastic.state import Counters, State, seed_everything
@@ -102,7 +101,6 @@ class Run(RunInfo):
         control.on_script_end, control.report = self.finish, self.report
 
     def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the script's extra state and the run's own."""
         rates = {KEY: self._rates} if self._rates.measures else {}
         own = {} if self._loader.own is None else {ORDER: self._loader.own}
         return {**extra, **rates, **own, loss_rule.KEY: self._rule}
@@ -334,7 +332,6 @@ class Run(RunInfo):
             self._require_stepped()
 
     def _begin(self, batch: int, pieces: Sequence[BatchPiece], number: int = 0) -> Any:
-        """Begin a pass and return its samples."""
         self._is_last_pass = number == len(pieces) - 1
         self._take_in_hand(batch, pieces[number].samples, number)
         self._rows.serve(pieces[number], number)

@@ -23,8 +23,8 @@ from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.loss_rule import LossRule
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.protocol import BY_AGENT, TELLS_TOTAL, Progress, WorkerConfig
+from bftrainer.elastic.reports import params
 from bftrainer.elastic.state import Counters
-from bftrainer.elastic.trial import params
 from bftrainer.elastic.worker_keeper import own_name
 
 Hook = Callable[[GenerationInfo], object]
@@ -173,7 +173,6 @@ class RunInfo:
         return self._is_rehearsing
 
     def _is_epoch_over(self) -> bool:
-        """Return whether all batches of the present epoch are committed."""
         return False
 
     def on_loss(self, hook: Callable[[GenerationInfo, float, LossRule], object]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import checkpoint, reports, trial
+from bftrainer.elastic import checkpoint, reports
 from bftrainer.elastic.batch import mix
 from bftrainer.elastic.errors import ElasticError
 
@@ -253,7 +253,7 @@ class Snapshots:
             "layout": self._state.layout(),
             "counters": counters.as_dict(),
             "structure": structure,
-            **trial.mark(),
+            **reports.trial_mark(),
         }
         return StateSnapshot(header=header, tensors=[*self._state.model_tensors(), *rest])
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from bftrainer.elastic import checkpoint, reports, transfer, trial
+from bftrainer.elastic import checkpoint, reports, transfer
 from bftrainer.elastic.batch import NO_PLAN, EpochPlan
 from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.control import Control, key_of
@@ -238,7 +238,6 @@ class StateTransfer:
 
     @staticmethod
     def _nodes(commit: Commit, size: int) -> list[str]:
-        """Return the node of each rank."""
         members = sorted(commit.members, key=lambda m: m.rank)
         per_node = max(1, size // len(members))
         return [members[rank // per_node].node for rank in range(size)]
@@ -258,7 +257,7 @@ class StateTransfer:
         count = len(self.state.model_tensors())
         self._copy_into_model(found.tensors[:count])
         self.counters = self.state.decode_rest(found.header["structure"], found.tensors[count:])
-        if trial.is_inherited(found.header):
+        if reports.is_inherited(found.header):
             self.state.resume_epoch()  # it would bring the other trial's options later
             own.put_back()
             self.state.extra[reports.KEY].load_state_dict(reports.NO_REPORTS)

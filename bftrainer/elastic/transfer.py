@@ -231,7 +231,6 @@ class _Wire:
 
 
 def _lengths(total: int) -> list[int]:
-    """Return the lengths of the pieces of ``total`` bytes."""
     return [min(PIECE_BYTES, total - start) for start in range(0, total, PIECE_BYTES)]
 
 

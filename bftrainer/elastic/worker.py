@@ -110,7 +110,6 @@ def flush_output() -> None:
 
 
 def _flush_files() -> None:
-    """Write out the files that the script left open, as Python does when it ends."""
     flush_output()
     for thing in gc.get_objects():
         if type(thing) in _BUFFERED:  # isinstance would ask objects that pretend
@@ -263,7 +262,6 @@ def _run_script(
 
 
 def _status_of(script: str) -> int:
-    """Run the script; return its exit status."""
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
@@ -275,7 +273,6 @@ def _status_of(script: str) -> int:
 
 
 def _failure_of(problem: BaseException) -> Failed:
-    """Return the report of the exception that ended the script."""
     if isinstance(problem, ElasticError):
         return Failed(code=problem.code, cause=problem.cause, next_step=problem.next_step)
     name, text = type(problem).__name__, shortened(str(problem), MOST_SAID)

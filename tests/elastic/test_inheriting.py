@@ -12,7 +12,7 @@ import torch
 from torch.optim import lr_scheduler as schedules
 
 from bftrainer.elastic import reports
-from bftrainer.elastic import trial as parentage
+from bftrainer.elastic.reports import is_inherited, trial_mark
 from bftrainer.elastic.state import Counters, State
 from bftrainer.elastic.state_transfer import OwnOptions
 from tests.elastic import journal
@@ -128,11 +128,11 @@ def test_a_checkpoint_is_a_trial_s_own_by_study_and_number(
 ) -> None:
     monkeypatch.setenv("BFT_STUDY", "digits-1")
     monkeypatch.setenv("BFT_TRIAL", "3")
-    mark = parentage.mark()
-    assert not parentage.is_inherited({"layout": 1, **mark})
-    assert parentage.is_inherited({"layout": 1})
+    mark = trial_mark()
+    assert not is_inherited({"layout": 1, **mark})
+    assert is_inherited({"layout": 1})
     monkeypatch.setenv("BFT_TRIAL", "4")
-    assert parentage.is_inherited(mark)
+    assert is_inherited(mark)
     monkeypatch.delenv("BFT_STUDY")
-    assert not parentage.is_inherited(mark)
-    assert not parentage.mark()
+    assert not is_inherited(mark)
+    assert not trial_mark()

@@ -139,7 +139,7 @@ def test_only_the_context_of_an_earlier_commit_is_cut(
     world = HorovodContext(
         Control(WorkerConfig(trainer_id="t1", worker_id="w1", node="n", script="s"), None)
     )
-    world._begin((2, 1))
+    world._key = (2, 1)
     world._sockets = {near.fileno(): sockets.connections()[near.fileno()]}
     world.cut(before=(2, 1))
     near.sendall(b"x")

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from bftrainer.elastic.batch import BatchPiece, GlobalBatch
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.loader import reloaded
 from bftrainer.elastic.run import Run
 
 _NOTHING = object()
@@ -260,17 +261,9 @@ def plain_loader(loader: Any, *, passes: int) -> DataLoader[Any]:
         order = {"shuffle": False}
     else:
         order = {"sampler": sampler}
-    return DataLoader(
-        loader.dataset,
+    return reloaded(
+        loader,
         batch_size=None if size is None else size * passes,
         drop_last=bool(getattr(batching, "drop_last", False)),
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        prefetch_factor=loader.prefetch_factor,
-        persistent_workers=loader.persistent_workers,
-        multiprocessing_context=loader.multiprocessing_context,
         **order,
     )

@@ -206,7 +206,6 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         self._place(info.rank)
 
     def _place(self, rank: int) -> None:
-        """Tell the Trainer, accelerate and all callbacks whether this process is the first."""
         trainer = self.trainer
         place = trainer.args.distributed_state
         place.process_index = place.local_process_index = rank

@@ -244,7 +244,6 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
         self._place(info.rank)
 
     def _place(self, rank: int) -> None:
-        """Tell Lightning whether this process is the one that logs and saves."""
         self.is_first = rank == 0
         _rank_zero.rank_zero_only.rank = rank
         if self.trainer is not None:

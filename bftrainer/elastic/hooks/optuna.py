@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from bftrainer.elastic import reports
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.trial import params
+from bftrainer.elastic.reports import params
 
 log = logging.getLogger("bftrainer.elastic")
 

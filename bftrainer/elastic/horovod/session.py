@@ -299,7 +299,6 @@ class Session(WorkerGenerations):
         return wrapper
 
     def _report(self, value: Any) -> None:
-        """Report a metric of the training as it is now (``elastic.report``)."""
         if self.commit is not None:
             step, epoch, samples = self.position()
             self.report(value, step=step, epoch=epoch, samples=samples)
@@ -309,7 +308,7 @@ class Session(WorkerGenerations):
     def _guess(self, others: int) -> None:
         sets: Any = importlib.import_module("horovod.common.process_sets")
         self._is_guessing = True
-        self.world.guess(others, others + 1)
+        self.world.guess = (others, others + 1)
         # Optimizers of workers outside the process set do nothing.
         sets.global_process_set.ranks = list(range(others + 1))
 
@@ -317,7 +316,7 @@ class Session(WorkerGenerations):
         """Register the script's state; a joiner joins the others here."""
         self._state = state
         if self._is_guessing:
-            self.world.guess_no_more()
+            self.world.guess = None
             state.sync()  # warms up what a first exchange needs
             self.world.shut_down()
         self._counts.watch(state)
@@ -441,7 +440,6 @@ class Session(WorkerGenerations):
         self.leave(commit, self._counts.step)
 
     def _finish(self, state: Any) -> None:
-        """Complete the run: the elastic function has returned."""
         self.control.is_over = True
         if self.world.rank == 0:
             self._save()

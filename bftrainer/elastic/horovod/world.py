@@ -181,7 +181,7 @@ class HorovodContext:
         self.is_up = False
         self._control = control
         self._shutdown: Callable[[], object] = lambda: None
-        self._guess: tuple[int, int] | None = None
+        self.guess: tuple[int, int] | None = None  # rank and size to tell, while it is set
         self._sockets: dict[int, str] = {}
         self._key: Key = (-1, -1)  # of the context, also while it forms
         self._lock = threading.Lock()  # over key and sockets
@@ -202,28 +202,13 @@ class HorovodContext:
             setattr(kind, name, self._guessing(getattr(kind, name), which))
 
     def _guessing(self, real: Callable[[Any], int], which: int) -> Callable[[Any], int]:
-        def told(basics: Any) -> int:
-            return real(basics) if self._guess is None else self._guess[which]
-
-        return told
-
-    def guess(self, rank: int, size: int) -> None:
-        """Return this rank and size until ``guess_no_more``."""
-        self._guess = (rank, size)
-
-    def guess_no_more(self) -> None:
-        """Return the real rank and size again."""
-        self._guess = None
+        return lambda basics: real(basics) if self.guess is None else self.guess[which]
 
     # ---- contexts ---------------------------------------------------------------------
 
     def form_alone(self, init: Callable[[], object], shutdown: Callable[[], object]) -> None:
         """Form a context of this process alone."""
         self._form(SingleStore(), "alone", "alone", 0, 1, init, shutdown)
-
-    def _begin(self, key: Key) -> None:
-        with self._lock:
-            self._key, self._sockets = key, {}
 
     def form(
         self, commit: Commit, init: Callable[[], object], shutdown: Callable[[], object]
@@ -241,7 +226,8 @@ class HorovodContext:
                 gate.forgo(StoreClient.close)
                 return passed
             store = passed
-        self._begin(key_of(commit))
+        with self._lock:
+            self._key, self._sockets = key_of(commit), {}
         try:
             self._form(store, prefix, commit.token or "none", rank, size, init, shutdown)
         finally:

@@ -22,8 +22,8 @@ from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.membership import Change, Launched, MpiMembership
 from bftrainer.elastic.mpi.state import BlockRows, MpiState, RecentCopies
 from bftrainer.elastic.mpi.state_transfer import Disk, MpiStateTransfer
+from bftrainer.elastic.reports import params
 from bftrainer.elastic.run_info import StepDurations
-from bftrainer.elastic.trial import params
 
 COPY_S = 1.0  # between two copies of the rows to a neighbour's memory
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import files, trial
+from bftrainer.elastic import files, reports
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
@@ -66,7 +66,7 @@ class Disk(CheckpointDisk):
             "counters": {"samples": samples, "is_complete": checkpoint.is_complete},
             "reports": checkpoint.reports,
             "bytes": [len(part) for part in buffers],
-            **trial.mark(),
+            **reports.trial_mark(),
         }
         parts = files.parts_of(header, map(memoryview, buffers))
         self.write(parts, fence, step=step, samples=samples, layout=self._state.layout())
@@ -103,7 +103,7 @@ class Disk(CheckpointDisk):
             header = files.read_from(file, allocate)
         n_arrays = len(self._state.arrays)
         # Earlier releases have none, and what another trial reported is not ours.
-        is_own = "reports" in header and not trial.is_inherited(header)
+        is_own = "reports" in header and not reports.is_inherited(header)
         try:
             return Checkpoint(
                 step=int(header["step"]),
