@@ -15,6 +15,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
@@ -42,51 +43,38 @@ class AbandonableCall(Generic[T]):
 
     def __init__(self, control: Control, action: Callable[[], T]) -> None:
         self._control = control
-        self._action = action
-        self._lock = threading.Lock()
-        self._outcome: list[T | Broken | Exception] = []
-        self._discard: Callable[[T], object] | None = None
-        threading.Thread(target=self._run, name="bft-side", daemon=True).start()
+        self._outcome: Future[T | Broken] = Future()
+        threading.Thread(target=self._run, args=(action,), name="bft-side", daemon=True).start()
 
-    def _run(self) -> None:
-        result: T | Broken | Exception
+    def _run(self, action: Callable[[], T]) -> None:
         try:
-            result = self._action()
+            self._outcome.set_result(action())
         except RuntimeError as problem:
-            result = Broken(reason=str(problem).partition("\n")[0][:300])
+            self._outcome.set_result(Broken(reason=str(problem).partition("\n")[0][:300]))
         except Exception as problem:  # noqa: BLE001 - raised again in wait, by the caller
-            result = problem
-        with self._lock:
-            self._outcome.append(result)
-            discard = self._discard
-        if discard is None:
-            self._control.notify()
-        elif not isinstance(result, Broken | Exception):
-            discard(result)
+            self._outcome.set_exception(problem)
+        self._control.notify()
 
     @property
     def is_done(self) -> bool:
         """Return whether the action has ended."""
-        return bool(self._outcome)
+        return self._outcome.done()
 
     def wait(
         self, abandoned: Callable[[], bool], timeout_s: float = 2 * GROUP_TIMEOUT_S
     ) -> T | Broken:
         """Return the outcome; stop waiting as soon as ``abandoned`` is true."""
-        self._control.wait_until(lambda: bool(self._outcome) or abandoned(), timeout_s)
-        if not self._outcome:
-            return Broken(reason=LEFT_BEHIND)
-        if isinstance(self._outcome[0], Exception):
-            raise self._outcome[0]
-        return self._outcome[0]
+        self._control.wait_until(lambda: self.is_done or abandoned(), timeout_s)
+        return self._outcome.result() if self.is_done else Broken(reason=LEFT_BEHIND)
 
     def forgo(self, discard: Callable[[T], object]) -> None:
         """Discard the outcome, now or when the action ends."""
-        with self._lock:
-            self._discard = discard
-            outcome = list(self._outcome)
-        if outcome and not isinstance(outcome[0], Broken | Exception):
-            discard(outcome[0])
+
+        def end(outcome: Future[T | Broken]) -> None:
+            if outcome.exception() is None and not isinstance(made := outcome.result(), Broken):
+                discard(made)
+
+        self._outcome.add_done_callback(end)
 
 
 def in_side_thread(

@@ -19,12 +19,7 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic.collective import (
-    GROUP_TIMEOUT_S,
-    Collective,
-    CollectiveWork,
-    ExpiredError,
-)
+from bftrainer.elastic.collective import GROUP_TIMEOUT_S, Collective, CollectiveWork, ExpiredError
 
 POLL_S = 50e-6  # between two queries of an event
 PROBE_S = 20.0  # limit for connecting a communicator and one all-reduce

@@ -22,10 +22,7 @@ class ElasticFinder:
         self.package_dir = package_dir
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None = None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find our two packages; their modules are found through the package path."""
         del path, target

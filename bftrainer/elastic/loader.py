@@ -31,6 +31,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
@@ -51,6 +52,8 @@ from bftrainer.elastic.batch import BatchPiece, Cutting, EpochPlan, GlobalBatch,
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.state import seed_everything
+
+_unfit = partial(ElasticError, "BFT-1402")
 
 Indices = Callable[[int], Iterable[int]]
 ORDER = "bft-indices"  # key of the hash among the registered objects
@@ -451,45 +454,39 @@ def _samples(dataset: Any, keys: list[Any]) -> list[Any]:
 
 def _plan_of(loader: DataLoader[Any], *, has_order: bool) -> EpochPlan:
     if not isinstance(loader, DataLoader):
-        raise ElasticError(
-            "BFT-1402",
+        raise _unfit(
             f"The loader is a {type(loader).__name__}, not a torch DataLoader.",
             "Give Run an ordinary DataLoader.",
         )
     if isinstance(loader.dataset, IterableDataset):
-        raise ElasticError(
-            "BFT-1402",
+        raise _unfit(
             "The loader reads an IterableDataset, whose samples have no index.",
             "Use a dataset with __getitem__ and __len__, or declare how it is cut into"
             " shards: elastic.Sharded.",
         )
     if loader.batch_size is None:
-        raise ElasticError(
-            "BFT-1402",
+        raise _unfit(
             "The loader has its own batch_sampler or no batch size.",
             "Give the DataLoader a batch_size; it is the global batch of all workers.",
         )
     if has_order and not isinstance(loader.dataset, Sharded):
         return _plan(loader, shuffle=False)
     if has_order:
-        raise ElasticError(
-            "BFT-1402",
+        raise _unfit(
             "Run has indices, and the loader reads a stream in shards.",
             "Leave out indices: the order within a shard is that of read_shard().",
         )
     if isinstance(loader.sampler, DistributedSampler) and loader.sampler.num_replicas == 1:
         return _plan(loader, shuffle=loader.sampler.shuffle)
     if type(loader.sampler) not in (RandomSampler, SequentialSampler):
-        raise ElasticError(
-            "BFT-1402",
+        raise _unfit(
             f"The loader's sampler is a {type(loader.sampler).__name__}.",
             f"{_OWN_ORDER}, or shuffle=True or False; bftrainer splits the samples itself.",
         )
     if isinstance(loader.sampler, RandomSampler) and (
         loader.sampler.replacement or loader.sampler.num_samples != len(loader.sampler.data_source)
     ):
-        raise ElasticError(
-            "BFT-1402",
+        raise _unfit(
             "The loader's RandomSampler draws with replacement or a subset.",
             f"{_OWN_ORDER}, or shuffle=True, which serves each sample exactly once per epoch.",
         )

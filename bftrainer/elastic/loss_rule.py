@@ -21,11 +21,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 
 from bftrainer.elastic.errors import ElasticError
+
+_contradicted = partial(ElasticError, "BFT-1432")
 
 MEAN, SUM = "mean", "sum"
 FREE = "free"  # does not depend on the samples, such as a penalty on parameters
@@ -470,8 +473,7 @@ class LossRule:
         if declared_share <= 0.0 and self.kind != WEIGHTED:
             return 1.0
         if declared_share < 0.999:
-            raise ElasticError(
-                "BFT-1432",
+            raise _contradicted(
                 "run.weight() was called for a part of the batches only.",
                 "Call it for every batch, before the backward pass, with 0 where nothing counts.",
             )
@@ -505,8 +507,7 @@ class LossRule:
 
     @staticmethod
     def _refuse_weight() -> NoReturn:
-        raise ElasticError(
-            "BFT-1432",
+        raise _contradicted(
             "run.weight() was called, but the loss is a sum over the samples.",
             "Leave it out, or divide the loss by the weight.",
         )
@@ -607,8 +608,7 @@ class LossRule:
         """Refuse a declaration that is certainly not true."""
         verdict = self._verdict()
         if verdict.is_certain and verdict.kind != self._declared:
-            raise ElasticError(
-                "BFT-1432",
+            raise _contradicted(
                 f'The script declares loss="{self._declared}", and its loss is a {verdict.kind}'
                 " over the samples.",
                 f'Declare loss="{verdict.kind}", or nothing.',

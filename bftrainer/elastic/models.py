@@ -21,6 +21,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from bftrainer.elastic.errors import ElasticError, sharded
+
+_unfit = partial(ElasticError, "BFT-1401")
 
 
 class Optimizers:
@@ -73,8 +76,7 @@ def one_model(models: Any) -> torch.nn.Module:
     given = models if isinstance(models, list | tuple) else [models]
     for model in given:
         if not isinstance(model, torch.nn.Module):
-            raise ElasticError(
-                "BFT-1401",
+            raise _unfit(
                 f"The model is a {type(model).__name__}, not a torch.nn.Module.",
                 "Give Run the model, or a list of models that train together.",
             )
@@ -86,20 +88,18 @@ def one_optimizer(optimizers: Any) -> Any:
     given = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
     for one in given:
         if not all(hasattr(one, name) for name in ("param_groups", "step", "state_dict")):
-            raise ElasticError(
-                "BFT-1401",
+            raise _unfit(
                 f"The optimizer is a {type(one).__name__}, not one of torch.optim.",
                 "Give Run the optimizer, or a list of optimizers that step together.",
             )
         closure = inspect.signature(one.step).parameters.get("closure")
         if closure is not None and closure.default is closure.empty:
-            raise ElasticError(
-                "BFT-1401",
+            raise _unfit(
                 f"The optimizer {type(one).__name__} needs a closure, which runs the model again.",
                 "Use an optimizer whose step() needs none.",
             )
     if not given:
-        raise ElasticError("BFT-1401", "The list of optimizers is empty.", "Give Run at least one.")
+        raise _unfit("The list of optimizers is empty.", "Give Run at least one.")
     return given[0] if len(given) == 1 else Optimizers(given)
 
 
@@ -113,8 +113,7 @@ def unwrap(
     if how := _sharding(model):
         raise sharded(how)
     if isinstance(model, DataParallel):
-        raise ElasticError(
-            "BFT-1401",
+        raise _unfit(
             "The model is already wrapped in DataParallel.",
             "Give Run the plain model; it averages the gradients itself.",
         )
@@ -122,8 +121,7 @@ def unwrap(
         return model
     members = model.process_group.size()
     if members != 1:
-        raise ElasticError(
-            "BFT-1401",
+        raise _unfit(
             f"The model is wrapped in DistributedDataParallel over {members} processes.",
             "Leave out init_process_group and the wrapper, or start it with world_size=1:"
             " bftrainer starts the workers and averages the gradients itself.",
@@ -161,8 +159,7 @@ def _sharding(model: torch.nn.Module) -> str:
 def _keep_moving_inputs(model: DistributedDataParallel) -> None:
     """Disable the wrapper's hooks but keep its forward, which moves inputs to its device."""
     if model.static_graph:
-        raise ElasticError(
-            "BFT-1401",
+        raise _unfit(
             "The model is wrapped in DistributedDataParallel with static_graph=True.",
             "Give Run the plain model, or remove static_graph.",
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, 
 from bftrainer.elastic.rates import KEY, GenerationTerms, Updater, decided_by
 from bftrainer.elastic.run_info import Length, RunInfo, StepDurations, record_of
 from bftrainer.elastic.state import Counters, State, seed_everything
+
+_misplaced = partial(ElasticError, "BFT-1405")
 
 
 class Run(RunInfo):
@@ -110,16 +113,13 @@ class Run(RunInfo):
     def epochs(self) -> Iterator[int]:
         """Iterate over the remaining epochs, beginning with the trainer's current one."""
         if self._is_looping:
-            raise ElasticError(
-                "BFT-1405", "run.epochs() was called twice.", "Use one loop over run.epochs()."
-            )
+            raise _misplaced("run.epochs() was called twice.", "Use one loop over run.epochs().")
         self._is_looping = True
         expected = self._before_first_epoch()
         while not (self._is_entered and self._is_done()):
             yield self._membership.counters.epoch if self._is_entered else expected
             if not self._is_entered:
-                raise ElasticError(
-                    "BFT-1405",
+                raise _misplaced(
                     "An epoch passed without a batch.",
                     "Loop over run.batches() inside run.epochs().",
                 )
@@ -132,8 +132,7 @@ class Run(RunInfo):
     def batches(self) -> Iterator[Any]:
         """Iterate over this worker's shares of the remaining batches of the epoch."""
         if not self._is_looping:
-            raise ElasticError(
-                "BFT-1405",
+            raise _misplaced(
                 "run.batches() was called outside run.epochs().",
                 "Loop over run.batches() inside run.epochs().",
             )
@@ -168,8 +167,7 @@ class Run(RunInfo):
         membership = self._membership
         reducer = membership.reducer
         if self._batch is None:
-            raise ElasticError(
-                "BFT-1405",
+            raise _misplaced(
                 "run.step() was called without a batch.",
                 "Call it exactly once for each batch of run.batches().",
             )

@@ -23,6 +23,8 @@ from bftrainer.elastic import checkpoint, reports
 from bftrainer.elastic.batch import mix
 from bftrainer.elastic.errors import ElasticError
 
+_unfit = partial(ElasticError, "BFT-1401")
+
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
@@ -199,23 +201,16 @@ def seed_everything(*numbers: int) -> None:
         numpy.random.seed(seed & 0xFFFFFFFF)
 
 
-def _check(
-    model: Any,
-    optimizer: Any,
-    scheduler: Any,
-    extra: dict[str, Any],
-) -> None:
+def _check(model: Any, optimizer: Any, scheduler: Any, extra: dict[str, Any]) -> None:
     own = {id(p) for p in model.parameters()}
     held = [p for group in optimizer.param_groups for p in group["params"]]
     if any(id(p) not in own for p in held):
-        raise ElasticError(
-            "BFT-1401",
+        raise _unfit(
             "The optimizer holds parameters that are not in the model.",
             "Register one module that holds all parameters of the optimizer.",
         )
     if not any(p.requires_grad for p in held):
-        raise ElasticError(
-            "BFT-1401",
+        raise _unfit(
             "The optimizer holds no parameter of the model that requires a gradient.",
             "Build the optimizer from model.parameters() before Run.",
         )
@@ -223,8 +218,7 @@ def _check(
         if thing is not None and not (
             hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
         ):
-            raise ElasticError(
-                "BFT-1401",
+            raise _unfit(
                 f"{name!r} is a {type(thing).__name__} without state_dict/load_state_dict.",
                 "Register objects with state_dict() and load_state_dict().",
             )

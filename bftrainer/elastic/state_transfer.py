@@ -276,8 +276,7 @@ class StateTransfer:
         if link.before is None:
             structure, rest = self.state.encode_rest(self.counters)
             sent = self._aside(
-                abandoned,
-                lambda: transfer.send(link, structure, [*own, *rest], known=len(own)),
+                abandoned, lambda: transfer.send(link, structure, [*own, *rest], known=len(own))
             )
             return sent if isinstance(sent, Broken) else None
         if self.has_state:

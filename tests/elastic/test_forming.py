@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 
 import pytest
@@ -40,7 +39,7 @@ def test_a_group_heard_of_is_connected_before_it_is_asked_for(store: StoreServer
         one.hear(commit)  # told twice is built once
     for one in (a, b):
         outcome = one._tasks[1, 1]._outcome
-        wait_for(functools.partial(list, outcome), what="it connects unasked")
+        wait_for(outcome.done, what="it connects unasked")
     groups = [one.take(commit, never) for one in (a, b)]
     works = []
     tensors = [torch.ones(3), 2 * torch.ones(3)]

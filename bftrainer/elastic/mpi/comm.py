@@ -287,13 +287,7 @@ class Union:
 
 
 def unite(
-    mpi: Any,
-    commit: Commit,
-    *,
-    worker_id: str,
-    old: tuple[str, ...],
-    raw: Any,
-    timeout_s: float,
+    mpi: Any, commit: Commit, *, worker_id: str, old: tuple[str, ...], raw: Any, timeout_s: float
 ) -> Union:
     """Connect to the members of ``commit`` and to those that it removes.
 
