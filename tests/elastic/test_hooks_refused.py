@@ -125,7 +125,3 @@ def test_a_loader_becomes_a_plain_one() -> None:
     assert plain.batch_size == 6
     assert plain.drop_last
     assert type(plain.sampler) is torch.utils.data.RandomSampler
-    rule = driven.batch_rule(plain, passes=2, is_bitwise=False)
-    assert rule is not None
-    assert rule.max_per_worker == 3
-    assert driven.batch_rule(plain, passes=1, is_bitwise=False) is None

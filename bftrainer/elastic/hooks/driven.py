@@ -2,7 +2,7 @@
 
 The framework asks for an epoch's batches and for updates. Some work is hidden from it: a
 joiner's rehearsal, all but the last pass over a batch, steps repeated because a member was
-lost. This is done with the two callbacks of the hook. A worker without a share of a batch gets
+lost. This is done by two methods of the hook. A worker without a share of a batch gets
 samples that do not count, so that the framework makes the same steps on all workers. The
 framework's counters are part of the registered state. Used by ``huggingface`` and
 ``lightning``.
@@ -11,26 +11,18 @@ framework's counters are part of the registered state. Used by ``huggingface`` a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
-from bftrainer.elastic.batch import BatchPiece, GlobalBatch
+from bftrainer.elastic.batch import BatchPiece, GlobalBatch, LogicalWorkers
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.loader import reloaded
 from bftrainer.elastic.run import Run
 
 _NOTHING = object()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkWork:
-    """The work of a framework on a batch, apart from the update."""
-
-    train: Callable[[Any], None]  # clear the gradients, forward, backward
-    ready: Callable[[], None]  # between backward and update: clip
 
 
 class Counted:
@@ -57,16 +49,10 @@ class Driven(Run):
     """A run whose loop and step are called by a framework."""
 
     def __init__(
-        self,
-        *args: Any,
-        work: FrameworkWork,
-        counted: Counted,
-        extra: dict[str, Any],
-        **kwargs: Any,
+        self, *args: Any, hook: FrameworkHook, counted: Counted, extra: Any, **kwargs: Any
     ) -> None:
         super().__init__(*args, extra={"framework": counted, **extra}, **kwargs)
-        self._work = work
-        self._counted = counted
+        self._hook, self._counted = hook, counted
         self._left_epochs = self.epochs()
         self._source: Iterator[Any] = iter(())
         self._is_fresh = False  # the run's epoch has begun, no batch was read
@@ -138,19 +124,14 @@ class Driven(Run):
             batch = self._take()
             self._counted.remember()
             self._counted.begin()
-            self._work.train(batch)
-            self._work.ready()
+            self._hook.train(batch)
+            self._hook.ready()
         self._counted.forget()
 
     def close(self) -> None:
         """End the run; only on rank 0 does the framework continue after this."""
         self._settle()
         self.finish()
-
-    def report_from(self, metrics: Mapping[str, Any], name: str | None) -> None:
-        """Report a framework's metric if it is among these."""
-        if name is not None and name in metrics:
-            self.report(metrics[name])
 
     def _is_in_vain(self) -> bool:
         return self.is_discounted or super()._is_in_vain()
@@ -191,9 +172,9 @@ class Driven(Run):
                 if self.is_last_pass and not self._is_rehearsing:
                     self._held = batch
                     return
-                self._work.train(batch)
+                self._hook.train(batch)
                 if self._is_rehearsing:
-                    self._work.ready()
+                    self._hook.ready()
                 self.step()
             if not may_advance or not self._advance():
                 return
@@ -234,11 +215,59 @@ class Batches:
         yield from self._run().epoch_batches()
 
 
-def batch_rule(loader: DataLoader[Any], *, passes: int, is_bitwise: bool) -> GlobalBatch | None:
-    """Return the batch rule of a framework's batch and accumulation, None for one pass."""
-    if passes == 1 or is_bitwise or not loader.batch_size:
-        return None
-    return GlobalBatch(max_per_worker=loader.batch_size // passes)
+class FrameworkHook:
+    """The common part of the callbacks: a run, and a framework's loader as the run's batches."""
+
+    run: Driven | None = None
+    not_started: tuple[str, str]  # cause and next step where the framework trains without us
+    _loader: DataLoader[Any] | None = None
+    _passes = 1  # a pass of ours is a batch for the framework; we do the accumulation
+    _bitwise: LogicalWorkers | None
+    _report: str | None
+    _loss: str | None
+
+    def train(self, batch: Any) -> None:
+        """Clear the gradients and run the model forward and backward, unseen by the framework."""
+        raise NotImplementedError
+
+    def ready(self) -> None:
+        """Do what comes between backward and update: clip."""
+        raise NotImplementedError
+
+    def batches_of(self, loader: Any) -> Batches:
+        """Return our batches in place of the framework's loader."""
+        self._loader = plain_loader(loader, passes=self._passes)
+        return Batches(self._loader, self.started)
+
+    def build(
+        self, model: Any, optimizer: Any, counted: Counted, extra: Any, **more: Any
+    ) -> Driven:
+        """Return the run of the objects that the framework has built."""
+        loader, batch = self._loader, None
+        if loader is None:
+            raise unusable(*self.not_started)
+        if self._passes > 1 and self._bitwise is None and loader.batch_size:
+            batch = GlobalBatch(max_per_worker=loader.batch_size // self._passes)
+        more |= {"batch": batch, "bitwise": self._bitwise, "loss": self._loss, "hook": self}
+        extra = {name: thing for name, thing in extra.items() if thing}
+        self.run = Driven(model, optimizer, loader, counted=counted, extra=extra, **more)
+        return self.run
+
+    def started(self) -> Driven:
+        """Return the run; raise BFT-1420 before it is built."""
+        if self.run is None:
+            raise unusable(*self.not_started)
+        return self.run
+
+    def report_from(self, metrics: Mapping[str, Any]) -> None:
+        """Report a framework's metric if it is among these."""
+        if self.run is not None and self._report is not None and self._report in metrics:
+            self.run.report(metrics[self._report])
+
+    def close(self) -> None:
+        """End the run; only rank 0 continues."""
+        if self.run is not None:
+            self.run.close()
 
 
 def unusable(cause: str, next_step: str) -> ElasticError:

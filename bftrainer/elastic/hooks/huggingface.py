@@ -13,7 +13,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch.utils.data import DataLoader
 from transformers import (
     PrinterCallback,
     ProgressCallback,
@@ -28,15 +27,7 @@ from transformers.trainer_callback import ExportableState
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import LogicalWorkers
 from bftrainer.elastic.generations import GenerationInfo
-from bftrainer.elastic.hooks.driven import (
-    Batches,
-    Counted,
-    Driven,
-    FrameworkWork,
-    batch_rule,
-    plain_loader,
-    unusable,
-)
+from bftrainer.elastic.hooks.driven import Batches, Counted, FrameworkHook, unusable
 
 # Properties of this process, or arguments of this script: not part of the run's state.
 _OWN_PLACE = ("is_local_process_zero", "is_world_process_zero", "stateful_callbacks")
@@ -44,12 +35,17 @@ _ASKED = ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_
 _LOSSES = ("_total_loss_scalar", "_globalstep_last_logged")
 
 
-class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not required
+class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # not required
     """Makes ``trainer`` elastic; ``run`` is its run while it trains.
 
     ``report``: name of the metric of its evaluations that is reported, such as ``eval_loss``.
     ``loss``: as for ``Run``.
     """
+
+    not_started = (
+        "The Trainer trains without its ElasticCallback.",
+        "Do not remove it; call train() of the Trainer it was given.",
+    )
 
     def __init__(
         self,
@@ -61,14 +57,11 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
     ) -> None:
         _refuse(trainer)
         self.trainer = trainer
-        self.run: Driven | None = None
         self._scaler: Any = None
         self._bitwise, self._report, self._loss = bitwise, report, loss
         args = trainer.args
-        # A pass of ours is a batch for the Trainer; we do the accumulation.
         self._passes = args.gradient_accumulation_steps
         args.gradient_accumulation_steps = 1
-        self._loader: DataLoader[Any] | None = None
         self._their_loader = trainer.get_train_dataloader
         trainer.get_train_dataloader = self._get_loader
         self._their_samples = trainer.get_batch_samples
@@ -85,31 +78,26 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
     ) -> None:
         """Build the run from the objects that the Trainer has built."""
-        trainer, loader = self.trainer, self._loader
+        trainer = self.trainer
         if state.global_step:
             raise unusable(
                 "The Trainer resumes from a checkpoint of its own.",
                 "Remove resume_from_checkpoint: bftrainer resumes from its own checkpoints.",
             )
-        if loader is None:
+        if self._loader is None:
             raise unusable(
                 "The Trainer has not asked for its training data.",
                 "Give ElasticCallback the Trainer whose train() is called.",
             )
         optimizer = trainer.optimizer
-        self._scaler = scaler = getattr(trainer.accelerator, "scaler", None)
-        self.run = run = Driven(
+        self._scaler = getattr(trainer.accelerator, "scaler", None)
+        run = self.build(
             trainer.model,
             getattr(optimizer, "optimizer", optimizer),
-            loader,
+            _Sums(trainer),
+            {"scaler": self._scaler},
             scheduler=trainer.lr_scheduler,
-            counted=_Sums(trainer),
-            extra={"scaler": scaler} if scaler else {},
             epochs=state.num_train_epochs,
-            batch=batch_rule(loader, passes=self._passes, is_bitwise=self._bitwise is not None),
-            bitwise=self._bitwise,
-            loss=self._loss,
-            work=FrameworkWork(train=self._train, ready=self._clip),
         )
         run.on_entered(self._entered)
         _replace_step(optimizer, self._update)
@@ -146,19 +134,16 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
 
     def on_evaluate(self, *_args: object, metrics: Mapping[str, Any], **_: object) -> None:
         """Report the evaluation's metric."""
-        if self.run is not None:
-            self.run.report_from(metrics, self._report)
+        self.report_from(metrics)
 
     def on_train_end(self, *_args: object, **_: object) -> None:
         """End the run; only rank 0 continues."""
-        if self.run is not None:
-            self.run.close()
+        self.close()
 
     # ---- replacements of the Trainer's methods ------------------------------------------
 
     def _get_loader(self) -> Batches:
-        self._loader = plain_loader(self._their_loader(), passes=self._passes)
-        return Batches(self._loader, self._started)
+        return self.batches_of(self._their_loader())
 
     def _get_samples(self, *args: Any) -> tuple[list[Any], Any]:
         """Also say what the batch counts by, where the Trainer divides the loss by it."""
@@ -167,17 +152,9 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
             self.run.weight(items)
         return batches, items
 
-    def _started(self) -> Driven:
-        if self.run is None:
-            raise unusable(
-                "The Trainer trains without its ElasticCallback.",
-                "Do not remove it; call train() of the Trainer it was given.",
-            )
-        return self.run
-
     def _update(self) -> None:
         before = self._scaler.get_scale() if self._scaler else 0.0
-        self._started().update()
+        self.started().update()
         if self._scaler:  # a lower scale means that this step was skipped
             self.trainer.optimizer._is_overflow = self._scaler.get_scale() < before  # noqa: SLF001
 
@@ -187,15 +164,17 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
 
     # ---- hidden from the Trainer -------------------------------------------------------
 
-    def _train(self, inputs: Any) -> None:
+    def train(self, batch: Any) -> None:
+        """Train as the Trainer would."""
         trainer = self.trainer
         model = trainer.model_wrapped
         model.zero_grad()
-        (batch,), items = trainer.get_batch_samples(iter([inputs]), 1, trainer.args.device)
+        (inputs,), items = trainer.get_batch_samples(iter([batch]), 1, trainer.args.device)
         trainer.current_gradient_accumulation_steps = 1
-        trainer.training_step(model, batch, items)
+        trainer.training_step(model, inputs, items)
 
-    def _clip(self) -> None:
+    def ready(self) -> None:
+        """Clip."""
         limit = self.trainer.args.max_grad_norm
         if limit is not None and limit > 0:
             self.trainer.accelerator.clip_grad_norm_(self.trainer.model_wrapped.parameters(), limit)

@@ -22,15 +22,7 @@ from torch.utils.data import DataLoader
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import LogicalWorkers
 from bftrainer.elastic.generations import GenerationInfo
-from bftrainer.elastic.hooks.driven import (
-    Batches,
-    Counted,
-    Driven,
-    FrameworkWork,
-    batch_rule,
-    plain_loader,
-    unusable,
-)
+from bftrainer.elastic.hooks.driven import Batches, Counted, FrameworkHook, unusable
 
 # Two packages with the same classes: use the one that the script has imported.
 _is_old_name = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
@@ -84,12 +76,17 @@ class ElasticEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc
         return 0
 
 
-class ElasticCallback(_library.Callback):  # type: ignore[misc]
+class ElasticCallback(FrameworkHook, _library.Callback):  # type: ignore[misc]
     """Makes the Trainer's next ``fit`` elastic; ``run`` is its run while it trains.
 
     ``report``: name of the logged metric that is reported, such as ``val_loss``. ``loss``: as for
     ``Run``.
     """
+
+    not_started = (
+        "Lightning trains before it has called its callbacks.",
+        "Do not change the Trainer's loops.",
+    )
 
     def __init__(
         self,
@@ -98,12 +95,9 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
         report: str | None = None,
         loss: str | None = None,
     ) -> None:
-        self.run: Driven | None = None
         self.trainer: Any = None
         self.is_first = control_module.current().is_plain  # otherwise not known yet
         self._bitwise, self._report, self._loss = bitwise, report, loss
-        self._passes = 1
-        self._loader: DataLoader[Any] | None = None
         if not self.is_first:
             self._place(1)
 
@@ -113,7 +107,6 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
             return
         _refuse(trainer)
         self.trainer, self.run, self._loader = trainer, None, None
-        # A pass of ours is a batch for Lightning; we do the accumulation.
         self._passes = trainer.accumulate_grad_batches
         trainer.accumulate_grad_batches = 1
         trainer.strategy.__class__ = _ElasticStrategy
@@ -144,20 +137,9 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
             for i, config in enumerate(trainer.lr_scheduler_configs)
         }
         most = trainer.fit_loop.max_epochs
-        self.run = run = Driven(
-            module,
-            trainer.optimizers[0],
-            self._loader,
-            counted=_Progress(trainer),
-            extra=schedulers | ({"scaler": scaler} if scaler else {}),
-            epochs=most if most and most > 0 else sys.maxsize,
-            batch=batch_rule(
-                self._loader, passes=self._passes, is_bitwise=self._bitwise is not None
-            ),
-            bitwise=self._bitwise,
-            loss=self._loss,
-            work=FrameworkWork(train=self._train, ready=self._ready),
-        )
+        epochs = most if most and most > 0 else sys.maxsize
+        extra = schedulers | {"scaler": scaler}
+        run = self.build(module, trainer.optimizers[0], _Progress(trainer), extra, epochs=epochs)
         run.on_entered(self._entered)
         run.open()
 
@@ -173,14 +155,13 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
 
     def on_train_end(self, _trainer: Any, _module: Any) -> None:
         """End the run; only rank 0 continues."""
-        if self.run is not None:
-            self.run.close()
+        self.close()
 
     def _report_from(self, trainer: Any) -> None:
         # Of the loop that ends now: the Trainer's callback_metrics keep those of others, too.
         results = trainer._results  # noqa: SLF001 - there is no public way
-        if self.run is not None and results is not None:
-            self.run.report_from(results.metrics(on_step=False)["callback"], self._report)
+        if results is not None:
+            self.report_from(results.metrics(on_step=False)["callback"])
 
     # ---- called by the strategy ---------------------------------------------------------
 
@@ -191,27 +172,19 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
                 "The training data are several loaders, or one that is not a DataLoader.",
                 "Return one torch DataLoader from train_dataloader.",
             )
-        self._loader = plain_loader(loader, passes=self._passes)
-        return Batches(self._loader, self._started)
+        return self.batches_of(loader)
 
     def step(self, closure: Callable[[], Any]) -> Any:
         """Train on the present batch and update."""
         outcome = closure()
-        self._ready()
-        self._started().update()
+        self.ready()
+        self.started().update()
         return outcome
-
-    def _started(self) -> Driven:
-        if self.run is None:
-            raise unusable(
-                "Lightning trains before it has called its callbacks.",
-                "Do not change the Trainer's loops.",
-            )
-        return self.run
 
     # ---- hidden from Lightning ------------------------------------------------------------
 
-    def _train(self, batch: Any) -> None:
+    def train(self, batch: Any) -> None:
+        """Train as Lightning would."""
         trainer = self.trainer
         module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
         batch = trainer.precision_plugin.convert_input(batch)
@@ -227,13 +200,13 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
         with _silent(module):
             closure()
 
-    def _ready(self) -> None:
+    def ready(self) -> None:
+        """Call the hooks before an update, and clip."""
         trainer = self.trainer
         precision, optimizer = trainer.precision_plugin, trainer.optimizers[0]
         scaler = getattr(precision, "scaler", None)
         if scaler is not None:
             scaler.unscale_(optimizer)
-        # Hooks before the update, and clipping.
         precision._after_closure(trainer.lightning_module, optimizer)  # noqa: SLF001
 
     # ---- which process logs -----------------------------------------------------------------
