@@ -39,7 +39,7 @@ _HOMES = {
     "GenerationInfo": "generations",
     "GlobalBatch": "batch",
     "LogicalWorkers": "batch",
-    "PerSample": "per_sample",
+    "PerSample": "loader",
     "PerWorkerBatch": "batch",
     "Run": "run",
     "Sharded": "loader",

@@ -5,8 +5,8 @@ of gradients. The estimates are part of the run's common state. The factor is ap
 update only, so that schedulers see the rates they set. The gain is that of AdaScale (Johnson et
 al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML 2020, section 3).
 
-``GenerationTerms`` combines the script's batch rule (``batch``), the batch that a generation is
-told, and the measured noise of the gradients. Used by ``run``.
+Its terms combine the script's batch rule (``batch``), the batch that it is told, and
+the measured noise of the gradients. Used by ``run``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from bftrainer.elastic.batch import (
-    BatchRule,
     Cutting,
     DecidedBatch,
     GlobalBatch,
@@ -33,9 +32,11 @@ SURE = 0.05  # weight of the observations from which on the noise scale is known
 
 
 class Rates:
-    """Factor on the learning rate, and for ``adascale`` the noise of the gradients."""
+    """Terms of a run's generations, and for ``adascale`` the noise of the gradients."""
 
-    def __init__(self, rule: BatchRule) -> None:
+    def __init__(self, cutting: Cutting, batch: int) -> None:
+        """Begin without estimates; ``batch`` is the loader's."""
+        self._cutting, self._batch, rule = cutting, batch, cutting.rule
         self._rule = "none" if isinstance(rule, GlobalBatch) else rule.rule
         # How many of the loader's batches the learning rate is meant for.
         self._base = rule.base_workers if isinstance(rule, PerWorkerBatch) else 1
@@ -50,12 +51,14 @@ class Rates:
 
     @property
     def noise_scale(self) -> float:
-        """Ratio of noise to signal, in batches of the loader's; 0: not known.
+        """Noise scale of the gradients in samples; 0: not known, or nobody decides by it.
 
-        The "simple noise scale" of McCandlish et al., "An Empirical Model of Large-Batch
-        Training" (2018), eq. 2.9.
+        The ratio of noise to signal, the "simple noise scale" of McCandlish et al., "An Empirical
+        Model of Large-Batch Training" (2018), eq. 2.9.
         """
-        return self.noise / self.signal if self.seen > SURE and self.signal > 0.0 else 0.0
+        is_known = self.seen > SURE and self.signal > 0.0
+        is_used = isinstance(self._cutting.rule, DecidedBatch)
+        return self.noise / self.signal * self._batch if is_known and is_used else 0.0
 
     def factor(self, scale: float) -> float:
         """Return what the learning rate is multiplied by at ``scale`` times its batch."""
@@ -97,6 +100,28 @@ class Rates:
         self.seen = kept + (1 - decay)
         self.noise += (noise - self.noise) * (1 - decay) / self.seen
         self.signal += (signal - self.signal) * (1 - decay) / self.seen
+
+    def terms(self, size: int, told: int) -> Terms:
+        """Return the terms of a generation of ``size`` workers that is told this batch."""
+        cutting, batch = self._cutting, self._batch
+        factor = self.factor(cutting.scale(batch, size, told))
+        return cutting.terms(batch, size, factor, told)
+
+    def measure(
+        self, batch: int, passes: Sequence[int], squares: tuple[float, float], loss_scale: float
+    ) -> None:
+        """Learn from one step over ``batch`` samples; nothing if shares were unequal.
+
+        Args:
+            batch: of all workers together.
+            passes: of each worker; with several, the squares are of sums.
+            squares: of the gradients, as ``Rates.observe`` has them.
+            loss_scale: of mixed precision, in these gradients.
+        """
+        size = len(passes)
+        if size > 1 and batch % size == 0 and max(passes) == 1:
+            of_all, of_mean = (square / loss_scale**2 for square in squares)
+            self.observe(size, of_all, of_mean, batch / size / self._batch)
 
     def state_dict(self) -> dict[str, float]:
         """Return the estimates."""
@@ -150,46 +175,6 @@ class Updater:
     def scale(self) -> float:
         """The loss scale of mixed precision."""
         return 1.0 if self._scaler is None else float(self._scaler.get_scale())
-
-
-class GenerationTerms:
-    """Terms of a run's generations; ``batch`` is the loader's."""
-
-    def __init__(self, cutting: Cutting, batch: int) -> None:
-        self.rates = Rates(cutting.rule)
-        self._cutting, self._batch = cutting, batch
-
-    def terms(self, size: int, told: int) -> Terms:
-        """Return the terms of a generation of ``size`` workers that is told this batch."""
-        cutting, batch = self._cutting, self._batch
-        factor = self.rates.factor(cutting.scale(batch, size, told))
-        return cutting.terms(batch, size, factor, told)
-
-    def factor(self, terms: Terms) -> float:
-        """Return what the learning rate is multiplied by now."""
-        return self.rates.factor(terms.scale)
-
-    def measure(
-        self, batch: int, passes: Sequence[int], squares: tuple[float, float], loss_scale: float
-    ) -> None:
-        """Learn from one step over ``batch`` samples; nothing if shares were unequal.
-
-        Args:
-            batch: of all workers together.
-            passes: of each worker; with several, the squares are of sums.
-            squares: of the gradients, as ``Rates.observe`` has them.
-            loss_scale: of mixed precision, in these gradients.
-        """
-        size = len(passes)
-        if size > 1 and batch % size == 0 and max(passes) == 1:
-            of_all, of_mean = (square / loss_scale**2 for square in squares)
-            self.rates.observe(size, of_all, of_mean, batch / size / self._batch)
-
-    @property
-    def noise_scale(self) -> float:
-        """Noise scale of the gradients in samples; 0: not known, or nobody decides by it."""
-        is_decided = isinstance(self._cutting.rule, DecidedBatch)
-        return self.rates.noise_scale * self._batch if is_decided else 0.0
 
 
 def decided_by(config: WorkerConfig) -> DecidedBatch | None:

@@ -8,9 +8,13 @@ only inside the generators, where the next batch is fetched: whatever the script
 
 from __future__ import annotations
 
+import math
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,19 +31,24 @@ from bftrainer.elastic.batch import (
 )
 from bftrainer.elastic.buckets import GradientReducer, OrderedReducer
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.group import Broken
 from bftrainer.elastic.loader import ORDER, Indices, Loader, PerSampleStates, View, least_share
 from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, unwrap
-from bftrainer.elastic.rates import KEY, GenerationTerms, Updater, decided_by
-from bftrainer.elastic.run_info import Length, RunInfo, StepDurations, record_of
+from bftrainer.elastic.rates import KEY, Rates, Updater, decided_by
+from bftrainer.elastic.reports import params
+from bftrainer.elastic.run_info import RECORD, Length, SampleRecord, StepDurations
 from bftrainer.elastic.state import Counters, State, seed_everything
 
 _misplaced = partial(ElasticError, "BFT-1405")
 
 
-class Run(RunInfo):
+Hook = Callable[[GenerationInfo], object]
+
+
+class Run:
     """One elastic training run; see ``docs/reference/python-api.md``."""
 
     def __init__(
@@ -74,8 +83,7 @@ class Run(RunInfo):
             batch, bitwise, loader_batch=self._plan.batch, least=least, decided=decided
         )
         self._loader.cutting = cutting
-        self._scaling = GenerationTerms(cutting, self._plan.batch)
-        self._rates = self._scaling.rates
+        self._rates = Rates(cutting, self._plan.batch)
         self._rule = LossRule(loss, model.parameters(), lambda: self._updater.scale)
         registered = self._registered(extra or {})
         self._updater = Updater(optimizer, registered)
@@ -86,7 +94,7 @@ class Run(RunInfo):
             control,
             self._state,
             counters,
-            terms_of=self._scaling.terms,
+            terms_of=self._rates.terms,
             new_reducer=self._new_reducer,
             reduces_alone=cutting.is_parted,
             plan=self._plan,
@@ -94,12 +102,21 @@ class Run(RunInfo):
                 config.backend, self._state.parameters(), is_bitwise=cutting.logical > 0
             ),
         )
-        super().__init__(membership, self._rule)
-        self._is_entered = self._is_looping = False
+        self._membership = membership
+        membership.on_entered.append(lambda _info: self._rule.forget())
+        self._on_committed: list[Hook] = []
+        self._is_rehearsing = self._is_entered = self._is_looping = False
+        self._batch: int | None = None  # global size of the batch the script is working on
+        self._is_last_pass = True  # over that batch
         self._undo: dict[str, Any] | None = None  # light state, to undo what a pass changes
         self._short_batch: int | None = None  # of the last step, if some had no samples
         self._pace = StepDurations(self._length.total(self._plan.epoch_samples, config))
-        self._record = record_of(self)
+        directory = os.environ.get(RECORD)
+        self._record = SampleRecord(Path(directory)) if directory else None
+        if self._record is not None:
+            self.on_entered(self._record.entered)
+            self.on_committed(self._record.committed)
+            self.on_loss(self._record.lost)
         self._rule.look(has_parts=cutting.is_parted or not control.is_plain)
         control.on_script_end, control.report = self.finish, self.report
 
@@ -193,9 +210,9 @@ class Run(RunInfo):
             self._seed(self._cutting.logical)  # all members draw the same random numbers
         if reducer is not None and reducer.squares is not None:
             passes = self._pass_counts(batch)
-            self._scaling.measure(batch, passes, reducer.squares, self._updater.scale)
+            self._rates.measure(batch, passes, reducer.squares, self._updater.scale)
         with self._strays.updating():
-            self._updater.apply(self._scaling.factor(membership.terms))
+            self._updater.apply(self._rates.factor(membership.terms.scale))
         self._commit(batch)
         return True
 
@@ -223,6 +240,155 @@ class Run(RunInfo):
         membership.finished()
         if self.rank != 0:
             raise SystemExit(0)
+
+    # ---- what the script asks and tells --------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank in the present generation."""
+        return self._membership.rank
+
+    @property
+    def size(self) -> int:
+        """Number of workers in the present generation."""
+        return self._membership.size
+
+    @property
+    def local_rank(self) -> int:
+        """This worker's number among those of its node; never changes."""
+        return self._membership.control.config.local_rank
+
+    @property
+    def local_size(self) -> int:
+        """Number of workers on every node; never changes."""
+        return self._membership.control.config.local_size
+
+    @property
+    def generation(self) -> int:
+        """Number of the present generation; 0 before the first, and without an agent."""
+        return self._membership.generation
+
+    @property
+    def epoch(self) -> int:
+        """The run's epoch; a joiner's loop variable may lag behind it in its first pass."""
+        return self._membership.counters.epoch
+
+    @property
+    def step_count(self) -> int:
+        """Committed updates so far."""
+        return self._membership.counters.step
+
+    @property
+    def samples(self) -> int:
+        """Samples in committed updates so far, of all workers, over all epochs."""
+        return self._membership.counters.samples
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this is rank 0, which prints and writes; never while rehearsing."""
+        return self.rank == 0 and not self._is_rehearsing
+
+    @property
+    def rehearsing(self) -> bool:
+        """Return whether the present batch is a joiner's rehearsal, which changes nothing."""
+        return self._is_rehearsing
+
+    @property
+    def is_last_pass(self) -> bool:
+        """Return whether the next ``step()`` updates: no further pass over this batch follows."""
+        return self._is_last_pass
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The parameters of this trial; empty outside of a study."""
+        return params()
+
+    def report(self, value: Any) -> None:
+        """Report a metric of the training as it is now, such as a validation loss.
+
+        Rank 0's counts and is sent; other workers may report it, too. Nothing is reported
+        before the first batch, in a rehearsal, and in passes or steps that are undone. A report
+        at the same position replaces the one before.
+
+        Raises:
+            ElasticError: BFT-1611 when it is not a finite number.
+        """
+        if self._is_in_vain():
+            return
+        counters = self._membership.counters
+        self._membership.report(
+            value,
+            step=counters.step,
+            epoch=counters.epoch + self._is_epoch_over(),
+            samples=counters.samples,
+        )
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients in here; the next backward pass outside averages them."""
+        reducer = self._membership.reducer
+        if reducer is None or not reducer.is_listening:
+            yield
+            return
+        reducer.is_listening = False
+        try:
+            yield
+        finally:
+            reducer.is_listening = not reducer.is_finished
+
+    def weight(self, weight: Any) -> None:
+        """Say what this batch counts by: what its loss was divided by, instead of its samples.
+
+        For a mean over something else than samples, such as tokens without padding: the update
+        is then the mean over all workers' tokens. Call it for every batch, before the backward
+        pass; with 0 the batch does not count.
+
+        Args:
+            weight: a finite number, 0 or more.
+
+        Raises:
+            ElasticError: BFT-1405 outside of a batch or after its backward pass; BFT-1432 when it
+                is no such number, or the loss is a sum.
+        """
+        value = float(weight)
+        if not (math.isfinite(value) and value >= 0.0):
+            raise ElasticError(
+                "BFT-1432",
+                f"run.weight() was given {value}.",
+                "Give the finite number by which the loss was divided, 0 or more.",
+            )
+        if self._batch is None:
+            raise ElasticError(
+                "BFT-1405",
+                "run.weight() was called without a batch.",
+                "Call it inside the loop over run.batches().",
+            )
+        reducer = self._membership.reducer
+        if reducer is not None and reducer.is_in_hand:
+            reducer.give(value)
+        self._rule.refuse_weight()
+        self._rule.given = value
+
+    def on_loss(self, hook: Callable[[GenerationInfo, float, LossRule], object]) -> None:
+        """Call ``hook`` with each loss of which the script takes the gradient and that counts."""
+
+        def tell(loss: float) -> None:
+            if not self._is_in_vain():
+                hook(self._membership.info(), loss, self._rule)
+
+        self._rule.on_loss = tell
+
+    def on_generation_end(self, hook: Hook) -> None:
+        """Call ``hook`` on every member when a generation ends, before state moves."""
+        self._membership.on_generation_end.append(hook)
+
+    def on_entered(self, hook: Hook) -> None:
+        """Call ``hook`` whenever this worker has entered a generation."""
+        self._membership.on_entered.append(hook)
+
+    def on_committed(self, hook: Hook) -> None:
+        """Call ``hook`` after every committed update."""
+        self._on_committed.append(hook)
 
     # ---- joining ---------------------------------------------------------------------
 
@@ -302,7 +468,7 @@ class Run(RunInfo):
         elif self.rank == 0 and membership.writer.is_due():  # not while others wait to step again
             membership.writer.save_aside(membership.counters, membership.fence())
         if self._pace.is_due():
-            self._control.send(self._pace.progress(membership.info(), self._scaling.noise_scale))
+            self._control.send(self._pace.progress(membership.info(), self._rates.noise_scale))
 
     def _new_reducer(self) -> GradientReducer:
         parameters = self._state.parameters()
@@ -453,6 +619,7 @@ class Run(RunInfo):
         return position > 0 and not self._loader.batch_at(self._view(), position, None)
 
     def _is_in_vain(self) -> bool:
+        """Return whether the script's present work changes nothing."""
         is_undone = self._undo is not None or self._membership.undo is not None
         return not self._is_entered or self._is_rehearsing or is_undone
 

@@ -21,7 +21,7 @@ from bftrainer.elastic import (
     Terms,
 )
 from bftrainer.elastic.batch import Cutting, DecidedBatch, cutting_of, in_words
-from bftrainer.elastic.rates import GenerationTerms, Rates, Updater
+from bftrainer.elastic.rates import Rates, Updater
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -123,14 +123,14 @@ def test_a_submission_may_let_the_batch_be_decided() -> None:
     ],
 )
 def test_rules_without_measurements(rule: Any, size: int, factor: float) -> None:
-    assert GenerationTerms(Cutting(rule=rule), 32).terms(size, told=48).lr_factor == factor
+    assert Rates(Cutting(rule=rule), 32).terms(size, told=48).lr_factor == factor
 
 
 @pytest.mark.parametrize("noise_share", [0.0, 0.5, 0.99])
 def test_the_gain_follows_the_noise_of_the_gradients(noise_share: float) -> None:
     """Gradients of known mean and variance: the gain is the one of the definition."""
     size, width = 8, 4000
-    rates = Rates(PerWorkerBatch(rule="adascale"))
+    rates = Rates(Cutting(rule=DecidedBatch(max_per_worker=8)), 1)
     generator = torch.Generator().manual_seed(1)
     true = torch.full((width,), ((1 - noise_share) / width) ** 0.5, dtype=torch.float64)
     for _ in range(40):
@@ -144,7 +144,7 @@ def test_the_gain_follows_the_noise_of_the_gradients(noise_share: float) -> None
     gain = 1 / (noise_share / size + (1 - noise_share))  # noise + signal = 1
     assert rates.factor(size) == pytest.approx(gain, rel=0.03)
     assert 1.0 <= rates.factor(size) <= size
-    again = Rates(PerWorkerBatch(rule="adascale"))
+    again = Rates(Cutting(rule=DecidedBatch(max_per_worker=8)), 1)
     again.load_state_dict(rates.state_dict())
     assert again.factor(5) == rates.factor(5)
     seen = rates.state_dict()
