@@ -243,6 +243,12 @@ class Controller:
         theirs.close()
         return worker_id
 
+    def begin(self, script: Path | str, args: Sequence[str] = (), **config: Any) -> list[str]:
+        """Start workers and form a generation of them; return their ids."""
+        ids = self.start(script, args, **config)
+        self.form(ids, new=ids)
+        return ids
+
     def warm(self, ids: Sequence[str]) -> None:
         """Wait until all are warm."""
         self.until(lambda: all(self.workers[i].all(Warm) for i in ids), f"{ids} warm")
@@ -331,9 +337,15 @@ class Controller:
         return message
 
     def form(
-        self, members: Sequence[str], *, abandon: bool = False, is_retry: bool = False
+        self,
+        members: Sequence[str],
+        *,
+        new: Sequence[str] = (),
+        abandon: bool = False,
+        is_retry: bool = False,
     ) -> list[Entered]:
-        """Form a generation and wait until all its members have entered it."""
+        """Form a generation, when ``new`` are warm; wait until all its members have entered it."""
+        self.warm(new)
         port = self.prepare(members, is_retry=is_retry) if members else 0
         self.commit(members, port, abandon=abandon)
         return self.entered(members)

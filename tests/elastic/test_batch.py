@@ -178,8 +178,7 @@ def train(
     text = json.dumps({"optimizer": "sgd", "samples": 90, "holds": holds, **settings})
     with Controller(directory, template) as c:
         ids = c.start(TRAIN, [text], count=max(sizes))
-        c.warm(ids)
-        c.form(ids[: sizes[0]])
+        c.form(ids[: sizes[0]], new=ids)
         for size, (step, _) in zip(sizes[1:], holds, strict=True):
             c.trained_to(step - 1)
             c.form(ids[:size])

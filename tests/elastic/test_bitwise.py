@@ -25,9 +25,7 @@ SETTINGS = {
 def fixed(directory: Path, template: TemplateProcess, size: int, **more: Any) -> journal.Entry:
     directory.mkdir()
     with Controller(directory, template) as c:
-        ids = c.start(TRAIN, [json.dumps({**SETTINGS, **more})], count=size)
-        c.warm(ids)
-        c.form(ids)
+        c.begin(TRAIN, [json.dumps({**SETTINGS, **more})], count=size)
         c.finished()
     return journal.result(directory)
 
@@ -39,8 +37,7 @@ def rescaled(directory: Path, template: TemplateProcess, **more: Any) -> journal
     settings = json.dumps({**SETTINGS, "holds": holds, **more})
     with Controller(directory, template) as c:
         a, b, d, e = c.start(TRAIN, [settings], count=4)
-        c.warm([a, b, d, e])
-        c.form([a])
+        c.form([a], new=[a, b, d, e])
         c.trained_to(3)
         c.form([a, b, d])
         c.trained_to(7)

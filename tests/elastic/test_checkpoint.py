@@ -248,9 +248,7 @@ def test_a_fenced_off_worker_trains_on_but_saves_nothing(
     later = Fence(incarnation=7, generation=1, token="later")  # noqa: S106
     assert fence.claim(directory, later)
     with Controller(tmp_path, template) as c:
-        ids = c.start(TRAIN, [json.dumps({"epochs": 3})], checkpoint_interval_s=0.0)
-        c.warm(ids)
-        c.form(ids)
+        ids = c.begin(TRAIN, [json.dumps({"epochs": 3})], checkpoint_interval_s=0.0)
         c.finished()
         assert c.saved() == []
         assert "BFT-1412" in c.workers[ids[0]].log.read_text()
@@ -264,9 +262,7 @@ def test_periodic_checkpoints_resume_past_a_corrupt_one(
     settings = json.dumps({"delay_s": 0.001})
     directory = tmp_path / "checkpoints"
     with Controller(tmp_path, template) as c:
-        ids = c.start(TRAIN, [settings], count=2, epochs=1_000_000, checkpoint_interval_s=0.05)
-        c.warm(ids)
-        c.form(ids)
+        ids = c.begin(TRAIN, [settings], count=2, epochs=1_000_000, checkpoint_interval_s=0.05)
         c.until(lambda: len(c.saved()) >= 3, "three checkpoints")
         for i in ids:
             c.kill(i)
@@ -276,8 +272,7 @@ def test_periodic_checkpoints_resume_past_a_corrupt_one(
         expected = files.newest_first(directory)[1]
         c.members = []
         again = c.start(TRAIN, [settings], epochs=1_000_000)
-        c.warm(again)
-        entered = c.form(again)
+        entered = c.form(again, new=again)
         assert entered[0].resumed_from == str(expected)
         assert f"step-{entered[0].step:012d}" in expected.name
         assert "BFT-1413" in c.workers[again[0]].log.read_text()
@@ -288,9 +283,7 @@ def test_a_checkpoint_of_another_model_is_refused(
     tmp_path: Path, template: TemplateProcess
 ) -> None:
     with Controller(tmp_path, template) as c:
-        ids = c.start(TRAIN, [json.dumps({"epochs": 1})])
-        c.warm(ids)
-        c.form(ids)
+        c.begin(TRAIN, [json.dumps({"epochs": 1})])
         c.finished()
         c.members = []
         other = c.start(TRAIN, [json.dumps({"epochs": 1, "width": 20})])
@@ -304,8 +297,7 @@ def test_a_new_first_worker_writes_at_once(tmp_path: Path, template: TemplatePro
     with Controller(tmp_path, template) as c:
         config: dict[str, Any] = {"epochs": 1_000_000, "checkpoint_interval_s": 3600.0}
         first, second = c.start(TRAIN, [json.dumps({"delay_s": 0.001})], count=2, **config)
-        c.warm([first, second])
-        c.form([first, second])
+        c.form([first, second], new=[first, second])
         c.form([second])
         # Before that the run that starts from nothing may have written its first step, too.
         c.until(lambda: c.generation in {saved.generation for saved in c.saved()}, "its checkpoint")
@@ -316,9 +308,7 @@ def test_a_run_that_starts_from_nothing_writes_at_once_and_parks_with_its_last_s
 ) -> None:
     with Controller(tmp_path, template) as c:
         config: dict[str, Any] = {"epochs": 1_000_000, "checkpoint_interval_s": 3600.0}
-        ids = c.start(TRAIN, [json.dumps({"delay_s": 0.001})], count=2, **config)
-        c.warm(ids)
-        c.form(ids)
+        ids = c.begin(TRAIN, [json.dumps({"delay_s": 0.001})], count=2, **config)
         first = c.until(c.saved, "a checkpoint")[0]
         assert first.step >= 1
         c.trained_to(first.step + 20)

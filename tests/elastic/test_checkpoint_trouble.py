@@ -19,8 +19,7 @@ TRAIN = SCRIPTS / "train_ids.py"
 def _started(c: Controller) -> str:
     settings = json.dumps({"delay_s": 0.001})
     (worker_id,) = c.start(TRAIN, [settings], epochs=1_000_000, checkpoint_interval_s=0.05)
-    c.warm([worker_id])
-    c.form([worker_id])
+    c.form([worker_id], new=[worker_id])
     return worker_id
 
 

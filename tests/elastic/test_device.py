@@ -29,9 +29,7 @@ def fixed(tmp_path_factory: pytest.TempPathFactory, template: TemplateProcess) -
     """What the training comes to on one worker that has no device."""
     directory = tmp_path_factory.mktemp("fixed")
     with Controller(directory, template) as c:
-        alone = c.start(TRAIN, [json.dumps(PLAIN)], epochs=EPOCHS)
-        c.warm(alone)
-        c.form(alone)
+        c.begin(TRAIN, [json.dumps(PLAIN)], epochs=EPOCHS)
         c.finished()
     return journal.result(directory)
 
@@ -40,12 +38,9 @@ def grown_shrunk_and_killed(c: Controller, kind: str) -> list[Entered]:
     """Train at sizes 1, 3, 2 (one left), 1 (one died) and 2; return what was entered."""
     holds = [[4, 2], [10, 3], [16, 4], [22, 5]]  # of 78 steps
     settings = [json.dumps({**PLAIN, "device": kind, "holds": holds})]
-    first = c.start(TRAIN, settings, epochs=EPOCHS)
-    c.warm(first)
-    c.form(first)
+    first = c.begin(TRAIN, settings, epochs=EPOCHS)
     others = c.start(TRAIN, settings, count=2, epochs=EPOCHS)
-    c.warm(others)
-    entered = c.form([*first, *others])
+    entered = c.form([*first, *others], new=others)
     c.trained_to(9)
     entered += c.form([*first, others[1]])
     c.trained_to(15)
@@ -53,8 +48,7 @@ def grown_shrunk_and_killed(c: Controller, kind: str) -> list[Entered]:
     c.until(lambda: c.workers[first[0]].returncode is not None, "its end is noticed")
     c.form([others[1]], abandon=True)
     last = c.start(TRAIN, settings, epochs=EPOCHS)
-    c.warm(last)
-    entered += c.form([others[1], *last])
+    entered += c.form([others[1], *last], new=last)
     c.finished()
     return entered
 
@@ -107,8 +101,7 @@ def test_members_without_samples_get_the_state_from_device_to_device(
     settings = {"samples": 23, "batch": 2, "epochs": 2, "device": kind}
     with Controller(tmp_path, template) as c:
         ids = c.start(TRAIN, [json.dumps(settings)], count=3)
-        c.warm(ids)
-        assert {e.backend for e in c.form(ids)} == {"nccl"}
+        assert {e.backend for e in c.form(ids, new=ids)} == {"nccl"}
         c.finished()
     counts = journal.committed_ids(tmp_path)
     assert all(sorted(count.elements()) == list(range(23)) for count in counts.values())
@@ -122,9 +115,7 @@ def test_a_member_one_step_behind_gets_the_state_from_device_to_device(
     """Its own state stays whole until what replaces it is there."""
     settings = {"epochs": 3, "device": kind, "fail_at": [5, 1]}
     with Controller(tmp_path, template) as c:
-        ids = c.start(TRAIN, [json.dumps(settings)], count=3)
-        c.warm(ids)
-        c.form(ids)
+        ids = c.begin(TRAIN, [json.dumps(settings)], count=3)
         c.until(lambda: c.workers[ids[1]].all(Interrupted), "it failed there only")
         c.form(ids, abandon=True)
         c.finished()

@@ -17,8 +17,7 @@ LINGERING = SCRIPTS / "lingering.py"
 def trained(c: Controller, *args: str) -> str:
     """Train alone to the end of the script; return the worker."""
     [worker] = c.start(LINGERING, args)
-    c.warm([worker])
-    c.form([worker])
+    c.form([worker], new=[worker])
     c.until((c.directory / "over").exists, "the script's last line")
     return worker
 

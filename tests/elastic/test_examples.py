@@ -21,8 +21,7 @@ HELD = SCRIPTS / "held.py"
 
 def grown(c: Controller, ids: list[str]) -> None:
     """Train eight steps on the first worker, then on both to the end."""
-    c.warm(ids)
-    c.form(ids[:1])
+    c.form(ids[:1], new=ids)
     entered = c.form(ids)
     assert [(one.step, one.size) for one in entered] == [(8, 2)] * 2
     c.finished()

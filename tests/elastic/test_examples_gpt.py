@@ -48,8 +48,7 @@ def test_losses_best_and_end_are_those_of_a_plain_run_with_a_kill(
     with Controller(tmp_path, template) as c:
         (tmp_path / "checkpoints").mkdir()
         ids = c.start(HELD, ["8", "2", str(GPT), *OPTIONS, *more], count=2, seed=1337)
-        c.warm(ids)
-        c.form(ids[:1])
+        c.form(ids[:1], new=ids)
         assert [(one.step, one.size) for one in c.form(ids)] == [(8, 2)] * 2
         c.kill(ids[0])
         c.until(lambda: c.workers[ids[0]].returncode is not None, "death noticed")

@@ -36,8 +36,7 @@ def test_rescaled_it_trains_as_without_us(
         holds = [[5, 2], [17, 3]]  # of 30 steps
         first, second = start(c, framework, samples=samples, holds=holds, evaluate=True)
         wanted = natively(template, framework, samples=samples)
-        c.warm([first, second])
-        c.form([first])
+        c.form([first], new=[first, second])
         c.trained_to(4)
         c.form([first, second])
         c.trained_to(16)
@@ -60,8 +59,7 @@ def test_a_complete_run_goes_on_where_its_script_wants_more_epochs(
     for epochs in (1, 3):
         with Controller(tmp_path, template) as c:
             ids = start(c, framework, samples=73, epochs=epochs)[:1]
-            c.warm(ids)
-            c.form(ids)
+            c.form(ids, new=ids)
             c.finished()
         got = journal.result(tmp_path)
         assert (got["steps"], got["epoch"]) == (10 * epochs, epochs)
@@ -80,8 +78,7 @@ def test_a_trial_s_rungs_come_to_what_one_go_does_and_each_epoch_s_metric_is_rep
             script, asked = SCRIPTS / framework.script, [json.dumps(settings)]
             ids = c.start(script, asked, count=2, epochs=epochs)
             wanted = natively(template, framework, **settings)
-            c.warm(ids)
-            c.form(ids)
+            c.form(ids, new=ids)
             c.finished()
             said += c.workers[ids[0]].all(Reported)
             assert not c.workers[ids[1]].all(Reported)
@@ -104,8 +101,7 @@ def test_language_models_learn_from_each_token_alike(
         holds = [[5, 2], [17, 3]]  # of 30 steps
         ids = start(c, framework, count=3, holds=holds, **settings)
         wanted = natively(template, framework, **settings)
-        c.warm(ids)
-        c.form(ids[:1])
+        c.form(ids[:1], new=ids)
         c.trained_to(4)
         c.form(ids)
         c.trained_to(16)
@@ -125,8 +121,7 @@ def test_a_step_that_is_redone_counts_once(
         # Alone, transformers adds up the means of two batches of such a model instead of
         # taking their mean: compared is one batch of twice the size.
         wanted = natively(template, framework, bf16=True)
-        c.warm(ids)
-        c.form(ids)
+        c.form(ids, new=ids)
         c.until(lambda: all(c.workers[i].all(Interrupted) for i in ids), "both interrupted")
         assert [c.workers[i].all(Interrupted)[0].step for i in ids] == [10, 9]
         c.form(ids, abandon=True)

@@ -80,8 +80,7 @@ def test_an_epoch_ends_alike_on_all_workers(
         # Alone, transformers takes the sum of accumulated means: see
         # docs/howto/train-huggingface-lightning.md.
         wanted = natively(template, framework, **{**settings, "batch": 4, "accumulate": 1})
-        c.warm(ids)
-        c.form(ids)
+        c.form(ids, new=ids)
         c.finished()
     samples = 8 if settings.get("drop_last") else settings["samples"]
     assert_same(tmp_path, wanted, samples=samples, atol=1e-5)
@@ -97,8 +96,7 @@ def test_an_epoch_that_the_others_have_ended_is_not_ended_again(
         # The last step of the epoch before the last one: for this rank it fails.
         ids = start(c, framework, **settings, fail_at=[6, rank, 1])
         wanted = natively(template, framework, **settings)
-        c.warm(ids)
-        c.form(ids)
+        c.form(ids, new=ids)
         assert interrupted(c, [ids[1 - rank], ids[rank]]) == [6, 5]
         c.form(ids, abandon=True)
         c.finished()
@@ -114,8 +112,7 @@ def test_a_worker_is_lost_in_the_last_step_of_an_epoch(
     with Controller(tmp_path, template) as c:
         ids = start(c, framework, **settings, holds=[[6, 2]])
         wanted = natively(template, framework, **settings)
-        c.warm(ids)
-        c.form(ids)
+        c.form(ids, new=ids)
         c.trained_to(5)
         c.kill(ids[rank])
         c.until(lambda: c.workers[ids[rank]].returncode is not None, "death noticed")
@@ -157,8 +154,7 @@ def test_all_stop_early_after_the_same_epoch(
         ids = start(c, framework, **settings, fail_at=[20, 1, 1])
         wanted = natively(template, framework, **settings)
         assert wanted["steps"] == 30
-        c.warm(ids)
-        c.form(ids)
+        c.form(ids, new=ids)
         assert interrupted(c, ids) == [20, 19]
         c.form(ids, abandon=True)
         c.finished()
@@ -184,9 +180,7 @@ def test_a_run_that_is_submitted_shorter_ends_there(
 ) -> None:
     with Controller(tmp_path, template) as c:
         settings = json.dumps({"samples": 9, "batch": 4, "evaluate": True})
-        ids = c.start(SCRIPTS / framework.script, [settings], count=2, **asked)
-        c.warm(ids)
-        c.form(ids)
+        c.begin(SCRIPTS / framework.script, [settings], count=2, **asked)
         c.finished()
     assert journal.result(tmp_path)["steps"] == ends[-1]
     assert steps(workers(tmp_path, "epoch end")) == [ends, ends]
@@ -207,8 +201,7 @@ def test_bitwise_the_same_with_a_worker_that_has_no_share(
         directory.mkdir()
         with Controller(directory, template) as c:
             ids = start(c, framework, count=count, **settings, fail_at=fail_at)
-            c.warm(ids)
-            c.form(ids)
+            c.form(ids, new=ids)
             if fail_at:
                 assert interrupted(c, ids) == [6, 5]
                 c.form(ids, abandon=True)
@@ -225,8 +218,7 @@ def test_samples_that_do_not_count_leave_no_trace_in_running_averages(
     with Controller(tmp_path, template) as c:
         # BatchNorm needs two samples: the last three of an epoch are one share.
         ids = start(c, FRAMEWORKS[1], samples=11, batch=4, norm=True)
-        c.warm(ids)
-        c.form(ids)
+        c.form(ids, new=ids)
         c.finished()
     tracked = [[e["tracked"] for e in ends] for ends in workers(tmp_path, "epoch end")]
     assert tracked == [[[3], [6], [9]], [[2], [4], [6]]]

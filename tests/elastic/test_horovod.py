@@ -143,16 +143,14 @@ def test_rank_0_leaves_and_a_rescale_passes_a_joiner_that_is_warming_up(
     steps = 400
     with Controller(tmp_path, template) as c:
         a, b = start(c, 2, steps=steps)
-        c.warm([a, b])
-        assert [e.step for e in c.form([a, b])] == [0, 0]
+        assert [e.step for e in c.form([a, b], new=[a, b])] == [0, 0]
         trains(c, a)
         (d,) = start(c, 1, steps=steps, others=2)
         c.up(d)  # it has built its model, or is about to
         c.form([b])  # rank 0 leaves meanwhile, and what d expected is wrong
         c.until(lambda: c.workers[a].returncode == 0, "a has left")
         trains(c, b)
-        c.warm([d])
-        entered = c.form([b, d])
+        entered = c.form([b, d], new=[d])
         assert [(e.rank, e.size) for e in entered] == [(0, 2), (1, 2)]
         assert entered[0].step == entered[1].step > 0
         finished = c.finished()
@@ -168,8 +166,7 @@ def test_members_and_joiners_are_killed_and_all_resume_from_a_checkpoint(
     steps = 700
     with Controller(tmp_path, template) as c:
         a, b, d = start(c, 3, steps=steps)
-        c.warm([a, b, d])
-        c.form([a, b, d])
+        c.form([a, b, d], new=[a, b, d])
         trains(c, a)
         (dead,) = start(c, 1, steps=steps, others=3)
         c.kill(dead)  # while it warms up: nobody notices
@@ -200,16 +197,14 @@ def test_members_and_joiners_are_killed_and_all_resume_from_a_checkpoint(
         c.until(lambda: c.workers[b].returncode is not None, "b is gone")
         c.members = []
         f, g = start(c, 2, steps=steps)
-        c.warm([f, g])
-        entered = c.form([f, g])
+        entered = c.form([f, g], new=[f, g])
         assert entered[0].resumed_from == entered[1].resumed_from != ""
         assert entered[0].step > 0
         trains(c, f)
         c.park()
         assert c.saved()
         (h,) = start(c, 1, steps=steps)
-        c.warm([h])
-        (last,) = c.form([h])
+        (last,) = c.form([h], new=[h])
         assert last.step >= entered[0].step
         c.finished()
     assert_exact(tmp_path, steps)
@@ -218,8 +213,7 @@ def test_members_and_joiners_are_killed_and_all_resume_from_a_checkpoint(
 def test_one_that_hangs_is_left_behind_at_once(tmp_path: Path, template: TemplateProcess) -> None:
     with Controller(tmp_path, template) as c:
         ids = start(c, 3)
-        c.warm(ids)
-        c.form(ids)
+        c.form(ids, new=ids)
         trains(c, ids[0])
         c.kill(ids[1], signal.SIGSTOP)  # its sockets stay open
         others = [ids[0], ids[2]]
@@ -262,12 +256,10 @@ def test_a_script_that_only_looks_for_changes_keeps_its_counters(
     script.write_text(LOOKS)
     with Controller(tmp_path, template) as c:
         (a,) = c.start(BOOTSTRAP, ["0", str(script)])
-        c.warm([a])
-        c.form([a])
+        c.form([a], new=[a])
         trains(c, a)
         (b,) = c.start(BOOTSTRAP, ["1", str(script)])
-        c.warm([b])
-        assert c.form([a, b])[0].step > 0  # not set back to the last commit: there is none
+        assert c.form([a, b], new=[b])[0].step > 0  # not set back to the last commit: there is none
         trains(c, b)
         c.form([b])
         (tmp_path / "enough").touch()
@@ -289,9 +281,7 @@ def test_rungs_give_the_bits_and_reports_of_one_go(
         with Controller(directory, template) as c:
             for steps in budgets:
                 length = {"samples": steps * BATCH, "environment": chosen}
-                ids = c.start(BOOTSTRAP, ["0", str(script)], count=2, **length)
-                c.warm(ids)
-                c.form(ids)
+                ids = c.begin(BOOTSTRAP, ["0", str(script)], count=2, **length)
                 c.finished()
                 assert not c.workers[ids[1]].all(Reported)
             return c.workers[ids[0]].all(Reported)[-1].reports

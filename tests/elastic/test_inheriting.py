@@ -27,9 +27,7 @@ def train(c: Controller, trial: str, *, lr: float, **length: int) -> tuple[int, 
     settings = {"optimizer": "sgd", "lr": lr, "per_epoch": True, "samples": 60}
     study = (("BFT_STUDY", "digits-1"), ("BFT_TRIAL", trial)) if trial else ()
     environment = (("BFT_TEST_DIR", str(c.directory)), ("OMP_NUM_THREADS", "1"), *study)
-    ids = c.start(TRAIN, [json.dumps(settings)], environment=environment, **length)
-    c.warm(ids)
-    c.form(ids)
+    ids = c.begin(TRAIN, [json.dumps(settings)], environment=environment, **length)
     c.finished()
     return c.workers[ids[0]].pid, journal.result(c.directory)
 

@@ -22,9 +22,7 @@ def run(directory: Path, template: TemplateProcess, *, size: int = 1, **asked: i
     """Train to the end of what is asked for; return the log of the first worker."""
     directory.mkdir(exist_ok=True)
     with Controller(directory, template) as c:
-        ids = c.start(TRAIN, [json.dumps({})], count=size, **asked)
-        c.warm(ids)
-        c.form(ids)
+        ids = c.begin(TRAIN, [json.dumps({})], count=size, **asked)
         c.finished()
         return c.workers[ids[0]].log.read_text()
 

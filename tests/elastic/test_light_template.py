@@ -38,8 +38,7 @@ def test_samples_grow_with_the_members_and_are_never_fewer(tmp_path: Path) -> No
         Controller(tmp_path, template) as c,
     ):
         a, b, d = c.start("/dev/null", count=3)
-        c.warm([a, b, d])
-        c.form([a])
+        c.form([a], new=[a, b, d])
         alone = reports(c, a)
         c.form([a, b, d])
         together = reports(c, a)

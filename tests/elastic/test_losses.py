@@ -121,9 +121,7 @@ def test_all_nodes_lost_at_once_cost_the_checkpoint_interval_at_any_size(
     directory = tmp_path / "checkpoints"
     with Controller(tmp_path, template) as c:
         config = {"epochs": 1_000_000, "checkpoint_interval_s": interval_s}
-        ids = c.start(TRAIN, [SETTINGS], count=2, **config)
-        c.warm(ids)
-        c.form(ids)
+        ids = c.begin(TRAIN, [SETTINGS], count=2, **config)
         c.until(lambda: len(c.saved()) >= 2, "two checkpoints")
         killed(c, *ids)
         shutil.copytree(directory, tmp_path / "kept")
@@ -133,8 +131,7 @@ def test_all_nodes_lost_at_once_cost_the_checkpoint_interval_at_any_size(
             shutil.rmtree(directory)
             shutil.copytree(tmp_path / "kept", directory)
             again = c.start(TRAIN, [SETTINGS], count=size, **config)
-            c.warm(again)
-            entered = c.form(again)
+            entered = c.form(again, new=again)
             assert {e.step for e in entered} == {entered[0].step}
             assert entered[0].resumed_from.endswith(".bft")
             assert trained_s(old, entered[0].step) <= interval_s + written_s

@@ -41,8 +41,7 @@ def test_children_that_run_the_script_are_named(
     script.write_text(HEAD.format(start=start) + LOOP + "train()\n")
     with Controller(tmp_path, template) as c:
         [worker] = c.start(script, [])
-        c.warm([worker])
-        c.form([worker])
+        c.form([worker], new=[worker])
         failed = c.failed(worker)
         assert failed.code == "BFT-1428", failed.cause
         assert 'if __name__ == "__main__"' in failed.next_step
@@ -56,6 +55,5 @@ def test_with_a_main_guard_they_load(tmp_path: Path, template: TemplateProcess) 
     script.write_text(HEAD.format(start="spawn") + LOOP + GUARD + "train()\n")
     with Controller(tmp_path, template) as c:
         [worker] = c.start(script, [])
-        c.warm([worker])
-        c.form([worker])
+        c.form([worker], new=[worker])
         c.finished()

@@ -142,15 +142,12 @@ def test_workers_that_come_and_die_use_the_order_of_one_that_nothing_happens_to(
     calm.mkdir()
     wild.mkdir()
     with Controller(calm, template) as c:
-        ids = c.start(TRAIN, _settings())
-        c.warm(ids)
-        c.form(ids)
+        ids = c.begin(TRAIN, _settings())
         c.finished()
     with Controller(wild, template) as c:
         holds = [[4, 2], [12, 3], [18, 4]]  # of 10 steps in each epoch
         ids = c.start(TRAIN, _settings(loader_workers=loader_workers, holds=holds), count=3)
-        c.warm(ids)
-        c.form(ids[:1])
+        c.form(ids[:1], new=ids)
         c.trained_to(3)
         c.form(ids[:2])
         c.trained_to(11)
@@ -173,8 +170,7 @@ def test_a_joiner_with_another_order_in_this_epoch_ends_and_the_others_train_on(
     with Controller(tmp_path, template) as c:
         (first,) = c.start(TRAIN, _settings(epochs=1_000_000, delay_s=0.01))
         (odd,) = c.start(TRAIN, _settings(epochs=1_000_000, shift=5))
-        c.warm([first, odd])
-        c.form([first])
+        c.form([first], new=[first, odd])
         c.trained_to(12)
         c.commit_only([first, odd])
         said = c.failed(odd)

@@ -19,9 +19,7 @@ ROWS = SCRIPTS / "train_rows.py"
 def _calm(directory: Path, template: TemplateProcess) -> journal.Entry:
     directory.mkdir()
     with Controller(directory, template) as c:
-        ids = c.start(ROWS, ["3", "0", "0", "[]"])
-        c.warm(ids)
-        c.form(ids)
+        c.begin(ROWS, ["3", "0", "0", "[]"])
         c.finished()
     return journal.result(directory)
 
@@ -37,8 +35,7 @@ def test_rows_are_those_of_one_worker_through_rescales_and_a_death(
     with Controller(wild, template) as c:
         holds = "[[4, 2], [8, 3], [20, 4], [30, 5]]"  # of 13 steps in each epoch
         ids = c.start(ROWS, ["3", str(most), "0", holds], count=4)
-        c.warm(ids)
-        c.form(ids[:1])
+        c.form(ids[:1], new=ids)
         c.trained_to(3)
         c.form(ids[:3])
         c.trained_to(7)
@@ -63,9 +60,7 @@ def test_more_workers_than_places(tmp_path: Path, template: TemplateProcess) -> 
     calm, wild = _calm(tmp_path / "calm", template), tmp_path / "wild"
     wild.mkdir()
     with Controller(wild, template) as c:
-        ids = c.start(ROWS, ["3", "0", "0", "[]"], count=7)
-        c.warm(ids)
-        c.form(ids)
+        c.begin(ROWS, ["3", "0", "0", "[]"], count=7)
         c.finished()
     torch.testing.assert_close(
         torch.tensor(journal.result(wild)["rows"]),

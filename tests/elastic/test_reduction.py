@@ -41,9 +41,7 @@ with open(os.path.join(os.environ["BFT_TEST_DIR"], "final"), "w") as file:
 def fixed(directory: Path, template: TemplateProcess, size: int, **settings: Any) -> journal.Entry:
     directory.mkdir()
     with Controller(directory, template) as c:
-        ids = c.start(TRAIN, [json.dumps(settings)], count=size)
-        c.warm(ids)
-        c.form(ids)
+        c.begin(TRAIN, [json.dumps(settings)], count=size)
         c.finished()
     return journal.result(directory)
 
@@ -88,9 +86,7 @@ def test_a_sum_is_learnt_as_by_one_process(tmp_path: Path, template: TemplatePro
     for size in (1, 2):
         with Controller(tmp_path / str(size), template) as c:
             c.directory.mkdir()
-            ids = c.start(script, count=size)
-            c.warm(ids)
-            c.form(ids)
+            c.begin(script, count=size)
             c.finished()
         finals.append((c.directory / "final").read_text())
     assert finals == ["2.229573", "2.229573"]
@@ -140,9 +136,7 @@ def test_a_vote_that_one_member_did_not_see_is_held_again(
 ) -> None:
     settings = {"fail_at": [1, 1], "epochs": 1, "optimizer": "sgd"}
     with Controller(tmp_path, template) as c:
-        ids = c.start(SCRIPTS / "train_ids.py", [json.dumps(settings)], count=2)
-        c.warm(ids)
-        c.form(ids)
+        ids = c.begin(SCRIPTS / "train_ids.py", [json.dumps(settings)], count=2)
         c.until(lambda: all(c.workers[i].all(Interrupted) for i in ids), "both interrupted")
         c.form(ids, abandon=True)
         c.finished()

@@ -128,8 +128,7 @@ def test_reports_are_said_again_in_the_next_generation_and_after_a_restart(
     settings = {"samples": 32, "batch": 16, "epochs": 6, "report": who, "holds": [[5, 2], [9, 3]]}
     with Controller(tmp_path, template) as c:
         a, b = c.start(TRAIN, [json.dumps(settings)], count=2)
-        c.warm([a, b])
-        c.form([a, b])
+        c.form([a, b], new=[a, b])
         c.until(lambda: has_reported(c, a, 2), "two epochs")
         c.form([b, a])  # another one is the first now
         c.until(lambda: has_reported(c, b, 4), "four epochs")

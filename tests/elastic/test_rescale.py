@@ -37,8 +37,7 @@ def record(tmp_path_factory: pytest.TempPathFactory, template: TemplateProcess) 
     settings = json.dumps({"optimizer": "sgd", "delay_s": 0.002})
     with Controller(directory, template) as c:
         for member in c.start(TRAIN, [settings], epochs=FOREVER):
-            c.warm([member])
-            c.form([member])
+            c.form([member], new=[member])
         rng = random.Random(5)  # noqa: S311 - a test's schedule
         sizes = [2, 4, 3, 1, 3, 2, 4, 2]
         rescales = 1
@@ -55,8 +54,7 @@ def record(tmp_path_factory: pytest.TempPathFactory, template: TemplateProcess) 
         c.park()
         epoch = max(e["epoch"] for e in journal.entries(directory, "try"))
         last = c.start(TRAIN, [settings], count=3, epochs=epoch + 2)
-        c.warm(last)
-        resumed = c.form(last)
+        resumed = c.form(last, new=last)
         assert resumed[0].resumed_from.endswith(".bft")
         assert resumed[0].step > 0
         finished = c.finished()
@@ -114,9 +112,7 @@ def test_parameters_are_those_of_a_run_at_fixed_size(
 ) -> None:
     directory = tmp_path_factory.mktemp("fixed")
     with Controller(directory, template) as c:
-        alone = c.start(TRAIN, [json.dumps({"optimizer": "sgd"})], epochs=record.epochs)
-        c.warm(alone)
-        c.form(alone)
+        alone = c.begin(TRAIN, [json.dumps({"optimizer": "sgd"})], epochs=record.epochs)
         c.finished()
         assert c.workers[alone[0]].all(Progress)
     fixed = journal.result(directory)
@@ -151,8 +147,7 @@ def test_everything_registered_travels_to_joiners(
     with Controller(tmp_path, template) as c:
         first = c.start(TRAIN, [settings])
         others = c.start(TRAIN, [settings], count=2)
-        c.warm([*first, *others])
-        c.form(first)
+        c.form(first, new=[*first, *others])
         c.until(lambda: journal.entries(tmp_path, "commit"), "first steps")
         c.form([*first, *others])
         before = max(e["step"] for e in journal.entries(tmp_path, "commit"))
@@ -174,9 +169,7 @@ def test_shares_of_one_sample_are_avoided_for_batch_normalisation(
 ) -> None:
     settings = {"samples": 35, "batch": 16, "epochs": 2, "norm": True}  # remainder 3
     with Controller(tmp_path, template) as c:
-        ids = c.start(TRAIN, [json.dumps(settings)], count=3)
-        c.warm(ids)
-        c.form(ids)
+        c.begin(TRAIN, [json.dumps(settings)], count=3)
         c.finished()
     counts = journal.committed_ids(tmp_path)
     assert all(sorted(c.elements()) == list(range(35)) for c in counts.values())
@@ -189,9 +182,7 @@ def test_more_workers_than_samples_in_a_batch(
 ) -> None:
     settings = {"samples": 23, "batch": 2, "epochs": 3, "loader_workers": loader_workers}
     with Controller(tmp_path, template) as c:
-        ids = c.start(TRAIN, [json.dumps(settings)], count=3)
-        c.warm(ids)
-        c.form(ids)
+        c.begin(TRAIN, [json.dumps(settings)], count=3)
         c.finished()
     counts = journal.committed_ids(tmp_path)
     assert all(sorted(c.elements()) == list(range(23)) for c in counts.values())
@@ -206,9 +197,7 @@ def test_a_finished_run_runs_only_the_code_after_its_loops(
 ) -> None:
     settings = json.dumps({"epochs": 2})
     with Controller(tmp_path, template) as c:
-        first = c.start(TRAIN, [settings])
-        c.warm(first)
-        c.form(first)
+        c.begin(TRAIN, [settings])
         c.finished()
         result = journal.result(tmp_path)
         tried = len(journal.entries(tmp_path, "try"))

@@ -235,9 +235,7 @@ def test_gradients_of_two_workers_are_those_of_one(
         directory = tmp_path / str(size)
         directory.mkdir()
         with Controller(directory, template) as c:
-            ids = c.start(SCRIPTS / "gradients.py", [case], count=size)
-            c.warm(ids)
-            c.form(ids)
+            c.begin(SCRIPTS / "gradients.py", [case], count=size)
             c.finished()
         results.append(journal.result(directory))
     alone, together = results
@@ -285,8 +283,7 @@ def test_a_joiner_with_other_data_ends_and_the_others_train_on(
     with Controller(tmp_path, template) as c:
         (first,) = c.start(TRAIN, [json.dumps({"epochs": 1_000_000, "delay_s": 0.002})])
         (odd,) = c.start(TRAIN, [json.dumps({"epochs": 1_000_000, "samples": 640})])
-        c.warm([first, odd])
-        c.form([first])
+        c.form([first], new=[first, odd])
         c.trained_to(3)
         c.commit_only([first, odd])
         assert c.failed(odd).code == "BFT-1421"
@@ -300,9 +297,7 @@ def test_a_joiner_with_other_data_ends_and_the_others_train_on(
 
 def test_a_stop_ends_a_worker_without_a_trace(tmp_path: Path, template: TemplateProcess) -> None:
     with Controller(tmp_path, template) as c:
-        ids = c.start(TRAIN, [json.dumps({"epochs": 1_000_000})])
-        c.warm(ids)
-        c.form(ids)
+        ids = c.begin(TRAIN, [json.dumps({"epochs": 1_000_000})])
         first = c.until(c.saved, "its first checkpoint")[0]
         c.trained_to(first.step + 20)
         c.stop(ids[0])

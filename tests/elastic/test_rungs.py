@@ -35,9 +35,7 @@ def train(
     directory.mkdir()
     with Controller(directory, template) as c:
         for size, budget in rungs:
-            ids = c.start(TRAIN, [json.dumps({**SETTINGS, **settings})], count=size, **budget)
-            c.warm(ids)
-            c.form(ids)
+            ids = c.begin(TRAIN, [json.dumps({**SETTINGS, **settings})], count=size, **budget)
             c.finished()
             assert not any(c.workers[i].all(Reported) for i in ids[1:]), "only rank 0's are sent"
         return c.workers[ids[0]].all(Reported)[-1]

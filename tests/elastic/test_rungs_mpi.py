@@ -38,14 +38,12 @@ def train(directory: Path, rungs: Sequence[tuple[int, int]]) -> tuple[Reported, 
     script.write_text(PROGRAM)
     with MpiWorkers(directory) as workers, Controller(directory, workers) as c:
         for size, steps in rungs:
-            ids = c.start(
+            ids = c.begin(
                 script,
                 count=size,
                 samples=steps * BATCH,
                 environment=(("BFT_PARAMETERS", '{"rate": 0.1}'),),
             )
-            c.warm(ids)
-            c.form(ids)
             c.finished()
             assert not any(c.workers[i].all(Reported) for i in ids[1:])
         first = c.workers[ids[0]]

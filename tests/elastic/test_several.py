@@ -35,9 +35,7 @@ def test_two_models_train_together_at_any_size(tmp_path: Path, template: Templat
         directory = tmp_path / str(size)
         directory.mkdir()
         with Controller(directory, template) as c:
-            ids = c.start(GAN, ["registered"], count=size)
-            c.warm(ids)
-            c.form(ids)
+            c.begin(GAN, ["registered"], count=size)
             c.finished()
         assert journal.disagreements(directory, "hash") == []
         results.append(json.loads((directory / "result.json").read_text()))

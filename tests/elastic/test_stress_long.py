@@ -30,9 +30,7 @@ def test_random_changes(seed: int, tmp_path: Path, template: TemplateProcess) ->
             _change(c, settings, rng)
         c.park()
         epoch = max(e["epoch"] for e in journal.entries(tmp_path, "try"))
-        last = c.start(TRAIN, [settings], count=2, epochs=epoch + 2)
-        c.warm(last)
-        c.form(last)
+        c.begin(TRAIN, [settings], count=2, epochs=epoch + 2)
         assert {f.samples for f in c.finished()} == {SAMPLES * (epoch + 2)}
     counts = journal.committed_ids(tmp_path)
     assert sorted(counts) == list(range(epoch + 2))

@@ -51,9 +51,7 @@ def test_two_workers_average_once(tmp_path: Path, template: TemplateProcess) -> 
         directory = tmp_path / case
         directory.mkdir()
         with Controller(directory, template) as c:
-            ids = c.start(WRAPPED, [case], count=2)
-            c.warm(ids)
-            c.form(ids)
+            ids = c.begin(WRAPPED, [case], count=2)
             c.finished()
             assert (NOTE in c.workers[ids[0]].log.read_text()) == (case == "wrapped")
         results.append(journal.result(directory)["state"])
