@@ -77,13 +77,6 @@ class AbandonableCall(Generic[T]):
         self._outcome.add_done_callback(end)
 
 
-def in_side_thread(
-    control: Control, abandoned: Callable[[], bool], action: Callable[[], T]
-) -> T | Broken:
-    """Run a blocking action; stop waiting as soon as ``abandoned`` is true."""
-    return AbandonableCall(control, action).wait(abandoned)
-
-
 WAIT_SLICE = timedelta(milliseconds=20)
 _GLOO_PLACE = re.compile(r"^\[[^\]]{1,200}\.(?:cc|cpp|h):\d{1,6}\] ?")
 

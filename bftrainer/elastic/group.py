@@ -37,7 +37,6 @@ from bftrainer.elastic.collective import (
     AbandonableCall,
     Broken,
     Collective,
-    in_side_thread,
     settle,
 )
 from bftrainer.elastic.control import Control, Key, key_of
@@ -45,7 +44,7 @@ from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.protocol import Commit, place_in
 from bftrainer.elastic.store import StoreClient
 
-__all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "in_side_thread", "settle"]
+__all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "settle"]
 
 log = logging.getLogger("bftrainer.elastic")
 

@@ -13,8 +13,8 @@ the schedule is; all else is the checkpoint's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -22,10 +22,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from bftrainer.elastic import checkpoint, reports, transfer
 from bftrainer.elastic.batch import NO_PLAN, EpochPlan
 from bftrainer.elastic.checkpoint_gap import Cost
+from bftrainer.elastic.collective import AbandonableCall, Broken, settle
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
+from bftrainer.elastic.group import Group
 from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.state import Counters, State, pack, unpack
 from bftrainer.elastic.writer import CheckpointWriter
@@ -33,8 +34,7 @@ from bftrainer.elastic.writer import CheckpointWriter
 NO_STATE = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberStatus:
+class MemberStatus(NamedTuple):
     """The status of one member, in integers."""
 
     step: int  # committed, or NO_STATE
@@ -42,16 +42,6 @@ class MemberStatus:
     samples: int = 0  # in the dataset
     batch: int = 0  # of the loader
     order: int = 0  # how the loader goes through the samples: shuffling, shards
-
-    def row(self) -> list[int]:
-        """Return the status as a list of integers, the inverse of ``of``."""
-        return list(astuple(self))
-
-    @classmethod
-    def of(cls, row: Sequence[int]) -> MemberStatus:
-        """Return the status of another member."""
-        step, layout, samples, batch, order = row
-        return cls(step=step, layout=layout, samples=samples, batch=batch, order=order)
 
 
 def choose_source(standings: Sequence[MemberStatus]) -> int:
@@ -71,14 +61,10 @@ def refuse(
     error = _unlike(standings, nodes)
     if error is None:
         return None
-    is_sound = _alike(standings[mine]) == _alike(standings[source])
+    is_sound = standings[mine][1:] == standings[source][1:]
     if standings[source].step != NO_STATE and is_sound:
         return error
     raise error
-
-
-def _alike(standing: MemberStatus) -> list[int]:
-    return standing.row()[1:]
 
 
 def _unlike(standings: Sequence[MemberStatus], nodes: Sequence[str]) -> ElasticError | None:
@@ -228,13 +214,12 @@ class StateTransfer:
     def _exchange(
         self, commit: Commit, group: Group, mine: MemberStatus
     ) -> list[MemberStatus] | Broken:
-        own = mine.row()
-        table = torch.zeros((group.size, len(own)), dtype=torch.long)
-        table[group.rank] = torch.tensor(own)
+        table = torch.zeros((group.size, len(mine)), dtype=torch.long)
+        table[group.rank] = torch.tensor(mine)
         broken = settle(group.control.all_reduce(table), overtaken(self.control, commit))
         if broken is not None:
             return broken
-        return [MemberStatus.of(row) for row in table.tolist()]
+        return [MemberStatus(*row) for row in table.tolist()]
 
     @staticmethod
     def _nodes(commit: Commit, size: int) -> list[str]:
@@ -307,7 +292,7 @@ class StateTransfer:
                 await_kernels(device)
             return result
 
-        return in_side_thread(self.control, abandoned, act)
+        return AbandonableCall(self.control, act).wait(abandoned)
 
     def _copy_into_model(self, tensors: list[torch.Tensor]) -> None:
         with torch.no_grad():

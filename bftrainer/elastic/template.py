@@ -71,7 +71,9 @@ class ForkServer:
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.workers: dict[int, KeptWorker] = {}  # by the pid of the keeper
-        self.scratch: Any = None  # a ``Scratch``, once the finder is installed
+        # Not imported above: the finder has to be installed first.
+        self.keeper: Any = importlib.import_module("bftrainer.elastic.worker_keeper")
+        self.scratch = self.keeper.Scratch()
         self.wake_in, self.wake_out = socket.socketpair()
         self.wake_in.settimeout(0)
         self.wake_out.settimeout(0)
@@ -88,10 +90,7 @@ class ForkServer:
         """Work until the agent closes the socket."""
         import select  # noqa: PLC0415 - after sys.path is cleaned
 
-        from bftrainer.elastic import worker_keeper  # noqa: PLC0415 - as above
-
-        self.scratch = worker_keeper.Scratch()
-        worker_keeper.adopt()
+        self.keeper.adopt()
         while True:
             readable, _, _ = select.select([self.channel, self.wake_out], [], [])
             if self.wake_out in readable:
@@ -102,7 +101,7 @@ class ForkServer:
             if self.channel in readable and not self.handle_packet():
                 break
         for kept in self.workers.values():
-            worker_keeper.kill_group(kept.pid)
+            self.keeper.kill_group(kept.pid)
 
     def reap(self) -> None:
         """Report every worker that has ended."""
@@ -121,10 +120,8 @@ class ForkServer:
 
     def sweep(self, kept: KeptWorker) -> None:
         """End what a keeper left that was killed; of others we adopt nothing."""
-        from bftrainer.elastic import worker_keeper  # noqa: PLC0415 - as above
-
-        gone = worker_keeper.sweep(self.workers, limit_s=worker_keeper.LAST_S)
-        worker_keeper.remove(self.scratch.of(kept.pid), gone)
+        gone = self.keeper.sweep(self.workers, limit_s=self.keeper.LAST_S)
+        self.keeper.remove(self.scratch.of(kept.pid), gone)
 
     def handle_packet(self) -> bool:
         """Serve one request; return False when the agent is gone."""
@@ -190,10 +187,8 @@ class ForkServer:
         self, config: WorkerConfig, channel_fd: int, parent: int, said: int
     ) -> NoReturn:
         """In the child: fork the worker, and tell its status when nothing is left of it."""
-        from bftrainer.elastic import worker_keeper  # noqa: PLC0415 - as above
-
         os.setpgid(0, 0)
-        worker_keeper.adopt()
+        self.keeper.adopt()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in (self.channel, self.wake_in, self.wake_out):
@@ -207,8 +202,8 @@ class ForkServer:
             self.become_worker(config, channel_fd, own)
         os.close(channel_fd)
         os.write(said, worker.to_bytes(PID_BYTES, "little"))
-        returncode, gone = worker_keeper.keep(worker, parent)
-        worker_keeper.remove(self.scratch.of(worker), gone)
+        returncode, gone = self.keeper.keep(worker, parent)
+        self.keeper.remove(self.scratch.of(worker), gone)
         os.write(said, returncode.to_bytes(PID_BYTES, "little", signed=True))
         os._exit(0)
 

@@ -22,7 +22,17 @@ from bftrainer.elastic.reports import params
 log = logging.getLogger("bftrainer.elastic")
 
 
-class Study:
+class _Part:
+    """A part of an object of Optuna's; the rest is refused by name."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"The {type(self).__name__.lower()} that bftrainer gives to an Optuna objective has no"
+            f" {name!r}. docs/reference/python-api.md lists what it has."
+        )
+
+
+class Study(_Part):
     """The part of Optuna's study that a trial has: its name."""
 
     @property
@@ -30,12 +40,8 @@ class Study:
         """Its id, which is its name in ``optuna.log``, too; empty outside of a study."""
         return os.environ.get("BFT_STUDY", "")
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Say that a trial does not have Optuna's study."""
-        raise _missing("study", name)
 
-
-class Trial:
+class Trial(_Part):
     """The trial that this process trains."""
 
     def __init__(self) -> None:
@@ -43,10 +49,6 @@ class Trial:
         self.datetime_start = datetime.now()  # noqa: DTZ005 - as Optuna's: without a zone
         self._user_attrs: dict[str, Any] = {}
         self._system_attrs: dict[str, Any] = {}
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Say that a trial does not have this of Optuna's."""
-        raise _missing("trial", name)
 
     @property
     def study(self) -> Study:
@@ -162,13 +164,6 @@ def _budget() -> int | None:
     """Return the epochs that a program of runtime command is to train; None: not said."""
     epochs = os.environ.get("BFT_EPOCHS")
     return int(epochs) if epochs else None
-
-
-def _missing(what: str, name: str) -> AttributeError:
-    return AttributeError(
-        f"The {what} that bftrainer gives to an Optuna objective has no {name!r}."
-        " docs/reference/python-api.md lists what it has."
-    )
 
 
 def _chosen(name: str) -> Any:
