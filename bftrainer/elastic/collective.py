@@ -126,16 +126,12 @@ class Collective:
     def _started(self, start: Callable[[], Any]) -> Any:
         return start()
 
-    def abort(self) -> None:
-        """End the collectives in progress; members that wait for us fail or abandon them."""
-        self.pg.abort()
-
     def close(self) -> None:
         """Abort and free everything, without waiting: its threads take up to 80 ms to end."""
         if self.pg is None:
             return
         if not self._aborts_slowly:
-            self.abort()
+            self.pg.abort()  # members that wait for us fail, or abandon what they wait for
         holders, self.pg = [self.pg], None
         ghost = weakref.ref(holders[0])
 

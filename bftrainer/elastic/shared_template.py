@@ -20,7 +20,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import runpy
 import socket
 import struct
 import sys
@@ -76,6 +75,8 @@ def _fork_away() -> bool:
 
 def _is_for_us(channel: socket.socket, ours: dict[str, str]) -> bool:
     """Hear what is wanted; become the agent's template, if that is the same, or run a script."""
+    from bftrainer.elastic.worker import write_to  # noqa: PLC0415 - agents import us early
+
     channel.settimeout(PATIENCE_S)
     try:
         [(kind, given)] = json.loads(channel.recv(MAX_REQUEST_BYTES)).items()
@@ -83,13 +84,13 @@ def _is_for_us(channel: socket.socket, ours: dict[str, str]) -> bool:
             return False
         if kind == "run":
             os.environ.update(given["environment"])
-            _write_to(str(given["log"]))
+            write_to(str(given["log"]))
             _run([str(word) for word in given["argv"]])
         interpreter, environment = str(given["interpreter"]), dict(given["environment"])
         if interpreter != sys.executable or _common(environment) != _common(ours):
             return False
         _enter(environment)
-        _write_to(str(given["log"]))
+        write_to(str(given["log"]))
         serving = json.dumps({"serving": os.getpid()}).encode()
         socket.send_fds(channel, [serving], [os.pidfd_open(os.getpid())])
     except (OSError, ValueError, KeyError, TypeError):
@@ -99,15 +100,13 @@ def _is_for_us(channel: socket.socket, ours: dict[str, str]) -> bool:
 
 
 def _run(argv: list[str]) -> NoReturn:
-    from bftrainer.elastic.worker import die_with_parent  # noqa: PLC0415 - agents import us early
+    from bftrainer.elastic import worker  # noqa: PLC0415 - as above
 
-    die_with_parent()  # now the batch system
-    sys.argv, status = argv, 0
+    worker.die_with_parent()  # now the batch system
+    sys.argv = argv
     sys.path.insert(0, str(Path(argv[0]).parent))
     try:
-        runpy.run_path(argv[0], run_name="__main__")
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        status = worker.status_of(argv[0])
     except BaseException:  # noqa: BLE001 - whatever the script raises
         traceback.print_exc()
         status = 1
@@ -129,10 +128,3 @@ def _enter(environment: dict[str, str]) -> None:
         if name.startswith(OWN_PREFIX) and len(new) <= room:
             ctypes.memmove(getenv(os.fsencode(name)), new.ljust(room, b"\0"), room)
     os.environ.update(environment)
-
-
-def _write_to(log_path: str) -> None:
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)

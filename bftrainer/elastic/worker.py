@@ -209,10 +209,7 @@ def _enter_environment(config: WorkerConfig) -> None:
     if config.log_path:
         # Not in the daemon: this needs the user's rights and may hang.
         Path(config.log_path).parent.mkdir(parents=True, exist_ok=True)
-        log = os.open(config.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
+        write_to(config.log_path)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # typed as TextIO
     threads = dict(config.environment).get("OMP_NUM_THREADS", "")
@@ -224,6 +221,14 @@ def _enter_environment(config: WorkerConfig) -> None:
             torch.set_num_threads(int(threads))
     sys.argv = [config.script, *config.args]
     sys.path.insert(0, os.path.dirname(os.path.abspath(config.script)))  # noqa: PTH100, PTH120
+
+
+def write_to(log_path: str) -> None:
+    """Append all output of this process to a file."""
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
 
 
 def remove_spent_logs(log_path: str, names: str) -> None:
@@ -242,7 +247,7 @@ def _run_script(
     guard = GuardFile()
     try:
         prepare()
-        status = _status_of(config.script)
+        status = status_of(config.script)
         if status:
             cause = f"The script ended itself with status {status}."
             control.send(Failed(code="BFT-1410", cause=cause, next_step=_SEE_LOG))
@@ -261,7 +266,8 @@ def _run_script(
     return 0
 
 
-def _status_of(script: str) -> int:
+def status_of(script: str) -> int:
+    """Run a script; return its exit status."""
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
