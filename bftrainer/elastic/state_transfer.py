@@ -5,7 +5,7 @@ checkpoint, else what rank 0's script built. Members that built another model or
 are refused. Called by ``membership`` while all members wait.
 
 Population based training (Jaderberg et al., "Population Based Training of Neural Networks",
-2017) copies weights and perturbs settings. Where a checkpoint is of another trial (``trial``), the
+2017) copies weights and perturbs settings. Where a checkpoint is of another trial, the
 options of the optimizers stay those that this script set, and learning rates are taken to where
 the schedule is; all else is the checkpoint's.
 """

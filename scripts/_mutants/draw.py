@@ -17,10 +17,8 @@ from typing import Any, Final
 
 _GIVEBACK: Final = "giveback feasible victims skipped_jobs limit reserve"
 _STEP: Final = (
-    "agreement batch buckets backend_choice collective node_cover formation generations group"
-    " loader loss_rule membership ordered_reduction sample_order per_sample reduction run"
-    " run_length sampler generation_batch shards state state_snapshot state_transfer step_durations"
-    " stray_updates transfer unwrap"
+    "batch buckets backend_choice collective generations group loader loss_rule membership models"
+    " node_cover rates run run_info state state_transfer transfer"
 )
 # Area → patterns of its modules; the first area that has a module keeps it.
 AREAS: Final = {

@@ -25,7 +25,7 @@ from bftrainer.elastic.errors import ElasticError
 
 OLDEST_MPICH = (5, 0)
 # MPICH has two network layers. With UCX, its default, a survivor crashes when a peer dies during
-# a message of some kB (3 of 12 losses); with libfabric it may hang, which ``reduce`` makes rare
+# a message of some kB (3 of 12 losses); with libfabric it may hang, which ``MpiReducer`` makes rare
 # and ``membership`` detects. libfabric's tcp provider is the one we tested: with its default on a
 # host without a fast network, a split took 31 s.
 NETWORK = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}

@@ -2,7 +2,7 @@
 
 An array may be any writable contiguous buffer (numpy arrays, ``array.array``): only its bytes are
 used. From the rows that members hold and need follows a list of transfers, the same on all members.
-Used by ``run``, ``state_transfer`` and ``disk``.
+Used by ``run`` and ``state_transfer``.
 
 ``RecentCopies``: at intervals each member copies its rows and sends them to the next rank, which
 still has them when the member dies. ``run`` decides when; ``state_transfer`` restores from the
