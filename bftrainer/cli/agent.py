@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
+from bftrainer.cli.common import FILE, option, verb
 
 
-@click.command("agent")
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="agent.json in the pilot's directory, written by the daemon.",
-)
+@verb(
+    option("--config", "agent.json in the pilot's directory, written by the daemon.", FILE,
+           required=True),
+    name="agent",
+)  # fmt: skip
 def agent(config: Path) -> None:
     """Hold this node for the daemon and run its workers.
 

@@ -1,26 +1,33 @@
-"""``bftrainer cancel``, ``hold``, ``release``, ``update``, ``requeue``: change trainers.
+"""``bftrainer cancel``, ``hold``, ``release``, ``update``, ``requeue``; ``drain`` and ``resume``.
 
-The exit code is that of the first failure.
+The former change trainers, with the exit code of the first failure; the latter are an
+administrator's switch for all nodes.
 """
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Sequence
 
 import click
 
+from bftrainer.api.client import Client
 from bftrainer.api.documents import listing
 from bftrainer.cli.common import (
+    JSON,
+    SOCKET,
     connect,
-    json_option,
+    duration,
+    option,
     print_json,
-    socket_option,
-    trainer_id_argument,
+    trainer_ids,
+    verb,
 )
 from bftrainer.cli.main import print_error
-from bftrainer.cli.submit_options import parse_sizes
+from bftrainer.cli.spec import parse_sizes
 from bftrainer.model.columns import shown
-from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerChange
 from bftrainer.model.views import TrainerView
 
@@ -51,38 +58,25 @@ def for_each(
     return int(first)
 
 
-@click.command()
-@trainer_id_argument(nargs=-1)
-@json_option
-@socket_option
+@verb(trainer_ids(nargs=-1), JSON, SOCKET)
 def hold(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: bool) -> int:
     """Keep the trainers ID... from having nodes; those that run leave after a checkpoint."""
     return _change(trainer_ids, socket_name, TrainerChange(is_held=True), as_json=as_json)
 
 
-@click.command()
-@trainer_id_argument(nargs=-1)
-@json_option
-@socket_option
+@verb(trainer_ids(nargs=-1), JSON, SOCKET)
 def release(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: bool) -> int:
     """Let held trainers have nodes again; they go on from their checkpoints."""
     return _change(trainer_ids, socket_name, TrainerChange(is_held=False), as_json=as_json)
 
 
-@click.command()
-@trainer_id_argument(nargs=-1)
-@click.option(
-    "-N",
-    "--nodes",
-    "sizes",
-    type=parse_sizes,
-    metavar="MIN:MAX",
-    help="Sizes it may have, in nodes.",
-)
-@click.option("--weight", type=float, metavar="W", help="Priority under the weighted objective.")
-@click.option("-J", "--job-name", "--name", "name", metavar="NAME", help="Name of the trainer.")
-@json_option
-@socket_option
+@verb(
+    trainer_ids(nargs=-1),
+    option("-N, --nodes MIN:MAX", "Sizes it may have, in nodes.", parse_sizes, name="sizes"),
+    option("--weight W", "Priority under the weighted objective.", float),
+    option("-J, --job-name, --name NAME", "Name of the trainer.", name="name"),
+    JSON, SOCKET,
+)  # fmt: skip
 def update(
     trainer_ids: tuple[str, ...],
     sizes: tuple[int, int] | None,
@@ -100,10 +94,7 @@ def update(
     return _change(trainer_ids, socket_name, change, as_json=as_json)
 
 
-@click.command()
-@trainer_id_argument(nargs=-1)
-@json_option
-@socket_option
+@verb(trainer_ids(nargs=-1), JSON, SOCKET)
 def requeue(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: bool) -> int:
     """Start the trainers ID... again from their checkpoints.
 
@@ -134,11 +125,11 @@ def _requeued(trainer_id: str, view: TrainerView) -> str:
     return f"{trainer_id} {view.waits or f'is {view.record.state} and has no workers to stop.'}"
 
 
-@click.command()
-@trainer_id_argument(nargs=-1)
-@click.option("--now", is_flag=True, help="Kill their workers; write no checkpoint first.")
-@json_option
-@socket_option
+@verb(
+    trainer_ids(nargs=-1),
+    option("--now", "Kill their workers; write no checkpoint first."),
+    JSON, SOCKET,
+)  # fmt: skip
 def cancel(
     trainer_ids: tuple[str, ...], socket_name: str | None, *, now: bool, as_json: bool
 ) -> int:
@@ -150,3 +141,75 @@ def cancel(
 def _said(trainer_id: str, view: TrainerView) -> str:
     record = view.record
     return f"{trainer_id} {record.state if record.state.is_final else record.reason}"
+
+
+TURN_S = 0.1
+PATIENCE_S = 20.0  # after the deadline, until the batch system says that the pilots are gone
+MOST_S = 86_400
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
+_DURATION = re.compile(r"([0-9]{1,6})([smh]?)\Z")
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``90``, ``90s``, ``5m`` or ``1h``; BFT-1547 for anything else."""
+    match = _DURATION.match(text)
+    seconds = int(match[1]) * _UNITS_S[match[2]] if match else -1
+    if not 0 <= seconds <= MOST_S:
+        raise UsageError(
+            "BFT-1547",
+            f"{text[:40]!r} is not a time of at most a day.",
+            "Write for example 60s, 5m or 1h.",
+        )
+    return float(seconds)
+
+
+@verb(
+    option("--all", "All nodes; required, so that nobody does it by mistake.", name="is_all",
+           required=True),
+    option("--deadline TIME", "All nodes are back after this; until then workers save.",
+           parse_duration, "60s", name="limit_s"),
+    JSON, SOCKET,
+)  # fmt: skip
+def drain(socket_name: str | None, *, is_all: bool, limit_s: float, as_json: bool) -> int:  # noqa: ARG001 - is_all is required
+    """Give all nodes back, and take none until 'bftrainer resume'.
+
+    Trainers write a checkpoint and stay queued. It survives the end of the daemon. Returns when
+    all nodes are back; interrupting it changes nothing. Exit code 7: some are not.
+    """
+    client, began_s = connect(socket_name), time.monotonic()
+    asked = client.drain(limit_s)
+    left = _until_empty(client, began_s + limit_s + PATIENCE_S)
+    took_s = time.monotonic() - began_s
+    if as_json:
+        print_json({"nodes": list(asked.nodes), "took_s": round(took_s, 3), "left": left})
+    elif not left:
+        click.echo(f"{len(asked.nodes)} nodes are given back after {took_s:.1f} s.")
+    if not left:
+        return ExitCode.OK
+    raise BftError(
+        "BFT-1548",
+        f"{left} nodes are not back after {duration(took_s)}; the daemon goes on trying.",
+        "Look at 'bftrainer status'; without the daemon: scancel of the pilots' partition "
+        "(docs/howto/operate.md).",
+        exit_code=ExitCode.TIMEOUT,
+    )
+
+
+def _until_empty(client: Client, deadline: float) -> int:
+    """Wait for the batch system to say so; return how many pilots are left."""
+    while True:
+        view = client.status()
+        left = view.nodes_held + view.nodes_requested
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(TURN_S)
+
+
+@verb(JSON, SOCKET)
+def resume(socket_name: str | None, *, as_json: bool) -> None:
+    """Take nodes again after 'bftrainer drain'."""
+    connect(socket_name).resume()
+    if as_json:
+        print_json({"resumed": True})
+    else:
+        click.echo("Nodes are taken again.")

@@ -1,4 +1,4 @@
-"""Shared by the verbs: common options, trainer ids, and output as JSON or columns.
+"""Shared by the verbs: options, trainer ids, and output as JSON or columns.
 
 Columns become a rich table on a terminal; in a pipe they are plain and never truncated.
 """
@@ -10,48 +10,88 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from bftrainer.api import address
 from bftrainer.api.address import SOCKET_NAME, socket_path
 from bftrainer.api.client import Client
+from bftrainer.api.documents import document
 from bftrainer.model.columns import columns, shown
-from bftrainer.model.errors import BftError, UsageError
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from bftrainer.journal.journal import Journal
+
+Answer = TypeVar("Answer")
 COMPLETION_TIMEOUT_S = 0.2
+AWAY = (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT)  # of a daemon that may come back
 _ID = re.compile(r"t[1-9][0-9]*")
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
-def socket_option(command: Command) -> Command:
-    """Add ``--socket``."""
-    return click.option(
-        "--socket",
-        "socket_name",
-        metavar="PATH",
-        is_eager=True,  # names of trainers are looked up there
-        help="Socket of the daemon  [default: $BFTRAINER_SOCKET, "
-        "$BFTRAINER_STATE_DIR/daemon.sock, ~/.bftrainer/daemon.sock, /run/bftrainer/daemon.sock]",
-    )(command)
+def option(
+    usage: str, text: str | None = None, kind: Any = None, default: Any = None, **more: Any
+) -> click.Option:
+    """Return an option as its help shows it.
+
+    Args:
+        usage: its names, then the metavar of its value: ``-d, --delay SECONDS``.
+        text: its help.
+        kind: type of the value. Without metavar, type and default the option is a flag.
+        default: shown in the help if it is not empty.
+        more: as for ``click.Option``; ``name`` is that of the parameter.
+    """
+    *names, last = usage.split(", ")
+    last, _, metavar = last.partition(" ")
+    declared = [*names, last, *([more.pop("name")] if "name" in more else [])]
+    if default is not None:
+        more = {"default": default, "show_default": default not in ("", 0), **more}
+    elif not metavar and kind is None:
+        more["is_flag"] = True
+    return click.Option(declared, type=kind, metavar=metavar or None, help=text, **more)
 
 
-def json_option(command: Command) -> Command:
-    """Add ``--json``."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON document for programs."
-    )(command)
+def verb(
+    *params: click.Parameter, name: str | None = None, group: click.Group | None = None, **more: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a function the command of these parameters, in a group if there is one."""
+    command = click.command if group is None else group.command
+    return command(name, params=list(params), **more)
 
 
-def trainer_id_argument(
-    *, nargs: int = 1, is_required: bool = True
-) -> Callable[[Command], Command]:
-    """Add the argument ID, completed from the daemon's trainers; a name will do, too."""
-    return click.argument(
-        "trainer_ids" if nargs == -1 else "trainer_id",
+JSON = option("--json", "Print one JSON document for programs.", name="as_json")
+SOCKET = option(
+    "--socket PATH",
+    "Socket of the daemon  [default: $BFTRAINER_SOCKET, "
+    "$BFTRAINER_STATE_DIR/daemon.sock, ~/.bftrainer/daemon.sock, /run/bftrainer/daemon.sock]",
+    name="socket_name",
+    is_eager=True,  # names of trainers are looked up there
+)
+JOURNAL = option(
+    "--journal",
+    "Read this journal (journal.db of a state directory) instead of asking the daemon.",
+    EXISTING_FILE,
+)
+POLICY = option("--policy", "With --journal: policy YAML.", PATH, name="policy_file")
+PROCESSES = os.cpu_count() or 1
+
+
+def argument(name: str, kind: Any = None, **more: Any) -> click.Argument:
+    """Return an argument; ``more`` as for ``click.Argument``."""
+    return click.Argument([name], type=kind, **more)
+
+
+def trainer_ids(*, nargs: int = 1, is_required: bool = True) -> click.Argument:
+    """Return the argument ID, completed from the daemon's trainers; a name will do, too."""
+    return click.Argument(
+        ["trainer_ids" if nargs == -1 else "trainer_id"],
         metavar="ID...",
         nargs=nargs,
         required=is_required,
@@ -116,6 +156,13 @@ def connect(socket_name: str | None, **more: Any) -> Client:
     return FarClient(path.parent, found, **more)
 
 
+def read_journal(path: Path | str) -> Journal:
+    """Open a journal, whose daemon may be running, to read it."""
+    from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
+
+    return Journal.open(path, clock=time.time, is_verified=False)
+
+
 class FollowingClient(Client):
     """Looks anew with each call where the daemon is: one's own may come back on another host."""
 
@@ -133,6 +180,27 @@ def print_json(document: dict[str, Any], *, is_compact: bool = False) -> None:
         click.echo(json.dumps(document, separators=(",", ":"), allow_nan=False))
     else:
         click.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+def answer(
+    found: Answer,
+    name: str,
+    say: Callable[[Answer], object],
+    *,
+    as_json: bool,
+    is_compact: bool = False,
+) -> None:
+    """Print a view: as the document of this name, or what ``say`` prints of it."""
+    if as_json:
+        print_json(document(name, found), is_compact=is_compact)
+    else:
+        say(found)
+
+
+def print_pairs(pairs: Iterable[tuple[str, object]], width: int) -> None:
+    """Print names and values in two columns."""
+    for name, value in pairs:
+        click.echo(f"{shown(name):<{width}} {shown(str(value))}")
 
 
 def duration(seconds: float | None) -> str:

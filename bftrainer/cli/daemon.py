@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from bftrainer.cli.common import FILE, PATH, option, verb
 from bftrainer.fleet.background import ready_threads
 from bftrainer.model.errors import UsageError
 
@@ -38,49 +39,29 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
     return options
 
 
-@click.command("daemon")
-@click.option(
-    "--state-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=None,
-    help="Journal, keys and socket; on a local disk. [default: $BFTRAINER_STATE_DIR]",
-)
-@click.option(
-    "--socket",
-    "socket_name",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where users reach the daemon.  [default: daemon.sock in the state directory]",
-)
-@click.option("--policy", "policy_paths", type=click.Path(path_type=Path), multiple=True,
-              metavar="PATH",
-              help="Policy YAML, or a directory of such files; of several the later counts.",
-              )  # fmt: skip
-@click.option("--batch-system", default="slurm", show_default=True, help="slurm, lsf, local, ...")
-@click.option("--batch-option", "pairs", multiple=True, metavar="KEY=VALUE",
-              help="Comes before the policy's batch_options.")  # fmt: skip
-@click.option(
-    "--bind",
-    "bind_host",
-    default="",
-    help="Address to listen on.  [default: all of this host; loopback where nodes are no others]",
-)
-@click.option("--announce", multiple=True, metavar="ADDRESS",
-              help="Address or name where agents reach the daemon, if it is none of its host or "
-              "not to be found out (NAT, two networks); several: the first that answers.",
-              )  # fmt: skip
-@click.option(
-    "--agent-address", default="", help="Data-plane address of agents, when not their own."
-)
-@click.option("--journal", "journal_url", default="", help="Database URL instead of SQLite.")
-@click.option("--shared-state", is_flag=True,
-              help="Allow a state directory that other hosts see (bftrainer up).")  # fmt: skip
-@click.option("--log-file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--accept-loss",
-    type=click.IntRange(min=1),
-    metavar="ENTRY",
-    help="Start although the journal has lost entries, up to this one (see BFT-2213).",
-)
+@verb(
+    option("--state-dir", "Journal, keys and socket; on a local disk. [default: "
+           "$BFTRAINER_STATE_DIR]", click.Path(file_okay=False, path_type=Path)),
+    option("--socket", "Where users reach the daemon.  [default: daemon.sock in the state "
+           "directory]", FILE, name="socket_name"),
+    option("--policy PATH", "Policy YAML, or a directory of such files; of several the later "
+           "counts.", PATH, name="policy_paths", multiple=True),
+    option("--batch-system", "slurm, lsf, local, ...", default="slurm"),
+    option("--batch-option KEY=VALUE", "Comes before the policy's batch_options.", name="pairs",
+           multiple=True),
+    option("--bind", "Address to listen on.  [default: all of this host; loopback where nodes are "
+           "no others]", default="", name="bind_host"),
+    option("--announce ADDRESS", "Address or name where agents reach the daemon, if it is none of "
+           "its host or not to be found out (NAT, two networks); several: the first that answers.",
+           multiple=True),
+    option("--agent-address", "Data-plane address of agents, when not their own.", default=""),
+    option("--journal", "Database URL instead of SQLite.", default="", name="journal_url"),
+    option("--shared-state", "Allow a state directory that other hosts see (bftrainer up)."),
+    option("--log-file", kind=FILE),
+    option("--accept-loss ENTRY", "Start although the journal has lost entries, up to this one "
+           "(see BFT-2213).", click.IntRange(min=1)),
+    name="daemon",
+)  # fmt: skip
 def daemon(
     state_dir: Path | None,
     socket_name: Path | None,

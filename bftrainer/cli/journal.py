@@ -1,13 +1,25 @@
-"""``bftrainer journal``: check a journal, remove what is old, copy it and put it back."""
+"""``bftrainer journal`` and ``replay``: check, compact, copy and restore a journal; repeat it.
+
+``replay`` shows that a daemon's plans and orders to workers follow from their recorded input, and
+that this release acts like the one that wrote the journal. It reads only, beside a daemon.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftrainer.cli.common import EXISTING_FILE, FILE, JSON, argument, option, print_json, verb
 from bftrainer.cli.daemon import default_state_dir
+from bftrainer.model.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from bftrainer.journal.projection import JournalEntry
 
 
 @click.group()
@@ -22,8 +34,7 @@ def _existing(context: click.Context, option: click.Parameter, value: str) -> st
     return str(click.Path(exists=True, dir_okay=False).convert(value, option, context))
 
 
-@journal.command()
-@click.argument("journal", callback=_existing)
+@verb(argument("journal", callback=_existing), group=journal)
 def verify(journal: str) -> None:
     """Check JOURNAL (journal.db of a state directory, or a database URL) from its first entry on.
 
@@ -36,20 +47,14 @@ def verify(journal: str) -> None:
         click.echo(f"Entries checked: {opened.verify()}; all are as they were written.")
 
 
-@journal.command()
-@click.option(
-    "--state-dir",
-    type=click.Path(file_okay=False, exists=True, path_type=Path),
-    default=None,
-    help="Of a daemon that does not run.  [default: $BFTRAINER_STATE_DIR]",
-)
-@click.option("--journal", "journal_url", default="", help="Database URL instead of SQLite.")
-@click.option(
-    "--days",
-    type=click.IntRange(min=0),
-    required=True,
-    help="Keep what is younger: entries, and trainers that have ended.",
-)
+@verb(
+    option("--state-dir", "Of a daemon that does not run.  [default: $BFTRAINER_STATE_DIR]",
+           click.Path(file_okay=False, exists=True, path_type=Path)),
+    option("--journal", "Database URL instead of SQLite.", default="", name="journal_url"),
+    option("--days", "Keep what is younger: entries, and trainers that have ended.",
+           click.IntRange(min=0), required=True),
+    group=journal,
+)  # fmt: skip
 def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
     """Remove what is older and give its space back to the file system.
 
@@ -71,17 +76,14 @@ def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
     click.echo(f"{removed} entries were removed.")
 
 
-_STATE_DIR = click.option(
+_STATE_DIR = option(
     "--state-dir",
-    type=click.Path(file_okay=False, exists=True, path_type=Path),
-    default=None,
-    help="Of the daemon.  [default: $BFTRAINER_STATE_DIR]",
+    "Of the daemon.  [default: $BFTRAINER_STATE_DIR]",
+    click.Path(file_okay=False, exists=True, path_type=Path),
 )
 
 
-@journal.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@_STATE_DIR
+@verb(argument("file", FILE), _STATE_DIR, group=journal)
 def backup(file: Path, state_dir: Path | None) -> None:
     """Copy the journal to FILE, a new one, and its mark to FILE.mark.
 
@@ -94,9 +96,7 @@ def backup(file: Path, state_dir: Path | None) -> None:
     click.echo(f"Copied up to entry {copied.mark.seq}, {_utc(copied.at_s)}.")
 
 
-@journal.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@_STATE_DIR
+@verb(argument("file", FILE), _STATE_DIR, group=journal)
 def restore(file: Path, state_dir: Path | None) -> None:
     """Put the copy FILE in place of the journal of a daemon that does not run.
 
@@ -123,3 +123,107 @@ def restore(file: Path, state_dir: Path | None) -> None:
 
 def _utc(at_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
+
+
+@dataclass(slots=True)
+class _Compared:
+    """The result of repeating the entries of one kind."""
+
+    name: str  # in the plural
+    total: int = 0
+    of_another_release: int = 0  # entries that this one cannot repeat
+    differing: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def equal(self) -> int:
+        return self.total - len(self.differing)
+
+
+@verb(
+    argument("journal", EXISTING_FILE),
+    option("--rescale SEQ", "Print this rescale step by step instead.", int, name="shown"),
+    JSON,
+)
+@click.pass_context
+def replay(context: click.Context, journal: Path, *, shown: int | None, as_json: bool) -> None:
+    """Repeat every decision and rescale in JOURNAL (journal.db of a state directory).
+
+    Exits with 8 if a plan, or an order to a worker, differs.
+    """
+    from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
+
+    with Journal.open(journal, clock=time.time, is_verified=False) as opened:
+        if shown is not None:
+            _show(opened.entries(), shown)
+            return
+        plans, rescales = _compare(opened.entries())
+    if as_json:
+        print_json(
+            {
+                "decisions": plans.total,
+                "equal": plans.equal,
+                "differing": plans.differing,
+                "rescales": rescales.total,
+                "rescales_equal": rescales.equal,
+                "rescales_differing": rescales.differing,
+                "rescales_of_another_release": rescales.of_another_release,
+            }
+        )
+    else:
+        for compared in (plans, rescales):
+            click.echo(f"{compared.equal} of {compared.total} {compared.name} are equal.")
+        if rescales.of_another_release:
+            click.echo(f"{rescales.of_another_release} rescales are of another release.")
+        for plan in plans.differing:
+            click.echo(f"entry {plan['seq']}: other {', '.join(plan['differing'])}")
+        for rescale in rescales.differing:
+            click.echo(
+                f"entry {rescale['seq']}: step {rescale['step']} of {rescale['trainer_id']} gives"
+                " other instructions"
+            )
+    is_same = not plans.differing and not rescales.differing
+    context.exit(ExitCode.OK if is_same else ExitCode.VALIDATION_FAILED)
+
+
+def _compare(entries: Iterable[JournalEntry]) -> tuple[_Compared, _Compared]:
+    from bftrainer.fleet.generations import rescale_log  # noqa: PLC0415 - as below
+    from bftrainer.lab.simulator import journal_replay  # noqa: PLC0415 - numpy takes 0.1 s
+
+    plans, rescales = _Compared("plans"), _Compared("rescales")
+    for entry in entries:
+        if entry.kind == journal_replay.KIND:
+            plans.total += 1
+            plans.differing += [
+                asdict(a) for a in journal_replay.take_again([entry]) if not a.is_equal
+            ]
+        elif entry.kind == rescale_log.KIND:
+            record = entry.payload_if(rescale_log.RescaleRecord)
+            if record is None:  # its machine had other fields
+                rescales.of_another_release += 1
+                continue
+            rescales.total += 1
+            for number, one in enumerate(rescale_log.repeat(record), 1):
+                if not one.is_equal:
+                    what = {"seq": entry.seq, "trainer_id": record.trainer_id, "step": number}
+                    rescales.differing.append(what)
+                    break
+    return plans, rescales
+
+
+def _show(entries: Iterable[JournalEntry], seq: int) -> None:
+    from bftrainer.fleet.generations import rescale_log  # noqa: PLC0415 - as above
+
+    found = [e for e in entries if e.kind == rescale_log.KIND]
+    for entry in found:
+        if entry.seq == seq:
+            record = entry.payload_as(rescale_log.RescaleRecord)
+            click.echo(f"Trainer {record.trainer_id}; seconds since the first step.")
+            for line in rescale_log.timeline(list(rescale_log.repeat(record))):
+                click.echo(line)
+            return
+    which = ", ".join(str(e.seq) for e in found[-10:])
+    raise UsageError(
+        "BFT-1042",
+        f"Entry {seq} of the journal is not a rescale.",
+        f"Use one of {which}." if which else "The journal has no rescale.",
+    )

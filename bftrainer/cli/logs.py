@@ -20,12 +20,14 @@ import click
 from bftrainer.api.client import Client
 from bftrainer.api.documents import listing
 from bftrainer.cli.common import (
+    JSON,
+    SOCKET,
     connect,
-    json_option,
+    option,
     print_json,
     print_table,
-    socket_option,
-    trainer_id_argument,
+    trainer_ids,
+    verb,
 )
 from bftrainer.fleet.trainers.log_files import log_files
 from bftrainer.model.columns import shown
@@ -42,27 +44,20 @@ _CHUNK_BYTES = 1 << 16
 HEADERS = ("WORKER", "NODE", ">RANK", ">GENERATION", "FILE")
 
 
-@click.command()
-@trainer_id_argument()
-@click.option("--rank", type=click.IntRange(min=0), help="Only the workers of this rank.")
-@click.option(
-    "--generation",
-    "-g",
-    type=click.IntRange(min=0),
-    help="Only the workers that joined in this generation.",
-)
-@click.option("--all", "-a", "is_all", is_flag=True, help="All workers, oldest first.")
-@click.option(
-    "-n",
-    "n_lines",
-    type=click.IntRange(min=1, max=MOST_LINES),
-    metavar="LINES",
-    help=f"Only the last lines of each.  [default: {TAIL_LINES} without another option, else all]",
-)
-@click.option("--follow", "-f", is_flag=True, help="Go on until the trainer ends.")
-@click.option("--list", "as_list", is_flag=True, help="Name the files instead of printing them.")
-@json_option
-@socket_option
+@verb(
+    trainer_ids(),
+    option("--rank", "Only the workers of this rank.", click.IntRange(min=0)),
+    option("--generation, -g", "Only the workers that joined in this generation.",
+           click.IntRange(min=0)),
+    option("--all, -a", "All workers, oldest first.", name="is_all"),
+    option("-n LINES",
+           f"Only the last lines of each.  [default: {TAIL_LINES} without another option, "
+           "else all]",
+           click.IntRange(min=1, max=MOST_LINES), name="n_lines"),
+    option("--follow, -f", "Go on until the trainer ends."),
+    option("--list", "Name the files instead of printing them.", name="as_list"),
+    JSON, SOCKET,
+)  # fmt: skip
 def logs(
     trainer_id: str,
     rank: int | None,

@@ -5,13 +5,14 @@ A verb's module is imported when the verb is used, so that ``--help`` and comple
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
 from bftrainer import __version__
-from bftrainer.cli.lazy import LazyGroup
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
@@ -23,37 +24,64 @@ VERBS = {
     "submit": ("bftrainer.cli.submit:submit", "Hand an elastic trainer to the daemon."),
     "study": ("bftrainer.cli.study:study", "Search hyper-parameters on idle nodes."),
     "status": ("bftrainer.cli.status:status", "Show the daemon and its trainers, or one trainer."),
-    "nodes": ("bftrainer.cli.nodes:nodes", "Show every node and what it is used for."),
-    "explain": ("bftrainer.cli.explain:explain", "Say why a trainer has the size it has."),
+    "nodes": ("bftrainer.cli.status:nodes", "Show every node and what it is used for."),
+    "explain": ("bftrainer.cli.status:explain", "Say why a trainer has the size it has."),
     "logs": ("bftrainer.cli.logs:logs", "Print what a trainer's workers wrote."),
     "cancel": ("bftrainer.cli.change:cancel", "End trainers."),
     "hold": ("bftrainer.cli.change:hold", "Keep trainers from having nodes."),
     "release": ("bftrainer.cli.change:release", "Let held trainers go on."),
     "update": ("bftrainer.cli.change:update", "Change sizes, weight or name of trainers."),
     "requeue": ("bftrainer.cli.change:requeue", "Start trainers again from their checkpoints."),
-    "top": ("bftrainer.cli.top:top", "Watch nodes and trainers on one screen."),
+    "top": ("bftrainer.cli.status:top", "Watch nodes and trainers on one screen."),
     "solve": ("bftrainer.cli.solve:solve", "Decide one allocation problem from a file."),
     "profile": ("bftrainer.cli.profile:profile", "Predict how a script scales."),
     "policy": ("bftrainer.cli.policy:policy", "Check and show the admin's policy."),
-    "drain": ("bftrainer.cli.drain:drain", "Give all nodes back and take none."),
-    "resume": ("bftrainer.cli.drain:resume", "Take nodes again."),
-    "doctor": ("bftrainer.cli.doctor:doctor", "Name settings that would hurt ordinary jobs."),
+    "drain": ("bftrainer.cli.change:drain", "Give all nodes back and take none."),
+    "resume": ("bftrainer.cli.change:resume", "Take nodes again."),
+    "doctor": ("bftrainer.cli.site:doctor", "Name settings that would hurt ordinary jobs."),
     "site": ("bftrainer.cli.site:site", "Say what an administrator is to install here."),
     "report": ("bftrainer.cli.report:report", "Sum up what ordinary jobs noticed of us."),
-    "account": ("bftrainer.cli.account:account", "Say who used how many node-hours."),
-    "metrics": ("bftrainer.cli.metrics:metrics", "Print the daemon's metrics for Prometheus."),
+    "account": ("bftrainer.cli.report:account", "Say who used how many node-hours."),
+    "metrics": ("bftrainer.cli.status:metrics", "Print the daemon's metrics for Prometheus."),
     "daemon": ("bftrainer.cli.daemon:daemon", "Run the daemon of this user."),
     "agent": ("bftrainer.cli.agent:agent", "Run the agent of a pilot (started by the daemon)."),
     "simulate": ("bftrainer.cli.simulate:simulate", "Replay a trace of idle nodes."),
-    "compare": ("bftrainer.cli.compare:compare", "Play policies side by side."),
-    "replay": ("bftrainer.cli.replay:replay", "Take a journal's decisions again and compare."),
+    "compare": ("bftrainer.cli.simulate:compare", "Play policies side by side."),
+    "replay": ("bftrainer.cli.journal:replay", "Take a journal's decisions again and compare."),
     "journal": ("bftrainer.cli.journal:journal", "Check a journal, or remove what is old."),
     "reproduce": ("bftrainer.cli.reproduce:reproduce", "Run a paper's evaluation again."),
     "trace": ("bftrainer.cli.trace:trace", "Describe, make and convert traces of idle nodes."),
-    "whatif": ("bftrainer.cli.whatif:whatif", "Say what a machine's idle time is worth."),
-    "demo": ("bftrainer.cli.demo:demo", "Watch trainers live on the idle nodes of this machine."),
+    "whatif": ("bftrainer.cli.simulate:whatif", "Say what a machine's idle time is worth."),
+    "demo": ("bftrainer.cli.tryout:demo", "Watch trainers live on the idle nodes of this machine."),
 }
 INTERRUPTED = 128 + 2
+
+
+class LazyGroup(click.Group):
+    """A group that knows its verbs by name and imports one at a time."""
+
+    def __init__(self, *args: Any, verbs: Mapping[str, tuple[str, str]], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._verbs = verbs  # verb -> (module:command, text for --help)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Name the verbs in the order of the table."""
+        return list(self._verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the verb's module and return its command."""
+        if cmd_name not in self._verbs:
+            return None
+        module_name, _, attribute = self._verbs[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module_name), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module_name}:{attribute} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the verbs without importing them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in self._verbs.items()])
 
 
 @click.command(

@@ -1,30 +1,50 @@
-"""``bftrainer policy``: check, show and compare policy files, and have a daemon read its own again.
+"""``bftrainer policy``: check, show, compare, test and train policies.
 
-All but ``reload`` work on files only and need no daemon.
+All but ``reload``, which has a daemon read its files again, need no daemon. ``test`` replays the
+daemon's journal, or a trace, by the simulator with two policies.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer.cli.common import connect, json_option, print_table, socket_option
-from bftrainer.cli.daemon import parse_options
-from bftrainer.cli.policy_test import test
-from bftrainer.cli.policy_train import train
-from bftrainer.model.errors import ExitCode
+from bftrainer.cli.common import (
+    EXISTING_FILE,
+    FILE,
+    JSON,
+    PATH,
+    SOCKET,
+    answer,
+    argument,
+    connect,
+    duration,
+    option,
+    print_json,
+    print_table,
+    read_journal,
+    verb,
+)
+from bftrainer.cli.daemon import default_state_dir, parse_options
+from bftrainer.cli.trace import READING, LateProgress, load, workload_of
+from bftrainer.lab.parallel import one_thread
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bftrainer.model.views import SettingChange
+    from bftrainer.batch.traces.fragments import Fragments
+    from bftrainer.decide.policies.dl2_network import Network
+    from bftrainer.lab.workloads.submission import TrainerWorkload
+    from bftrainer.lab.yesterday.comparison import Figures
+    from bftrainer.model.views import ReloadView, SettingChange
 
 MOST_CHARS = 40  # of a value in a table
-_PATH = click.Path(path_type=Path)
+_SAID = ("code", "line", "column", "cause", "next_step")  # of a problem
 
 
 @click.group(name="policy")
@@ -32,15 +52,176 @@ def policy() -> None:
     """Check, show and compare the administrator's policy files."""
 
 
-policy.add_command(test)
-policy.add_command(train)
+@verb(
+    argument("old", PATH),
+    argument("new", PATH),
+    option("--journal", "Of a daemon, which may be running.  [default: in its state directory]",
+           FILE, name="journal_file"),
+    option("--trace FILE", "Replay this instead, in any format of 'bftrainer trace'.", PATH,
+           name="trace_file"),
+    option("--workload", "Trainers for the trace: a name or a JSON file "
+           "(docs/reference/traces.md).", default="hpo-shufflenet"),
+    option("--hours", "How much: the journal's last, or the trace's first.",
+           click.FloatRange(min=0, min_open=True), 24.0),
+    *READING, JSON, group=policy,
+)  # fmt: skip
+def test(
+    old: Path,
+    new: Path,
+    journal_file: Path | None,
+    trace_file: Path | None,
+    workload: str,
+    hours: float,
+    *,
+    as_json: bool,
+    **reading: Any,
+) -> None:
+    """Say what the policy NEW would have done instead of OLD, by the simulator."""
+    from bftrainer.lab.yesterday.comparison import UNKNOWN, figures  # noqa: PLC0415
+    from bftrainer.site.policy import load_policy_file  # noqa: PLC0415 - pydantic is slow
+
+    if journal_file and trace_file:
+        raise click.UsageError("Give --journal or --trace, not both.")
+    policies = [load_policy_file(path).policy for path in (old, new)]
+    if trace_file:
+        whole = load(trace_file, **reading)
+        trace = whole.restrict(hours=min(hours, whole.duration_s / 3600.0))
+        trainers = workload_of(workload)
+    else:
+        trace, trainers = _of_journal(journal_file or default_state_dir() / "journal.db", hours)
+    with LateProgress("replaying") as progress:
+        found = []
+        for done, policy in enumerate(policies):
+            progress.report(done / len(policies))
+            found.append(figures(trace, trainers, policy))
+    if as_json:
+        print_json(
+            {
+                "schema": "bftrainer/policy-test/1",
+                "hours": trace.duration_s / 3600.0,
+                "trainers": len(trainers),
+                "old": {"file": str(old), **asdict(found[0])},
+                "new": {"file": str(new), **asdict(found[1])},
+                "not_known": list(UNKNOWN),
+            }
+        )
+        return
+    click.echo(f"{trace.duration_s / 3600.0:.1f} h, {len(trainers)} trainers, replayed twice")
+    print_table(("", ">OLD", ">NEW"), _rows(*found))
+    for sentence in UNKNOWN:
+        click.echo(f"note: {sentence}")
 
 
-@policy.command(name="check")
-@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=_PATH)
-@click.option("--batch-system", default="slurm", show_default=True,
-              help="Whose options are in it.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def _of_journal(file: Path, hours: float) -> tuple[Fragments, TrainerWorkload]:
+    from bftrainer.lab.yesterday.journal import past_of  # noqa: PLC0415 - numpy
+
+    if not file.is_file():
+        raise click.UsageError(f"There is no journal {file}; give --journal or --trace.")
+    with read_journal(file) as opened:
+        past = past_of(opened, hours)
+    if past.unread:
+        click.echo(f"{past.unread} decisions of another release are left out", err=True)
+    return past.trace, past.workload
+
+
+def _rows(old: Figures, new: Figures) -> list[tuple[str, str, str]]:
+    rows = [
+        (what, format(getattr(old, name), form), format(getattr(new, name), form))
+        for what, name, form in (
+            ("node-hours idle or ours", "offered_node_h", ",.1f"),
+            ("node-hours harvested", "harvested_node_h", ",.1f"),
+            ("node-hours held", "held_node_h", ",.1f"),
+            ("U", "utilization", ".3f"),
+            ("rescales", "rescales", ",d"),
+            ("nodes taken from trainers", "nodes_taken", ",d"),
+            ("trainers finished", "finished", ",d"),
+        )
+    ]
+    for before, after in zip(old.waits, new.waits, strict=True):
+        who = f"wait of {shown(before.user)}" if before.user else "wait"
+        rows.append((f"{who}, mean", duration(before.mean_s), duration(after.mean_s)))
+        rows.append((f"{who}, longest", duration(before.longest_s), duration(after.longest_s)))
+        rows.append((f"{who}, never started", f"{before.never:,d}", f"{after.never:,d}"))
+    return rows
+
+
+@verb(
+    argument("name", click.Choice(["dl2"]), metavar="dl2"),
+    option("--out FILE.npz", "Where the network goes if it is better.", FILE, required=True),
+    option("--from JOURNAL", "Learn from the decisions in journal.db of a daemon, and on its pool; "
+           "else on drawn pools.", EXISTING_FILE, name="journal"),
+    option("--teacher POLICY", "Whose decisions are imitated first, without --from.",
+           default="utility-exact"),
+    option("--predecessor FILE.npz", "The network in use; else the one shipped.", EXISTING_FILE),
+    option("--iterations", "Episodes that it then plays, four times each.",
+           click.IntRange(0, 10_000), 30),
+    option("--seed", "The same seed gives the same network.", click.IntRange(0), 1),
+    JSON, group=policy,
+)  # fmt: skip
+def train(
+    name: str,
+    out: Path,
+    journal: Path | None,
+    teacher: str,
+    predecessor: Path | None,
+    iterations: int,
+    seed: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Train the network of the policy dl2, and keep it if it is better.
+
+    It must beat its teacher and its predecessor on pools that it has not learnt from (exit code 8
+    otherwise; nothing is written). Use it with 'policy_options: {model: FILE.npz}'.
+    """
+    with one_thread():
+        import numpy  # noqa: F401, ICN001, PLC0415 - it reads the variable when it is loaded
+
+    from bftrainer.decide.policies.dl2 import POLICY  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.decide.policies.dl2_network import to_bytes  # noqa: PLC0415
+    from bftrainer.lab.teach.course import drawn, of_journal, policy_of, teach  # noqa: PLC0415
+
+    source = of_journal(journal, seed) if journal else drawn(teacher, seed)
+    before = POLICY if predecessor is None else policy_of(_network(predecessor))
+    rivals = {source.teacher.name: source.teacher, "its predecessor": before}
+    with LateProgress(f"training {name}") as progress:
+        report = progress.report
+        pools = source.labels, source.episodes, rivals
+        taught = teach(*pools, seed=seed, iterations=iterations, on_progress=report)
+    shown = ", ".join(f"{ratio:.3f} of {rival}" for rival, ratio in taught.against.items())
+    if not taught.is_better:
+        raise BftError(
+            "BFT-4181",
+            f"The network is not better: mean time of trainers {shown}.",
+            "Try more --iterations, another --seed or --teacher; go on with what there is.",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        )
+    out.write_bytes(to_bytes(taught.network))
+    if as_json:
+        print_json({"file": str(out), "against": taught.against, "curve": list(taught.curve)})
+        return
+    click.echo(f"{out}: mean time of trainers {shown}.")
+
+
+def _network(path: Path) -> Network:
+    from bftrainer.decide.policies.dl2_network import ModelError, of_bytes  # noqa: PLC0415
+
+    try:
+        return of_bytes(path.read_bytes())
+    except (OSError, ModelError) as error:
+        raise UsageError(
+            "BFT-4182",
+            f"The file {path} holds no network: {error}.",
+            "Name a file that 'bftrainer policy train' wrote.",
+        ) from error
+
+
+@verb(
+    argument("paths", PATH, metavar="FILE...", nargs=-1, required=True),
+    option("--batch-system", "Whose options are in it.", default="slurm"),
+    option("--json", "Print the result as JSON.", name="as_json"),
+    group=policy,
+)  # fmt: skip
 @click.pass_context
 def check(
     context: click.Context, paths: tuple[Path, ...], batch_system: str, *, as_json: bool
@@ -59,22 +240,15 @@ def check(
     except PolicyErrors as errors:
         problems = errors.problems
     if as_json:
-        _print_json(
+        print_json(
             {
                 "schema": "bftrainer/policy-check/1",
                 "file": " ".join(map(str, paths)),
                 "ok": not problems,
                 "policy_hash": sha256,
                 "problems": [
-                    {
-                        "file": str(problem.path or paths[0]),
-                        "code": problem.code,
-                        "line": problem.line,
-                        "column": problem.column,
-                        "cause": problem.cause,
-                        "next_step": problem.next_step,
-                    }
-                    for problem in problems
+                    {"file": str(one.path or paths[0])} | {n: getattr(one, n) for n in _SAID}
+                    for one in problems
                 ],
             }
         )
@@ -86,13 +260,14 @@ def check(
     context.exit(ExitCode.VALIDATION_FAILED if problems else ExitCode.OK)
 
 
-@policy.command(name="show")
-@click.argument("paths", metavar="[FILE]...", nargs=-1, type=_PATH)
-@click.option("--batch-option", "pairs", multiple=True, metavar="KEY=VALUE",
-              help="As the daemon gets it.")  # fmt: skip
-@click.option("--origin", "with_all", is_flag=True,
-              help="Name each place that sets a value, the one that counts first.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the values as JSON.")
+@verb(
+    argument("paths", PATH, metavar="[FILE]...", nargs=-1),
+    option("--batch-option KEY=VALUE", "As the daemon gets it.", name="pairs", multiple=True),
+    option("--origin", "Name each place that sets a value, the one that counts first.",
+           name="with_all"),
+    option("--json", "Print the values as JSON.", name="as_json"),
+    group=policy,
+)  # fmt: skip
 def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_json: bool) -> None:
     """Print the values in force with FILE... (or none) and where each comes from."""
     from bftrainer.site.policy import load_policy_files  # noqa: PLC0415 - pydantic is slow
@@ -108,7 +283,7 @@ def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_
         shown["batch_options"] += f"; {', '.join(first)}: command line"
     if as_json:
         values = given.model_dump(mode="json")
-        _print_json(
+        print_json(
             {
                 "schema": "bftrainer/policy/1",
                 "file": " ".join(map(str, paths)) or None,
@@ -125,10 +300,7 @@ def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_
         click.echo(f"{line:{width}}  # {origin}")
 
 
-@policy.command(name="diff")
-@click.argument("old", type=_PATH)
-@click.argument("new", type=_PATH)
-@json_option
+@verb(argument("old", PATH), argument("new", PATH), JSON, group=policy)
 def diff(old: Path, new: Path, *, as_json: bool) -> None:
     """Print what has another value with the policy NEW than with OLD, and when it takes effect."""
     from bftrainer.site.policy import load_policy_file  # noqa: PLC0415 - pydantic is slow
@@ -137,7 +309,7 @@ def diff(old: Path, new: Path, *, as_json: bool) -> None:
     before, after = load_policy_file(old), load_policy_file(new)
     found = changes(before.policy, after.policy)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "schema": "bftrainer/policy-diff/1",
                 "old": {"file": str(old), "policy_hash": before.sha256},
@@ -149,30 +321,27 @@ def diff(old: Path, new: Path, *, as_json: bool) -> None:
     _print_changes(found)
 
 
-@policy.command(name="reload")
-@json_option
-@socket_option
+@verb(JSON, SOCKET, group=policy)
 def reload(socket_name: str | None, *, as_json: bool) -> None:
     """Have the daemon read its policy again, as SIGHUP does.
 
     A policy with a mistake changes nothing (exit code 8).
     """
-    from bftrainer.api.documents import document  # noqa: PLC0415
-
     view = connect(socket_name).reload_policy()
-    if as_json:
-        _print_json(document("reload", view))
-        return
+    answer(view, "reload", _print_reloaded, as_json=as_json)
+
+
+def _print_reloaded(view: ReloadView) -> None:
     _print_changes(view.changes)
     click.echo(f"policy {view.policy_hash[:12]} is in force with the next decision")
 
 
-@policy.command(name="schema")
+@verb(group=policy)
 def schema() -> None:
     """Print the JSON schema of policy files, for editors."""
     from bftrainer.site.policy.render import json_schema  # noqa: PLC0415 - pydantic is slow
 
-    _print_json(json_schema())
+    print_json(json_schema())
 
 
 def _print_changes(found: Sequence[SettingChange]) -> None:
@@ -189,7 +358,3 @@ def _print_changes(found: Sequence[SettingChange]) -> None:
         for change in found
     ]
     print_table(("SETTING", "BEFORE", "AFTER", "TAKES EFFECT"), rows)
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    click.echo(json.dumps(value, indent=2))

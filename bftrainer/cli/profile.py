@@ -24,7 +24,7 @@ import click
 
 import bftrainer
 from bftrainer.batch import process
-from bftrainer.cli.common import json_option, print_json, print_table
+from bftrainer.cli.common import JSON, argument, option, print_json, print_table, verb
 from bftrainer.decide.throughput.analyzer import (
     AllreduceTable,
     StepTimes,
@@ -219,10 +219,8 @@ def _last_line(done: process.Completed) -> str:
     return lines[-1].strip() if lines else ""
 
 
-_OUT = click.option(
-    "--out", type=click.Path(dir_okay=False), metavar="FILE", help="Write it to FILE."
-)
-_INTERPRETER = click.option("--interpreter", metavar="PATH", help="Python that has torch.")
+_OUT = option("--out FILE", "Write it to FILE.", click.Path(dir_okay=False))
+_INTERPRETER = option("--interpreter PATH", "Python that has torch.")
 
 
 def _numbers(least: int) -> Callable[[Any, Any, str], list[int]]:
@@ -267,23 +265,21 @@ def profile() -> None:
     """
 
 
-@profile.command()
-@click.option("--weights", callback=_numbers(1), default="1e4,1e5,1e6,1e7", show_default=True,
-              metavar="N,...", help="Numbers of 4-byte weights.")  # fmt: skip
-@click.option("--workers", callback=_numbers(2), default="2,4", show_default=True, metavar="K,...",
-              help="Numbers of workers on this machine.")  # fmt: skip
-@click.option("--seconds", "cell_s", type=click.FloatRange(0.01, 60.0), default=0.4,
-              show_default=True, help="Time for each number of weights and workers.")  # fmt: skip
-@click.option("--join", "meet", metavar="HOST:PORT",
-              help="Measure between machines: run this on each of them (under srun, say); rank 0 "
-              "is on HOST and prints the table.")  # fmt: skip
-@click.option("--rank", type=click.IntRange(0), envvar="SLURM_PROCID",
-              help="With --join.  [default: $SLURM_PROCID]")  # fmt: skip
-@click.option("--of", "size", type=click.IntRange(2), envvar="SLURM_NTASKS",
-              help="Workers, with --join.  [default: $SLURM_NTASKS]")  # fmt: skip
-@_INTERPRETER
-@_OUT
-@json_option
+@verb(
+    option("--weights N,...", "Numbers of 4-byte weights.", default="1e4,1e5,1e6,1e7",
+           callback=_numbers(1)),
+    option("--workers K,...", "Numbers of workers on this machine.", default="2,4",
+           callback=_numbers(2)),
+    option("--seconds", "Time for each number of weights and workers.",
+           click.FloatRange(0.01, 60.0), 0.4, name="cell_s"),
+    option("--join HOST:PORT", "Measure between machines: run this on each of them (under srun, "
+           "say); rank 0 is on HOST and prints the table.", name="meet"),
+    option("--rank", "With --join.  [default: $SLURM_PROCID]", click.IntRange(0),
+           envvar="SLURM_PROCID"),
+    option("--of", "Workers, with --join.  [default: $SLURM_NTASKS]", click.IntRange(2),
+           name="size", envvar="SLURM_NTASKS"),
+    _INTERPRETER, _OUT, JSON, group=profile,
+)  # fmt: skip
 def allreduce(
     weights: list[int],
     workers: list[int],
@@ -324,20 +320,19 @@ def allreduce(
     print_table(headers, rows)
 
 
-@click.command(name="SCRIPT", context_settings={"ignore_unknown_options": False,
-                                                "allow_interspersed_args": False})  # fmt: skip
-@click.option("--steps", type=click.IntRange(1, 10_000), default=10, show_default=True,
-              help="Steps to time at each size.")  # fmt: skip
-@click.option("--nodes", "n_max", type=click.IntRange(1, 1_000_000), default=16, show_default=True,
-              metavar="MAX", help="Largest size of the curve.")  # fmt: skip
-@click.option("--table", metavar="FILE", help="What profile allreduce --out FILE wrote.")
-@click.option("--limit", "limit_s", type=click.FloatRange(1.0), default=300.0, show_default=True,
-              help="Seconds after which the script is ended.")  # fmt: skip
-@_INTERPRETER
-@_OUT
-@json_option
-@click.argument("script", type=click.Path(exists=True, dir_okay=False))
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@verb(
+    option("--steps", "Steps to time at each size.", click.IntRange(1, 10_000), 10),
+    option("--nodes MAX", "Largest size of the curve.", click.IntRange(1, 1_000_000), 16,
+           name="n_max"),
+    option("--table FILE", "What profile allreduce --out FILE wrote."),
+    option("--limit", "Seconds after which the script is ended.", click.FloatRange(1.0), 300.0,
+           name="limit_s"),
+    _INTERPRETER, _OUT, JSON,
+    argument("script", click.Path(exists=True, dir_okay=False)),
+    argument("args", click.UNPROCESSED, nargs=-1),
+    name="SCRIPT",
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+)  # fmt: skip
 def script_command(
     script: str,
     args: tuple[str, ...],

@@ -1,28 +1,39 @@
-"""``bftrainer report harm``: the effect of bftrainer on ordinary jobs.
+"""``bftrainer report harm`` and ``account``: the effect on ordinary jobs, node-hours by user.
 
-Prints the daemon's ``HarmReport``, or one computed from a journal.
+Print the daemon's reports, or those computed from a journal.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import time
+from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.api.documents import document
 from bftrainer.cli.common import (
+    JOURNAL,
+    JSON,
+    POLICY,
+    SOCKET,
+    answer,
     clock,
     connect,
     duration,
-    json_option,
-    print_json,
+    option,
     print_table,
-    socket_option,
+    read_journal,
+    verb,
 )
 from bftrainer.model.columns import shown
-from bftrainer.model.reports import HarmReport
+from bftrainer.model.reports import COLUMNS, AccountLine, AccountReport, Asked, HarmReport, day_of
+
+if TYPE_CHECKING:
+    from bftrainer.site.policy.model import SitePolicy
 
 WORST_HEADERS = (">SECONDS", ">+-", "JOB", ">NODES", "NODE", "HOW", "ASKED", "REASON")
 _TAKEN = {
@@ -53,19 +64,11 @@ def report() -> None:
     """Summarise what the daemon has recorded."""
 
 
-@report.command()
-@click.option("--since", "ago_s", callback=span_s, metavar="SPAN",
-              help="Only the last SPAN: 90s, 30m, 24h, 7d.  [default: all]")  # fmt: skip
-@click.option(
-    "--journal",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Read this journal (journal.db of a state directory) instead of asking the daemon.",
-)
-@click.option(
-    "--policy", "policy_file", type=click.Path(path_type=Path), help="With --journal: policy YAML."
-)
-@json_option
-@socket_option
+@verb(
+    option("--since SPAN", "Only the last SPAN: 90s, 30m, 24h, 7d.  [default: all]", name="ago_s",
+           callback=span_s),
+    JOURNAL, POLICY, JSON, SOCKET, group=report,
+)  # fmt: skip
 def harm(
     ago_s: float | None,
     journal: Path | None,
@@ -79,114 +82,73 @@ def harm(
     if journal is None:
         found = connect(socket_name).harm(since_s)
     else:
-        found = _from_journal(journal, policy_file, since_s)
-    if as_json:
-        print_json(document("harm", found))
-        return
-    _print(found)
+        from bftrainer.daemon.harm import monitor  # noqa: PLC0415 - SQLAlchemy is slow
+
+        rule = monitor.rule_of(_policy(policy_file))
+        with read_journal(journal) as opened:
+            read = monitor.read_records(opened), monitor.read_state(opened)
+        found = monitor.report_of(*read, rule, since_s=since_s, until_s=time.time())
+    answer(found, "harm", _print_harm, as_json=as_json)
 
 
-def _from_journal(path: Path, policy_file: Path | None, since_s: float | None) -> HarmReport:
-    from bftrainer.daemon.harm import monitor  # noqa: PLC0415 - SQLAlchemy is slow
-    from bftrainer.journal.journal import Journal  # noqa: PLC0415
-    from bftrainer.site.policy.load import load_policy  # noqa: PLC0415
+def _policy(path: Path | None) -> SitePolicy:
+    from bftrainer.site.policy.load import load_policy  # noqa: PLC0415 - pydantic is slow
     from bftrainer.site.policy.model import SitePolicy  # noqa: PLC0415
 
-    policy = load_policy(policy_file) if policy_file is not None else SitePolicy()
-    with Journal.open(path, clock=time.time, is_verified=False) as opened:
-        return monitor.report_of(
-            monitor.read_records(opened),
-            monitor.read_state(opened),
-            monitor.rule_of(policy),
-            since_s=since_s,
-            until_s=time.time(),
-        )
+    return SitePolicy() if path is None else load_policy(path)
 
 
-def _print(found: HarmReport) -> None:
+def _print_harm(found: HarmReport) -> None:
     span = duration(found.until_s - found.since_s)
-    click.echo(f"since       {clock(found.since_s)} ({span})")
-    for name, line in (
-        ("hand-overs", _hand_overs(found)),
-        ("promise", _promise(found)),
-        ("preempted", _preempted(found)),
-        ("ended", _taken(found)),
-        ("in vain", _in_vain(found)),
-        ("back-off", found.back_off or "none"),
-    ):
-        click.echo(f"{name:<12}{shown(line)}")
+    promise = f"{100 * found.share_promised:g}% within {found.limit_s:g} s: "
+    if found.share_within is None:
+        promise += "nothing to judge yet"
+    else:
+        word = "kept" if found.is_kept else "NOT KEPT"
+        promise += f"{word} ({_percent(found.share_within)} of {found.measured})"
+    taken = "none"  # pilots that nobody of us asked to leave, and that no job was seen to get
+    if found.taken:
+        kinds = "; ".join(f"{one.pilots} {_TAKEN.get(one.by, one.by)}" for one in found.taken_by)
+        taken = f"{found.taken} without a job seen on their node: {kinds or 'unknown why'}"
+    reasons = ", ".join(f"{v.nodes} {v.why}" for v in found.vain if v.nodes)
+    reasons = f": {reasons}" if reasons else ""
+    click.echo(
+        f"since       {clock(found.since_s)} ({span})\n"
+        f"hand-overs  {found.hand_overs} nodes to {found.jobs} jobs: {found.given_back} given "
+        f"back, {found.preempted} preempted; median {_seconds(found.median_s)}, "
+        f"p95 {_seconds(found.p95_s)}, longest {_seconds(found.max_s)}\n"
+        f"promise     {promise}\n"
+        f"preempted   {found.preempted_jobs} jobs had to preempt "
+        f"({_percent(found.share_preempted)} of those that got nodes, {_rate(found.preempted_jobs_per_hour)})\n"
+        f"ended       {shown(taken)}\n"
+        f"in vain     {found.in_vain} nodes ({_percent(found.share_in_vain)} of those given back "
+        f"for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}\n"
+        f"back-off    {shown(found.back_off or 'none')}"
+    )
     if not found.hand_overs:
         return
+    bars = [
+        (
+            f"> {found.histogram[-2].at_most_s:g} s"
+            if bar.at_most_s is None
+            else f"<= {bar.at_most_s:g} s",
+            str(bar.count),
+            "#" * (max(1, round(30 * bar.count / found.measured)) if found.measured else 0),
+        )
+        for bar in found.histogram
+        if bar.count
+    ]
+    worst = [
+        (
+            *(_seconds(w.delay_s), f"{w.precision_s:.2f}", w.job_id, str(w.n_nodes), w.node),
+            *(w.how, clock(w.asked_s), w.reason),
+        )
+        for w in found.worst
+    ]
     click.echo("")
-    bars = [b for b in found.histogram if b.count]
-    rows = [(_bound(b.at_most_s, found), str(b.count), "#" * _width(b.count, found)) for b in bars]
-    print_table(("DELAY", ">NODES", ""), rows)
+    print_table(("DELAY", ">NODES", ""), bars)
     click.echo("")
-    print_table(
-        WORST_HEADERS,
-        [
-            (
-                _seconds(w.delay_s),
-                f"{w.precision_s:.2f}",
-                w.job_id,
-                str(w.n_nodes),
-                w.node,
-                w.how,
-                clock(w.asked_s),
-                w.reason,
-            )
-            for w in found.worst
-        ],
-    )
-
-
-def _hand_overs(found: HarmReport) -> str:
-    return (
-        f"{found.hand_overs} nodes to {found.jobs} jobs: {found.given_back} given back, "
-        f"{found.preempted} preempted; median {_seconds(found.median_s)}, "
-        f"p95 {_seconds(found.p95_s)}, longest {_seconds(found.max_s)}"
-    )
-
-
-def _promise(found: HarmReport) -> str:
-    promised = f"{100 * found.share_promised:g}% within {found.limit_s:g} s"
-    if found.share_within is None:
-        return f"{promised}: nothing to judge yet"
-    word = "kept" if found.is_kept else "NOT KEPT"
-    return f"{promised}: {word} ({_percent(found.share_within)} of {found.measured})"
-
-
-def _preempted(found: HarmReport) -> str:
-    return (
-        f"{found.preempted_jobs} jobs had to preempt ({_percent(found.share_preempted)} of those "
-        f"that got nodes, {_rate(found.preempted_jobs_per_hour)})"
-    )
-
-
-def _taken(found: HarmReport) -> str:
-    """Say how pilots ended that nobody of us asked to leave, and that no job was seen to get."""
-    if not found.taken:
-        return "none"
-    kinds = [f"{one.pilots} {_TAKEN.get(one.by, one.by)}" for one in found.taken_by]
-    return f"{found.taken} without a job seen on their node: {'; '.join(kinds) or 'unknown why'}"
-
-
-def _in_vain(found: HarmReport) -> str:
-    reasons = ", ".join(f"{v.nodes} {v.why}" for v in found.vain if v.nodes)
-    return (
-        f"{found.in_vain} nodes ({_percent(found.share_in_vain)} of those given back for a job, "
-        f"{_rate(found.in_vain_per_hour)}){f': {reasons}' if reasons else ''}"
-    )
-
-
-def _bound(at_most_s: float | None, found: HarmReport) -> str:
-    if at_most_s is None:
-        return f"> {found.histogram[-2].at_most_s:g} s"
-    return f"<= {at_most_s:g} s"
-
-
-def _width(count: int, found: HarmReport) -> int:
-    return max(1, round(30 * count / found.measured)) if found.measured else 0
+    print_table(WORST_HEADERS, worst)
 
 
 def _seconds(value: float | None) -> str:
@@ -201,3 +163,121 @@ def _rate(per_hour: float | None) -> str:
     if per_hour is None:
         return "-"
     return f"{per_hour:.0f} an hour" if per_hour >= 10 else f"{per_hour:.2g} an hour"
+
+
+_HEADERS = (">HARVESTED", ">LOST", ">REDONE", ">WARM-UP", ">IDLE", ">GIVEN BACK", ">PILOTS")
+_FIGURES = (
+    "harvested_h", "lost_h", "redone_h", "warm_up_h", "idle_h", "given_back_h",
+    "pilots", "pilots_given_back", "pilots_preempted", "energy_kwh",
+)  # fmt: skip
+
+
+def _columns(_: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    by = tuple(value.split(","))
+    if not set(by) <= set(COLUMNS) or len(set(by)) < len(by):
+        why = f"{value[:60]!r} is not some of {','.join(COLUMNS)}, each once"
+        raise click.BadParameter(why, param=param)
+    return by
+
+
+def _day(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+    """Return a day of a date, or of a length of time ago."""
+    if value is None:
+        return ""
+    try:
+        return date.fromisoformat(value).isoformat()
+    except ValueError:
+        pass
+    try:
+        return day_of(time.time() - (span_s(ctx, param, value) or 0.0))
+    except (click.BadParameter, ValueError, OverflowError, OSError) as problem:
+        why = f"{value[:40]!r} is not a day such as 2026-11-24, or a time ago such as 7d"
+        raise click.BadParameter(why, param=param) from problem
+
+
+@verb(
+    option("--by COLUMNS", "A line for each user, account, trainer or day; several with commas.",
+           default="user", callback=_columns),
+    option("--since DAY|SPAN", "First day: 2026-11-24, or 7d for seven days ago.  [default: all]",
+           callback=_day),
+    option("--until DAY|SPAN", "Last day, which counts, too.  [default: today]", callback=_day),
+    option("--csv", "Print comma-separated values.", name="as_csv"),
+    JOURNAL, POLICY, JSON, SOCKET,
+)  # fmt: skip
+def account(
+    by: tuple[str, ...],
+    since: str,
+    until: str,
+    journal: Path | None,
+    policy_file: Path | None,
+    socket_name: str | None,
+    *,
+    as_csv: bool,
+    as_json: bool,
+) -> None:
+    """Say who used how many node-hours: harvested, lost and given back."""
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json exclude each other")
+    if policy_file is not None and journal is None:
+        raise click.UsageError("--policy is for --journal; a daemon has its own")
+    if journal is None:
+        found = connect(socket_name).account(by=by, since=since, until=until)
+    else:
+        from bftrainer.daemon.accounts import make_report, read  # noqa: PLC0415 - SQLAlchemy is slow
+
+        policy, asked = _policy(policy_file), Asked(by=by, since=since, until=until)
+        with read_journal(journal) as opened:
+            kept = read(opened, time.time())
+        sums, spans = kept.sums.items(), {"since_s": kept.since_s, "until_s": kept.until_s}
+        found = make_report(sums, asked, policy, **spans)
+    if as_csv:
+        _print_csv(found)
+    else:
+        answer(found, "account", _print_account, as_json=as_json)
+
+
+def _print_account(found: AccountReport) -> None:
+    whose = f" of {found.user}" if found.user else ""
+    click.echo(f"node-hours{whose} from {found.since} to {found.until}, days of the daemon's site")
+    if day_of(found.complete_since_s) >= found.since:
+        click.echo(f"counted since {clock(found.complete_since_s)}; nothing is known of before")
+    if not found.lines:
+        click.echo("nobody used anything")
+        return
+    sums = found.total
+    has_energy = sums.energy_kwh is not None
+
+    def cells(line: AccountLine) -> list[str]:
+        hours = (getattr(line, name) for name in _FIGURES[:6])
+        energy = "-" if line.energy_kwh is None else f"{line.energy_kwh:.2f}"
+        return [*(f"{h:.2f}" for h in hours), str(line.pilots), *([energy] if has_energy else [])]
+
+    headers = (*(name.upper() for name in found.by), *_HEADERS, *((">KWH",) if has_energy else ()))
+    rows = [
+        (*(str(getattr(line, name)) or "-" for name in found.by), *cells(line))
+        for line in found.lines
+    ]
+    click.echo("")
+    print_table(headers, [*rows, ("total", *[""] * (len(found.by) - 1), *cells(sums))])
+    click.echo(
+        f"\n{sums.pilots} pilots ended, of these {sums.pilots_given_back} given back to ordinary"
+        f" jobs and {sums.pilots_preempted} preempted"
+    )
+    if has_energy:
+        click.echo("kWh: an estimate, watts_per_node_type of the policy times harvested hours")
+
+
+def _print_csv(found: AccountReport) -> None:
+    names = [*found.by, *_FIGURES]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_safe(getattr(line, name)) for name in names] for line in found.lines)
+    click.echo(text.getvalue(), nl=False)
+
+
+def _safe(value: object) -> object:
+    """Keep spreadsheets from reading a name as a formula."""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@")):
+        return f"'{value}"
+    return "" if value is None else value

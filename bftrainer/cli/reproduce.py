@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.cli.common import print_table
+from bftrainer.cli.common import PATH, PROCESSES, option, print_table, verb
 from bftrainer.cli.trace import LateProgress
 from bftrainer.lab.papers.paper import about, load, names
 from bftrainer.model.columns import shown
@@ -45,18 +45,18 @@ def reproduce() -> None:
 def _command(name: str) -> click.Command:
     """Return the command of a paper."""
 
-    @click.command(name=name, help=about(name).partition("\n\n")[0])
-    @click.option("--only", multiple=True, metavar="ID", help="One result, such as fig7a; repeat.")
-    @click.option("--trace", "trace_file", type=click.Path(path_type=Path),
-                  help="Trace to replay  [default: the paper's in $BFTRAINER_DATA, "
-                  "else a generated sample].")  # fmt: skip
-    @click.option("--quick", is_flag=True, help="Shorter spans and fewer points.")
-    @click.option("--json", "json_file", metavar="FILE", help="Write the document; - for stdout.")
-    @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
-                  help="Write report.md and a picture per figure.")  # fmt: skip
-    @click.option("--processes", type=click.IntRange(1, 256), default=os.cpu_count() or 1,
-                  show_default="number of cores", help="Replays at a time.")  # fmt: skip
-    @click.option("--list", "is_list", is_flag=True, help="Name the results and stop.")
+    @verb(
+        option("--only ID", "One result, such as fig7a; repeat.", multiple=True),
+        option("--trace", "Trace to replay  [default: the paper's in $BFTRAINER_DATA, "
+               "else a generated sample].", PATH, name="trace_file"),
+        option("--quick", "Shorter spans and fewer points."),
+        option("--json FILE", "Write the document; - for stdout.", name="json_file"),
+        option("--out DIR", "Write report.md and a picture per figure.", PATH),
+        option("--processes", "Replays at a time.", click.IntRange(1, 256), PROCESSES,
+               show_default="number of cores"),
+        option("--list", "Name the results and stop.", name="is_list"),
+        name=name, help=about(name).partition("\n\n")[0],
+    )  # fmt: skip
     def command(
         only: tuple[str, ...],
         trace_file: Path | None,

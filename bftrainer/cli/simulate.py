@@ -1,28 +1,35 @@
-"""``bftrainer simulate``: replay a trace with the daemon's own decisions.
+"""``bftrainer simulate``, ``compare``, ``whatif``: replays of idle nodes by the daemon's decisions.
 
-Prints a table or a JSON object, and writes CSV or a page with figures. Several policies are
-compared. Needs no daemon.
+``compare`` plays policies side by side, with confidence intervals; ``whatif`` predicts what a site
+would harvest, from its own accounting. They print tables or JSON, and write CSV or a page with
+figures. None needs a daemon.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from bftrainer.cli.common import json_option, print_json, print_table
-from bftrainer.cli.trace import LateProgress, load, reading_options, selection_options
+from bftrainer.cli.common import JSON, PATH, PROCESSES, option, print_json, print_table, verb
+from bftrainer.cli.trace import READING, SELECTION, LateProgress, load
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
     from bftrainer.batch.traces.fragments import Fragments
+    from bftrainer.lab.compare.arenas import Arena
     from bftrainer.lab.simulator.costs import Injection, PhysicalCosts
     from bftrainer.lab.simulator.session import Choices, OnPlan, ReplayRun
+    from bftrainer.lab.whatif import Assumptions, BusinessCase
     from bftrainer.lab.workloads.submission import TrainerWorkload
     from bftrainer.model.decision import DecisionInput, Plan
 
@@ -31,52 +38,37 @@ LONGEST_T_FWD_S = 1e9
 STEPS = 500  # of the progress bar; more would slow the replay
 
 
-@click.command()
-@click.option(
-    "--trace",
-    "file",
-    default=SHIPPED,
-    show_default=True,
-    help="Trace file in any format of 'bftrainer trace', or the generated sample.",
-)
-@selection_options
-@reading_options
-@click.option(
-    "--workload", default="hpo-shufflenet", show_default=True,
-    help="Name (hpo-NETWORK, diverse) or JSON file; see docs/reference/traces.md.",
+@verb(
+    option("--trace", "Trace file in any format of 'bftrainer trace', or the generated sample.",
+           default=SHIPPED, name="file"),
+    *SELECTION, *READING,
+    option("--workload", "Name (hpo-NETWORK, diverse) or JSON file; see docs/reference/traces.md.",
+           default="hpo-shufflenet"),
+    option("--policy NAME[,NAME...]", "Decision rule; several are replayed side by side.",
+           default=("milp",), name="policies", multiple=True),
+    option("--objective",
+           kind=click.Choice(["throughput", "scaling-efficiency", "weighted", "utility"]),
+           default="throughput"),
+    option("--t-fwd SECONDS", "Forward-looking time.", default="120", name="t_fwd"),
+    option("--p-jmax", "How many trainers run at once.", click.IntRange(1), 10),
+    option("--job-nodes", "Nodes a job of no-rescale asks for [default: N_eq / P_jmax].",
+           click.IntRange(1)),
+    option("--costs", "paper, physical (as measured), or a file of durations.", default="paper"),
+    option("--cost NAME=SECONDS", "One duration of the physical model, such as claim=5.",
+           name="given", multiple=True),
+    option("--poll-interval SECONDS", "Time between two polls of the batch system, each with a "
+           "decision; takes the place of the cost detection.", click.FloatRange(0.05),
+           name="poll_s"),
+    option("--slow SHARE:FRACTION", "Share of the nodes that reach only FRACTION of the usual "
+           "throughput."),
+    option("--straggler-threshold", "As in the policy; 0: slow nodes stay.",
+           click.FloatRange(0.0, 0.99), 0.8),
+    option("--seed", kind=click.IntRange(0), default=1),
+    option("--csv", "Also write a table.", PATH, name="csv_file"),
+    option("--report FILE.html|FILE.png", "Also write a page with figures.", PATH,
+           name="report_file"),
+    JSON,
 )  # fmt: skip
-@click.option("--policy", "policies", multiple=True, default=("milp",), show_default=True,
-              metavar="NAME[,NAME...]",
-              help="Decision rule; several are replayed side by side.")  # fmt: skip
-@click.option(
-    "--objective", default="throughput", show_default=True,
-    type=click.Choice(["throughput", "scaling-efficiency", "weighted", "utility"]),
-)  # fmt: skip
-@click.option("--t-fwd", "t_fwd", default="120", show_default=True, metavar="SECONDS",
-              help="Forward-looking time.")  # fmt: skip
-@click.option("--p-jmax", type=click.IntRange(1), default=10, show_default=True,
-              help="How many trainers run at once.")  # fmt: skip
-@click.option("--job-nodes", type=click.IntRange(1),
-              help="Nodes a job of no-rescale asks for [default: N_eq / P_jmax].")  # fmt: skip
-@click.option("--costs", default="paper", show_default=True,
-              help="paper, physical (as measured), or a file of durations.")  # fmt: skip
-@click.option("--cost", "given", multiple=True, metavar="NAME=SECONDS",
-              help="One duration of the physical model, such as claim=5.")  # fmt: skip
-@click.option("--poll-interval", "poll_s", type=click.FloatRange(0.05), metavar="SECONDS",
-              help="Time between two polls of the batch system, each with a decision; takes the "
-              "place of the cost detection.")  # fmt: skip
-@click.option(
-    "--slow",
-    metavar="SHARE:FRACTION",
-    help="Share of the nodes that reach only FRACTION of the usual throughput.",
-)
-@click.option("--straggler-threshold", type=click.FloatRange(0.0, 0.99), default=0.8,
-              show_default=True, help="As in the policy; 0: slow nodes stay.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
-@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Also write a table.")
-@click.option("--report", "report_file", type=click.Path(path_type=Path),
-              metavar="FILE.html|FILE.png", help="Also write a page with figures.")  # fmt: skip
-@json_option
 @click.pass_context
 def simulate(
     context: click.Context,
@@ -268,3 +260,307 @@ def _costs(costs: str, given: tuple[str, ...]) -> PhysicalCosts | None:
     if given:
         raise click.BadParameter("the paper's bookkeeping has none.", param_hint="--cost")
     return None
+
+
+ALL = "all"
+IDLE, SPOT, DEDICATED, SITE = ARENAS = ("idle", "spot", "dedicated", "site")
+DATA_VARIABLE = "BFTRAINER_DATA"
+TRAINERS = 40  # most of them end within the span
+SITE_NODES, SITE_HOURS = 64, 2.0
+QUICK_SEEDS, QUICK_HOURS = 2, 6.0
+
+
+@verb(
+    option("--policies NAME[,NAME...]", "Policies; the others are held to the first.", default=ALL),
+    option("--arena", "What is played; repeat for more.  [default: all that can be]",
+           click.Choice(ARENAS), name="arenas", multiple=True),
+    option("--seeds", "How often, each time with other nodes, times and orders.",
+           click.IntRange(1, 1000), 5),
+    option("--trace", "Trace of the arena idle, as for simulate.", default=SHIPPED, name="file"),
+    *READING,
+    option("--workload", "Name or JSON file, as for simulate.", default="diverse"),
+    option("--trainers", "So many of the workload, at most.", click.IntRange(1), TRAINERS,
+           name="n_trainers"),
+    option("--nodes", "Of the trace.", click.IntRange(1), 256, name="n_nodes"),
+    option("--hours", "Of the trace.", click.FloatRange(0.1), 24.0),
+    option("--quick", f"At most {QUICK_SEEDS} seeds, {QUICK_HOURS:g} h."),
+    option("--p-jmax", "How many trainers run at once.", click.IntRange(1), 10),
+    option("--physical", "Physical costs of rescales instead of the paper's."),
+    option("--report FILE.html", "Also write a page with figures.", PATH, name="report_file"),
+    option("--processes", "Plays at a time.", click.IntRange(1, 256), PROCESSES,
+           show_default="number of cores"),
+    JSON,
+)  # fmt: skip
+@click.pass_context
+def compare(
+    context: click.Context,
+    /,
+    policies: str,
+    seeds: int,
+    report_file: Path | None,
+    processes: int,
+    *,
+    quick: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Play the same workloads with several policies and show what differs."""
+    from bftrainer.lab.compare import table  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.compare.arenas import play_all  # noqa: PLC0415
+
+    names = _policies(policies)
+    if quick:
+        seeds = min(seeds, QUICK_SEEDS)
+        options["hours"] = min(options["hours"], QUICK_HOURS)
+    if report_file is not None:
+        table.check_pictures()
+    arenas = _arenas(**options)
+    numbers = range(1, seeds + 1)
+    with LateProgress(f"playing {len(names)} policies") as progress:
+        plays = play_all(arenas, names, numbers, processes=processes, on_progress=progress.report)
+    if report_file is not None:
+        table.write_page(report_file, plays, arenas, names, numbers, command_line(context))
+    if as_json:
+        print_json(table.document(plays, arenas, names, numbers))
+        return
+    for arena in arenas:
+        click.echo(f"{arena.name}: {arena.about}")
+        rows = table.rows_of(plays, arena.name, names, numbers)
+        print_table(table.HEADERS, [table.cells(row) for row in rows])
+        click.echo()
+
+
+def _policies(text: str) -> list[str]:
+    """Return the names, each once.
+
+    Raises:
+        UsageError: BFT-3050, there is no such policy.
+    """
+    from bftrainer.decide.policies.base import load_policy, policy_names  # noqa: PLC0415
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if names == [ALL]:
+        names = sorted(policy_names(), key=lambda name: (name != "milp", name))
+    if not names:
+        raise UsageError("BFT-4120", "No policy is named.", "Write --policies milp,equal-share.")
+    for name in names:
+        load_policy(name)
+    return list(dict.fromkeys(names))
+
+
+def _arenas(
+    *,
+    arenas: tuple[str, ...],
+    file: str,
+    workload: str,
+    n_trainers: int,
+    n_nodes: int,
+    hours: float,
+    p_jmax: int,
+    physical: bool,
+    **reading: Any,
+) -> list[Arena]:
+    from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
+    from bftrainer.lab.compare.arenas import POOL, Dedicated, IdleNodes  # noqa: PLC0415
+    from bftrainer.lab.simulator.costs import PhysicalCosts  # noqa: PLC0415
+    from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415
+    from bftrainer.lab.workloads import by_name, read_workload  # noqa: PLC0415
+
+    path = Path(workload)
+    trainers = read_workload(path) if path.is_file() else by_name(workload, seed=1)
+    n_trainers = min(n_trainers, len(trainers))
+    played = f"{n_trainers} trainers of the workload {trainers.name}, P_jmax {p_jmax}"
+    idle = IdleNodes(
+        name=IDLE,
+        about=f"{n_nodes} nodes and {hours:g} h of the trace {Path(file).name}, {played}.",
+        trace=None,
+        workload=trainers,
+        choices=Choices(p_jmax=p_jmax, costs=PhysicalCosts() if physical else None),
+        n_trainers=n_trainers,
+        n_nodes=n_nodes,
+        hours=hours,
+    )
+    data = Path(os.environ.get(DATA_VARIABLE, "")) / "adaptdl-osdi21"
+    found: list[Arena] = []
+    for name in dict.fromkeys(arenas or ARENAS):
+        if name == IDLE:
+            trace = load(SAMPLE if file == SHIPPED else Path(file), **reading)
+            found.append(replace(idle, trace=trace))
+        elif name == SPOT:
+            about = (
+                f"A generated pool of {POOL.n_nodes} nodes that come and go within minutes,"
+                f" {min(hours, POOL.hours):g} h, {played}."
+            )
+            found.append(replace(idle, name=SPOT, about=about))
+        elif name == SITE:
+            found.append(_site(trainers, n_trainers, p_jmax, hours))
+        elif arenas or data.is_dir():
+            found.append(
+                Dedicated(
+                    name=DEDICATED,
+                    about="AdaptDL's 16 nodes of 4 GPUs and its workloads of 160 jobs; a node"
+                    " of a decision is a GPU.",
+                    folder=data,
+                )
+            )
+    return found
+
+
+def _site(workload: TrainerWorkload, n_trainers: int, p_jmax: int, hours: float) -> Arena:
+    from bftrainer.lab.compare.arenas import LOAD, WORK, Site  # noqa: PLC0415
+
+    hours = min(hours, SITE_HOURS)
+    return Site(
+        name=SITE,
+        about=f"{SITE_NODES} nodes of a simulated Slurm, {LOAD:.0%} asked for by ordinary jobs,"
+        f" {hours:g} h, {n_trainers} trainers of the workload {workload.name} with"
+        f" {WORK:.0%} of their samples, P_jmax {p_jmax}. Job wait: of the ordinary jobs, and what"
+        " the trainers add to it.",
+        workload=workload,
+        n_trainers=n_trainers,
+        p_jmax=p_jmax,
+        n_nodes=SITE_NODES,
+        hours=hours,
+    )
+
+
+PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told otherwise
+
+
+@verb(
+    option("--sacct FILE", "Output of sacct --parsable2; see docs/reference/traces.md.", PATH,
+           name="sacct_file"),
+    option("--swf FILE", "A log in the Standard Workload Format.", PATH, name="swf_file"),
+    option("--trace FILE", "A trace in any other format of 'bftrainer trace'.", PATH,
+           name="trace_file"),
+    option("--nodes N", "Nodes of the machine, if the file does not name all.", click.IntRange(1),
+           name="n_nodes"),
+    option("--start", "From this second on.", float, name="start_s"),
+    option("--hours", "How long.", click.FloatRange(min=0, min_open=True)),
+    option("--unfillable", "Only what no pending job could have used.", name="only_unfillable"),
+    *READING,
+    option("--policy", "Decision rule; several are compared at the settings of the first.",
+           default=("milp",), name="policies", multiple=True),
+    option("--t-fwd S", "Forward-looking time(s) to try.", click.FloatRange(1), name="t_fwd_s",
+           multiple=True),
+    option("--p-jmax N", "Number(s) of trainers at once to try.", click.IntRange(1, 1000),
+           multiple=True),
+    option("--hold-down S", "Hold-down time(s) to try.", click.FloatRange(0), name="hold_down_s",
+           multiple=True),
+    option("--poll-interval", "Time between two polls of the batch system.", click.FloatRange(0.05),
+           1.0, name="poll_interval_s"),
+    option("--network", "What the trainers train: a network of Table 2.", default="shufflenet"),
+    option("--trainer-nodes MIN:MAX", "Sizes a trainer may have.", default="1:64"),
+    option("--costs FILE", "Durations, such as bench_rescale.py --json writes.", PATH,
+           name="costs_file"),
+    option("--cost NAME=SECONDS", "One duration, such as claim=5.", name="given", multiple=True),
+    option("--seed", kind=click.IntRange(0), default=1),
+    option("--processes", "Replays at a time.", click.IntRange(1, 256), PROCESSES,
+           show_default="number of cores"),
+    option("--report FILE.html", "Also write the page.", PATH),
+    JSON,
+)  # fmt: skip
+def whatif(
+    sacct_file: Path | None,
+    swf_file: Path | None,
+    trace_file: Path | None,
+    report: Path | None,
+    *,
+    processes: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Say what a machine's idle time is worth, and with which settings."""
+    from bftrainer.lab.whatif import as_document, study  # noqa: PLC0415 - numpy takes 0.1 s
+
+    chosen = [f for f in (sacct_file, swf_file, trace_file) if f is not None]
+    if len(chosen) != 1:
+        raise click.UsageError("Give exactly one of --sacct, --swf and --trace.")
+    file = chosen[0]
+    options["format_name"] = (
+        "sacct" if sacct_file else "swf" if swf_file else options["format_name"]
+    )
+    options["ignored"] = options["ignored"] or (PILOT_PARTITION,)
+    reading = ("start_s", "hours", "only_unfillable", "format_name", "time_zone", "year", "ignored")
+    trace = load(file, **{name: options.pop(name) for name in reading})
+    with LateProgress("replaying") as progress:
+        found = study(trace, _assumptions(**options), progress.report, processes=processes)
+    if report is not None:
+        _write(report, found, file.name)
+    if as_json:
+        print_json(as_document(found, str(file)))
+    else:
+        _print(found)
+
+
+def _assumptions(
+    *,
+    network: str,
+    trainer_nodes: str,
+    costs_file: Path | None,
+    given: tuple[str, ...],
+    **plain: Any,
+) -> Assumptions:
+    """Make the assumptions; what was not given keeps its default."""
+    from bftrainer.lab.simulator.costs import chosen_costs  # noqa: PLC0415
+    from bftrainer.lab.whatif import Assumptions  # noqa: PLC0415
+    from bftrainer.lab.workloads import NETWORKS  # noqa: PLC0415
+
+    if network.lower() not in NETWORKS:
+        raise click.BadParameter(f"choose from {', '.join(NETWORKS)}.", param_hint="--network")
+    n_min, n_max = _sizes(trainer_nodes)
+    chosen: dict[str, Any] = {name: v for name, v in plain.items() if v not in (None, ())}
+    for name in chosen.keys() & {"t_fwd_s", "p_jmax", "hold_down_s"}:
+        chosen[name] = tuple(sorted(set(chosen[name])))
+    return Assumptions(
+        network=NETWORKS[network.lower()],
+        n_min=n_min,
+        n_max=n_max,
+        costs=chosen_costs(costs_file, given),
+        **chosen,
+    )
+
+
+def _sizes(text: str) -> tuple[int, int]:
+    low, colon, high = text.partition(":")
+    high = high if colon else low
+    is_range = low.isdecimal() and high.isdecimal() and len(low + high) < 12
+    if not is_range or not 1 <= int(low) <= int(high) <= 1_000_000:
+        raise click.BadParameter(f"{text!r} is not MIN:MAX.", param_hint="--trainer-nodes")
+    return int(low), int(high)
+
+
+def _write(path: Path, found: BusinessCase, source: str) -> None:
+    from bftrainer.batch.traces.text import unreadable  # noqa: PLC0415
+    from bftrainer.lab.whatif.document import page  # noqa: PLC0415
+
+    command = shlex.join(["bftrainer", *sys.argv[1:]])
+    try:
+        path.write_text(page(found, source, command), encoding="utf-8")
+    except OSError as problem:
+        raise unreadable(path, problem) from problem
+
+
+def _print(found: BusinessCase) -> None:
+    from bftrainer.lab.whatif import document  # noqa: PLC0415
+
+    print_table(("IDLE TIME", ""), document.idle_rows(found))
+    click.echo()
+    print_table(("SETTING", ">RECOMMENDED", "WHY"), document.advice_rows(found))
+    for sweep in found.sweeps:
+        if len(sweep.points) > 1:
+            click.echo(document.swept_sentence(sweep))
+    click.echo()
+    print_table(
+        ("POLICY", ">U", ">NODE-HOURS PER DAY", ">OF THE IDLE TIME"),
+        document.expected_rows(found),
+    )
+    click.echo()
+    print_table(("ONE SECOND MORE", ">COSTS", ">THAT IS"), document.second_rows(found))
+    click.echo()
+    for line in found.assumptions.sentences():
+        click.echo(f"assumed: {line}")
+    for line in (document.replayed_sentence(found), *document.above_one(found)):
+        click.echo(line)
+    for note in found.notes:
+        click.echo(f"note: {shown(note)}")

@@ -1,22 +1,173 @@
-"""``bftrainer site init``: inspects a site and says what its administrator is to install.
+"""``bftrainer doctor`` and ``site init``: inspect a site for its administrator.
 
-It prints by default; with ``--write`` it writes into one directory, and over nothing.
+The doctor finds settings that would harm ordinary jobs or trainers; it works without a daemon, a
+running one adds its measurements. ``site init`` prints what is to be installed; with ``--write`` it
+writes into one directory, and over nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.cli.common import json_option, print_json
+from bftrainer.cli.common import JSON, PATH, SOCKET, connect, option, print_json, verb
 from bftrainer.cli.daemon import parse_options
-from bftrainer.model.errors import UsageError
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.model.site import SiteFile
+    from bftrainer.batch.batch_system import BatchSystem
+    from bftrainer.model.site import Finding, Measured, SiteFile
+    from bftrainer.model.views import StatusView
+    from bftrainer.site.policy.model import SitePolicy
+
+_NOT_HEARD = {  # what a daemon says -> what to do
+    "BFT-1330": "mend the network of the daemon's host; trainers are taken over as they are then",
+    "BFT-1331": "see the output of these jobs and the log of the node's batch daemon; requests go "
+    "on by themselves, ever more rarely, until an agent connects",
+}
+
+
+@verb(
+    option("--batch-system", "slurm, lsf, local, ...", default="slurm"),
+    option("--policy", "Policy YAML.", PATH, name="policy_file"),
+    option("--batch-option KEY=VALUE", "Option of the batch system; see docs/howto.", name="pairs",
+           multiple=True),
+    option("--firewall", "Print the rules that this site's firewalls need, and no more.",
+           click.Choice(["nftables", "firewalld"])),
+    JSON, SOCKET,
+)  # fmt: skip
+@click.pass_context
+def doctor(
+    context: click.Context,
+    batch_system: str,
+    policy_file: Path | None,
+    pairs: tuple[str, ...],
+    firewall: str | None,
+    socket_name: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Name settings that cost ordinary jobs time: a line each, with the figure and the change.
+
+    With --policy /etc/bftrainer/policy.yaml, the service's, it also compares the installed files
+    with those of "site init".
+
+    Exits with 8 if ordinary jobs would be affected or the settings could not be read.
+    """
+    from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
+    from bftrainer.model.site import NOTHING, Weight  # noqa: PLC0415
+    from bftrainer.site.policy.load import load_policy_file  # noqa: PLC0415
+
+    first = parse_options(pairs)
+    loaded = load_policy_file(policy_file, batch_system=batch_system, batch_options=first)
+    system = load_batch_system(batch_system, {**loaded.policy.batch_options, **first})
+    if loaded.policy.pilots_dir:
+        system.pilots_are_in(Path(loaded.policy.pilots_dir))
+    try:
+        if firewall is not None:
+            click.echo(_rules(firewall, system, loaded.policy))
+            return
+        status = _status(socket_name, batch_system)
+        measured = NOTHING if status is None else status.measured
+        if policy_file is not None:
+            measured = replace(measured, max_nodes=loaded.policy.max_nodes)
+        found = system.findings(measured)
+        found += _service(system, policy_file)
+        found += _networks(system, loaded.policy, policy_file, measured, status)
+        found += _agents(status)
+    finally:
+        system.close()
+    is_safe = all(f.weight is Weight.LOSS for f in found)
+    if as_json:
+        print_json({"is_safe": is_safe, "findings": [asdict(f) for f in found]})
+    for f in () if as_json else found:
+        remedy = "; ".join(line.strip() for line in f.remedy.splitlines())
+        click.echo(f"{f.weight.value} {f.code} {f.setting}: {f.cost} Change: {remedy}")
+    if not found and not as_json:
+        click.echo("Nothing to change.")
+    context.exit(ExitCode.OK if is_safe else ExitCode.VALIDATION_FAILED)
+
+
+def _service(system: BatchSystem, policy_file: Path | None) -> tuple[Finding, ...]:
+    """Check what systemd is told of the daemon, if the policy is that of the site's service."""
+    from bftrainer.batch import service_files  # noqa: PLC0415
+    from bftrainer.batch.service_files import POLICY_FILE  # noqa: PLC0415
+
+    if policy_file is None or str(policy_file.absolute()) != POLICY_FILE:
+        return ()
+    try:
+        return service_files.findings(system.site_files())
+    except BftError:
+        return ()  # none are needed; or settings cannot be read, which is a finding already
+
+
+def _networks(
+    system: BatchSystem,
+    policy: SitePolicy,
+    policy_file: Path | None,
+    measured: Measured,
+    status: StatusView | None,
+) -> tuple[Finding, ...]:
+    """Check the way between this host and the nodes, and what they see of its files."""
+    from bftrainer.batch.service_files import STATE_DIR  # noqa: PLC0415
+    from bftrainer.fleet.wire import listener  # noqa: PLC0415
+    from bftrainer.fleet.wire.listener import look_around  # noqa: PLC0415
+
+    pilots_dir = None
+    if policy_file is not None and not policy.is_for_all:
+        is_own = policy.batch_options.get("is_own")
+        state_dir = policy_file.absolute().parent if is_own else Path(STATE_DIR)
+        pilots_dir = Path(policy.pilots_dir or state_dir / "pilots")
+    return tuple(
+        listener.findings(
+            look_around(system.pilot_hosts()),
+            control_network=policy.control_network or "",
+            pilots_dir=pilots_dir,
+            measured=measured,
+            late=() if status is None else status.late_agents,
+        )
+    )
+
+
+def _agents(status: StatusView | None) -> tuple[Finding, ...]:
+    """Return what the daemon says of agents that it does not hear."""
+    from bftrainer.model.site import Finding, Weight  # noqa: PLC0415
+
+    said = [why.partition(": ") for why in (status.failures if status else ())]
+    return tuple(
+        Finding(code=code, weight=Weight.LOSS, setting="agents", cost=cost, remedy=remedy)
+        for code, _, cost in said
+        if (remedy := _NOT_HEARD.get(code))
+    )
+
+
+def _rules(kind: str, system: BatchSystem, policy: SitePolicy) -> str:
+    from bftrainer.batch import firewall  # noqa: PLC0415
+    from bftrainer.fleet.wire import listener  # noqa: PLC0415
+
+    nodes = listener.addresses_of(system.pilot_hosts())
+    return firewall.rules(
+        kind,
+        nodes,
+        ports=policy.ports or "",
+        chosen=listener.chosen_ports(),
+        control=policy.control_network or "",
+        training=policy.training_network or "",
+    )
+
+
+def _status(socket_name: str | None, batch_system: str) -> StatusView | None:
+    """Return the state of the daemon of this batch system, if one runs."""
+    try:
+        status = connect(socket_name).status()
+    except BftError:
+        return None
+    return status if status.batch_system == batch_system else None
+
 
 DEFAULT_DIRECTORY = Path("bftrainer-site")
 
@@ -26,18 +177,16 @@ def site() -> None:
     """Prepare a site for bftrainer."""
 
 
-@site.command()
-@click.option("--batch-system", default="slurm", show_default=True, help="slurm, lsf, ...")
-@click.option("--policy", "policy_file", type=click.Path(path_type=Path),
-              help="Policy YAML whose batch_options count.")  # fmt: skip
-@click.option("--batch-option", "pairs", multiple=True, metavar="KEY=VALUE",
-              help="Option of the batch system; it is also written into the first policy.",
-              )  # fmt: skip
-@click.option("--directory", type=click.Path(path_type=Path, file_okay=False),
-              default=DEFAULT_DIRECTORY, show_default=True, help="Where --write writes.",
-              )  # fmt: skip
-@click.option("--write", "is_written", is_flag=True, help="Write the files; print no text.")
-@json_option
+@verb(
+    option("--batch-system", "slurm, lsf, ...", default="slurm"),
+    option("--policy", "Policy YAML whose batch_options count.", PATH, name="policy_file"),
+    option("--batch-option KEY=VALUE", "Option of the batch system; it is also written into the "
+           "first policy.", name="pairs", multiple=True),
+    option("--directory", "Where --write writes.", click.Path(path_type=Path, file_okay=False),
+           DEFAULT_DIRECTORY),
+    option("--write", "Write the files; print no text.", name="is_written"),
+    JSON, group=site,
+)  # fmt: skip
 def init(
     batch_system: str,
     policy_file: Path | None,

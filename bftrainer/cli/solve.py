@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer.cli.common import json_option, print_json, print_table
+from bftrainer.cli.common import JSON, PATH, argument, option, print_json, print_table, verb
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
@@ -38,30 +38,16 @@ def _refuse_nan(_: click.Context, option: click.Parameter, value: float | None) 
     return value
 
 
-@click.command()
-@click.argument("file", metavar="PROBLEM.json")
-@click.option(
-    "--solver",
-    type=click.Choice(SOLVERS),
-    default="exact",
-    show_default=True,
-    help="exact and dense are our own; the others solve the paper's node-level model.",
-)
-@click.option(
-    "--time-limit",
-    "time_limit_s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True, max=1e6),
-    callback=_refuse_nan,
-    help="For gurobi, cbc and highs: stop and use the best found, or the current map.",
-)
-@click.option(
-    "--dump-dir",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Where the problem is kept when the solver fails.",
-)
-@json_option
+@verb(
+    argument("file", metavar="PROBLEM.json"),
+    option("--solver", "exact and dense are our own; the others solve the paper's node-level "
+           "model.", click.Choice(SOLVERS), "exact"),
+    option("--time-limit SECONDS", "For gurobi, cbc and highs: stop and use the best found, or the "
+           "current map.", click.FloatRange(min=0, min_open=True, max=1e6), name="time_limit_s",
+           callback=_refuse_nan),
+    option("--dump-dir DIR", "Where the problem is kept when the solver fails.", PATH),
+    JSON,
+)  # fmt: skip
 def solve(
     file: str, *, solver: str, time_limit_s: float | None, dump_dir: Path | None, as_json: bool
 ) -> None:

@@ -1,67 +1,278 @@
-"""``bftrainer status``: an overview of the daemon and its trainers, or one trainer in full.
+"""``bftrainer status``, ``top``, ``nodes``, ``explain`` and ``metrics``: the daemon's views.
 
-Prints the daemon's ``StatusView`` or ``TrainerView`` as a table or JSON.
+Each prints a table or JSON; ``top`` shows nodes and trainers on one screen, or the same again and
+again where there is no terminal.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import sys
+import termios
 import time
+import tty
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import click
 
 from bftrainer.api.client import Client
-from bftrainer.api.documents import document
+from bftrainer.api.documents import listing
 from bftrainer.cli.common import (
+    AWAY,
+    JSON,
+    SOCKET,
+    answer,
     clock,
     connect,
     duration,
     is_terminal,
-    json_option,
+    option,
     print_json,
+    print_pairs,
     print_table,
-    socket_option,
-    trainer_id_argument,
-)
-from bftrainer.cli.top import (
-    USUAL,
-    done,
-    headers_of,
-    left_s,
-    list_columns,
-    parse_columns,
-    row_of,
-    state_of,
+    trainer_ids,
+    verb,
 )
 from bftrainer.daemon.explain.lives import kept, restart_sentences
-from bftrainer.model.columns import shown
-from bftrainer.model.trainer import TrainerRecord, TrainerSpec
-from bftrainer.model.views import StatusView, TrainerView
+from bftrainer.model.columns import columns, shown
+from bftrainer.model.decision import Term
+from bftrainer.model.errors import BftError, UsageError
+from bftrainer.model.trainer import TrainerRecord, TrainerState
+from bftrainer.model.views import Explanation, NodeView, SizeSpeed, StatusView, TrainerView
+
+# name -> (header, > aligns right; what it shows at a time)
+COLUMNS: dict[str, tuple[str, Callable[[TrainerView, float], str]]] = {
+    "id": ("ID", lambda view, _: view.record.trainer_id),
+    "name": ("NAME", lambda view, _: view.record.spec.name),
+    "user": ("USER", lambda view, _: view.record.spec.user),
+    "state": ("STATE", lambda view, _: state_of(view)),
+    "nodes": (">NODES", lambda view, _: str(len(view.observed_nodes))),
+    "plan": (">PLAN", lambda view, _: str(len(view.planned_nodes))),
+    "limits": ("LIMITS", lambda view, _: f"{view.record.spec.n_min}:{view.record.spec.n_max}"),
+    "epoch": (">EPOCH", lambda view, _: str(view.record.progress.epoch)),
+    "step": (">STEP", lambda view, _: str(view.record.progress.step)),
+    "samples": (">SAMPLES", lambda view, _: str(view.record.progress.samples)),
+    "rate": (">SAMPLES/S", lambda view, _: _rate(view.record)),
+    "done": (">DONE", lambda view, _: _percent(done(view.record))),
+    "left": (">LEFT", lambda view, _: duration(left_s(view.record))),
+    "metric": (">METRIC", lambda view, _: metric(view.record)),
+    "rescales": (">RESCALES", lambda view, _: str(view.record.rescales)),
+    "failures": (">FAILURES", lambda view, _: str(view.record.failures)),
+    "weight": (">WEIGHT", lambda view, _: f"{view.record.spec.weight:g}"),
+    "age": (
+        ">AGE",
+        lambda view, at_s: duration((view.record.ended_s or at_s) - view.record.submitted_s),
+    ),
+    "submitted": ("SUBMITTED", lambda view, _: clock(view.record.submitted_s)),
+    "started": ("STARTED", lambda view, _: clock(view.record.started_s)),
+    "ended": ("ENDED", lambda view, _: clock(view.record.ended_s)),
+    "nodelist": ("NODELIST", lambda view, _: ",".join(view.observed_nodes) or "-"),
+    "checkpoints": ("CHECKPOINTS", lambda view, _: view.record.spec.checkpoint_dir),
+    "reason": ("REASON", lambda view, _: reason_of(view)),
+}
+USUAL = (
+    "id", "name", "user", "state", "nodes", "plan", "limits",
+    "epoch", "step", "rate", "metric", "left", "age", "reason",
+)  # fmt: skip
+
+
+def parse_columns(text: str) -> tuple[str, ...]:
+    """Return the names in ``id,state``.
+
+    Raises:
+        UsageError: BFT-1048, there is no such column.
+    """
+    names = tuple(part.strip().lower() for part in text.split(","))
+    if wrong := [name for name in names if name not in (*COLUMNS, "help")]:
+        raise UsageError(
+            "BFT-1048",
+            f"There is no column {wrong[0][:40]!r}.",
+            f"Choose from: {', '.join(COLUMNS)}.",
+        )
+    return names
+
+
+def headers_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the headers of columns."""
+    return tuple(COLUMNS[name][0] for name in names)
+
+
+def row_of(view: TrainerView, now_s: float, names: Sequence[str] = USUAL) -> tuple[str, ...]:
+    """Return a trainer's cells."""
+    return tuple(COLUMNS[name][1](view, now_s) for name in names)
+
+
+def state_of(view: TrainerView) -> str:
+    """Return its state; or that it is held, waits at its rung, or may train on unheard."""
+    record = view.record
+    if record.state.is_final:
+        return str(record.state)
+    if view.unheard_nodes:
+        return "unheard"
+    if record.held_s is not None:
+        return "held"
+    return "at rung" if record.rung_s is not None else str(record.state)
+
+
+def reason_of(view: TrainerView) -> str:
+    """Say why it does not train, or what troubles it."""
+    return view.trouble or view.waits or view.record.reason
+
+
+def done(record: TrainerRecord) -> float | None:
+    """Return which part of its training is done, from 0 to 1; None: its length is not known."""
+    spec, progress = record.spec, record.progress
+    if record.state is TrainerState.FINISHED:
+        return 1.0
+    if total := progress.total or spec.samples:
+        return min(1.0, progress.samples / total)
+    return min(1.0, progress.epoch / spec.epochs) if spec.epochs else None
+
+
+def left_s(record: TrainerRecord) -> float | None:
+    """Return how long it still trains at its present rate; None: not known, or it does not."""
+    total, progress = record.progress.total or record.spec.samples, record.progress
+    if not total or not progress.samples_per_s or record.state.is_final:
+        return None
+    return max(0.0, (total - progress.samples) / progress.samples_per_s)
+
+
+def metric(record: TrainerRecord) -> str:
+    """Return what its script reported last (``run.report``)."""
+    return f"{record.reports[-1].value:.4g}" if record.reports else "-"
+
+
+def _rate(record: TrainerRecord) -> str:
+    rate = record.progress.samples_per_s
+    return f"{rate:.4g}" if rate else "-"
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{100.0 * part:.1f}%"
+
+
+NAMES = (
+    *("id", "name", "user", "state", "nodes", "limits", "epoch", "rate"),
+    *("metric", "done", "left", "reason"),
+)
+
+
+@verb(
+    option("-d, --delay SECONDS", "Time between two looks.", click.FloatRange(min=0.1, max=86400),
+           2.0, name="delay_s"),
+    option("-n, --count N", "End after so many looks.", click.IntRange(min=1)),
+    SOCKET,
+)  # fmt: skip
+def top(delay_s: float, count: int | None, socket_name: str | None) -> None:
+    """Show nodes and trainers on one screen until q or Ctrl-C."""
+    client, number = connect(socket_name), 0
+    with _keys() as quits, _screen() as show:
+        while True:
+            show(_looked(client, is_first=not number))
+            number += 1
+            if number == count or quits(delay_s):
+                return
+
+
+def _looked(client: Client, *, is_first: bool) -> list[str]:
+    """Return the present state; a daemon that is away for a while does not end the verb."""
+    try:
+        return lines_of(client.status(), time.time())
+    except BftError as error:
+        if is_first or error.exit_code not in AWAY:
+            raise
+        return [shown(error.cause)]
+
+
+def lines_of(view: StatusView, now_s: float) -> list[str]:
+    """Return the overview: nodes, counts, and every trainer that has not ended."""
+    open_ones = [one for one in view.trainers if not one.record.state.is_final]
+    trains = sum(bool(one.observed_nodes) for one in open_ones)
+    used = sum(len(one.observed_nodes) for one in open_ones)
+    rate = sum(one.record.progress.samples_per_s for one in open_ones)
+    ended = len(view.trainers) - len(open_ones)
+    clock = time.strftime("%H:%M:%S", time.localtime(now_s))
+    text = (
+        f"bftrainer {clock}, {shown(view.batch_system)}\n"
+        f"nodes     {used} train, {view.nodes_held} held, {view.nodes_requested} requested, "
+        f"{view.nodes_idle} idle, {view.nodes_total} in all\n"
+        f"trainers  {trains} train, {len(open_ones) - trains} wait, {ended} ended, "
+        f"{rate:.4g} samples/s together"
+    )
+    lines = [*text.splitlines(), *(f"failure   {shown(one)}" for one in view.failures), ""]
+    # Those that train come first, each in order of submission.
+    ordered = sorted(open_ones, key=lambda one: not one.observed_nodes)
+    rows = [row_of(one, now_s, NAMES) for one in ordered]
+    table = columns(headers_of(NAMES), rows) if rows else "no trainers"
+    return [*lines, *table.splitlines()]
+
+
+@contextlib.contextmanager
+def _screen() -> Iterator[Callable[[list[str]], None]]:
+    """Yield what shows lines in place of the last ones; without a terminal after them."""
+    if not is_terminal():
+        yield lambda lines: click.echo("\n".join(lines) + "\n")
+        return
+    from rich.console import Console  # noqa: PLC0415 - takes 0.1 s
+    from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+
+        def show(lines: list[str]) -> None:
+            fits = lines[: console.height]
+            if len(lines) > len(fits):
+                fits[-1] = f"{len(lines) - len(fits) + 1} more; see 'bftrainer status'"
+            text = Text("\n".join(fits), no_wrap=True, overflow="crop")
+            live.update(text, refresh=True)
+
+        yield show
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Yield what waits for a time, or until q is pressed; without a terminal it only waits."""
+    if not (sys.stdin.isatty() and is_terminal()):
+        yield lambda delay_s: _is_pressed(None, time.monotonic() + delay_s)
+        return
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    tty.setcbreak(fd)
+    try:
+        yield lambda delay_s: _is_pressed(fd, time.monotonic() + delay_s)
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def _is_pressed(fd: int | None, until_s: float) -> bool:
+    while (left_s := until_s - time.monotonic()) > 0:
+        if fd is None:
+            time.sleep(left_s)
+        elif select.select([fd], [], [], left_s)[0]:
+            pressed = os.read(fd, 64)
+            if not pressed or b"q" in pressed.lower():
+                return True
+    return False
+
 
 ENDED_SHOWN = 10  # ended trainers that the table still shows
+_LEFT_OUT = ("asks for", "progress", "metric", "kept", "trial", "trouble", "after", "begin")
 
 
-@click.command()
-@trainer_id_argument(is_required=False)
-@click.option("--all", "show_all", is_flag=True, help="Show every trainer that has ended, too.")
-@click.option(
-    "--watch",
-    "watch_s",
-    type=click.FloatRange(min=0.1, max=86400),
-    metavar="SECONDS",
-    help="Show it again every SECONDS until interrupted.",
-)
-@click.option(
-    "-o",
-    "names",
-    type=parse_columns,
-    metavar="COLUMN[,COLUMN...]",
-    help="Print these columns only, of all trainers or of ID; 'help' lists them.",
-)
-@json_option
-@socket_option
+@verb(
+    trainer_ids(is_required=False),
+    option("--all", "Show every trainer that has ended, too.", name="show_all"),
+    option("--watch SECONDS", "Show it again every SECONDS until interrupted.",
+           click.FloatRange(min=0.1, max=86400), name="watch_s"),
+    option("-o COLUMN[,COLUMN...]", "Print these columns only, of all trainers or of ID; 'help' "
+           "lists them.", parse_columns, name="names"),
+    JSON, SOCKET,
+)  # fmt: skip
 def status(
     trainer_id: str | None,
     watch_s: float | None,
@@ -73,14 +284,21 @@ def status(
 ) -> None:
     """Show the daemon and its trainers, or the trainer ID in full."""
     if names and "help" in names:
-        list_columns()
+        click.echo("\n".join(COLUMNS))
         return
     client = connect(socket_name)
     while True:
-        if names and not as_json:
-            _print_columns(client, trainer_id, names, show_all=show_all)
+        if trainer_id is None and names and not as_json:
+            _print_columns(recent(client.trainers(), show_all=show_all), names)
+        elif trainer_id is None:
+            show = partial(_print_status, show_all=show_all)
+            answer(client.status(), "status", show, as_json=as_json, is_compact=bool(watch_s))
         else:
-            _show_once(client, trainer_id, show_all=show_all, as_json=as_json, watch_s=watch_s)
+            view = client.trainer(trainer_id)
+            if names and not as_json:
+                _print_columns((view,), names)
+            else:
+                answer(view, "trainer", _print_trainer, as_json=as_json, is_compact=bool(watch_s))
         if watch_s is None:
             return
         time.sleep(watch_s)
@@ -88,17 +306,13 @@ def status(
             click.clear()
 
 
-def _show_once(
-    client: Client, trainer_id: str | None, *, show_all: bool, as_json: bool, watch_s: float | None
-) -> None:
-    view = client.status() if trainer_id is None else client.trainer(trainer_id)
-    if as_json:
-        name = "status" if trainer_id is None else "trainer"
-        print_json(document(name, view), is_compact=watch_s is not None)
-    elif isinstance(view, StatusView):
-        _print_status(view, show_all=show_all)
-    else:
-        _print_trainer(view)
+def _print_columns(views: Sequence[TrainerView], names: tuple[str, ...]) -> None:
+    now_s = time.time()
+    print_table(headers_of(names), [row_of(view, now_s, names) for view in views])
+
+
+def _print_trainer(view: TrainerView) -> None:
+    print_pairs(trainer_lines(view), 13)
 
 
 def _print_status(view: StatusView, *, show_all: bool) -> None:
@@ -107,31 +321,29 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
     if view.last_decision_s is not None:
         ago = duration(now_s - view.last_decision_s)
         last = f"{ago} ago in {view.last_decision_ms:.1f} ms"
+    poll = "complete" if view.observed == "present" else view.observed
     click.echo(
         f"daemon      pid {view.pid}, incarnation {view.incarnation}, "
         f"up {duration(now_s - view.started_s)}, policy {view.policy_hash[:12]}\n"
-        f"system      {shown(view.batch_system)}, last poll: "
-        f"{'complete' if view.observed == 'present' else shown(view.observed)}\n"
+        f"system      {shown(f'{view.batch_system}, last poll: {poll}')}\n"
         f"nodes       {view.nodes_held} held, {view.nodes_requested} requested, "
         f"{view.nodes_idle} idle, {view.nodes_total} in all\n"
         f"decisions   {view.decisions}, last {last}\n"
         f"so far      {view.rescales} rescales, {view.give_backs} nodes given back, "
         f"{view.preemptions} taken by the batch system"
     )
-    notes = (
-        ("drained", [view.draining] if view.draining else ()),
-        ("policy", view.policy_notes),
-        ("back-off", [view.back_off] if view.back_off else ()),
-        ("slow node", view.slow_nodes),
-        ("bad node", view.cooling_nodes),
-        ("late agent", view.late_agents),
-        ("cut", view.cuts),
-        ("left out", view.left_out),
-        ("failure", view.failures),
-    )
-    for kind, texts in notes:
-        for text in texts:
-            click.echo(f"{kind:11} {shown(text)}")
+    notes = {
+        "drained": [view.draining] if view.draining else (),
+        "policy": view.policy_notes,
+        "back-off": [view.back_off] if view.back_off else (),
+        "slow node": view.slow_nodes,
+        "bad node": view.cooling_nodes,
+        "late agent": view.late_agents,
+        "cut": view.cuts,
+        "left out": view.left_out,
+        "failure": view.failures,
+    }
+    print_pairs([(kind, text) for kind, texts in notes.items() for text in texts], 11)
     shown_ones = recent(view.trainers, show_all=show_all)
     rows = [row_of(item, now_s) for item in shown_ones]
     click.echo("" if rows else "\nno trainers; submit one with 'bftrainer submit'")
@@ -139,19 +351,12 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
     if view.other_trainers:
         click.echo(f"{view.other_trainers} of other users are not shown")
     there = {item.record.trainer_id for item in shown_ones}
-    for sentence in _left_out(
-        [v.record for v in view.trainers if v.record.trainer_id not in there]
-    ):
-        click.echo(sentence)
-
-
-def _left_out(hidden: Sequence[TrainerRecord]) -> Iterator[str]:
-    """Say how many trainers are not shown."""
-    trials = [(r.spec.trial.study, r.state) for r in hidden if r.spec.trial]
-    for study, count in Counter(study for study, state in trials if not state.is_final).items():
-        yield f"{count} trials of {shown(study)} have no nodes; see 'bftrainer study status'"
-    if count := len(hidden) - len(trials):
-        yield f"{count} more have ended; see --all"
+    hidden = [v.record for v in view.trainers if v.record.trainer_id not in there]
+    trials = [r.spec.trial.study for r in hidden if r.spec.trial and not r.state.is_final]
+    for study, count in Counter(trials).items():
+        click.echo(f"{count} trials of {shown(study)} have no nodes; see 'bftrainer study status'")
+    if count := sum(not r.spec.trial for r in hidden):
+        click.echo(f"{count} more have ended; see --all")
 
 
 def recent(views: Sequence[TrainerView], *, show_all: bool) -> tuple[TrainerView, ...]:
@@ -164,63 +369,45 @@ def recent(views: Sequence[TrainerView], *, show_all: bool) -> tuple[TrainerView
     return tuple(item for item in views if id(item) not in hidden)
 
 
-def _print_columns(
-    client: Client, trainer_id: str | None, names: tuple[str, ...], *, show_all: bool
-) -> None:
-    views = (
-        recent(client.trainers(), show_all=show_all)
-        if trainer_id is None
-        else (client.trainer(trainer_id),)
-    )
-    now_s = time.time()
-    print_table(headers_of(names), [row_of(view, now_s, names) for view in views])
-
-
-def _print_trainer(view: TrainerView) -> None:
-    for name, value in trainer_lines(view):
-        click.echo(f"{name:<13} {shown(value)}")
-
-
-def _why(view: TrainerView) -> str:
-    return view.trouble if view.unheard_nodes else view.waits or view.record.reason
-
-
 def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
     """Return everything about one trainer as names and values."""
     record, spec, progress = view.record, view.record.spec, view.record.progress
+    why = view.trouble if view.unheard_nodes else view.waits or record.reason
     work = "as the script says"
     if spec.epochs is not None:
         work = f"{spec.epochs} epochs"
     elif spec.samples is not None:
         work = f"{spec.samples} samples"
     each = "" if spec.workers_per_node == 1 else f", {spec.workers_per_node} workers on each"
-    return [
+    asked = (("--gres", spec.gres), ("--constraint", spec.constraint))
+    part, seconds, last = done(record), left_s(record), record.reports[-1:]
+    left = "" if seconds is None else f", {duration(seconds)} left"
+    limit = f" of {spec.max_failures}" if spec.max_failures else ""
+    pauses = {"up": record.costs.rescale_up_s, "down": record.costs.rescale_down_s}
+    lines = [
         ("id", record.trainer_id),
         ("name", spec.name),
         ("user", spec.user),
-        (
-            "state",
-            f"{state_of(view)}{f': {why}' if (why := _why(view)) else ''}",
-        ),
-        *([("asks for", request)] if (request := _request(spec)) else []),
+        ("state", f"{state_of(view)}{f': {why}' if why else ''}"),
+        ("asks for", " ".join(f"{name} {value}" for name, value in asked if value)),
         ("size", f"{len(view.observed_nodes)} of {spec.n_min} to {spec.n_max} nodes{each}"),
-        ("planned", _node_list(view.planned_nodes)),
-        ("requested", _node_list(view.requested_nodes)),
-        ("observed", _node_list(view.observed_nodes)),
+        ("planned", ", ".join(view.planned_nodes) or "none"),
+        ("requested", ", ".join(view.requested_nodes) or "none"),
+        ("observed", ", ".join(view.observed_nodes) or "none"),
         ("work", work),
         ("done", f"epoch {progress.epoch}, step {progress.step}, {progress.samples} samples"),
         ("rate", f"{progress.samples_per_s:.4g} samples/s"),
-        *([("progress", part)] if (part := _progress(record)) else []),
-        *([("metric", text)] if (text := _metric(record)) else []),
-        *([("kept", part)] if (part := kept(record)) else []),
-        *([("trial", f"{tag.number} of study {tag.study}")] if (tag := spec.trial) else []),
+        ("progress", "" if part is None else f"{100.0 * part:.1f}%{left}"),
+        ("metric", "".join(f"{one.value:.6g} after epoch {one.epoch}" for one in last)),
+        ("kept", kept(record)),
+        ("trial", f"{spec.trial.number} of study {spec.trial.study}" if spec.trial else ""),
         ("rescales", f"{record.rescales}, generation {record.last_generation}"),
-        ("failures", f"{record.failures}{f' of {spec.max_failures}' if spec.max_failures else ''}"),
-        *([("trouble", view.trouble)] if view.trouble else []),
-        ("pause", _costs(view)),
+        ("failures", f"{record.failures}{limit}"),
+        ("trouble", view.trouble),
+        ("pause", ", ".join(f"{name} {_measured(value)}" for name, value in pauses.items())),
         *(("restart", sentence) for sentence in restart_sentences(record)),
-        *([("after", ", ".join(after))] if (after := (*spec.after, *spec.after_any)) else []),
-        *([("begin", clock(spec.begin_s))] if spec.begin_s is not None else []),
+        ("after", ", ".join((*spec.after, *spec.after_any))),
+        ("begin", "" if spec.begin_s is None else clock(spec.begin_s)),
         ("submitted", clock(record.submitted_s)),
         ("started", clock(record.started_s)),
         ("ended", clock(record.ended_s)),
@@ -232,37 +419,88 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
             f"{spec.checkpoint_dir} at least every {duration(spec.checkpoint_interval_s)}",
         ),
     ]
+    return [(name, value) for name, value in lines if value or name not in _LEFT_OUT]
 
 
-def _progress(record: TrainerRecord) -> str:
-    """Return how much is done and how long the rest takes; "": not known."""
-    part, seconds = done(record), left_s(record)
-    if part is None:
-        return ""
-    return f"{100.0 * part:.1f}%{'' if seconds is None else f', {duration(seconds)} left'}"
+def _measured(seconds: float | None) -> str:
+    return "not measured" if seconds is None else f"{seconds:.2f} s"
 
 
-def _metric(record: TrainerRecord) -> str:
-    """Return what it reported last, and when; "": nothing."""
-    return "".join(f"{one.value:.6g} after epoch {one.epoch}" for one in record.reports[-1:])
+_NODE_HEADERS = ("NODE", "TYPE", ">GPUS", "STATE", "USE", "TRAINER", "PILOT", ">USABLE", "REASON")
 
 
-def _request(spec: TrainerSpec) -> str:
-    """Return what it asks of its nodes, as it was written."""
-    options = (("--gres", spec.gres), ("--constraint", spec.constraint))
-    return " ".join(f"{name} {value}" for name, value in options if value)
+@verb(JSON, SOCKET)
+def nodes(socket_name: str | None, *, as_json: bool) -> None:
+    """Show every node and what it is used for."""
+    views = connect(socket_name).nodes()
+    if as_json:
+        print_json(listing("nodes", views))
+        return
+    if not views:
+        click.echo("no nodes seen yet")
+    now_s = time.time()
+    print_table(_NODE_HEADERS, [_node_row(view, now_s) for view in views])
 
 
-def _costs(view: TrainerView) -> str:
-    costs: dict[str, Any] = {
-        "up": view.record.costs.rescale_up_s,
-        "down": view.record.costs.rescale_down_s,
-    }
-    return ", ".join(
-        f"{name} {'not measured' if value is None else f'{value:.2f} s'}"
-        for name, value in costs.items()
-    )
+def _node_row(view: NodeView, now_s: float) -> tuple[str, ...]:
+    usable = "-" if view.usable_until_s is None else duration(view.usable_until_s - now_s)
+    users = (view.trainer_id or "-", view.pilot_id or "-")
+    state = (view.name, view.node_type, str(view.gpus), view.state, view.use)
+    return (*state, *users, usable, view.reason)
 
 
-def _node_list(nodes: tuple[str, ...]) -> str:
-    return ", ".join(nodes) or "none"
+@verb(trainer_ids(), JSON, SOCKET)
+def explain(trainer_id: str, socket_name: str | None, *, as_json: bool) -> None:
+    """Say why the trainer ID has the size it has, or why it does not run."""
+    view = connect(socket_name).explain(trainer_id)
+    answer(view, "explain", _print_explanation, as_json=as_json)
+
+
+def _print_explanation(view: Explanation) -> None:
+    state = "unheard" if view.unheard_nodes else shown(view.state)
+    head = f"{view.trainer_id} is {state} on {view.observed_size} nodes"
+    click.echo(f"{head}; planned: {view.planned_size}")
+    for sentence in view.sentences:
+        click.echo(f"- {shown(sentence)}")
+    for line in _numbers(view):
+        click.echo(line)
+
+
+def _numbers(view: Explanation) -> list[str]:
+    """Return the figures by which the last decision went."""
+    if view.decision_id is None:
+        return ["no decision has been made about it yet"]
+    decision, lines = f"decision {view.decision_id}; ", list[str]()
+    if view.terms:
+        width = max(len(term.name) for term in view.terms)
+        lines.append(f"{decision}what the policy {view.policy} went by:")
+        lines += [f"  {shown(term.name):<{width}}  {_valued(term)}" for term in view.terms]
+    if view.speeds:
+        headers = (">NODES", ">SAMPLES/S", ">LEFT", ">GAIN")
+        table = columns(headers, [_speed_row(one, view) for one in view.speeds])
+        lines.append(f"{'' if lines else decision}what it trains with so many nodes:")
+        lines += [f"  {line}" for line in table.splitlines()]
+        if any(one.change_samples is not None for one in view.speeds):
+            lines.append(f"  GAIN: within the next {view.t_fwd_s:.0f} s, pause included")
+    if not lines and not TrainerState(view.state).is_final:
+        return [f"{decision}how fast it trains has not been measured yet"]
+    return lines
+
+
+def _valued(term: Term) -> str:
+    if term.unit == "s" and term.value >= 60.0:
+        return duration(term.value)
+    return f"{term.value:.6g} {shown(term.unit)}".rstrip()
+
+
+def _speed_row(one: SizeSpeed, view: Explanation) -> tuple[str, ...]:
+    gain = "-" if one.change_samples is None else f"{one.change_samples:+.0f} samples"
+    if one.size == view.planned_size:
+        gain = "planned"
+    return str(one.size), f"{one.samples_per_s:.4g}", duration(one.left_s), gain
+
+
+@verb(SOCKET)
+def metrics(socket_name: str | None) -> None:
+    """Print the daemon's metrics in Prometheus' text format."""
+    click.echo(connect(socket_name).metrics(), nl=False)

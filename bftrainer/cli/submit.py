@@ -2,31 +2,368 @@
 
 Builds a ``TrainerSpec`` from options and #BFT lines, checks it on this machine and prints
 (``--dry-run``) or sends it. ``--wait`` turns the trainer's end into the exit code.
+
+The trainers of one ``submit`` are sent all, or none. A trainer whose checkpoint directory has to be
+prepared is submitted held: from then on no other trainer may use the directory, and this one does
+not start before it is ready.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import secrets
 import signal
+import stat
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+import bftrainer
 from bftrainer.api.admission import check_spec
 from bftrainer.api.client import Client
 from bftrainer.api.documents import document, encode, listing, schema
-from bftrainer.cli.checks import check_here, check_script
-from bftrainer.cli.common import connect, json_option, print_json, socket_option
-from bftrainer.cli.spec import COMMAND, build_spec, find_command, given, merge, read_directives
-from bftrainer.cli.submission import StartState, send_all, source_of, specs_of
-from bftrainer.cli.submit_options import spec_options
+from bftrainer.cli.common import AWAY, JSON, SOCKET, connect, option, print_json, print_pairs, verb
+from bftrainer.cli.spec import (
+    COMMAND,
+    SCRIPT,
+    SPEC_OPTIONS,
+    TIMEOUT_S,
+    ArrayOption,
+    build_spec,
+    chosen,
+    find_command,
+    run_under,
+)
+from bftrainer.elastic import files
 from bftrainer.model.columns import shown
-from bftrainer.model.errors import BftError, ExitCode
-from bftrainer.model.trainer import TrainerSpec, TrainerState
+from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.model.trainer import TrainerChange, TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
+from bftrainer.study import checkpoint_files
+from bftrainer.study.checkpoint_files import (
+    bring,
+    make_checkpoint_dir,
+    newest_whole,
+    remove_if_empty,
+    set_aside,
+    unstartable,
+)
+
+# The package that a runtime's workers import, and a program that prints its version.
+_PROBES = {
+    "torch": ("torch", "import torch; print(torch.__version__)"),
+    "horovod": ("Horovod", "import horovod, horovod.torch; print(horovod.__version__)"),
+}
+_NOTHING = ("/bin/sh", "-c", ":")
+# ``-c`` looks for modules in the working directory, a template does not.
+_NOT_HERE = "import sys; sys.path[:] = [p for p in sys.path if p]; "
+# What runs in the interpreter on a node; a container may lack it.
+TEMPLATE = Path(bftrainer.__file__).resolve().parent / "elastic" / "template.py"
+_SEES_US = f"open({str(TEMPLATE)!r}).close(); "
+# Compiles without running or writing anything; the message names the line.
+_COMPILE = """\
+import sys
+path = sys.argv[1]
+try:
+    with open(path, "rb") as script:
+        compile(script.read(), path, "exec", dont_inherit=True)
+except SyntaxError as problem:
+    sys.exit(f"{type(problem).__name__} in line {problem.lineno}: {problem.msg}")
+except (ValueError, RecursionError, MemoryError, OverflowError) as problem:
+    sys.exit(f"{type(problem).__name__}: {problem}")
+"""
+
+
+def check_script(script: str) -> str:
+    """Refuse a script that is missing, unreadable or not a regular file (BFT-1001)."""
+    try:
+        info = os.stat(script)  # noqa: PTH116 - the path may be any string
+        if not stat.S_ISREG(info.st_mode):
+            raise _script_refusal(script, "is not a regular file")
+        with open(script, "rb"):  # noqa: PTH123
+            pass
+    except OSError as problem:
+        raise _script_refusal(script, f"cannot be read ({problem.strerror})") from problem
+    except ValueError as problem:  # a NUL in the path
+        raise _script_refusal(script, f"cannot be read ({problem})") from problem
+    return f"script {script} is readable"
+
+
+def _script_refusal(script: str, reason: str) -> UsageError:
+    return UsageError(
+        "BFT-1001", f"The script {script} {reason}.", "Give the path of a Python script."
+    )
+
+
+def check_here(spec: TrainerSpec) -> tuple[str, ...]:
+    """Check everything that a spec refers to on this machine; change nothing."""
+    return (
+        check_script(spec.script) if spec.interpreter else _check_program(spec.script),
+        _check_cwd(spec.cwd),
+        _check_runtime(spec),
+        _check_interpreter(spec),
+        *_check_syntax(spec),
+        _check_checkpoint_dir(Path(spec.checkpoint_dir)),
+    )
+
+
+def _check_cwd(cwd: str) -> str:
+    if not Path(cwd).is_dir() or not os.access(cwd, os.X_OK):
+        raise UsageError(
+            "BFT-1013",
+            f"The working directory {cwd} does not exist or may not be entered.",
+            "Name another one with --chdir.",
+        )
+    return f"working directory {cwd} exists"
+
+
+def _check_runtime(spec: TrainerSpec) -> str:
+    from bftrainer.fleet.runtimes.base import load_runtime  # noqa: PLC0415 - heavy; -h needs none of it
+
+    load_runtime(spec.runtime).check(spec)
+    return f"runtime {spec.runtime} accepts it"
+
+
+def _check_program(program: str) -> str:
+    check_script(program)
+    if not os.access(program, os.X_OK):
+        raise UsageError(
+            "BFT-1001",
+            f"The program {program} may not be executed.",
+            "Make it executable, or name its interpreter with --interpreter.",
+        )
+    return f"program {program} can be run"
+
+
+def _check_interpreter(spec: TrainerSpec) -> str:
+    advice = "Name the Python that has your packages with --interpreter or --venv."
+    if spec.preamble and spec.runtime not in _PROBES:
+        run_under(spec.preamble, _NOTHING, environment=spec.environment, cwd=spec.cwd)
+    if not spec.interpreter:
+        return "no interpreter is needed"
+    path = Path(spec.interpreter)
+    # Under a preamble it may be in a container.
+    if not spec.preamble and not (path.is_file() and os.access(path, os.X_OK)):
+        cause = f"The interpreter {path} does not exist or cannot be run."
+        raise UsageError("BFT-1006", cause, advice)
+    if spec.runtime not in _PROBES:
+        return f"interpreter {path} can be run"
+    package, probe = _PROBES[spec.runtime]
+    if spec.preamble:
+        probe = _NOT_HERE + _SEES_US + probe
+    under = " under the preamble" if spec.preamble else ""
+    argv = (str(path), "-c", probe)
+    done = run_under(spec.preamble, argv, environment=spec.environment, cwd=spec.cwd)
+    if done.timed_out:
+        cause = f"{path} did not import {package}{under} within {TIMEOUT_S:g} s."
+        raise UsageError("BFT-1006", cause, advice)
+    if not done.is_ok:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        if str(TEMPLATE) in last:
+            advice = f"Mount {TEMPLATE.parents[1]} into the container, at the same place."
+        raise UsageError("BFT-1006", f"{path} cannot import {package}{under}: {last[:300]}", advice)
+    version = (done.stdout.split() or ["of unknown version"])[-1]
+    return f"interpreter {path} imports {package} {version[:60]}{under}"
+
+
+def _check_syntax(spec: TrainerSpec) -> tuple[str, ...]:
+    """Compile the script with the interpreter that will run it.
+
+    Not for runtime ``command``, whose program may be in any language.
+    """
+    if not spec.interpreter or spec.runtime == COMMAND:
+        return ()
+    argv = (spec.interpreter, "-I", "-S", "-c", _COMPILE, spec.script)
+    done = run_under(spec.preamble, argv, environment=spec.environment, cwd=spec.cwd)
+    if not done.is_ok:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise UsageError(
+            "BFT-1035",
+            f"{spec.interpreter} cannot compile the script {spec.script}: {last[:300]}",
+            "Correct the script, or name the Python it is written for with --interpreter.",
+        )
+    return (f"script {spec.script} compiles",)
+
+
+def _check_checkpoint_dir(path: Path) -> str:
+    if path.is_dir():
+        _refuse_unwritable(path, path)
+        return f"checkpoint directory {path} is writable"
+    above = path
+    while not os.path.lexists(above):
+        above = above.parent
+    if not above.is_dir():
+        raise checkpoint_files.refusal(path, f"{above} is not a directory")
+    _refuse_unwritable(path, above)
+    return f"checkpoint directory {path} can be created"
+
+
+def _refuse_unwritable(path: Path, existing: Path) -> None:
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise checkpoint_files.refusal(path, f"{existing} is not writable")
+
+
+_ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartState:
+    """The preparation of a trainer's checkpoint directory before it may start."""
+
+    source: Path | None = None  # directory whose newest checkpoint it starts from
+    is_fresh: bool = False  # its own checkpoints are set aside
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether anything is to be done."""
+        return self.is_fresh or self.source is not None
+
+    def check(self, spec: TrainerSpec) -> None:
+        """Refuse what cannot be done (BFT-1047)."""
+        if not self.is_needed:
+            return
+        own = Path(spec.checkpoint_dir)
+        if spec.runtime == "command":
+            raise unstartable(
+                "Programs of runtime command keep their state in files of their own.",
+                "Copy them, or name a new --checkpoint-dir to start afresh.",
+            )
+        if self.source is None:
+            return
+        if os.path.realpath(self.source) == os.path.realpath(own):
+            raise unstartable(
+                f"{shown(str(own))} is the trainer's own checkpoint directory.",
+                "Leave out --resume-from: it goes on from there anyway."
+                " Name another -J or --checkpoint-dir to leave it as it is.",
+            )
+        if not self.is_fresh and files.newest_first(own):
+            raise unstartable(
+                f"{shown(str(own))} has checkpoints already.",
+                "Add --fresh to set them aside, or name another -J or --checkpoint-dir.",
+            )
+        newest_whole(self.source)
+
+    def prepare(self, directory: Path) -> None:
+        """Set checkpoints aside and bring the one to start from."""
+        try:
+            if self.is_fresh:
+                set_aside(directory)
+            if self.source is not None:
+                bring(self.source, directory)
+        except OSError as problem:
+            raise unstartable(
+                f"The checkpoints in {shown(str(directory))} cannot be changed: {problem}.",
+                "Check the directory and its file system, then submit again.",
+            ) from problem
+
+
+def source_of(client: Client, text: str | None) -> Path | None:
+    """Return the checkpoint directory that ``--resume-from ID|DIR`` names."""
+    if text is None:
+        return None
+    if _ID.match(text) and not os.path.lexists(text):
+        return Path(client.trainer(text).record.spec.checkpoint_dir)
+    return Path(text).absolute()
+
+
+TOO_MANY_NOW = "BFT-1031"  # the limit of submissions per minute
+RETRY_S = 2.0
+
+
+def send_all(
+    client: Client, specs: Sequence[TrainerSpec], state: StartState
+) -> tuple[TrainerView, ...]:
+    """Submit all; when one is refused, those before it are cancelled again."""
+    for spec in specs:
+        state.check(spec)
+    sent: list[TrainerView] = []
+    try:
+        for spec in specs:
+            sent.append(_patiently(client, spec, state) if sent else _send(client, spec, state))
+    except BaseException:
+        for view in sent:
+            with contextlib.suppress(BftError):
+                client.cancel(view.record.trainer_id, now=True)
+        raise
+    return tuple(sent)
+
+
+def _patiently(client: Client, spec: TrainerSpec, state: StartState) -> TrainerView:
+    """Submit a further trainer of an array, as fast as the policy allows."""
+    is_told = False
+    while True:
+        try:
+            return _send(client, spec, state)
+        except BftError as error:
+            if error.code != TOO_MANY_NOW:
+                raise
+            if not is_told:
+                click.echo(f"waits: {error.cause}", err=True)
+            is_told = True
+            time.sleep(RETRY_S)
+
+
+def _send(client: Client, spec: TrainerSpec, state: StartState) -> TrainerView:
+    path = Path(spec.checkpoint_dir)
+    is_new = make_checkpoint_dir(path)
+    try:
+        view = client.submit(replace(spec, hold=True) if state.is_needed else spec)
+    except BftError as error:
+        # After a time-out the trainer may exist and use the directory.
+        if is_new and error.exit_code != ExitCode.TIMEOUT:
+            remove_if_empty(path)
+        raise
+    if not state.is_needed:
+        return view
+    trainer_id = view.record.trainer_id
+    try:
+        state.prepare(path)
+        return view if spec.hold else client.change(trainer_id, TrainerChange(is_held=False))
+    except BaseException:
+        with contextlib.suppress(BftError):
+            client.cancel(trainer_id, now=True)
+        raise
+
+
+INDEX = "BFT_ARRAY_INDEX"  # in the environment of the workers
+
+
+def specs_of(
+    spec: TrainerSpec, array: ArrayOption | None, *, has_own_dir: bool
+) -> tuple[TrainerSpec, ...]:
+    """Return the trainers to submit: one, or one for each index.
+
+    Args:
+        spec: as one trainer.
+        array: None: it is one.
+        has_own_dir: ``--checkpoint-dir`` was given: each has a directory in it. By default the
+            directory is named after the trainer.
+    """
+    if array is None:
+        return (spec,)
+    array_id = secrets.token_hex(8)
+    between = "/" if has_own_dir else "_"
+    return tuple(
+        replace(
+            spec,
+            name=f"{spec.name}_{index}",
+            checkpoint_dir=f"{spec.checkpoint_dir}{between}{index}",
+            environment=(
+                *(pair for pair in spec.environment if pair[0] != INDEX),
+                (INDEX, str(index)),
+            ),
+            array_id=array_id,
+            array_limit=array.limit,
+        )
+        for index in array.indices
+    )
+
 
 WAIT_INTERVAL_S = 1.0
 AWAY_LIMIT_S = 300.0  # how long --wait tolerates an unreachable daemon
@@ -37,25 +374,17 @@ _EXIT_CODES = {
 }
 
 
-@click.command(
-    params=[
-        *spec_options(),
-        click.Argument(["script"], metavar="SCRIPT"),
-        click.Argument(["args"], metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED),
-    ],
-    context_settings={"allow_interspersed_args": False},
-)
-@click.option("--dry-run", is_flag=True, help="Check everything and print what would be sent.")
-@click.option("--wait", is_flag=True, help="Wait for its end: 0 finished, 1 failed, 143 cancelled.")
-@click.option("--parsable", is_flag=True, help="Print the id only.")
-@click.option(
-    "--resume-from",
-    metavar="ID|DIR",
-    help="Start from the newest checkpoint of a trainer, which keeps it.",
-)
-@click.option("--fresh", is_flag=True, help="Set the checkpoints in its directory aside first.")
-@json_option
-@socket_option
+@verb(
+    *SPEC_OPTIONS,
+    *SCRIPT,
+    option("--dry-run", "Check everything and print what would be sent."),
+    option("--wait", "Wait for its end: 0 finished, 1 failed, 143 cancelled."),
+    option("--parsable", "Print the id only."),
+    option("--resume-from ID|DIR", "Start from the newest checkpoint of a trainer, which keeps "
+           "it."),
+    option("--fresh", "Set the checkpoints in its directory aside first."),
+    JSON, SOCKET, context_settings={"allow_interspersed_args": False},
+)  # fmt: skip
 @click.pass_context
 def submit(
     ctx: click.Context,
@@ -84,7 +413,7 @@ def submit(
     if ctx.params["runtime"] == COMMAND:
         script = find_command(script, os.environ)
     check_script(script)
-    values = _values(ctx, script)
+    values = {**ctx.params, "interpreter": None, "venv": None, **chosen(ctx, script)}
     spec = build_spec(script, args, values, os.environ)
     specs = specs_of(
         spec, values.get("array"), has_own_dir=values.get("checkpoint_dir") is not None
@@ -133,14 +462,6 @@ def warn_of_late_options(ctx: click.Context, script: str, args: tuple[str, ...])
             )
 
 
-def _values(ctx: click.Context, script: str) -> dict[str, Any]:
-    """Merge defaults, #BFT lines and the command line; the last wins."""
-    written = read_directives(script)
-    for name, value in given(ctx).items():
-        merge(written, name, value)
-    return {**ctx.params, "interpreter": None, "venv": None, **written}
-
-
 def _print_dry_run(specs: Sequence[TrainerSpec], checks: tuple[str, ...], *, as_json: bool) -> None:
     spec = specs[0]  # of an array, the others differ in index, name and directory
     more = {"array": len(specs)} if len(specs) > 1 else {}
@@ -148,13 +469,10 @@ def _print_dry_run(specs: Sequence[TrainerSpec], checks: tuple[str, ...], *, as_
         said = {"spec": encode(spec), "checks": list(checks), **more}
         print_json({"schema": schema("dry-run"), **said})
         return
-    if more:
-        click.echo(f"{'array':<22} {len(specs)} trainers; the first:")
+    head = {"array": f"{len(specs)} trainers; the first:"} if more else {}
     preamble = f"{len(spec.preamble.encode())} bytes" if spec.preamble else ""
-    for name, value in (encode(spec) | {"preamble": preamble}).items():
-        click.echo(f"{name:<22} {shown(str(value))}")
-    for check in checks:
-        click.echo(f"ok                     {shown(check)}")
+    said = head | encode(spec) | {"preamble": preamble}
+    print_pairs([*said.items(), *(("ok", check) for check in checks)], 22)
     click.echo("nothing was sent", err=True)
 
 
@@ -165,8 +483,7 @@ def wait_for_end(client: Client, trainer_id: str) -> TrainerView:
         try:
             view = client.trainer(trainer_id)
         except BftError as error:
-            is_away = error.exit_code in (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT)
-            if not is_away or time.monotonic() - last_seen > AWAY_LIMIT_S:
+            if error.exit_code not in AWAY or time.monotonic() - last_seen > AWAY_LIMIT_S:
                 raise
         else:
             if view.record.state.is_final:

@@ -6,21 +6,20 @@ Prints a table or JSON, or writes a picture or another file. Needs no daemon.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from bftrainer.cli.common import json_option, print_json, print_table
+from bftrainer.cli.common import JSON, PATH, argument, option, print_json, print_table, verb
 from bftrainer.model.columns import shown
 
 if TYPE_CHECKING:
     from bftrainer.batch.traces.fragments import Fragments
     from bftrainer.batch.traces.statistics import TraceStatistics
+    from bftrainer.lab.workloads.submission import TrainerWorkload
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 PATIENCE_S = 2.0  # nobody wants a progress bar for less
 
 
@@ -29,57 +28,28 @@ def trace() -> None:
     """Describe, make and convert traces of idle nodes."""
 
 
-def reading_options(command: Command) -> Command:
-    """Add the options on reading a trace file."""
-    for option in (
-        click.option(
-            "--ignore",
-            "ignored",
-            metavar="NAME",
-            multiple=True,
-            help="Partition or queue whose jobs count as idle time, such as that of pilots.",
-        ),
-        click.option(
-            "--year", type=click.IntRange(1990, 2100), help="Of times without one (bhist)."
-        ),
-        click.option(
-            "--time-zone",
-            default="UTC",
-            show_default=True,
-            help="Of local times (sacct, bhist).",
-        ),
-        click.option(
-            "--format",
-            "format_name",
-            default="auto",
-            show_default=True,
-            help="npz, csv, parquet, swf, sacct, lsb.acct or bhist.",
-        ),
-    ):
-        command = option(command)
-    return command
+READING = [
+    option("--format", "npz, csv, parquet, swf, sacct, lsb.acct or bhist.", default="auto",
+           name="format_name"),
+    option("--time-zone", "Of local times (sacct, bhist).", default="UTC"),
+    option("--year", "Of times without one (bhist).", click.IntRange(1990, 2100)),
+    option("--ignore NAME", "Partition or queue whose jobs count as idle time, such as that of "
+           "pilots.", name="ignored", multiple=True),
+]  # fmt: skip
+SELECTION = [
+    option("--nodes A:B", "Nodes A to B-1, from 0.", default=":", show_default=False),
+    option("--start", "From this second on.", float, name="start_s"),
+    option("--hours", "How long.", click.FloatRange(min=0, min_open=True)),
+    option("--unfillable", "Only what no job could use.", name="only_unfillable"),
+]
 
 
-def selection_options(command: Command) -> Command:
-    """Add the options that choose a part of a trace."""
-    for option in (
-        click.option(
-            "--unfillable", "only_unfillable", is_flag=True, help="Only what no job could use."
-        ),
-        click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="How long."),
-        click.option("--start", "start_s", type=float, help="From this second on."),
-        click.option("--nodes", metavar="A:B", default=":", help="Nodes A to B-1, from 0."),
-    ):
-        command = option(command)
-    return command
-
-
-@trace.command(name="info")
-@click.argument("file", type=click.Path(path_type=Path))
-@selection_options
-@reading_options
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw Figs. 1 and 6 as PNG.")
-@json_option
+@verb(
+    argument("file", PATH),
+    *SELECTION, *READING,
+    option("--plot", "Draw Figs. 1 and 6 as PNG.", PATH),
+    JSON, group=trace, name="info",
+)  # fmt: skip
 def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> None:
     """Say how much is idle in FILE, for how long, and how often that changes."""
     from bftrainer.batch.traces.statistics import as_document, fragment_cdf, statistics  # noqa: PLC0415 - numpy takes 0.1 s
@@ -110,18 +80,18 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
         click.echo(f"note: {shown(note)}")
 
 
-@trace.command(name="generate")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="File to write.")
-@click.option("--nodes", "n_nodes", type=click.IntRange(1), default=256, show_default=True)
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), default=48.0,
-              show_default=True)  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
-@click.option("--start", "start_s", type=float, default=0.0, show_default=True,
-              help="First second of the trace.")  # fmt: skip
-@click.option("--machine-nodes", type=click.IntRange(1), help="Machine the nodes are part of "
-              "[default: 4734, Summit's, or --nodes]")  # fmt: skip
-@click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True,
-              help="Another parameter of the generator; see docs/reference/traces.md.")  # fmt: skip
+@verb(
+    option("--out", "File to write.", PATH, required=True),
+    option("--nodes", kind=click.IntRange(1), default=256, name="n_nodes"),
+    option("--hours", kind=click.FloatRange(min=0, min_open=True), default=48.0),
+    option("--seed", kind=click.IntRange(0), default=1),
+    option("--start", "First second of the trace.", float, 0.0, show_default=True, name="start_s"),
+    option("--machine-nodes", "Machine the nodes are part of [default: 4734, Summit's, or --nodes]",
+           click.IntRange(1)),
+    option("--set NAME=VALUE", "Another parameter of the generator; see docs/reference/traces.md.",
+           name="assignments", multiple=True),
+    group=trace, name="generate",
+)  # fmt: skip
 def generate(out: Path, assignments: tuple[str, ...], **given: Any) -> None:
     """Make a synthetic trace, like Summit's in February 2021 unless told otherwise."""
     from bftrainer.batch.traces import generator, write_trace  # noqa: PLC0415 - numpy
@@ -134,11 +104,9 @@ def generate(out: Path, assignments: tuple[str, ...], **given: Any) -> None:
     click.echo(f"{out}: {len(made):,} fragments of {len(made.names):,} nodes")
 
 
-@trace.command(name="convert")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
-@selection_options
-@reading_options
+@verb(
+    argument("file", PATH), argument("out", PATH), *SELECTION, *READING, group=trace, name="convert"
+)
 def convert(file: Path, out: Path, **options: Any) -> None:
     """Read FILE in any format and write the fragments to OUT (.npz, .csv, .csv.gz, .parquet)."""
     from bftrainer.batch.traces import write_trace  # noqa: PLC0415 - numpy takes 0.1 s
@@ -171,6 +139,14 @@ def load(
         whole = read_trace(file, format_name, options=options, progress=progress.report)
     chosen = whole.restrict(chosen_nodes, start_s=start_s, hours=hours)
     return chosen.unfillable() if only_unfillable else chosen
+
+
+def workload_of(name: str, seed: int = 1) -> TrainerWorkload:
+    """Return the workload in a JSON file, or of a name."""
+    from bftrainer.lab.workloads import by_name, read_workload  # noqa: PLC0415 - numpy
+
+    path = Path(name)
+    return read_workload(path) if path.is_file() else by_name(name, seed=seed)
 
 
 class LateProgress:

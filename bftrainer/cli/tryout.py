@@ -1,21 +1,91 @@
-"""``bftrainer try SCRIPT``: a user's own script on nodes that come and go, on this machine."""
+"""``bftrainer demo`` and ``try SCRIPT``: trainers on nodes that come and go on this machine."""
 
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document
-from bftrainer.cli.checks import check_here, check_script
-from bftrainer.cli.common import json_option, print_json
-from bftrainer.cli.spec import build_spec, given, merge, read_directives
-from bftrainer.cli.submit import warn_of_late_options
-from bftrainer.cli.submit_options import spec_options
+from bftrainer.cli.common import JSON, option, print_json, verb
+from bftrainer.cli.spec import SCRIPT, SPEC_OPTIONS, build_spec, chosen, defaults
+from bftrainer.cli.submit import check_here, check_script, warn_of_late_options
 from bftrainer.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from bftrainer.lab.demo.watch import Watch
+
+LINE_INTERVAL_S = 2.0
+
+
+@verb(
+    option("--out", "Where timeline.png and summary.json go.",
+           click.Path(file_okay=False, path_type=Path), Path("demo-out")),
+    option("--nodes", kind=click.IntRange(3, 64),
+           default=lambda: min(16, max(4, 2 * len(os.sched_getaffinity(0)))),
+           show_default="2 for each processor, 4 to 16", name="n_nodes"),
+    option("--no-live", "A line every two seconds instead of a live page."),
+    option("--lsf", "On a stand-in of LSF, by LSF's commands.", name="on_lsf"),
+    JSON, name="demo",
+)  # fmt: skip
+def demo(out: Path, n_nodes: int, no_live: bool, on_lsf: bool, as_json: bool) -> None:
+    """Watch three trainers live on the nodes that ordinary jobs leave idle.
+
+    Needs no cluster: nodes are process groups on this machine. Everything is taken down again.
+    """
+    from bftrainer.lab.demo.run import run_demo  # noqa: PLC0415 - slow to import
+    from bftrainer.lab.demo.summary import as_text  # noqa: PLC0415
+
+    screen = _Screen(is_live=not no_live, on_stderr=as_json)
+    with screen:
+        summary = run_demo(out, n_nodes, screen.see, screen.say, on_lsf=on_lsf)
+    if as_json:
+        print_json(document("demo", summary))
+    else:
+        click.echo(f"\n{as_text(summary)}")
+        click.echo(f"  this run          {out / 'timeline.png'}, {out / 'summary.json'}")
+
+
+class _Screen:
+    """The live page on a terminal, otherwise lines."""
+
+    def __init__(self, *, is_live: bool, on_stderr: bool) -> None:
+        from rich.console import Console  # noqa: PLC0415
+        from rich.live import Live  # noqa: PLC0415
+
+        self._console = Console(stderr=on_stderr)
+        self._live: Live | None = None
+        if is_live and self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._said_s = 0.0
+
+    def __enter__(self) -> None:
+        if self._live is not None:
+            self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def see(self, watch: Watch) -> None:
+        """Show a watch."""
+        from bftrainer.lab.demo.watch import line, page  # noqa: PLC0415
+
+        if self._live is not None:
+            self._live.update(page(watch), refresh=True)
+        elif time.monotonic() - self._said_s >= LINE_INTERVAL_S or watch.is_over:
+            self._said_s = time.monotonic()
+            self.say(line(watch))
+
+    def say(self, text: str) -> None:
+        """Print a sentence."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
 
 TORCH = "torch"
 # Options of submit that say how the script runs, not where and with which priority.
@@ -25,38 +95,16 @@ TAKEN = (
 )
 
 
-@click.command(
-    "try",
-    params=[
-        *(option for option in spec_options() if option.name in TAKEN),
-        click.Argument(["script"], metavar="SCRIPT"),
-        click.Argument(["args"], metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED),
-    ],
-    context_settings={"allow_interspersed_args": False},
-)
-@click.option(
-    "-N",
-    "--nodes",
-    "n_nodes",
-    type=click.IntRange(2, 16),
-    default=3,
-    show_default=True,
-    help="Nodes on this machine.",
-)
-@click.option(
-    "--seconds",
-    "limit_s",
-    type=click.FloatRange(1.0, 86400.0),
-    metavar="S",
-    help="End it after this time.  [default: when the script ends]",
-)
-@click.option(
-    "--compare",
-    "compares",
-    is_flag=True,
-    help="Run it in one process as well, before, and say what differs.",
-)
-@json_option
+@verb(
+    *(option for option in SPEC_OPTIONS if option.name in TAKEN),
+    *SCRIPT,
+    option("-N, --nodes", "Nodes on this machine.", click.IntRange(2, 16), 3, name="n_nodes"),
+    option("--seconds S", "End it after this time.  [default: when the script ends]",
+           click.FloatRange(1.0, 86400.0), name="limit_s"),
+    option("--compare", "Run it in one process as well, before, and say what differs.",
+           name="compares"),
+    JSON, name="try", context_settings={"allow_interspersed_args": False},
+)  # fmt: skip
 @click.pass_context
 def try_out(
     ctx: click.Context,
@@ -77,7 +125,8 @@ def try_out(
     whether elastic training changes anything: losses, final parameters, samples, time.
     """
     check_script(script)
-    spec = build_spec(script, args, _values(ctx, script), os.environ)
+    taken = {n: v for n, v in chosen(ctx, script).items() if n in (*TAKEN, "runtime")}
+    spec = build_spec(script, args, {**defaults(), **taken}, os.environ)
     if spec.runtime != TORCH:
         raise UsageError(
             "BFT-1056",
@@ -87,20 +136,9 @@ def try_out(
     check_spec(spec)
     check_here(spec)
     warn_of_late_options(ctx, script, args)
-    # Imported here to keep other verbs fast.
-    from bftrainer.lab.tryout.run import run_try  # noqa: PLC0415
+    from bftrainer.lab.tryout.run import run_try  # noqa: PLC0415 - slow to import
 
     say = partial(click.echo, err=as_json)
     report = run_try(spec, n_nodes, limit_s, say, compares=compares)
     if as_json:
         print_json(document("try", report))
-
-
-def _values(ctx: click.Context, script: str) -> dict[str, Any]:
-    """Merge the defaults of submit, #BFT lines and the command line; the last wins."""
-    defaults = click.Command("defaults", params=list(spec_options())).make_context("", []).params
-    written = read_directives(script)
-    for name, value in given(ctx).items():
-        merge(written, name, value)
-    taken = {name: value for name, value in written.items() if name in (*TAKEN, "runtime")}
-    return {**defaults, **taken}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftrainer.api import address
-from bftrainer.cli.common import connect, json_option, print_json, socket_option
+from bftrainer.cli.common import JSON, SOCKET, connect, option, print_json, verb
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -46,39 +46,36 @@ def _time_limit_s(_: click.Context, __: click.Parameter, text: str | None) -> fl
     return float(((24 * days + hours) * 60 + minutes) * 60 + seconds)
 
 
-@click.command()
-@click.option("-p", "--partition", default="", metavar="NAME",
-              help="Partition of the pilots.  [default: the only one with preemption]")  # fmt: skip
-@click.option("--max-nodes", type=click.IntRange(min=1), metavar="N",
-              help="Hold at most this many nodes at once.  [default: 8]")  # fmt: skip
-@click.option("--gpus-per-pilot", type=click.IntRange(min=1), metavar="K",
-              help="Hold parts of nodes with K GPUs each, instead of whole nodes.")  # fmt: skip
-@click.option("--cpus-per-pilot", type=click.IntRange(min=1), metavar="C",
-              help="The same with C CPUs.  [default: in proportion]")  # fmt: skip
-@click.option("--mem-per-pilot", "memory_mb", type=click.IntRange(min=1), metavar="MB",
-              help="The same with so much memory.  [default: in proportion]")  # fmt: skip
-@click.option("-t", "--time", "time_limit_s", callback=_time_limit_s, metavar="LIMIT",
-              help="Longest time limit of a pilot, as for sbatch.  [default: 4:00:00]")  # fmt: skip
-@click.option("-A", "--account", default="", metavar="NAME", help="Account of the pilots.")
-@click.option("-q", "--qos", default="", metavar="NAME", help="QOS of the pilots.")
-@click.option("--bind", default="", metavar="ADDRESS",
-              help="Address to listen on.  [default: all of this host]")  # fmt: skip
-@click.option("--announce", multiple=True, metavar="ADDRESS",
-              help="Address where nodes reach this host, if bftrainer cannot know it.",
-              )  # fmt: skip
-@click.option("--network", default="", metavar="NETWORK",
-              help="Use this network alone: 10.0.0.0/8, ib0.  [default: any]")  # fmt: skip
-@click.option("--ports", default="", metavar="FIRST-LAST",
-              help="Listen on these ports alone: 41000-41100.  [default: any]")  # fmt: skip
-@click.option("--preamble", "preamble_file", metavar="FILE",
-              help="Shell file under which agents run: module load, activate.")  # fmt: skip
-@click.option("--as-job", is_flag=True,
-              help="Run it in a batch job of one CPU, where login nodes forbid it.")  # fmt: skip
-@click.option("--job-partition", default="", metavar="NAME",
-              help="Partition of that job.  [default: the cluster's]")  # fmt: skip
-@click.option("--batch-system", default="slurm", show_default=True, hidden=True)
-@click.option("--dry-run", is_flag=True, help="Check the site and print the settings only.")
-@json_option
+@verb(
+    option("-p, --partition NAME", "Partition of the pilots.  [default: the only one with "
+           "preemption]", default=""),
+    option("--max-nodes N", "Hold at most this many nodes at once.  [default: 8]",
+           click.IntRange(min=1)),
+    option("--gpus-per-pilot K", "Hold parts of nodes with K GPUs each, instead of whole nodes.",
+           click.IntRange(min=1)),
+    option("--cpus-per-pilot C", "The same with C CPUs.  [default: in proportion]",
+           click.IntRange(min=1)),
+    option("--mem-per-pilot MB", "The same with so much memory.  [default: in proportion]",
+           click.IntRange(min=1), name="memory_mb"),
+    option("-t, --time LIMIT", "Longest time limit of a pilot, as for sbatch.  [default: 4:00:00]",
+           name="time_limit_s", callback=_time_limit_s),
+    option("-A, --account NAME", "Account of the pilots.", default=""),
+    option("-q, --qos NAME", "QOS of the pilots.", default=""),
+    option("--bind ADDRESS", "Address to listen on.  [default: all of this host]", default=""),
+    option("--announce ADDRESS", "Address where nodes reach this host, if bftrainer cannot know "
+           "it.", multiple=True),
+    option("--network NETWORK", "Use this network alone: 10.0.0.0/8, ib0.  [default: any]",
+           default=""),
+    option("--ports FIRST-LAST", "Listen on these ports alone: 41000-41100.  [default: any]",
+           default=""),
+    option("--preamble FILE", "Shell file under which agents run: module load, activate.",
+           name="preamble_file"),
+    option("--as-job", "Run it in a batch job of one CPU, where login nodes forbid it."),
+    option("--job-partition NAME", "Partition of that job.  [default: the cluster's]", default=""),
+    option("--batch-system", default="slurm", hidden=True),
+    option("--dry-run", "Check the site and print the settings only."),
+    JSON,
+)  # fmt: skip
 def up(
     bind: str,
     announce: tuple[str, ...],
@@ -207,11 +204,12 @@ TURN_S = 0.1
 LIMIT_S = 90.0  # a minute for the last checkpoints
 
 
-@click.command()
-@click.option("--now", is_flag=True, help="Kill the workers; write no checkpoints first.")
-@json_option
-@click.option("--batch-system", default="slurm", hidden=True)
-@socket_option
+@verb(
+    option("--now", "Kill the workers; write no checkpoints first."),
+    JSON,
+    option("--batch-system", default="slurm", show_default=False, hidden=True),
+    SOCKET,
+)
 def down(socket_name: str | None, batch_system: str, *, now: bool, as_json: bool) -> int:
     """End your daemon: trainers write a checkpoint, then all nodes are released.
 

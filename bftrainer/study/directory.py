@@ -15,7 +15,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -285,18 +285,3 @@ def change_wishes(directory: Path, change: Callable[[Wishes], Wishes]) -> Wishes
     except OSError as problem:
         raise unwritable(directory / _FILE, problem) from problem
     return wishes
-
-
-def paused(wishes: Wishes) -> Wishes:
-    """Return the wish to pause."""
-    return replace(wishes, is_paused=True)
-
-
-def resumed(wishes: Wishes) -> Wishes:
-    """Return the wish to go on."""
-    return replace(wishes, is_paused=False)
-
-
-def stopped(wishes: Wishes) -> Wishes:
-    """Return the wish to end all trials."""
-    return replace(wishes, is_stopped=True)

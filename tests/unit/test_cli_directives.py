@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from bftrainer.api.admission import check_spec
-from bftrainer.cli.spec import build_spec, merge, read_curve, read_directives
-from bftrainer.cli.submit_options import parse_sizes, parse_variable
+from bftrainer.cli.spec import (
+    build_spec,
+    merge,
+    parse_sizes,
+    parse_variable,
+    read_curve,
+    read_directives,
+)
 from bftrainer.model.errors import UsageError
 from milp.problem import Curve
 

@@ -13,7 +13,7 @@ from bftrainer.batch import process
 from bftrainer.cli import main as main_module
 from bftrainer.cli.common import duration
 from bftrainer.cli.main import VERBS, main
-from bftrainer.cli.submit_options import spec_options
+from bftrainer.cli.spec import SPEC_OPTIONS
 from bftrainer.model.columns import columns, shown
 from bftrainer.model.errors import BftError, ExitCode
 
@@ -156,7 +156,7 @@ def test_the_reference_names_every_verb_option_and_exit_code() -> None:
     text = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
     for verb in VERBS:
         assert f"`{verb}" in text, verb
-    for option in spec_options():
+    for option in SPEC_OPTIONS:
         for name in option.opts:
             assert f"`{name}" in text, name
     for code in ExitCode:

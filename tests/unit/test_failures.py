@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.cli.status import trainer_lines
-from bftrainer.cli.top import row_of
+from bftrainer.cli.status import row_of, trainer_lines
 from bftrainer.daemon.explain.trainers import trouble, trouble_sentences
 from bftrainer.fleet.generations.failures import MAX_BACKOFF_S, FailureCounts, given_up
 from bftrainer.fleet.generations.members import describe_exit

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.cli.study import plan_input
-from bftrainer.cli.study.amounts import parse_price, parse_time
-from bftrainer.cli.study.base import base_spec
-from bftrainer.cli.study.plan_file import keep_plan, plan_for, with_plan
+from bftrainer.cli.study import plan as plan_module
+from bftrainer.cli.study.plan import keep_plan, parse_price, parse_time, plan_for, with_plan
+from bftrainer.cli.study.run import base_spec
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer import (
     MeasuredCosts,
@@ -99,7 +98,7 @@ def test_a_measured_trainer_is_a_profile(
     progress = TrainerProgress(total=4 * 3600)
     record = trainer(costs=costs, progress=progress)
     client = SimpleNamespace(trainer=lambda _: SimpleNamespace(record=record))
-    monkeypatch.setattr(plan_input, "connect", lambda _: client)
+    monkeypatch.setattr(plan_module, "connect", lambda _: client)
     argv = [study(tmp_path, unit_s=None), *PRICED, "--trainer", "t3", "--instances", "16"]
     assert main(["study", "plan", *argv, "--deadline", "2h", "--json"]) == ExitCode.OK
     scaling = json.loads(capsys.readouterr().out)["scaling"]

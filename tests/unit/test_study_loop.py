@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,9 +22,6 @@ from bftrainer.study.directory import (
     change_wishes,
     is_running,
     only_loop,
-    paused,
-    resumed,
-    stopped,
     write_directory,
 )
 from bftrainer.study.ladder import best_first
@@ -152,7 +150,7 @@ def test_a_stopped_study_keeps_the_best_checkpoint_only(tmp_path: Path, way: str
     trains = view(2, nodes=2, reports=at(1, 0.9))
     one = Scene(tmp_path, [waiting(0, 0.5), waiting(1, 0.4), trains])
     one.lingers = 3
-    one.wish(stopped)
+    one.wish(partial(replace, is_stopped=True))
     assert getattr(one.loop, way)() in (True, None)
     assert [one.kept(number) > 0 for number in range(3)] == [False, True, False]
     assert not one.lingers, "nobody wrote there any more"
@@ -169,7 +167,7 @@ def test_who_ends_last_leaves_no_checkpoint(tmp_path: Path) -> None:
 def test_workers_that_never_end_do_not_hold_a_study_up(tmp_path: Path) -> None:
     one = Scene(tmp_path, [view(0, reports=at(1, 0.5)), view(1, reports=at(1, 0.9))])
     one.lingers = 10**6
-    one.wish(stopped)
+    one.wish(partial(replace, is_stopped=True))
     with mock.patch("bftrainer.study.loop.LAST_S", 0.2):
         assert one.loop.turn()
     assert one.kept(1) == 2
@@ -257,12 +255,12 @@ def test_a_rule_says_how_many_trials_it_wants() -> None:
 
 def test_what_the_user_held_before_a_pause_stays_held(tmp_path: Path) -> None:
     one = Scene(tmp_path, [view(0), view(1, is_held=True)])
-    one.wish(paused)
+    one.wish(partial(replace, is_paused=True))
     assert not one.loop.turn()
     one.start()
     one.loop.obey()
     assert one.held() == ["t0-0", "t1-0"]
-    one.wish(resumed)
+    one.wish(partial(replace, is_paused=False))
     one.loop.obey()
     assert one.held() == ["t1-0"]
 
@@ -276,7 +274,7 @@ def test_a_pause_of_an_earlier_release_ends_for_all(tmp_path: Path) -> None:
 
 def test_each_process_says_once_that_the_study_is_paused(tmp_path: Path) -> None:
     one = Scene(tmp_path, [view(0)])
-    one.wish(paused)
+    one.wish(partial(replace, is_paused=True))
     for _ in range(2):
         one.said.clear()
         one.start()
@@ -307,7 +305,7 @@ def test_a_verb_that_holds_the_lock_for_a_moment_is_no_loop(
     monkeypatch.setattr(lookup, "is_running", seen)
     monkeypatch.setattr(control, "open_loop", opened)
     monkeypatch.setattr(control, "connect", mock.Mock())
-    control.wish(made, None, paused, as_json=False)
+    control.wish(made, None, partial(replace, is_paused=True), as_json=False)
     loop.obey.assert_called_once_with()
     monkeypatch.setattr(lookup, "PATIENCE_S", 0.2)
     with only_loop(made.path):

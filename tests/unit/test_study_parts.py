@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,8 @@ from bftrainer.study.directory import (
     is_running,
     new_directory,
     only_loop,
-    paused,
     read_directory,
     read_wishes,
-    resumed,
     write_directory,
 )
 from bftrainer.study.disk import drop_checkpoints, keep_newest
@@ -204,10 +203,10 @@ def test_one_loop_at_a_time(tmp_path: Path) -> None:
 
 def test_wishes_are_kept(tmp_path: Path) -> None:
     assert read_wishes(tmp_path) == Wishes()
-    change_wishes(tmp_path, paused)
+    change_wishes(tmp_path, partial(replace, is_paused=True))
     change_wishes(tmp_path, lambda before: replace(before, more=before.more + 3))
     assert read_wishes(tmp_path) == Wishes(is_paused=True, more=3)
-    assert change_wishes(tmp_path, resumed) == Wishes(more=3)
+    assert change_wishes(tmp_path, partial(replace, is_paused=False)) == Wishes(more=3)
     (tmp_path / "wishes.json").write_text("no")
     with pytest.raises(BftError, match="BFT-1636"):
         read_wishes(tmp_path)

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from bftrainer.study.directory import (
     is_running,
     read_directory,
     read_wishes,
-    stopped,
     write_directory,
 )
 from bftrainer.study.loop import summary_of
@@ -211,7 +211,7 @@ def test_one_pass_of_hyperband_can_have_more_trials(capsys: Output) -> None:
 
 def test_what_was_stopped_has_no_more_trials(capsys: Output) -> None:
     study = begun()
-    change_wishes(study.path, stopped)
+    change_wishes(study.path, partial(replace, is_stopped=True))
     assert "error BFT-1637: " in refused(capsys, "add", "digits", "3")
     assert read_wishes(study.path) == Wishes(is_stopped=True), "nothing is written before"
 

@@ -8,8 +8,8 @@ from datetime import datetime
 import pytest
 
 from bftrainer.api.admission import check_spec
-from bftrainer.cli.submission import specs_of
-from bftrainer.cli.submit_options import ArrayOption, parse_array, parse_begin, parse_ids
+from bftrainer.cli.spec import ArrayOption, parse_array, parse_begin, parse_ids
+from bftrainer.cli.submit import specs_of
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 

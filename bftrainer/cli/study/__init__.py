@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from bftrainer.cli.lazy import LazyGroup
+from bftrainer.cli.main import LazyGroup
 
 # verb -> (module:command, text for --help)
 VERBS = {

@@ -10,13 +10,13 @@ from functools import partial
 import click
 
 from bftrainer.api.documents import document
-from bftrainer.cli.common import connect, json_option, print_json, socket_option
+from bftrainer.cli.common import JSON, SOCKET, argument, connect, print_json, verb
 from bftrainer.cli.study.lookup import (
+    STUDY,
     await_verb,
     find_study,
     open_loop,
     read_summary,
-    study_argument,
 )
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, UsageError
@@ -25,10 +25,7 @@ from bftrainer.study.directory import (
     Wishes,
     change_wishes,
     is_running,
-    paused,
     read_wishes,
-    resumed,
-    stopped,
 )
 from bftrainer.study.outcome import FAILED, OVER, STOPPED
 
@@ -92,11 +89,7 @@ def print_wanted(study: StudyDirectory) -> None:
     print_json(document("study-wishes", wanted))
 
 
-@click.command()
-@study_argument
-@click.argument("count", metavar="N", type=click.IntRange(1, 100_000))
-@json_option
-@socket_option
+@verb(STUDY, argument("count", click.IntRange(1, 100_000), metavar="N"), JSON, SOCKET)
 def add(study_name: str, count: int, socket_name: str | None, *, as_json: bool) -> None:
     """Add N trials to STUDY, which may be over already."""
     study = find_study(study_name, socket_name)
@@ -125,42 +118,31 @@ def add(study_name: str, count: int, socket_name: str | None, *, as_json: bool) 
     click.echo(f"{document.name} has {total} trials now{then}")
 
 
-@click.command()
-@study_argument
-@json_option
-@socket_option
+@verb(STUDY, JSON, SOCKET)
 def pause(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Take all nodes from the trials of STUDY, after checkpoints; 'resume' is the way back."""
-    study = find_study(study_name, socket_name)
-    if not says_over(study, as_json=as_json):
-        wish(study, socket_name, paused, as_json=as_json)
-    if as_json:
-        print_wanted(study)
+    _wish(study_name, socket_name, as_json=as_json, is_paused=True)
 
 
-@click.command()
-@study_argument
-@json_option
-@socket_option
+@verb(STUDY, JSON, SOCKET)
 def resume(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Let the trials of STUDY have nodes again."""
-    study = find_study(study_name, socket_name)
-    if not says_over(study, as_json=as_json):
-        wish(study, socket_name, resumed, as_json=as_json)
-        if not is_running(study.path):
-            line = f"its trials go on; for new ones run: bftrainer study run {study.path}"
-            click.echo(line, err=as_json)
-    if as_json:
-        print_wanted(study)
+    _wish(study_name, socket_name, as_json=as_json, is_paused=False)
 
 
-@click.command()
-@study_argument
-@json_option
-@socket_option
+@verb(STUDY, JSON, SOCKET)
 def stop(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """End all trials of STUDY for good; results and the best checkpoint stay."""
-    study = find_study(study_name, socket_name)
-    wish(study, socket_name, stopped, as_json=as_json)
+    _wish(study_name, socket_name, as_json=as_json, is_stopped=True)
+
+
+def _wish(name: str, socket_name: str | None, *, as_json: bool, **changes: bool) -> None:
+    """Wish something of a study; one that is over can only be stopped."""
+    study = find_study(name, socket_name)
+    if "is_stopped" in changes or not says_over(study, as_json=as_json):
+        wish(study, socket_name, partial(replace, **changes), as_json=as_json)
+        if changes.get("is_paused") is False and not is_running(study.path):
+            line = f"its trials go on; for new ones run: bftrainer study run {study.path}"
+            click.echo(line, err=as_json)
     if as_json:
         print_wanted(study)

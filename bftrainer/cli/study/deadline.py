@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,10 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer.api.documents import document
-from bftrainer.cli.common import duration, json_option, print_json, print_table, socket_option
-from bftrainer.cli.study.amounts import parse_price, parse_time
-from bftrainer.cli.trace import load, reading_options, selection_options
+from bftrainer.cli.common import (
+    FILE,
+    JSON,
+    PATH,
+    SOCKET,
+    answer,
+    argument,
+    duration,
+    option,
+    print_table,
+    verb,
+)
+from bftrainer.cli.study.plan import SPEED, parse_price, parse_time, scaling_of_study
+from bftrainer.cli.trace import READING, SELECTION, load
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
 
@@ -38,32 +49,22 @@ def parse_deadline(text: str) -> float:
     return deadline_s
 
 
-@click.command()
-@click.argument("study_path", metavar="STUDY", type=click.Path(path_type=Path))
-@click.option("--deadline", "deadline_s", type=parse_deadline, required=True, metavar="TIME",
-              help="The whole study is to take no longer: 6h, 1h30m.")  # fmt: skip
-@click.option("--history", "history_path", required=True, metavar="FILE",
-              type=click.Path(dir_okay=False, path_type=Path),
-              help="What was idle: a trace, or the journal.db of a daemon.")  # fmt: skip
-@click.option("--now-idle", type=click.IntRange(0, 1_000_000), metavar="N",
-              help="Nodes that are idle now.  [default: as at the end of the history]",
-              )  # fmt: skip
-@click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True,
-              metavar="SHARE", help="What reserved nodes are to make of it.")  # fmt: skip
-@click.option("--price", "price_h", type=parse_price, metavar="PRICE/h",
-              help="Of one reserved node: 12.24/h.")  # fmt: skip
-@click.option("--start-up", "start_up_s", type=parse_time, default="25.5s", show_default=True,
-              metavar="TIME", help="From a node's becoming idle until it trains.")  # fmt: skip
-@click.option("--profile", "profile_path", metavar="FILE",
-              help="Throughput by nodes, as bftrainer profile writes it.")  # fmt: skip
-@click.option("--trainer", "trainer_id", metavar="ID",
-              help="Take the throughput that the daemon measured of this trainer.")  # fmt: skip
-@click.option("--epoch-samples", type=click.IntRange(1), metavar="N",
-              help="Samples of an epoch, for --profile and --trainer.")  # fmt: skip
-@selection_options
-@reading_options
-@json_option
-@socket_option
+@verb(
+    argument("study_path", PATH, metavar="STUDY"),
+    option("--deadline TIME", "The whole study is to take no longer: 6h, 1h30m.", parse_deadline,
+           name="deadline_s", required=True),
+    option("--history FILE", "What was idle: a trace, or the journal.db of a daemon.", FILE,
+           name="history_path", required=True),
+    option("--now-idle N", "Nodes that are idle now.  [default: as at the end of the history]",
+           click.IntRange(0, 1_000_000)),
+    option("--confidence SHARE", "What reserved nodes are to make of it.",
+           click.FloatRange(0.5, 0.999), 0.95),
+    option("--price PRICE/h", "Of one reserved node: 12.24/h.", parse_price, name="price_h"),
+    option("--start-up TIME", "From a node's becoming idle until it trains.", parse_time, "25.5s",
+           name="start_up_s"),
+    *SPEED,
+    *SELECTION, *READING, JSON, SOCKET,
+)  # fmt: skip
 def deadline(
     study_path: Path,
     history_path: Path,
@@ -76,7 +77,6 @@ def deadline(
 
     And how many reserved nodes beside them make that likely enough, and what those cost.
     """
-    from bftrainer.cli.study.plan_input import scaling_of_study  # noqa: PLC0415 - slow to import
     from bftrainer.study.deadline.futures import Drawing  # noqa: PLC0415
     from bftrainer.study.deadline.outlook import history_for, outlook  # noqa: PLC0415
     from bftrainer.study.deadline.work import SPREAD, Work, parts_of  # noqa: PLC0415
@@ -85,36 +85,27 @@ def deadline(
     study = read_study(study_path)
     parts, assumed = parts_of(study.rule_with())
     speed = scaling_of_study(study, {**options, "spread": SPREAD, "start_s": 0.0})
-    work = Work(
-        parts=parts,
-        scaling=speed,
-        parallel=None if study.parallel == "auto" else study.parallel,
-    )
+    parallel = None if study.parallel == "auto" else study.parallel
     trace = _trace(history_path, options)
     history = history_for(trace, options["deadline_s"], options["start_up_s"])
-    now = int(history.nodes[-1]) if now_idle is None else now_idle
     found = outlook(
-        work,
+        Work(parts=parts, scaling=speed, parallel=parallel),
         history,
-        deadline_s=options["deadline_s"],
-        start_up_s=options["start_up_s"],
-        now_idle=now,
-        confidence=options["confidence"],
+        now_idle=int(history.nodes[-1]) if now_idle is None else now_idle,
         drawing=Drawing(seed=study.seed),
-        price_h=options["price_h"],
+        **{n: options[n] for n in ("deadline_s", "start_up_s", "confidence", "price_h")},
     )
     notes = (assumed, *trace.notes) if assumed else trace.notes
-    found = replace(found, notes=(*found.notes, *notes))
-    if as_json:
-        print_json(document(NAME, found))
-    else:
-        _print(found)
+    answer(replace(found, notes=(*found.notes, *notes)), NAME, _print, as_json=as_json)
 
 
 def _trace(path: Path, options: dict[str, Any]) -> Fragments:
     """Return what was idle, from a journal or a trace in any format."""
+    is_journal = False
+    with contextlib.suppress(OSError), path.open("rb") as file:  # reading a trace says why
+        is_journal = file.read(len(_SQLITE)) == _SQLITE
     names = ("nodes", "start_s", "hours", "only_unfillable", "format_name", "time_zone", "year")
-    if not _is_journal(path):
+    if not is_journal:
         return load(path, **{name: options[name] for name in (*names, "ignored")})
     if options["nodes"] != ":" or options["start_s"] is not None:
         raise click.UsageError("--nodes and --start choose a part of a trace, not of a journal.")
@@ -123,14 +114,6 @@ def _trace(path: Path, options: dict[str, Any]) -> Fragments:
 
     with Journal.open(path, clock=time.time, is_verified=False) as opened:
         return past_of(opened, options["hours"] or math.inf).trace
-
-
-def _is_journal(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
-    except OSError:
-        return False  # reading it as a trace says why
 
 
 def _print(found: Outlook) -> None:

@@ -9,13 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
+from typing import TYPE_CHECKING
 
 from bftrainer.api.client import Client
 from bftrainer.api.documents import CodecError, parse, view_of
-from bftrainer.cli.common import connect
+from bftrainer.cli.common import argument, connect
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.study.directory import (
     SUFFIX,
@@ -27,20 +25,15 @@ from bftrainer.study.directory import (
     only_loop,
     read_directory,
 )
-from bftrainer.study.outcome import LEFT, RUNNING, StudySummary, refreshed
+from bftrainer.study.outcome import LEFT, RUNNING, StudySummary, parameters_line, refreshed
 
 if TYPE_CHECKING:
     from bftrainer.study.loop import StudyLoop
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+STUDY = argument("study_name", metavar="STUDY")
 YAML = (".yaml", ".yml")
 PATIENCE_S = 2.0  # for a verb that holds the lock
 _ID = re.compile(r"-[0-9a-f]{6}\Z")  # what an id has after the name
-
-
-def study_argument(command: Command) -> Command:
-    """Add the argument STUDY."""
-    return click.argument("study_name", metavar="STUDY")(command)
 
 
 def find_study(text: str, socket_name: str | None = None) -> StudyDirectory:
@@ -141,7 +134,7 @@ def loop_of(
 ) -> StudyLoop:
     """Return the study's loop; the caller holds the lock."""
     try:
-        from bftrainer.cli.study.plan_file import with_plan  # noqa: PLC0415
+        from bftrainer.cli.study.plan import with_plan  # noqa: PLC0415
         from bftrainer.study.loop import StudyLoop  # noqa: PLC0415 - Optuna takes 0.2 s
         from bftrainer.study.storage import StudyStorage, repair  # noqa: PLC0415
     except ModuleNotFoundError as problem:
@@ -190,3 +183,14 @@ def read_summary(path: Path) -> StudySummary:
             f"{path / SUMMARY} cannot be read: {problem}.",
             "Remove it; the study's loop writes it again.",
         ) from problem
+
+
+def best_line(summary: StudySummary) -> str:
+    """Return the best trial in one line."""
+    row = summary.best_row
+    if row is None or row.value is None:
+        return "no trial has reported a value yet"
+    return (
+        f"trial {row.number}: {summary.metric} {row.value:.6g} at {row.units} {summary.unit};"
+        f" {parameters_line(row.parameters)}"
+    )

@@ -10,14 +10,26 @@ import csv
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import click
 
 from bftrainer.api.documents import document, schema
-from bftrainer.cli.common import duration, json_option, print_json, print_table, socket_option
-from bftrainer.cli.study.lookup import find_path, find_study, study_argument, summary_of
+from bftrainer.cli.common import (
+    FILE,
+    JSON,
+    SOCKET,
+    answer,
+    duration,
+    option,
+    print_json,
+    print_pairs,
+    print_table,
+    verb,
+)
+from bftrainer.cli.study.lookup import STUDY, best_line, find_path, find_study, summary_of
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import PARAMETERS
@@ -28,28 +40,14 @@ from bftrainer.study.outcome import StudySummary, TrialRow, parameters_line
 MOST_SHOWN = 20  # of the trials that are over
 
 
-@click.command()
-@study_argument
-@click.option("--all", "show_all", is_flag=True, help="Show every trial that is over, too.")
-@json_option
-@socket_option
+@verb(STUDY, option("--all", "Show every trial that is over, too.", name="show_all"), JSON, SOCKET)
 def status(study_name: str, socket_name: str | None, *, show_all: bool, as_json: bool) -> None:
     """Show STUDY (its name, directory or YAML file), whether or not its loop runs."""
     summary = summary_of(find_path(study_name, socket_name), socket_name)
-    if as_json:
-        print_json(document("study", summary))
-        return
-    print_summary(summary)
-    rows = summary.trials if show_all else _recent(summary)
-    click.echo()
-    headers = (">TRIAL", "STAGE", f">{summary.metric.upper()}", ">AT", ">BUDGET", ">NODES")
-    print_table((*headers, ">NODE-TIME", "PARAMETERS"), [_cells(row) for row in rows])
-    if hidden := len(summary.trials) - len(rows):
-        click.echo(f"{hidden} more are over; see --all")
+    answer(summary, "study", partial(_print, show_all=show_all), as_json=as_json)
 
 
-def print_summary(summary: StudySummary) -> None:
-    """Print everything but the table of trials."""
+def _print(summary: StudySummary, *, show_all: bool) -> None:
     settings = ", ".join(f"{k} {v}" for k, v in summary.rule.items() if k != "name")
     click.echo(
         f"study       {shown(summary.study)}, {summary.state}, in {shown(summary.directory)}\n"
@@ -62,28 +60,18 @@ def print_summary(summary: StudySummary) -> None:
     cells = [(str(r.budget), str(r.active), str(r.waiting), str(r.over)) for r in summary.rungs]
     click.echo()
     print_table((f">{summary.unit.upper()}", ">ACTIVE", ">WAITING", ">OVER"), cells)
-
-
-def best_line(summary: StudySummary) -> str:
-    """Return the best trial in one line."""
-    row = summary.best_row
-    if row is None or row.value is None:
-        return "no trial has reported a value yet"
-    return (
-        f"trial {row.number}: {summary.metric} {row.value:.6g} at {row.units} {summary.unit};"
-        f" {parameters_line(row.parameters)}"
+    over = sorted(
+        (row for row in summary.trials if row.ended_s is not None),
+        key=lambda row: row.ended_s or 0.0,
     )
-
-
-def _recent(summary: StudySummary) -> list[TrialRow]:
-    """Return the trials without those that were over early, but with the best."""
-    over = [row for row in summary.trials if row.ended_s is not None]
-    hidden = {row.number for row in sorted(over, key=_ended)[:-MOST_SHOWN]} - {summary.best}
-    return [row for row in summary.trials if row.number not in hidden]
-
-
-def _ended(row: TrialRow) -> float:
-    return row.ended_s or 0.0
+    # Those that were over early, but not the best.
+    hidden = {row.number for row in over[:-MOST_SHOWN]} - {summary.best}
+    rows = [row for row in summary.trials if show_all or row.number not in hidden]
+    click.echo()
+    headers = (">TRIAL", "STAGE", f">{summary.metric.upper()}", ">AT", ">BUDGET", ">NODES")
+    print_table((*headers, ">NODE-TIME", "PARAMETERS"), [_cells(row) for row in rows])
+    if count := len(summary.trials) - len(rows):
+        click.echo(f"{count} more are over; see --all")
 
 
 def _cells(row: TrialRow) -> tuple[str, ...]:
@@ -91,69 +79,70 @@ def _cells(row: TrialRow) -> tuple[str, ...]:
         str(row.number),
         row.stage,
         "-" if row.value is None else f"{row.value:.6g}",
-        str(row.units),
-        str(row.budget),
-        str(row.nodes),
+        *(str(cell) for cell in (row.units, row.budget, row.nodes)),
         duration(row.node_s),
         parameters_line(row.parameters),
     )
 
 
+# Options of trainers by their fields; what is the default is left out.
+_OPTIONS = {
+    "interpreter": "--interpreter",
+    "gres": "--gres",
+    "constraint": "--constraint",
+    "account": "--account",
+    "checkpoint_interval_s": "--checkpoint-interval",
+    "weight": "--weight",
+    "max_failures": "--max-failures",
+    "notify": "--notify",
+    "backend": "--backend",
+}
+_CONTRACT = {
+    "launch": "--launch",
+    "stop_signal": "--checkpoint-signal",
+    "save_signal": "--save-signal",
+    "saved_status": "--checkpoint-status",
+    "grace_s": "--checkpoint-grace",
+}
+
+
 def command_of(study: StudyDirectory, row: TrialRow) -> str:
-    """Return the command line."""
+    """Return the command line that trains a trial in full."""
+    from bftrainer.study.actions import filled  # noqa: PLC0415 - slow to import
+
     base, document, unit = study.base, study.document, study.document.unit
     words = ["bftrainer", "submit", "-J", f"{document.name}-best"]
     words += ["--nodes", f"{base.n_min}:{base.n_max}", f"--{unit}", str(document.rule_with().most)]
     words += ["--runtime", base.runtime, "--workers-per-node", str(base.workers_per_node)]
     words += ["--chdir", base.cwd]
     # Trainers have what those files said.
-    files = [(f"--{name}", document.submit.get(name)) for name in ("curve", "preamble")]
-    for option, value in [*files, *_options(base)]:
-        words += [option, str(value)] if value not in (None, "") else []
+    for name in ("curve", "preamble"):
+        words += [f"--{name}", str(document.submit[name])] if document.submit.get(name) else []
+    words += _given(_OPTIONS, base, TrainerSpec(name="", user="", script=""))
+    if base.batch is not None:
+        words += ["--batch", f"{base.batch.least}:{base.batch.most}"]
+        words += ["--batch-per-worker", str(base.batch.per_worker), "--lr-rule", base.batch.lr_rule]
+    words += _given(_CONTRACT, base.contract or CheckpointContract(), CheckpointContract())
     for name, value in (*base.environment, (PARAMETERS, json.dumps(dict(row.parameters)))):
         words += ["--export", f"{name}={value}"]
-    from bftrainer.study.actions import filled  # noqa: PLC0415 - slow to import
-
     return shlex.join([*words, base.script, *filled(base.args, row.parameters)])
 
 
-def _options(base: TrainerSpec) -> Iterator[tuple[str, object]]:
-    """Return options with their values; None or "": the default."""
-    usual = TrainerSpec(name="", user="", script="")
-    for option, name in (
-        ("--interpreter", "interpreter"),
-        ("--gres", "gres"),
-        ("--constraint", "constraint"),
-        ("--account", "account"),
-        ("--checkpoint-interval", "checkpoint_interval_s"),
-        ("--weight", "weight"),
-        ("--max-failures", "max_failures"),
-        ("--notify", "notify"),
-        ("--backend", "backend"),
-    ):
-        value = getattr(base, name)
-        yield option, None if value == getattr(usual, name) else value
-    if base.batch is not None:
-        yield "--batch", f"{base.batch.least}:{base.batch.most}"
-        yield "--batch-per-worker", base.batch.per_worker
-        yield "--lr-rule", base.batch.lr_rule
-    contract, plain = base.contract or CheckpointContract(), CheckpointContract()
-    for option, name in (
-        ("--launch", "launch"),
-        ("--checkpoint-signal", "stop_signal"),
-        ("--save-signal", "save_signal"),
-        ("--checkpoint-status", "saved_status"),
-        ("--checkpoint-grace", "grace_s"),
-    ):
-        value = getattr(contract, name)
-        yield option, None if value == getattr(plain, name) else value
+def _given(options: Mapping[str, str], record: object, usual: object) -> list[str]:
+    """Return the options whose fields are not as usual, with their values."""
+    words: list[str] = []
+    for name, flag in options.items():
+        value = getattr(record, name)
+        if value != getattr(usual, name) and value not in (None, ""):
+            words += [flag, str(value)]
+    return words
 
 
-@click.command()
-@study_argument
-@click.option("--script", "as_script", is_flag=True, help="Print the command that trains it fully.")
-@json_option
-@socket_option
+@verb(
+    STUDY,
+    option("--script", "Print the command that trains it fully.", name="as_script"),
+    JSON, SOCKET,
+)  # fmt: skip
 def best(study_name: str, socket_name: str | None, *, as_script: bool, as_json: bool) -> None:
     """Print the best trial of STUDY."""
     path = find_path(study_name, socket_name)
@@ -177,8 +166,7 @@ def best(study_name: str, socket_name: str | None, *, as_script: bool, as_json: 
             *((name, str(value)) for name, value in row.parameters.items()),
             ("checkpoint", row.checkpoint_dir),
         ]
-        for name, value in lines:
-            click.echo(f"{shown(name):<14} {shown(value)}")
+        print_pairs(lines, 14)
 
 
 _COLUMNS = (
@@ -187,10 +175,7 @@ _COLUMNS = (
 )
 
 
-@click.command()
-@study_argument
-@json_option
-@socket_option
+@verb(STUDY, JSON, SOCKET)
 def export(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Print every trial of STUDY with its parameters; --json has all its values, too."""
     summary = summary_of(find_path(study_name, socket_name), socket_name)
@@ -209,13 +194,12 @@ ENDINGS = (".png", ".svg", ".pdf")
 KINDS = ("history", "parallel", "importance", "rungs")
 
 
-@click.command()
-@study_argument
-@click.option("--kind", type=click.Choice(KINDS), help="One picture.  [default: all on one page]")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="A .png, .svg or .pdf.  [default: NAME.png, NAME-KIND.png]")  # fmt: skip
-@json_option
-@socket_option
+@verb(
+    STUDY,
+    option("--kind", "One picture.  [default: all on one page]", click.Choice(KINDS)),
+    option("--out FILE", "A .png, .svg or .pdf.  [default: NAME.png, NAME-KIND.png]", FILE),
+    JSON, SOCKET,
+)  # fmt: skip
 def plot(
     study_name: str, kind: str | None, out: Path | None, socket_name: str | None, *, as_json: bool
 ) -> None:

@@ -1,34 +1,70 @@
 """``bftrainer study run STUDY SCRIPT``: begin a study, or go on with it, in the foreground.
 
-``--dry-run`` prints the same object that is written and carried out.
+``--dry-run`` prints the same object that is written and carried out. The trainers of all trials
+share one specification: the document's ``submit`` section has the options of ``bftrainer submit``;
+#BFT lines of the script count, too, but not for what the study decides.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
+import shutil
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document, encode, schema
 from bftrainer.batch import process
-from bftrainer.cli.common import FollowingClient, connect, json_option, print_json, socket_option
+from bftrainer.cli.common import (
+    AWAY,
+    JSON,
+    PATH,
+    SOCKET,
+    FollowingClient,
+    argument,
+    connect,
+    duration,
+    is_terminal,
+    option,
+    print_json,
+    print_pairs,
+    verb,
+)
+from bftrainer.cli.spec import (
+    COMMAND,
+    SPEC_OPTIONS,
+    build_spec,
+    defaults,
+    find_command,
+    given,
+    merge,
+    parse_sizes,
+    read_directives,
+)
 from bftrainer.cli.study.lookup import (
     await_verb,
+    best_line,
     default_path,
     find_path,
     find_study,
     is_document,
     open_loop,
+    read_summary,
 )
-from bftrainer.cli.study.results import best_line
-from bftrainer.cli.study.screen import Screen
+from bftrainer.cli.study.plan import keep_plan, plan_for
+from bftrainer.cli.submit import check_here, check_script
 from bftrainer.model.columns import shown
-from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.directory import (
     StudyDirectory,
     check_same,
@@ -43,6 +79,8 @@ from bftrainer.study.directory import (
 from bftrainer.study.outcome import OVER
 
 if TYPE_CHECKING:
+    from bftrainer.study.configurations import Parameter
+    from bftrainer.study.document import StudyDocument
     from bftrainer.study.plan.document import StudyPlan
 
 INTERRUPTED = 128 + 2
@@ -50,35 +88,29 @@ START_S = 30.0
 REACH_S = 30.0  # for a daemon that is just being started
 ANSWER_S = 5.0  # of one try
 TRY_AGAIN_S = 0.5
+REFRESH_S = 1.0  # of the line below the events
+# What the study decides for each trial.
+_NOT_OURS = ("sizes", "epochs", "samples", "name", "checkpoint_dir", "hold", "array")
+_OPTION = re.compile(r"--([a-z][a-z-]*)")
+_KEYS = {"--checkpoint-dir": "--dir", "--samples": "'unit: samples'"}
+_FAILED = {"worst": "it counts as the worst", "ignore": "another one takes its place"}
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Where the study is kept, seen by all nodes.  [default: ./NAME.study]",
-)
-@click.option(
-    "--plan",
-    "plan_path",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Carry out this plan, as 'study plan --json' prints it.",
-)
-@click.option(
-    "--new-daemon",
-    is_flag=True,
-    help="Go on in this daemon, as the one that the study began with is gone for good.",
-)
-@click.option("--dry-run", is_flag=True, help="Check everything and print what would be done.")
-@click.option("--detach", is_flag=True, help="Go on in the background; see 'study status'.")
-@json_option
-@socket_option
-@click.argument("study_name", metavar="STUDY")
-@click.argument("script", metavar="[SCRIPT]", required=False)
-@click.argument("args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+@verb(
+    option("--dir DIR", "Where the study is kept, seen by all nodes.  [default: ./NAME.study]",
+           PATH, name="directory"),
+    option("--plan FILE", "Carry out this plan, as 'study plan --json' prints it.", PATH,
+           name="plan_path"),
+    option("--new-daemon", "Go on in this daemon, as the one that the study began with is gone for "
+           "good."),
+    option("--dry-run", "Check everything and print what would be done."),
+    option("--detach", "Go on in the background; see 'study status'."),
+    JSON, SOCKET,
+    argument("study_name", metavar="STUDY"),
+    argument("script", metavar="[SCRIPT]", required=False),
+    argument("args", click.UNPROCESSED, metavar="[ARGS]...", nargs=-1),
+    context_settings={"allow_interspersed_args": False},
+)  # fmt: skip
 def run(
     study_name: str,
     script: str | None,
@@ -100,17 +132,15 @@ def run(
         raise click.UsageError(f"{script[:40]} follows {study_name}: options come before STUDY.")
     args = _of_script(args)
     study, is_new = _study_of(study_name, script, args, directory, socket_name)
-    plan = None if plan_path is None else _plan_of(study, plan_path)
+    plan = None if plan_path is None else plan_for(study, plan_path)
     if dry_run:
         _print_dry_run(study, plan, is_new=is_new, as_json=as_json)
         return ExitCode.OK
     if is_new:
-        _checks(study)
+        check_trial(first_trial(study))
         _reach(socket_name)  # before anything is written
         write_directory(study)
     if plan is not None:
-        from bftrainer.cli.study.plan_file import keep_plan  # noqa: PLC0415
-
         keep_plan(study, plan)
     if detach:
         return _detach(study, socket_name, is_new_daemon=new_daemon)
@@ -142,9 +172,7 @@ def _study_of(
     """Return the study, and whether it is new."""
     if script is None and (directory or not is_document(Path(name))):
         return find_study(str(directory or name), socket_name), False
-    # Imported here to keep other verbs fast.
-    from bftrainer.cli.study.base import base_spec  # noqa: PLC0415
-    from bftrainer.study.document import read_study  # noqa: PLC0415
+    from bftrainer.study.document import read_study  # noqa: PLC0415 - slow to import
 
     text = read_study(Path(name))
     if script is None:
@@ -163,36 +191,177 @@ def _study_of(
     return found, False
 
 
-def _checks(study: StudyDirectory) -> tuple[str, ...]:
-    from bftrainer.cli.study.base import check_trial  # noqa: PLC0415
-    from bftrainer.cli.study.preview import first_trial  # noqa: PLC0415
+def base_spec(document: StudyDocument, script: str, args: Sequence[str]) -> TrainerSpec:
+    """Return the trainer; its arguments still have their places (BFT-1627, BFT-1628)."""
+    from bftrainer.fleet.runtimes.base import inherits  # noqa: PLC0415 - slow to import
+    from bftrainer.study.actions import check_places  # noqa: PLC0415
 
-    return check_trial(first_trial(study))
+    section = _section(document)
+    if section.get("runtime") == COMMAND:
+        script = find_command(script, os.environ)
+    check_script(script)
+    written = {k: v for k, v in read_directives(script).items() if k not in _NOT_OURS}
+    for name, value in section.items():
+        merge(written, name, value)
+    values = {**defaults(), "interpreter": None, "venv": None, **written}
+    if values["interpreter"]:
+        values["interpreter"] = find_command(values["interpreter"], os.environ)
+    values["sizes"] = parse_sizes(str(document.nodes))
+    values["name"] = document.name
+    check_places(args, list(document.parameters))
+    spec = build_spec(script, args, values, os.environ)
+    if document.rule.get("name") == "pbt" and not inherits(spec.runtime):
+        raise UsageError(
+            "BFT-1626",
+            "The rule pbt needs trials that start from each other's checkpoints with parameters"
+            f" of their own; those of runtime {spec.runtime} cannot.",
+            "Choose another rule.",
+        )
+    return replace(spec, checkpoint_dir="")
 
 
-def _plan_of(study: StudyDirectory, path: Path) -> StudyPlan:
-    from bftrainer.cli.study.plan_file import plan_for  # noqa: PLC0415
+def check_trial(spec: TrainerSpec) -> tuple[str, ...]:
+    """Check a trial's trainer on this machine; return a sentence for each check."""
+    check_spec(spec)
+    try:
+        return check_here(spec)
+    except UsageError as error:
+        # What 'submit' says of an option is in a study said of a key.
+        step = _OPTION.sub(
+            lambda found: _KEYS.get(found[0], f"'{found[1]}' (under submit in the study)"),
+            error.next_step,
+        )
+        raise UsageError(error.code, error.cause, step, exit_code=error.exit_code) from error
 
-    return plan_for(study, path)
+
+def _section(document: StudyDocument) -> dict[str, Any]:
+    """Return the options of the section ``submit``, as the command line would give them."""
+    tokens: list[str] = []
+    for name, value in document.submit.items():
+        for one in value if isinstance(value, tuple) else (value,):
+            tokens += [f"--{name.replace('_', '-')}", *([] if one is True else [str(one)])]
+    parser = click.Command("submit", params=list(SPEC_OPTIONS), add_help_option=False)
+    try:
+        with parser.make_context("submit", tokens) as ctx:
+            values = given(ctx)
+    except click.UsageError as problem:
+        raise _refusal(problem.format_message()) from problem
+    if wrong := sorted(values.keys() & set(_NOT_OURS)):
+        raise _refusal(f"{wrong[0]} is decided by the study")
+    return values
+
+
+def _refusal(problem: str) -> UsageError:
+    return UsageError(
+        "BFT-1628",
+        f"submit: {problem}{'' if problem.endswith(('.', '?', ')')) else '.'}",
+        "Correct this section; 'bftrainer submit -h' lists the options.",
+    )
+
+
+def first_trial(study: StudyDirectory, plan: StudyPlan | None = None) -> TrainerSpec:
+    """Return a trial's trainer, with parameters that some trial may have."""
+    from bftrainer.study.actions import spec_of  # noqa: PLC0415 - slow to import
+    from bftrainer.study.trials import StoredTrial  # noqa: PLC0415
+
+    document, rule = study.document, study.document.rule_with()
+    if isinstance(document.configurations, tuple):
+        parameters = dict(document.configurations[0])
+    else:
+        parameters = {
+            name: one.choices[0] if one.type == "categorical" else one.low
+            for name, one in document.parameters.items()
+        }
+    budget = next((start.budget for start in rule.verdicts((), 1).start), rule.most)
+    trial = StoredTrial(number=0, end=None, parameters=parameters, budget=budget)
+    nodes = None if plan is None else plan.stages[0].gpus_per_trial
+    return spec_of(study, trial, budget=budget, most=rule.most, nodes=nodes)
+
+
+def preview_lines(study: StudyDirectory, plan: StudyPlan | None = None) -> list[tuple[str, str]]:
+    """Return the study, and the plan, as names and values."""
+    document, spec = study.document, first_trial(study, plan)
+    settings = document.rule_with().describe()
+    how = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "name")
+    drawn = f"drawn by {document.sampler}, seed {document.seed}"
+    if isinstance(document.configurations, tuple):
+        drawn = f"{len(document.configurations)} listed configurations"
+    return [
+        ("study", study.study_id),
+        ("directory", str(study.path)),
+        ("metric", f"{document.metric}, to {document.direction}"),
+        ("rule", f"{settings['name']}: {how}; in {document.unit}"),
+        *((f"  {name}", _words(one)) for name, one in document.parameters.items()),
+        ("parameters", drawn),
+        ("nodes", f"{spec.n_min} to {spec.n_max} for a trial; parallel: {document.parallel}"),
+        ("failed", f"tried again up to {document.retry} times, then {_FAILED[document.failed]}"),
+        ("a trial runs", shlex.join((spec.interpreter, spec.script, *spec.args)).strip("' ")),
+        *(_plan_lines(plan) if plan else ()),
+    ]
+
+
+def _plan_lines(plan: StudyPlan) -> Iterator[tuple[str, str]]:
+    yield "plan", f"{duration(plan.time_s.mean)}, {plan.cost.mean:.2f}"
+    for one in plan.stages:
+        trials = f"trials {one.trials}, {one.at_once} at once, nodes {one.gpus_per_trial} each"
+        yield f"  to {one.budget}", f"{trials}, {duration(one.time_s.mean)}"
+
+
+def _words(one: Parameter) -> str:
+    if one.type == "categorical":
+        return f"one of {', '.join(map(str, one.choices))}"
+    step = f", step {one.step}" if one.step not in (None, 1) else ""
+    return f"{one.low} to {one.high}{', log' if one.log else ''}{step}"
 
 
 def _print_dry_run(
     study: StudyDirectory, plan: StudyPlan | None, *, is_new: bool, as_json: bool
 ) -> None:
-    from bftrainer.cli.study.preview import first_trial, plan_lines, preview_lines  # noqa: PLC0415
-
-    checks = _checks(study)
+    checks = check_trial(first_trial(study))
     if as_json:
         said: dict[str, Any] = {"study": study.study_id, "directory": str(study.path)}
         said |= {"is_new": is_new, "document": study.document.model_dump(mode="json")}
         said |= {"spec": encode(first_trial(study, plan)), "checks": list(checks)}
         print_json({"schema": schema("study-dry-run"), **said})
         return
-    for name, value in [*preview_lines(study, plan), *plan_lines(plan)]:
-        click.echo(f"{name:<12} {shown(value)}")
-    for check in checks:
-        click.echo(f"ok           {shown(check)}")
+    print_pairs([*preview_lines(study, plan), *(("ok", check) for check in checks)], 12)
     click.echo("nothing was started", err=True)
+
+
+class Screen:
+    """The events of ``study run`` line by line, on a terminal with a summary below them."""
+
+    def __init__(self, study: StudyDirectory, *, is_err: bool) -> None:
+        self._study, self._is_err = study, is_err
+        self._is_drawn = is_terminal() and not is_err
+        self._bottom, self._read_s = "", 0.0
+
+    def say(self, line: str) -> None:
+        """Print one event."""
+        if self._is_drawn:
+            click.echo("\r\x1b[K", nl=False)
+        click.echo(f"{time.strftime('%H:%M:%S')} {shown(line)}", err=self._is_err)
+        if self._is_drawn:
+            click.echo(self._summary(), nl=False)
+
+    def close(self) -> None:
+        """Take the summary away."""
+        if self._is_drawn:
+            click.echo("\r\x1b[K", nl=False)
+
+    def _summary(self) -> str:
+        """Return the summary as the loop last wrote it, in one line."""
+        if time.monotonic() - self._read_s >= REFRESH_S:
+            self._read_s = time.monotonic()
+            try:
+                found = read_summary(self._study.path)
+            except BftError:
+                return ""  # not written yet
+            self._bottom = (
+                f"{found.active} active, {found.waiting} waiting, {found.over} over;"
+                f" {found.nodes} of {found.pool_nodes} nodes; best {best_line(found)}"
+            )
+        return shown(self._bottom)[: shutil.get_terminal_size().columns - 1] if self._bottom else ""
 
 
 def _run(
@@ -239,8 +408,7 @@ def _reach(socket_name: str | None) -> None:
         try:
             connect(socket_name, timeout_s=ANSWER_S).status()
         except BftError as error:
-            is_away = error.exit_code in (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT)
-            if not is_away or time.monotonic() >= deadline:
+            if error.exit_code not in AWAY or time.monotonic() >= deadline:
                 raise
             if not is_told:
                 click.echo(shown(f"{error.cause} Waiting up to {REACH_S:g} s for it."), err=True)

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from bftrainer.api.documents import document
-from bftrainer.cli.study.plan_file import read_plan
+from bftrainer.cli.study.plan import read_plan
 from bftrainer.model.errors import UsageError
 from bftrainer.study.plan.document import NAME, PlanRequest, plan_study
 from bftrainer.study.plan.execution import Carried
