@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer.cli.common import EXISTING_FILE, FILE, JSON, argument, option, print_json, verb
+from bftrainer.cli.common import (
+    EXISTING_FILE,
+    FILE,
+    JSON,
+    argument,
+    option,
+    print_json,
+    read_journal,
+    verb,
+)
 from bftrainer.cli.daemon import default_state_dir
 from bftrainer.model.errors import ExitCode, UsageError
 
@@ -41,9 +50,7 @@ def verify(journal: str) -> None:
     A daemon that starts checks what follows from the last checkpoint. Reads only; the daemon
     may be running.
     """
-    from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
-
-    with Journal.open(journal, clock=time.time, is_verified=False) as opened:
+    with read_journal(journal) as opened:
         click.echo(f"Entries checked: {opened.verify()}; all are as they were written.")
 
 
@@ -125,20 +132,6 @@ def _utc(at_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
 
 
-@dataclass(slots=True)
-class _Compared:
-    """The result of repeating the entries of one kind."""
-
-    name: str  # in the plural
-    total: int = 0
-    of_another_release: int = 0  # entries that this one cannot repeat
-    differing: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def equal(self) -> int:
-        return self.total - len(self.differing)
-
-
 @verb(
     argument("journal", EXISTING_FILE),
     option("--rescale SEQ", "Print this rescale step by step instead.", int, name="shown"),
@@ -150,64 +143,56 @@ def replay(context: click.Context, journal: Path, *, shown: int | None, as_json:
 
     Exits with 8 if a plan, or an order to a worker, differs.
     """
-    from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
-
-    with Journal.open(journal, clock=time.time, is_verified=False) as opened:
+    with read_journal(journal) as opened:
         if shown is not None:
             _show(opened.entries(), shown)
             return
-        plans, rescales = _compare(opened.entries())
+        found = _repeated(opened.entries())
+    plans, rescales = found["differing"], found["rescales_differing"]
     if as_json:
-        print_json(
-            {
-                "decisions": plans.total,
-                "equal": plans.equal,
-                "differing": plans.differing,
-                "rescales": rescales.total,
-                "rescales_equal": rescales.equal,
-                "rescales_differing": rescales.differing,
-                "rescales_of_another_release": rescales.of_another_release,
-            }
-        )
+        print_json(found)
     else:
-        for compared in (plans, rescales):
-            click.echo(f"{compared.equal} of {compared.total} {compared.name} are equal.")
-        if rescales.of_another_release:
-            click.echo(f"{rescales.of_another_release} rescales are of another release.")
-        for plan in plans.differing:
+        click.echo(f"{found['equal']} of {found['decisions']} plans are equal.")
+        click.echo(f"{found['rescales_equal']} of {found['rescales']} rescales are equal.")
+        if others := found["rescales_of_another_release"]:
+            click.echo(f"{others} rescales are of another release.")
+        for plan in plans:
             click.echo(f"entry {plan['seq']}: other {', '.join(plan['differing'])}")
-        for rescale in rescales.differing:
-            click.echo(
-                f"entry {rescale['seq']}: step {rescale['step']} of {rescale['trainer_id']} gives"
-                " other instructions"
-            )
-    is_same = not plans.differing and not rescales.differing
-    context.exit(ExitCode.OK if is_same else ExitCode.VALIDATION_FAILED)
+        for one in rescales:
+            what = f"step {one['step']} of {one['trainer_id']}"
+            click.echo(f"entry {one['seq']}: {what} gives other instructions")
+    context.exit(ExitCode.VALIDATION_FAILED if plans or rescales else ExitCode.OK)
 
 
-def _compare(entries: Iterable[JournalEntry]) -> tuple[_Compared, _Compared]:
+def _repeated(entries: Iterable[JournalEntry]) -> dict[str, Any]:
+    """Return the document of ``--json``: how many entries there are, and which differ."""
     from bftrainer.fleet.generations import rescale_log  # noqa: PLC0415 - as below
     from bftrainer.lab.simulator import journal_replay  # noqa: PLC0415 - numpy takes 0.1 s
 
-    plans, rescales = _Compared("plans"), _Compared("rescales")
+    plans, rescales = list[dict[str, Any]](), list[dict[str, Any]]()
+    n_plans = n_rescales = n_others = 0
     for entry in entries:
         if entry.kind == journal_replay.KIND:
-            plans.total += 1
-            plans.differing += [
-                asdict(a) for a in journal_replay.take_again([entry]) if not a.is_equal
-            ]
+            n_plans += 1
+            plans += [asdict(a) for a in journal_replay.take_again([entry]) if not a.is_equal]
         elif entry.kind == rescale_log.KIND:
             record = entry.payload_if(rescale_log.RescaleRecord)
             if record is None:  # its machine had other fields
-                rescales.of_another_release += 1
+                n_others += 1
                 continue
-            rescales.total += 1
-            for number, one in enumerate(rescale_log.repeat(record), 1):
-                if not one.is_equal:
-                    what = {"seq": entry.seq, "trainer_id": record.trainer_id, "step": number}
-                    rescales.differing.append(what)
-                    break
-    return plans, rescales
+            n_rescales += 1
+            steps = enumerate(rescale_log.repeat(record), 1)
+            if step := next((number for number, one in steps if not one.is_equal), 0):
+                rescales.append({"seq": entry.seq, "trainer_id": record.trainer_id, "step": step})
+    return {
+        "decisions": n_plans,
+        "equal": n_plans - len(plans),
+        "differing": plans,
+        "rescales": n_rescales,
+        "rescales_equal": n_rescales - len(rescales),
+        "rescales_differing": rescales,
+        "rescales_of_another_release": n_others,
+    }
 
 
 def _show(entries: Iterable[JournalEntry], seq: int) -> None:

@@ -176,14 +176,8 @@ def _argv(
     cell_s: float,
     meet: str,
 ) -> list[str]:
-    config = {
-        "rank": rank,
-        "size": size,
-        "weights": list(weights),
-        "workers": list(workers),
-        "cell_s": cell_s,
-        "meet": meet,
-    }
+    config = {"rank": rank, "size": size, "cell_s": cell_s, "meet": meet}
+    config |= {"weights": list(weights), "workers": list(workers)}
     return [interpreter, str(PROGRAMS / "allreduce.py"), json.dumps(config)]
 
 
@@ -361,15 +355,8 @@ def script_command(
         written = {"sizes": list(curve.sizes), "samples_per_s": list(curve.samples_per_s)}
         _write(out, written)
     if as_json:
-        print_json(
-            {
-                "weights": found.weights,
-                "global_batch": found.global_batch,
-                "batches": list(found.batches),
-                "seconds": list(found.seconds),
-                "curve": written,
-            }
-        )
+        said = {n: getattr(found, n) for n in ("weights", "global_batch", "batches", "seconds")}
+        print_json({**said, "curve": written})
         return
     click.echo(f"{found.weights} weights, {found.global_batch} samples per update")
     rows = [[str(b), f"{1e3 * t:.3f}"] for b, t in zip(found.batches, found.seconds, strict=True)]

@@ -119,10 +119,11 @@ def _print_harm(found: HarmReport) -> None:
         f"p95 {_seconds(found.p95_s)}, longest {_seconds(found.max_s)}\n"
         f"promise     {promise}\n"
         f"preempted   {found.preempted_jobs} jobs had to preempt "
-        f"({_percent(found.share_preempted)} of those that got nodes, {_rate(found.preempted_jobs_per_hour)})\n"
+        f"({_percent(found.share_preempted)} of those that got nodes, "
+        f"{_rate(found.preempted_jobs_per_hour)})\n"
         f"ended       {shown(taken)}\n"
-        f"in vain     {found.in_vain} nodes ({_percent(found.share_in_vain)} of those given back "
-        f"for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}\n"
+        f"in vain     {found.in_vain} nodes ({_percent(found.share_in_vain)} of those given "
+        f"back for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}\n"
         f"back-off    {shown(found.back_off or 'none')}"
     )
     if not found.hand_overs:

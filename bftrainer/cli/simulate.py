@@ -7,11 +7,11 @@ figures. None needs a daemon.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,21 +20,27 @@ import click
 from click.core import ParameterSource
 
 from bftrainer.cli.common import JSON, PATH, PROCESSES, option, print_json, print_table, verb
-from bftrainer.cli.trace import READING, SELECTION, LateProgress, load
+from bftrainer.cli.trace import READING, SELECTION, LateProgress, load, workload_of
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
     from bftrainer.batch.traces.fragments import Fragments
     from bftrainer.lab.compare.arenas import Arena
-    from bftrainer.lab.simulator.costs import Injection, PhysicalCosts
-    from bftrainer.lab.simulator.session import Choices, OnPlan, ReplayRun
+    from bftrainer.lab.simulator.costs import Injection
+    from bftrainer.lab.simulator.session import Choices, ReplayRun
     from bftrainer.lab.whatif import Assumptions, BusinessCase
     from bftrainer.lab.workloads.submission import TrainerWorkload
     from bftrainer.model.decision import DecisionInput, Plan
 
 SHIPPED = "sample"
 LONGEST_T_FWD_S = 1e9
+_CHOSEN = ("p_jmax", "job_nodes", "seed", "poll_s", "straggler_threshold")
+_PHYSICAL = (  # option, its name on the command line, what it is about
+    ("given", "--cost", "none"),
+    ("poll_s", "--poll-interval", "no polls"),
+    ("slow", "--slow", "no slow nodes"),
+)
 STEPS = 500  # of the progress bar; more would slow the replay
 
 
@@ -91,7 +97,6 @@ def simulate(
         document,
         write_csv,
     )
-    from bftrainer.lab.workloads import by_name, read_workload  # noqa: PLC0415
 
     chosen = _choices(costs, options)
     if csv_file is not None:
@@ -101,8 +106,7 @@ def simulate(
 
         check_destination(report_file)
     trace = load(SAMPLE if file == SHIPPED else Path(file), **options)
-    path = Path(workload)
-    trainers = read_workload(path) if path.is_file() else by_name(workload, seed=chosen[0].seed)
+    trainers = workload_of(workload, chosen[0].seed)
     runs = _replay(trace, trainers, chosen)
     setup = ReportSetup(
         trace=file, workload=trainers.name, costs=costs, command=command_line(context)
@@ -127,29 +131,30 @@ def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
         UsageError: BFT-3050, there is no such policy; BFT-4101 to 4103, wrong costs.
     """
     from bftrainer.decide.policies.base import load_policy  # noqa: PLC0415
-    from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.simulator.costs import chosen_costs  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415
     from milp.problem import Objective  # noqa: PLC0415
 
     names = [name.strip() for text in options.pop("policies") for name in text.split(",")]
     for name in names:
         load_policy(name)  # before the first of them is replayed
-    given = options.pop("given")
+    if costs == "paper":
+        for name, hint, what in _PHYSICAL:
+            if options[name]:
+                cause = f"the paper's bookkeeping has {what}."
+                raise click.BadParameter(cause, param_hint=hint)
+    given, file = options.pop("given"), None if costs == "physical" else Path(costs)
     common = Choices(
         objective=Objective(options.pop("objective")),
         t_fwd_s=_forward_time_s(options.pop("t_fwd")),
-        p_jmax=options.pop("p_jmax"),
-        job_nodes=options.pop("job_nodes"),
-        seed=options.pop("seed"),
-        costs=_costs(costs, given),
-        poll_s=_poll_s(options.pop("poll_s"), costs),
-        slow=_injection(options.pop("slow"), costs),
-        straggler_threshold=options.pop("straggler_threshold"),
+        costs=None if costs == "paper" else chosen_costs(file, given),
+        slow=_injection(options.pop("slow")),
+        **{n: options.pop(n) for n in _CHOSEN},
     )
     return [dataclasses.replace(common, policy=name) for name in dict.fromkeys(names)]
 
 
 def _forward_time_s(text: str) -> float:
-    """Read a time in seconds."""
     try:
         seconds = float(text)
     except ValueError:
@@ -159,31 +164,18 @@ def _forward_time_s(text: str) -> float:
     return seconds
 
 
-def _poll_s(poll_s: float | None, costs: str) -> float | None:
-    """Return the interval of polls."""
-    if poll_s is not None and costs == "paper":
-        raise click.BadParameter(
-            "the paper's bookkeeping has no polls.", param_hint="--poll-interval"
-        )
-    return poll_s
-
-
-def _injection(text: str | None, costs: str) -> Injection | None:
+def _injection(text: str | None) -> Injection | None:
     """Return the slow nodes that ``--slow`` asks for; None: it was not given."""
     from bftrainer.lab.simulator.costs import Injection  # noqa: PLC0415
 
     if text is None:
         return None
-    if costs == "paper":
-        raise click.BadParameter("the paper's bookkeeping has no slow nodes.", param_hint="--slow")
-    share, _, fraction = text.partition(":")
-    try:
+    with contextlib.suppress(ValueError):
+        share, _, fraction = text.partition(":")
         found = Injection(share=float(share), fraction=float(fraction))
-    except ValueError:
-        found = Injection(share=-1.0, fraction=-1.0)
-    if not (0.0 <= found.share <= 1.0 and 0.0 < found.fraction < 1.0):
-        raise click.BadParameter(f"{text!r} is not SHARE:FRACTION.", param_hint="--slow")
-    return found
+        if 0.0 <= found.share <= 1.0 and 0.0 < found.fraction < 1.0:
+            return found
+    raise click.BadParameter(f"{text!r} is not SHARE:FRACTION.", param_hint="--slow")
 
 
 def _replay(trace: Fragments, workload: TrainerWorkload, chosen: list[Choices]) -> list[ReplayRun]:
@@ -191,31 +183,22 @@ def _replay(trace: Fragments, workload: TrainerWorkload, chosen: list[Choices]) 
     from bftrainer.lab.simulator.session import record  # noqa: PLC0415 - numpy takes 0.1 s
 
     runs: list[ReplayRun] = []
-    names = ", ".join(choices.policy for choices in chosen)
-    with _Bar(f"replaying with {names}") as bar:
-        for choices in chosen:
-            tell = _teller(trace.span_s, len(runs), len(chosen), bar.report)
-            on_plan = tell if bar.is_shown else None
-            runs.append(record(trace, workload, choices, on_plan=on_plan))
-    return runs
-
-
-def _teller(
-    span_s: tuple[float, float], done: int, n_runs: int, report: Callable[[float], None]
-) -> OnPlan:
-    """Return what to call after each decision; it reports now and then."""
-    begin_s, end_s = span_s
-    step_s = (end_s - begin_s) * n_runs / STEPS
+    begin_s, end_s = trace.span_s
     next_s = begin_s
 
     def tell(given: DecisionInput, _: Plan) -> None:
+        """Report now and then how far the replays are."""
         nonlocal next_s
-        now_s = given.now_s
-        if now_s >= next_s:
-            next_s = now_s + step_s
-            report((done + (now_s - begin_s) / (end_s - begin_s)) / n_runs)
+        if given.now_s >= next_s:
+            next_s = given.now_s + (end_s - begin_s) * len(chosen) / STEPS
+            done = (given.now_s - begin_s) / (end_s - begin_s)
+            bar.report((len(runs) + done) / len(chosen))
 
-    return tell
+    with _Bar(f"replaying with {', '.join(choices.policy for choices in chosen)}") as bar:
+        for choices in chosen:
+            next_s = begin_s
+            runs.append(record(trace, workload, choices, on_plan=tell if bar.is_shown else None))
+    return runs
 
 
 class _Bar(LateProgress):
@@ -242,24 +225,10 @@ def command_line(context: click.Context) -> str:
         value = context.params[name]
         for one in value if isinstance(value, tuple) else (value,):
             words.append(parameter.opts[0])
-            words += [] if one is True else [_word(one)]
+            if isinstance(one, float) and one.is_integer():
+                one = int(one)  # noqa: PLW2901 - as people write it
+            words += [] if one is True else [str(one)]
     return shlex.join(words)
-
-
-def _word(value: object) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
-
-
-def _costs(costs: str, given: tuple[str, ...]) -> PhysicalCosts | None:
-    from bftrainer.lab.simulator.costs import chosen_costs  # noqa: PLC0415
-
-    if costs != "paper":
-        return chosen_costs(None if costs == "physical" else Path(costs), given)
-    if given:
-        raise click.BadParameter("the paper's bookkeeping has none.", param_hint="--cost")
-    return None
 
 
 ALL = "all"
@@ -364,10 +333,8 @@ def _arenas(
     from bftrainer.lab.compare.arenas import POOL, Dedicated, IdleNodes  # noqa: PLC0415
     from bftrainer.lab.simulator.costs import PhysicalCosts  # noqa: PLC0415
     from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415
-    from bftrainer.lab.workloads import by_name, read_workload  # noqa: PLC0415
 
-    path = Path(workload)
-    trainers = read_workload(path) if path.is_file() else by_name(workload, seed=1)
+    trainers = workload_of(workload)
     n_trainers = min(n_trainers, len(trainers))
     played = f"{n_trainers} trainers of the workload {trainers.name}, P_jmax {p_jmax}"
     idle = IdleNodes(
@@ -395,14 +362,11 @@ def _arenas(
         elif name == SITE:
             found.append(_site(trainers, n_trainers, p_jmax, hours))
         elif arenas or data.is_dir():
-            found.append(
-                Dedicated(
-                    name=DEDICATED,
-                    about="AdaptDL's 16 nodes of 4 GPUs and its workloads of 160 jobs; a node"
-                    " of a decision is a GPU.",
-                    folder=data,
-                )
+            about = (
+                "AdaptDL's 16 nodes of 4 GPUs and its workloads of 160 jobs; a node of a decision"
+                " is a GPU."
             )
+            found.append(Dedicated(name=DEDICATED, about=about, folder=data))
     return found
 
 
@@ -435,8 +399,7 @@ PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told oth
            name="trace_file"),
     option("--nodes N", "Nodes of the machine, if the file does not name all.", click.IntRange(1),
            name="n_nodes"),
-    option("--start", "From this second on.", float, name="start_s"),
-    option("--hours", "How long.", click.FloatRange(min=0, min_open=True)),
+    *SELECTION[1:3],
     option("--unfillable", "Only what no pending job could have used.", name="only_unfillable"),
     *READING,
     option("--policy", "Decision rule; several are compared at the settings of the first.",
@@ -471,7 +434,8 @@ def whatif(
     **options: Any,
 ) -> None:
     """Say what a machine's idle time is worth, and with which settings."""
-    from bftrainer.lab.whatif import as_document, study  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.batch.traces.text import unreadable  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.whatif import as_document, study  # noqa: PLC0415
 
     chosen = [f for f in (sacct_file, swf_file, trace_file) if f is not None]
     if len(chosen) != 1:
@@ -486,7 +450,13 @@ def whatif(
     with LateProgress("replaying") as progress:
         found = study(trace, _assumptions(**options), progress.report, processes=processes)
     if report is not None:
-        _write(report, found, file.name)
+        from bftrainer.lab.whatif.document import page  # noqa: PLC0415
+
+        command = shlex.join(["bftrainer", *sys.argv[1:]])
+        try:
+            report.write_text(page(found, file.name, command), encoding="utf-8")
+        except OSError as problem:
+            raise unreadable(report, problem) from problem
     if as_json:
         print_json(as_document(found, str(file)))
     else:
@@ -528,17 +498,6 @@ def _sizes(text: str) -> tuple[int, int]:
     if not is_range or not 1 <= int(low) <= int(high) <= 1_000_000:
         raise click.BadParameter(f"{text!r} is not MIN:MAX.", param_hint="--trainer-nodes")
     return int(low), int(high)
-
-
-def _write(path: Path, found: BusinessCase, source: str) -> None:
-    from bftrainer.batch.traces.text import unreadable  # noqa: PLC0415
-    from bftrainer.lab.whatif.document import page  # noqa: PLC0415
-
-    command = shlex.join(["bftrainer", *sys.argv[1:]])
-    try:
-        path.write_text(page(found, source, command), encoding="utf-8")
-    except OSError as problem:
-        raise unreadable(path, problem) from problem
 
 
 def _print(found: BusinessCase) -> None:

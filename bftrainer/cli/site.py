@@ -7,7 +7,8 @@ writes into one directory, and over nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,29 +59,24 @@ def doctor(
 
     Exits with 8 if ordinary jobs would be affected or the settings could not be read.
     """
-    from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
-    from bftrainer.model.site import NOTHING, Weight  # noqa: PLC0415
-    from bftrainer.site.policy.load import load_policy_file  # noqa: PLC0415
+    from bftrainer.model.site import NOTHING, Weight  # noqa: PLC0415 - -h needs none of it
 
-    first = parse_options(pairs)
-    loaded = load_policy_file(policy_file, batch_system=batch_system, batch_options=first)
-    system = load_batch_system(batch_system, {**loaded.policy.batch_options, **first})
-    if loaded.policy.pilots_dir:
-        system.pilots_are_in(Path(loaded.policy.pilots_dir))
-    try:
+    with _opened(batch_system, policy_file, pairs) as (system, policy):
         if firewall is not None:
-            click.echo(_rules(firewall, system, loaded.policy))
+            click.echo(_rules(firewall, system, policy))
             return
-        status = _status(socket_name, batch_system)
+        status = None
+        with contextlib.suppress(BftError):
+            status = connect(socket_name).status()
+        if status is not None and status.batch_system != batch_system:
+            status = None  # the daemon of another one
         measured = NOTHING if status is None else status.measured
         if policy_file is not None:
-            measured = replace(measured, max_nodes=loaded.policy.max_nodes)
+            measured = replace(measured, max_nodes=policy.max_nodes)
         found = system.findings(measured)
         found += _service(system, policy_file)
-        found += _networks(system, loaded.policy, policy_file, measured, status)
+        found += _networks(system, policy, policy_file, measured, status)
         found += _agents(status)
-    finally:
-        system.close()
     is_safe = all(f.weight is Weight.LOSS for f in found)
     if as_json:
         print_json({"is_safe": is_safe, "findings": [asdict(f) for f in found]})
@@ -92,17 +88,34 @@ def doctor(
     context.exit(ExitCode.OK if is_safe else ExitCode.VALIDATION_FAILED)
 
 
+@contextlib.contextmanager
+def _opened(
+    batch_system: str, policy_file: Path | None, pairs: tuple[str, ...]
+) -> Iterator[tuple[BatchSystem, SitePolicy]]:
+    """Yield a batch system as the policy sets it up, and the policy."""
+    from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
+    from bftrainer.site.policy.load import load_policy_file  # noqa: PLC0415 - pydantic is slow
+
+    first = parse_options(pairs)
+    policy = load_policy_file(policy_file, batch_system=batch_system, batch_options=first).policy
+    with contextlib.closing(
+        load_batch_system(batch_system, {**policy.batch_options, **first})
+    ) as system:
+        if policy.pilots_dir:
+            system.pilots_are_in(Path(policy.pilots_dir))
+        yield system, policy
+
+
 def _service(system: BatchSystem, policy_file: Path | None) -> tuple[Finding, ...]:
     """Check what systemd is told of the daemon, if the policy is that of the site's service."""
     from bftrainer.batch import service_files  # noqa: PLC0415
-    from bftrainer.batch.service_files import POLICY_FILE  # noqa: PLC0415
 
-    if policy_file is None or str(policy_file.absolute()) != POLICY_FILE:
-        return ()
-    try:
-        return service_files.findings(system.site_files())
-    except BftError:
-        return ()  # none are needed; or settings cannot be read, which is a finding already
+    is_service = policy_file and str(policy_file.absolute()) == service_files.POLICY_FILE
+    if is_service:
+        # None are needed; or settings cannot be read, which is a finding already.
+        with contextlib.suppress(BftError):
+            return service_files.findings(system.site_files())
+    return ()
 
 
 def _networks(
@@ -115,7 +128,6 @@ def _networks(
     """Check the way between this host and the nodes, and what they see of its files."""
     from bftrainer.batch.service_files import STATE_DIR  # noqa: PLC0415
     from bftrainer.fleet.wire import listener  # noqa: PLC0415
-    from bftrainer.fleet.wire.listener import look_around  # noqa: PLC0415
 
     pilots_dir = None
     if policy_file is not None and not policy.is_for_all:
@@ -124,7 +136,7 @@ def _networks(
         pilots_dir = Path(policy.pilots_dir or state_dir / "pilots")
     return tuple(
         listener.findings(
-            look_around(system.pilot_hosts()),
+            listener.look_around(system.pilot_hosts()),
             control_network=policy.control_network or "",
             pilots_dir=pilots_dir,
             measured=measured,
@@ -149,24 +161,14 @@ def _rules(kind: str, system: BatchSystem, policy: SitePolicy) -> str:
     from bftrainer.batch import firewall  # noqa: PLC0415
     from bftrainer.fleet.wire import listener  # noqa: PLC0415
 
-    nodes = listener.addresses_of(system.pilot_hosts())
     return firewall.rules(
         kind,
-        nodes,
+        listener.addresses_of(system.pilot_hosts()),
         ports=policy.ports or "",
         chosen=listener.chosen_ports(),
         control=policy.control_network or "",
         training=policy.training_network or "",
     )
-
-
-def _status(socket_name: str | None, batch_system: str) -> StatusView | None:
-    """Return the state of the daemon of this batch system, if one runs."""
-    try:
-        status = connect(socket_name).status()
-    except BftError:
-        return None
-    return status if status.batch_system == batch_system else None
 
 
 DEFAULT_DIRECTORY = Path("bftrainer-site")
@@ -200,18 +202,8 @@ def init(
 
     The batch system is only asked; nothing of it is changed.
     """
-    from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
-    from bftrainer.site.policy.load import load_policy_file  # noqa: PLC0415 - pydantic is slow
-
-    first = parse_options(pairs)
-    loaded = load_policy_file(policy_file, batch_system=batch_system, batch_options=first)
-    system = load_batch_system(batch_system, {**loaded.policy.batch_options, **first})
-    if loaded.policy.pilots_dir:
-        system.pilots_are_in(Path(loaded.policy.pilots_dir))
-    try:
+    with _opened(batch_system, policy_file, pairs) as (system, _):
         files = system.site_files()
-    finally:
-        system.close()
     written = write(directory, files) if is_written else ()
     if as_json:
         print_json(
@@ -220,9 +212,7 @@ def init(
                 "batch_system": batch_system,
                 "files": [
                     {
-                        "name": file.name,
-                        "about": file.about,
-                        "path": file.path,
+                        **{name: getattr(file, name) for name in ("name", "about", "path")},
                         "is_service": bool(file.without),
                         "text": file.text,
                     }
@@ -274,6 +264,4 @@ def write(directory: Path, files: Sequence[SiteFile]) -> tuple[Path, ...]:
 def _is_other(directory: Path, file: SiteFile) -> bool:
     """Return whether something else has the file's name; a link is something else."""
     path = directory / file.name
-    if path.is_symlink():
-        return True
-    return path.exists() and path.read_bytes() != file.text.encode()
+    return path.is_symlink() or (path.exists() and path.read_bytes() != file.text.encode())

@@ -64,10 +64,8 @@ def solve(
     except (ProblemError, CheckFailed) as error:
         raise _as_bft_error(error) from error
     if answer.failure:
-        click.echo(
-            f"note: {shown(answer.failure)} This is the answer of {answer.allocation.solver}.",
-            err=True,
-        )
+        solved_by = f"This is the answer of {answer.allocation.solver}."
+        click.echo(f"note: {shown(answer.failure)} {solved_by}", err=True)
     if as_json:
         print_json(_document(problem, answer, solver, took_s))
     else:
@@ -139,9 +137,8 @@ def _as_bft_error(error: ProblemError | CheckFailed) -> BftError:
     from milp.problem import ProblemError  # noqa: PLC0415
 
     if isinstance(error, ProblemError):
-        exit_code = ExitCode.VALIDATION_FAILED
-        if error.code == SOLVER_MISSING:
-            exit_code = ExitCode.USAGE
+        is_missing = error.code == SOLVER_MISSING
+        exit_code = ExitCode.USAGE if is_missing else ExitCode.VALIDATION_FAILED
         return BftError(error.code, error.cause, error.next_step, exit_code=exit_code)
     return BftError(
         error.code,
@@ -174,7 +171,7 @@ def _rows(problem: Problem, answer: LimitedAnswer) -> list[dict[str, Any]]:
 def _document(
     problem: Problem, answer: LimitedAnswer, solver: str, took_s: float
 ) -> dict[str, Any]:
-    allocation = answer.allocation
+    allocation, rows = answer.allocation, _rows(problem, answer)
     return {
         "schema": "bftrainer/solve/1",
         "solver": solver,
@@ -185,38 +182,29 @@ def _document(
         "gap": allocation.gap,
         "node_price": allocation.node_price,
         "time_s": took_s,
-        "sizes": {row["trainer_id"]: row["size"] for row in _rows(problem, answer)},
+        "sizes": {row["trainer_id"]: row["size"] for row in rows},
         "assignment": dict(sorted(allocation.assignment.items())),
-        "trainers": _rows(problem, answer),
+        "trainers": rows,
     }
 
 
 def _print(problem: Problem, answer: LimitedAnswer, took_s: float) -> None:
     allocation = answer.allocation
-    used = len(allocation.assignment)
-    for name, value in (
-        ("solver", f"{allocation.solver} ({answer.status})"),
-        ("objective", f"{allocation.objective:.12g} {problem.objective} x s"),
-        ("gap", "0, this is the optimum" if not allocation.gap else f"{allocation.gap:.6g}"),
-        ("node price", f"{allocation.node_price:.6g} (lambda: one node more)"),
-        ("nodes", f"{used} of {len(problem.nodes)} used"),
-        ("time", f"{took_s * 1e3:.3g} ms"),
-    ):
-        click.echo(f"{name + ':':<12}{shown(value)}")
-    print_table(
-        HEADERS,
-        [
-            (
-                row["trainer_id"],
-                str(row["now"]),
-                str(row["size"]),
-                _number(row["gain_of_one_more"]),
-                _number(row["loss_of_one_fewer"]),
-                fold(row["nodes"]) or "-",
-            )
-            for row in _rows(problem, answer)
-        ],
+    gap = f"{allocation.gap:.6g}" if allocation.gap else "0, this is the optimum"
+    click.echo(
+        f"solver:     {shown(allocation.solver)} ({answer.status})\n"
+        f"objective:  {allocation.objective:.12g} {problem.objective} x s\n"
+        f"gap:        {gap}\n"
+        f"node price: {allocation.node_price:.6g} (lambda: one node more)\n"
+        f"nodes:      {len(allocation.assignment)} of {len(problem.nodes)} used\n"
+        f"time:       {took_s * 1e3:.3g} ms"
     )
+    rows = []
+    for row in _rows(problem, answer):
+        steps = (_number(row[name]) for name in ("gain_of_one_more", "loss_of_one_fewer"))
+        sizes = row["trainer_id"], str(row["now"]), str(row["size"])
+        rows.append((*sizes, *steps, fold(row["nodes"]) or "-"))
+    print_table(HEADERS, rows)
 
 
 def _number(value: float | None) -> str:

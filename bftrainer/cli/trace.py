@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import click
@@ -52,7 +51,7 @@ SELECTION = [
 )  # fmt: skip
 def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> None:
     """Say how much is idle in FILE, for how long, and how often that changes."""
-    from bftrainer.batch.traces.statistics import as_document, fragment_cdf, statistics  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.batch.traces.statistics import as_document, bars, fragment_cdf, statistics  # noqa: PLC0415 - numpy takes 0.1 s
 
     chosen = load(file, **options)
     if plot is not None:
@@ -64,18 +63,21 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
         return
     print_table(("WHAT", ">VALUE"), _rows(statistics(chosen)))
     click.echo()
-    print_table(
-        (">FRAGMENTS UP TO", ">OF FRAGMENTS", ">OF NODE-TIME"),
-        [
-            (
-                f"{row['minutes']:.3g} min",
-                f"{row['by_count']:.1%}",
-                f"{row['by_node_time']:.1%}",
-            )
-            for row in fragment_cdf(chosen)
-        ],
-    )
-    _print_bars(chosen)
+    lengths = [
+        (f"{row['minutes']:.3g} min", f"{row['by_count']:.1%}", f"{row['by_node_time']:.1%}")
+        for row in fragment_cdf(chosen)
+    ]
+    print_table((">FRAGMENTS UP TO", ">OF FRAGMENTS", ">OF NODE-TIME"), lengths)
+    click.echo()
+    hours = [
+        (
+            f"{row['from_hour']:.0f}-{row['to_hour']:.4g}",
+            str(row["events"]),
+            f"{row['idle_share']:.1%}",
+        )
+        for row in bars(chosen)
+    ]
+    print_table((">HOURS", ">EVENTS", ">IDLE"), hours)
     for note in chosen.notes:
         click.echo(f"note: {shown(note)}")
 
@@ -161,12 +163,7 @@ class LateProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -231,21 +228,3 @@ def _rows(numbers: TraceStatistics) -> list[tuple[str, str]]:
         ("time between events", spread(numbers.event_gap_s, " s")),
         ("pool size", spread(numbers.pool_nodes, "")),
     ]
-
-
-def _print_bars(chosen: Fragments) -> None:
-    from bftrainer.batch.traces.statistics import bars  # noqa: PLC0415 - numpy takes 0.1 s
-
-    rows = bars(chosen)
-    click.echo()
-    print_table(
-        (">HOURS", ">EVENTS", ">IDLE"),
-        [
-            (
-                f"{row['from_hour']:.0f}-{row['to_hour']:.4g}",
-                str(row["events"]),
-                f"{row['idle_share']:.1%}",
-            )
-            for row in rows
-        ],
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from bftrainer.cli.common import (
     duration,
     option,
     print_table,
+    read_journal,
     verb,
 )
 from bftrainer.cli.study.plan import SPEED, parse_price, parse_time, scaling_of_study
@@ -109,10 +109,9 @@ def _trace(path: Path, options: dict[str, Any]) -> Fragments:
         return load(path, **{name: options[name] for name in (*names, "ignored")})
     if options["nodes"] != ":" or options["start_s"] is not None:
         raise click.UsageError("--nodes and --start choose a part of a trace, not of a journal.")
-    from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
-    from bftrainer.lab.yesterday.journal import past_of  # noqa: PLC0415
+    from bftrainer.lab.yesterday.journal import past_of  # noqa: PLC0415 - slow to import
 
-    with Journal.open(path, clock=time.time, is_verified=False) as opened:
+    with read_journal(path) as opened:
         return past_of(opened, options["hours"] or math.inf).trace
 
 
