@@ -29,7 +29,7 @@ from _bench.pruners import Beside
 from _bench.rule_replay import play
 from optuna.pruners import MedianPruner, SuccessiveHalvingPruner
 
-from bftrainer.study.rungs.registry import rule_of
+from bftrainer.study.rungs import rule_of
 from bftrainer.study.trials import StudyRule, StudyTrial, Verdicts
 
 FEW: Final = 6  # data sets of the targets

@@ -33,7 +33,7 @@ from bftrainer.study.configurations import (
     StrictModel,
     settled,
 )
-from bftrainer.study.rungs.registry import rule_of
+from bftrainer.study.rungs import rule_of
 from bftrainer.study.trials import Scalar, StudyRule
 
 MOST_TRIALS = 1_000_000  # a daemon takes no greater number

@@ -19,7 +19,7 @@ from bftrainer.lab.simulator.costs import MEASURED
 from bftrainer.lab.simulator.session import Choices
 from bftrainer.lab.workloads.builders import NETWORKS, SAMPLES, hpo
 from bftrainer.model.decision import DecisionInput
-from bftrainer.study.rungs.registry import rule_of
+from bftrainer.study.rungs import rule_of
 
 EPOCHS: Final = 100  # of ImageNet, as each trial of the paper
 ETA: Final = 3

@@ -17,7 +17,7 @@ from _bench.benchmark import Measured
 from _bench.lcdb import archive, errors_of
 from _bench.rule_replay import Curve, play
 from _bench.studies.curves import HUNDREDTHS, LIKENESS, QUANTILES, drawn, medians
-from bftrainer.study.rungs.registry import rule_of
+from bftrainer.study.rungs import rule_of
 from bftrainer.study.trials import StudyRule
 
 UNIT: Final = 16  # samples: a hundredth of the full budget

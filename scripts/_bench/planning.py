@@ -24,7 +24,7 @@ from bftrainer.study.plan.problem import (
 from bftrainer.study.plan.published import Algorithm2Reading, greedy, naive, static
 from bftrainer.study.plan.stage_cost import Costs, Planned, simulate
 from bftrainer.study.plan.stages import experiment_of, rung_stages
-from bftrainer.study.rungs.hyperband import Hyperband
+from bftrainer.study.rungs import Hyperband
 
 SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 FAST: Final = 160  # GPUs of the fastest plan

@@ -12,15 +12,18 @@ import numpy as np
 
 from _bench.lcdb import ETA, DataSet
 from _bench.rule_replay import Curve, Parent, Played, play
-from bftrainer.study.ladder import best_first, rung_of
 from bftrainer.study.perturbation import FACTORS
-from bftrainer.study.rungs.asha import Asha
-from bftrainer.study.rungs.hyperband import Hyperband
-from bftrainer.study.rungs.median import Median
-from bftrainer.study.rungs.none import Full
-from bftrainer.study.rungs.pbt import Pbt
-from bftrainer.study.rungs.sha import Sha
-from bftrainer.study.rungs.stopping import Stopping
+from bftrainer.study.rungs import (
+    Asha,
+    Full,
+    Hyperband,
+    Median,
+    Pbt,
+    Sha,
+    Stopping,
+    best_first,
+    rung_of,
+)
 from bftrainer.study.trials import StudyRule, StudyTrial
 
 TRIALS: Final = 128

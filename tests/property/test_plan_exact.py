@@ -17,7 +17,7 @@ from bftrainer.study.plan.problem import Cloud, PlanStage, ScalingProfile, sha_s
 from bftrainer.study.plan.published import Algorithm2Reading, greedy, static
 from bftrainer.study.plan.stage_cost import Costs, Planned, simulate
 from bftrainer.study.plan.stages import RungStage, experiment_of, rung_stages
-from bftrainer.study.rungs.hyperband import Hyperband
+from bftrainer.study.rungs import Hyperband
 
 
 def test_the_closed_form_is_the_critical_path() -> None:

@@ -12,8 +12,7 @@ from _bench.rule_replay import Curve, Played, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.study.ladder import ladder
-from bftrainer.study.rungs.registry import rule_of
+from bftrainer.study.rungs import ladder, rule_of
 from bftrainer.study.trials import StudyRule, StudyTrial, TrialStage, Value, Verdicts
 from tests.support.examples import examples
 

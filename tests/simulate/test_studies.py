@@ -19,7 +19,7 @@ from bftrainer.lab.simulator.costs import PhysicalCosts, constant
 from bftrainer.lab.simulator.session import Choices
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionInput, Plan
-from bftrainer.study.rungs.registry import rule_of
+from bftrainer.study.rungs import rule_of
 from bftrainer.study.trials import Start, StudyRule, TrialStage, Verdicts
 from milp.problem import Curve
 

@@ -16,7 +16,7 @@ from bftrainer.study.deadline.futures import Counts, Drawing, PoolHistory, futur
 from bftrainer.study.deadline.outlook import Outlook, held, interval, outlook
 from bftrainer.study.deadline.work import LEAST_UNIT_S, MOST_NODES, Part, Work, finish_s, parts_of
 from bftrainer.study.plan.problem import ScalingProfile
-from bftrainer.study.rungs.registry import rule_of
+from bftrainer.study.rungs import rule_of
 
 HOUR_S, STEP_S = 3600.0, 60.0
 LINEAR = ScalingProfile(gpus=(1, 2, 4), unit_s=(100.0, 50.0, 25.0), n_max=4)

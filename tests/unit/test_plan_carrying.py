@@ -13,10 +13,7 @@ from bftrainer.study.plan.document import NAME, PlanRequest, StudyPlan, is_for, 
 from bftrainer.study.plan.execution import Carried
 from bftrainer.study.plan.problem import Cloud, ScalingProfile
 from bftrainer.study.plan.stages import rung_stages
-from bftrainer.study.rungs.asha import Asha
-from bftrainer.study.rungs.hyperband import Hyperband
-from bftrainer.study.rungs.none import Full
-from bftrainer.study.rungs.sha import Sha
+from bftrainer.study.rungs import Asha, Full, Hyperband, Sha
 from bftrainer.study.trials import StudyRule, StudyTrial, TrialStage, Verdicts
 
 SCALING = ScalingProfile(gpus=(1, 2, 4, 8), unit_s=(10.0, 6.0, 4.0, 3.0))

@@ -17,7 +17,7 @@ from bftrainer.study.plan.problem import (
 )
 from bftrainer.study.plan.stage_cost import Costs, TaskKind, simulate, tasks_of
 from bftrainer.study.plan.stages import rung_stages
-from bftrainer.study.rungs.sha import Sha
+from bftrainer.study.rungs import Sha
 from milp.problem import Curve
 
 HALVING = ScalingProfile(gpus=(1, 2, 4), unit_s=(8.0, 4.0, 2.0))

@@ -8,10 +8,7 @@ from collections.abc import Sequence
 import pytest
 from _bench.rule_replay import Curve, play
 
-from bftrainer.study.ladder import best_first
-from bftrainer.study.rungs.asha import Asha
-from bftrainer.study.rungs.hyperband import Hyperband
-from bftrainer.study.rungs.sha import Sha
+from bftrainer.study.rungs import Asha, Hyperband, Sha, best_first
 from bftrainer.study.trials import Start, StudyTrial, TrialStage, Value
 
 W, A, F, S = TrialStage.WAITING, TrialStage.ACTIVE, TrialStage.FAILED, TrialStage.STOPPED

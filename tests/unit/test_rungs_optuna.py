@@ -13,10 +13,7 @@ from _bench.pruners import Beside
 from _bench.rule_replay import Curve, play
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, SuccessiveHalvingPruner
 
-from bftrainer.study.rungs.hyperband import Hyperband
-from bftrainer.study.rungs.median import Median
-from bftrainer.study.rungs.none import Full
-from bftrainer.study.rungs.stopping import Stopping
+from bftrainer.study.rungs import Full, Hyperband, Median, Stopping
 from bftrainer.study.trials import StudyRule, StudyTrial, Verdicts
 
 MOST = 27

@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 from _bench.rule_replay import Curve, Parent, play
 
-from bftrainer.study.rungs.none import Full
-from bftrainer.study.rungs.pbt import Pbt
-from bftrainer.study.rungs.registry import RULES, keys_of, rule_of
-from bftrainer.study.rungs.stopping import Stopping
+from bftrainer.study.rungs import RULES, Full, Pbt, Stopping, keys_of, rule_of
 from bftrainer.study.trials import Start, StudyTrial, TrialStage, Value, Verdicts
 
 WHOLE: Mapping[str, Mapping[str, int]] = {

@@ -24,8 +24,7 @@ from bftrainer.study.directory import (
     only_loop,
     write_directory,
 )
-from bftrainer.study.ladder import best_first
-from bftrainer.study.rungs.registry import rule_of
+from bftrainer.study.rungs import best_first, rule_of
 from bftrainer.study.trial_table import know
 from bftrainer.study.trials import NewTrial, StudyTrial, TrialStage, Value
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, stored, study, view

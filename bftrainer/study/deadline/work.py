@@ -16,12 +16,7 @@ from numpy.typing import NDArray
 from bftrainer.study.deadline.futures import Counts
 from bftrainer.study.plan.problem import ScalingProfile
 from bftrainer.study.plan.stages import RungStage, rung_stages
-from bftrainer.study.rungs.asha import Asha
-from bftrainer.study.rungs.median import Median
-from bftrainer.study.rungs.none import Full
-from bftrainer.study.rungs.pbt import Pbt
-from bftrainer.study.rungs.sha import Sha
-from bftrainer.study.rungs.stopping import Stopping
+from bftrainer.study.rungs import Asha, Full, Median, Pbt, Sha, Stopping
 from bftrainer.study.trials import StudyRule
 
 Floats = NDArray[np.float64]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bftrainer.study.ladder import Rung, ladder
 from bftrainer.study.plan.problem import Experiment, PlanStage
-from bftrainer.study.rungs.hyperband import Hyperband
-from bftrainer.study.rungs.none import Full
-from bftrainer.study.rungs.sha import Sha
+from bftrainer.study.rungs import Full, Hyperband, Rung, Sha, ladder
 from bftrainer.study.trials import StudyRule
 
 

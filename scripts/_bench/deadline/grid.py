@@ -14,8 +14,7 @@ from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.study.deadline.futures import Counts, Drawing, PoolHistory, futures, history_of
 from bftrainer.study.deadline.work import Work, finish_s, parts_of
 from bftrainer.study.plan.problem import ScalingProfile
-from bftrainer.study.rungs.none import Full
-from bftrainer.study.rungs.sha import Sha
+from bftrainer.study.rungs import Full, Sha
 from bftrainer.study.trials import StudyRule
 
 Floats = NDArray[np.float64]

@@ -17,10 +17,7 @@ from bftrainer.lab.simulator.costs import MEASURED
 from bftrainer.lab.simulator.session import Choices
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.study.deadline.work import Work, finish_s, parts_of
-from bftrainer.study.ladder import ladder
-from bftrainer.study.rungs.asha import Asha
-from bftrainer.study.rungs.none import Full
-from bftrainer.study.rungs.sha import Sha
+from bftrainer.study.rungs import Asha, Full, Sha, ladder
 from bftrainer.study.trials import StudyRule
 from milp.problem import Curve
 

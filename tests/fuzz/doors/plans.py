@@ -12,7 +12,7 @@ from bftrainer.study.plan.document import NAME, PlanRequest, plan_study
 from bftrainer.study.plan.execution import Carried
 from bftrainer.study.plan.problem import Cloud, ScalingProfile
 from bftrainer.study.plan.stages import rung_stages
-from bftrainer.study.rungs.sha import Sha
+from bftrainer.study.rungs import Sha
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 

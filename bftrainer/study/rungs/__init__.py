@@ -1,1 +1,0 @@
-"""The rules that stop, continue and start trials, one per module. Pure."""
