@@ -87,7 +87,7 @@ def harm(
         rule = monitor.rule_of(_policy(policy_file))
         with read_journal(journal) as opened:
             read = monitor.read_records(opened), monitor.read_state(opened)
-        found = monitor.report_of(*read, rule, since_s=since_s, until_s=time.time())
+            found = monitor.report_of(*read, rule, since_s=since_s, until_s=time.time())
     answer(found, "harm", _print_harm, as_json=as_json)
 
 

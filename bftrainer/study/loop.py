@@ -22,7 +22,7 @@ from bftrainer.study.directory import StudyDirectory, Wishes, read_wishes
 from bftrainer.study.disk import Cleaner, FullDisk, writes
 from bftrainer.study.events import Events
 from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, StudySummary, with_trials
-from bftrainer.study.plan.execution import Carried
+from bftrainer.study.plan.document import Carried
 from bftrainer.study.rungs import rule_of
 from bftrainer.study.storage import StudyStorage
 from bftrainer.study.trial_table import KnownTrial, know

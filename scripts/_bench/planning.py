@@ -19,11 +19,12 @@ from bftrainer.study.plan.problem import (
     Experiment,
     PlanStage,
     ScalingProfile,
+    experiment_of,
+    rung_stages,
     sha_stages,
 )
 from bftrainer.study.plan.published import Algorithm2Reading, greedy, naive, static
 from bftrainer.study.plan.stage_cost import Costs, Planned, simulate
-from bftrainer.study.plan.stages import experiment_of, rung_stages
 from bftrainer.study.rungs import Hyperband
 
 SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -13,10 +13,17 @@ from bftrainer.lab.papers.rubberband.placement import place, replaced
 from bftrainer.study.plan import exact as module
 from bftrainer.study.plan.document import PlanRequest, plan_study
 from bftrainer.study.plan.exact import exact, fastest
-from bftrainer.study.plan.problem import Cloud, PlanStage, ScalingProfile, sha_stages
+from bftrainer.study.plan.problem import (
+    Cloud,
+    PlanStage,
+    RungStage,
+    ScalingProfile,
+    experiment_of,
+    rung_stages,
+    sha_stages,
+)
 from bftrainer.study.plan.published import Algorithm2Reading, greedy, static
 from bftrainer.study.plan.stage_cost import Costs, Planned, simulate
-from bftrainer.study.plan.stages import RungStage, experiment_of, rung_stages
 from bftrainer.study.rungs import Hyperband
 
 

@@ -9,10 +9,16 @@ import pytest
 from _bench.rule_replay import Curve, Parent, play
 
 from bftrainer.api.documents import document, parse, view_of
-from bftrainer.study.plan.document import NAME, PlanRequest, StudyPlan, is_for, plan_study, soonest
-from bftrainer.study.plan.execution import Carried
-from bftrainer.study.plan.problem import Cloud, ScalingProfile
-from bftrainer.study.plan.stages import rung_stages
+from bftrainer.study.plan.document import (
+    NAME,
+    Carried,
+    PlanRequest,
+    StudyPlan,
+    is_for,
+    plan_study,
+    soonest,
+)
+from bftrainer.study.plan.problem import Cloud, ScalingProfile, rung_stages
 from bftrainer.study.rungs import Asha, Full, Hyperband, Sha
 from bftrainer.study.trials import StudyRule, StudyTrial, TrialStage, Verdicts
 

@@ -23,7 +23,7 @@ from bftrainer.model.trainer import (
 )
 from bftrainer.study.directory import new_directory, write_directory
 from bftrainer.study.document import read_study
-from bftrainer.study.plan.execution import Carried
+from bftrainer.study.plan.document import Carried
 from tests.support import pages
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "studies.md"

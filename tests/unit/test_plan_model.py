@@ -12,11 +12,11 @@ from bftrainer.study.plan.problem import (
     Cloud,
     PlanStage,
     ScalingProfile,
+    rung_stages,
     scaling_of,
     sha_stages,
 )
-from bftrainer.study.plan.stage_cost import Costs, TaskKind, simulate, tasks_of
-from bftrainer.study.plan.stages import rung_stages
+from bftrainer.study.plan.stage_cost import Costs, simulate
 from bftrainer.study.rungs import Sha
 from milp.problem import Curve
 
@@ -135,22 +135,7 @@ def test_an_instance_costs_its_minimum() -> None:
     assert simulate(costs, (4, 1)).cost.tolist() == [240.0]
 
 
-def test_the_graph_of_the_papers_figure() -> None:
+def test_the_papers_figure() -> None:
     """Its Fig. 7: a stage that must grow, and one trial that waits for another."""
     costs = Costs((PlanStage(trials=3, units=1), PlanStage(trials=1, units=1)), HALVING, Cloud())
-    tasks = tasks_of(costs, (2, 1))
-    kinds = [task.kind for task in tasks]
-    assert kinds == [
-        *(
-            TaskKind.SCALE,
-            TaskKind.INIT,
-            TaskKind.INIT,
-            TaskKind.TRAIN,
-            TaskKind.TRAIN,
-            TaskKind.TRAIN,
-            TaskKind.SYNC,
-        ),
-        *(TaskKind.TRAIN, TaskKind.SYNC),
-    ]
-    assert [task.before for task in tasks[3:7]] == [(1, 2), (1, 2), (3,), (3, 4, 5)]
     assert simulate(costs, (2, 1)).time_s.tolist() == [8.0 + 8.0 + 8.0]

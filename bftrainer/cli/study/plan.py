@@ -33,8 +33,7 @@ from bftrainer.study.directory import StudyDirectory, unwritable
 if TYPE_CHECKING:
     from bftrainer.study.document import StudyDocument
     from bftrainer.study.plan.document import Amount, PlanRequest, StudyPlan
-    from bftrainer.study.plan.problem import ScalingProfile
-    from bftrainer.study.plan.stages import RungStage
+    from bftrainer.study.plan.problem import RungStage, ScalingProfile
     from bftrainer.study.trials import StudyRule
     from milp.problem import Curve
 
@@ -239,7 +238,7 @@ def request_of(path: Path, options: Mapping[str, Any], samples: int) -> PlanRequ
 
 def stages_of(study: StudyDocument) -> tuple[RungStage, ...]:
     """Return the stages of a study's rule (BFT-1645)."""
-    from bftrainer.study.plan.stages import rung_stages  # noqa: PLC0415 - slow to import
+    from bftrainer.study.plan.problem import rung_stages  # noqa: PLC0415 - slow to import
 
     def refusal(cause: str, next_step: str) -> UsageError:
         return UsageError("BFT-1645", f"This study cannot be planned: {cause}.", next_step)
@@ -348,7 +347,7 @@ def with_plan(study: StudyDirectory) -> Callable[[StudyRule], StudyRule]:
     """Return how the study's rule becomes one that carries out the plan, if there is a plan."""
     if not study.plan.exists():
         return lambda rule: rule
-    from bftrainer.study.plan.execution import Carried  # noqa: PLC0415 - slow to import
+    from bftrainer.study.plan.document import Carried  # noqa: PLC0415 - slow to import
 
     plan = read_plan(study.plan)
     return lambda rule: Carried(rule=rule, plan=plan)

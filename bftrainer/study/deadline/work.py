@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.study.deadline.futures import Counts
-from bftrainer.study.plan.problem import ScalingProfile
-from bftrainer.study.plan.stages import RungStage, rung_stages
+from bftrainer.study.plan.problem import RungStage, ScalingProfile, rung_stages
 from bftrainer.study.rungs import Asha, Full, Median, Pbt, Sha, Stopping
 from bftrainer.study.trials import StudyRule
 

@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
+from bftrainer.study.rungs import Full, Hyperband, Rung, Sha, ladder
+from bftrainer.study.trials import StudyRule
 from milp.problem import Curve
 
 LEAST_S, MOST_S = 1e-6, 1e9  # of a unit
@@ -168,3 +170,45 @@ class Cloud:
     def instances(self, gpus: int) -> int:
         """Return how many instances have so many GPUs."""
         return -(-gpus // self.gpus_per_instance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungStage:
+    """A stage of a rule: a rung of one of its brackets."""
+
+    bracket: int
+    budget: int  # units of a trial since its beginning
+    trials: int
+    units: int  # of a trial in this stage
+
+
+def rung_stages(rule: StudyRule) -> tuple[RungStage, ...]:
+    """Return the stages of a rule in which all trials of a rung wait for each other.
+
+    Brackets of Hyperband come one after another.
+
+    Raises:
+        ValueError: the rule compares trials at different times.
+    """
+    if isinstance(rule, Sha):
+        brackets: tuple[tuple[Rung, ...], ...] = (
+            ladder(rule.trials, rule.least, rule.most, rule.eta),
+        )
+    elif isinstance(rule, Hyperband):
+        brackets = rule.brackets()
+    elif isinstance(rule, Full):
+        brackets = ((Rung(trials=rule.trials, budget=rule.most),),)
+    else:
+        name = rule.describe()["name"]
+        raise ValueError(f"{name} has no stages that all trials end together")  # noqa: TRY004
+    return tuple(
+        RungStage(bracket=number, budget=rung.budget, trials=rung.trials, units=rung.budget - below)
+        for number, rungs in enumerate(brackets)
+        for rung, below in zip(rungs, [0, *(r.budget for r in rungs)], strict=False)
+        if rung.trials > 0
+    )
+
+
+def experiment_of(stages: tuple[RungStage, ...]) -> Experiment:
+    """Return what the planner knows of them."""
+    return tuple(PlanStage(trials=stage.trials, units=stage.units) for stage in stages)

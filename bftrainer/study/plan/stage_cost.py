@@ -1,24 +1,22 @@
-"""Time and cost of a plan in closed form, and by the graph of its tasks with drawn latencies. Pure.
+"""Time and cost of a plan in closed form, and by drawn lengths of its trials. Pure.
 
 Both draw the same random numbers, which makes plans comparable with few samples.
 
 A stage begins when the one before has ended, so times and costs of stages add up, and a stage
-depends on the earlier ones only through the instances that are there. The critical path of the
-paper's graph of tasks (``tasks_of``) is the same number.
-
-A stage that needs more instances begins with SCALE and one INIT for each; then there is a TRAIN
-for each trial, some after others if there are too few GPUs for all; SYNC ends it. The
-critical path of each sample is its time. Its mean is what ``Costs.predict`` says in closed form;
-beyond that the samples tell the spread.
+depends on the earlier ones only through the instances that are there: one that needs more waits for
+them, then each trial trains, some after others if there are too few GPUs for all. The critical path
+of the paper's graph of tasks is the sum of these waits and of the longest chains of trials. Its
+mean is what ``Costs.predict`` says; beyond that the samples tell the spread.
 """
 
 from __future__ import annotations
 
-import enum
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +24,7 @@ import numpy.typing as npt
 from bftrainer.study.plan.problem import Billing, Cloud, Draw, Experiment, PlanStage, ScalingProfile
 
 Floats = npt.NDArray[np.float64]
+Seconds = TypeVar("Seconds", float, Floats)  # their mean, or samples
 LEAST = 0.05  # nothing is faster than this share of its mean
 FEW = 16  # units drawn one by one; the sum of more is normal
 
@@ -124,9 +123,16 @@ class Costs:
             self._shares[key] = self.scaling.share(gpus, self.experiment[index].trials)
         return self._shares[key]
 
-    def tasks_s(self, index: int, each: int) -> Floats:
-        """Return how long each trial of a stage trains on so many GPUs: samples x trials."""
-        return self.draws[index] * self.scaling.mean_s(each) + self.scaling.start_s
+    def drawn(self, index: int, gpus: int) -> tuple[Floats, Floats]:
+        """Return how long a stage trains on some GPUs, and its trials together, by samples."""
+        each, at_once = self.share(index, gpus)
+        tasks_s = self.draws[index] * self.scaling.mean_s(each) + self.scaling.start_s
+        if at_once >= self.experiment[index].trials:
+            return tasks_s.max(1), tasks_s.sum(1)
+        # Trial i follows trial i - at_once.
+        missing = -tasks_s.shape[1] % at_once
+        chains = np.pad(tasks_s, ((0, 0), (0, missing))).reshape(len(tasks_s), -1, at_once)
+        return np.asarray(chains.sum(1).max(1)), tasks_s.sum(1)
 
     def run(self, index: int, gpus: int) -> tuple[float, float]:
         """Return how long a stage trains on some GPUs, and the GPU-seconds that its trials use.
@@ -138,10 +144,8 @@ class Costs:
             return math.inf, math.inf
         key = index, each, at_once
         if key not in self._runs:
-            tasks_s = self.tasks_s(index, each)
-            together = at_once >= self.experiment[index].trials
-            lengths_s = tasks_s.max(1) if together else _chains(tasks_s, at_once)
-            self._runs[key] = float(lengths_s.mean()), float(each * tasks_s.sum(1).mean())
+            lengths_s, trials_s = self.drawn(index, gpus)
+            self._runs[key] = float(lengths_s.mean()), float(each * trials_s.mean())
         return self._runs[key]
 
     def grow_s(self, new: int) -> float:
@@ -153,22 +157,26 @@ class Costs:
 
         Those that it does not need go at its beginning. The minimum charge is in ``predict``.
         """
-        cloud = self.cloud
-        wanted = cloud.instances(gpus)
-        new, grow_s = max(0, wanted - before), self.grow_s(wanted - before)
+        wanted = self.cloud.instances(gpus)
+        grow_s = self.grow_s(wanted - before)
         length_s, gpu_s = self.run(index, gpus)
-        if cloud.billing is Billing.FUNCTION:
-            paid_s = gpu_s / cloud.gpus_per_instance + new * cloud.init_s
-        else:
-            paid_s = (wanted - new) * grow_s + wanted * length_s
-            paid_s += new * max(0.0, grow_s - cloud.scale_s)
         return StageCost(
             gpus=gpus,
             instances=wanted,
             grow_s=grow_s,
             length_s=length_s,
-            cost=paid_s * cloud.price_s + new * cloud.data_price,
+            cost=self.paid(wanted, before, length_s, gpu_s),
         )
+
+    def paid(self, wanted: int, before: int, length_s: Seconds, gpu_s: Seconds) -> Seconds:
+        """Return what so many instances cost that train so long, if so many were there before."""
+        cloud, new, grow_s = self.cloud, max(0, wanted - before), self.grow_s(wanted - before)
+        if cloud.billing is Billing.FUNCTION:
+            paid_s = gpu_s / cloud.gpus_per_instance + new * cloud.init_s
+        else:
+            paid_s = (wanted - new) * grow_s + wanted * length_s
+            paid_s += new * max(0.0, grow_s - cloud.scale_s)
+        return paid_s * cloud.price_s + new * cloud.data_price
 
     def predict(self, plan: tuple[int, ...]) -> Planned:
         """Return what a plan takes: so many GPUs for each stage."""
@@ -178,56 +186,39 @@ class Costs:
             stages.append(self.stage(index, gpus, before))
             before = stages[-1].instances
         cost = sum(stage.cost for stage in stages)
-        if self.cloud.minimum_s > 0.0 and self.cloud.billing is Billing.INSTANCE:
-            cost += _shortfall_s(stages, self.cloud) * self.cloud.price_s
+        cost += self.minimum_charge(
+            [stage.instances for stage in stages], [stage.time_s for stage in stages]
+        )
         return Planned(stages=tuple(stages), time_s=sum(s.time_s for s in stages), cost=cost)
 
+    def minimum_charge(
+        self, instances: Sequence[int], times_s: Sequence[Seconds]
+    ) -> Seconds | float:
+        """Return the cost of the time that instances are paid for beyond their lives.
 
-def _chains(tasks_s: Floats, at_once: int) -> Floats:
-    """Return the longest chain of each sample; trial i follows trial i - at_once."""
-    missing = -tasks_s.shape[1] % at_once
-    padded = np.pad(tasks_s, ((0, 0), (0, missing))).reshape(len(tasks_s), -1, at_once)
-    return np.asarray(padded.sum(1).max(1))
-
-
-def _shortfall_s(stages: list[StageCost], cloud: Cloud) -> float:
-    """Return the time that instances are paid for beyond their lives; the oldest go first."""
-    born: deque[tuple[int, float]] = deque()  # how many, and when; oldest first
-    now_s = missing_s = 0.0
-    held = 0
-    for stage, after in zip(stages, [*stages[1:], None], strict=True):
-        if stage.instances > held:
-            born.append((stage.instances - held, now_s + cloud.scale_s))
-        now_s += stage.time_s
-        held = stage.instances
-        going = held - min(held, 0 if after is None else after.instances)
-        while going > 0:
-            count, since_s = born.popleft()
-            gone = min(count, going)
-            missing_s += gone * max(0.0, cloud.minimum_s - (now_s - since_s))
-            if count > gone:
-                born.appendleft((count - gone, since_s))
-            going -= gone
-    return missing_s
-
-
-class TaskKind(enum.StrEnum):
-    """The kind of a task."""
-
-    SCALE = "scale"
-    INIT = "init"
-    TRAIN = "train"
-    SYNC = "sync"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A node of the graph; those before it have smaller numbers."""
-
-    kind: TaskKind
-    stage: int
-    before: tuple[int, ...]
-    number: int = 0  # of the instance or trial
+        The oldest go first.
+        """
+        cloud = self.cloud
+        if cloud.minimum_s <= 0.0 or cloud.billing is not Billing.INSTANCE:
+            return 0.0
+        born = deque[tuple[int, Seconds | float]]()  # how many, and when; oldest first
+        now_s: Seconds | float = 0.0
+        missing_s: Seconds | float = 0.0
+        held = 0
+        for count, after, time_s in zip(instances, [*instances[1:], 0], times_s, strict=True):
+            if count > held:
+                born.append((count - held, now_s + cloud.scale_s))
+            now_s = now_s + time_s
+            held = count
+            going = max(0, held - after)
+            while going > 0:
+                n_born, since_s = born.popleft()
+                gone = min(n_born, going)
+                missing_s = missing_s + gone * np.maximum(0.0, cloud.minimum_s - (now_s - since_s))
+                if n_born > gone:
+                    born.appendleft((n_born - gone, since_s))
+                going -= gone
+        return missing_s * cloud.price_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,97 +231,22 @@ class Drawn:
     stage_cost: Floats  # without the minimum charge
 
 
-def tasks_of(costs: Costs, plan: tuple[int, ...]) -> list[Task]:
-    """Return the graph of a plan in topological order."""
-    tasks: list[Task] = []
-    frontier: tuple[int, ...] = ()
-    held = 0
-
-    def add(kind: TaskKind, stage: int, before: tuple[int, ...], number: int = 0) -> int:
-        tasks.append(Task(kind=kind, stage=stage, before=before, number=number))
-        return len(tasks) - 1
-
-    for index, gpus in enumerate(plan):
-        wanted = costs.cloud.instances(gpus)
-        if wanted > held:
-            scale = (add(TaskKind.SCALE, index, frontier),)
-            frontier = tuple(add(TaskKind.INIT, index, scale, n) for n in range(wanted - held))
-        at_once = costs.share(index, gpus)[1]
-        trains: list[int] = []
-        for trial in range(costs.experiment[index].trials):
-            before = (trains[trial - at_once],) if trial >= at_once else frontier
-            trains.append(add(TaskKind.TRAIN, index, before, trial))
-        frontier = (add(TaskKind.SYNC, index, tuple(trains)),)
-        held = wanted
-    return tasks
-
-
 def simulate(costs: Costs, plan: tuple[int, ...]) -> Drawn:
-    """Draw the latency of every task and return the critical paths and what they cost."""
-    tasks = tasks_of(costs, plan)
-    ends = _ends(costs, plan, tasks)
-    there_s = {task.stage: ends[n] for n, task in enumerate(tasks) if task.kind is TaskKind.SCALE}
-    ended_s = [ends[n] for n, task in enumerate(tasks) if task.kind is TaskKind.SYNC]
-    cloud, began_s, held = costs.cloud, np.zeros(ends.shape[1]), 0
-    missing_s = np.zeros_like(began_s)  # of the minimum charge
-    born: list[Floats] = []  # when each instance came; oldest first
+    """Draw the length of every trial and return the critical paths and what they cost."""
     times: list[Floats] = []
     paid: list[Floats] = []
-    for index, (gpus, end_s) in enumerate(zip(plan, ended_s, strict=True)):
-        wanted = cloud.instances(gpus)
-        new, gone = max(0, wanted - held), max(0, held - wanted)
-        missing_s += _drawn_shortfall_s(born[:gone], began_s, cloud.minimum_s)
-        born = [*born[gone:], *[there_s.get(index, began_s)] * new]
-        if cloud.billing is Billing.FUNCTION:  # initialisations at their mean
-            used_s = _used_s(costs, index, plan)
-            paid_s = used_s / cloud.gpus_per_instance + new * cloud.init_s
-        else:
-            paid_s = (wanted - new) * (end_s - began_s)
-            paid_s += new * (end_s - there_s.get(index, began_s))
-        times.append(end_s - began_s)
-        paid.append(np.broadcast_to(paid_s, began_s.shape) * cloud.price_s + new * cloud.data_price)
-        began_s, held = end_s, wanted
-    missing_s += _drawn_shortfall_s(born, began_s, cloud.minimum_s)
-    cost = np.sum(paid, axis=0)
-    if cloud.billing is Billing.INSTANCE:
-        cost = cost + missing_s * cloud.price_s
-    return Drawn(time_s=began_s, cost=cost, stage_time_s=np.array(times), stage_cost=np.array(paid))
-
-
-def _ends(costs: Costs, plan: tuple[int, ...], tasks: list[Task]) -> Floats:
-    """Return when each task ends: tasks x samples."""
-    ends = np.zeros((len(tasks), _samples(costs)))
-    ready: dict[tuple[int, ...], Floats] = {(): np.zeros(ends.shape[1])}
-    trains: dict[int, Floats] = {}
-    for number, task in enumerate(tasks):
-        if task.before not in ready:
-            ready[task.before] = ends[list(task.before)].max(0)
-        ends[number] = ready[task.before]
-        if task.kind is TaskKind.SCALE:
-            ends[number] += costs.cloud.scale_s
-        elif task.kind is TaskKind.INIT:
-            ends[number] += costs.cloud.init_s
-        elif task.kind is TaskKind.TRAIN:
-            if task.stage not in trains:
-                trains[task.stage] = _train_s(costs, task.stage, plan)
-            ends[number] += trains[task.stage][:, task.number]
-    return ends
-
-
-def _samples(costs: Costs) -> int:
-    return costs.samples if costs.scaling.spread > 0.0 else 1
-
-
-def _train_s(costs: Costs, index: int, plan: tuple[int, ...]) -> Floats:
-    return costs.tasks_s(index, costs.share(index, plan[index])[0])
-
-
-def _used_s(costs: Costs, index: int, plan: tuple[int, ...]) -> Floats:
-    each = costs.share(index, plan[index])[0]
-    return np.asarray(each * _train_s(costs, index, plan).sum(1))
-
-
-def _drawn_shortfall_s(born: list[Floats], now_s: Floats, minimum_s: float) -> Floats:
-    """Return the time that instances which go now are paid for beyond their lives."""
-    missing = [np.maximum(0.0, minimum_s - (now_s - one)) for one in born]
-    return np.sum(missing, axis=0) if missing else np.zeros_like(now_s)
+    instances = [costs.cloud.instances(gpus) for gpus in plan]
+    for index, (gpus, wanted, before) in enumerate(
+        zip(plan, instances, [0, *instances[:-1]], strict=True)
+    ):
+        lengths_s, trials_s = costs.drawn(index, gpus)
+        times.append(costs.grow_s(wanted - before) + lengths_s)
+        gpu_s = costs.share(index, gpus)[0] * trials_s
+        paid.append(costs.paid(wanted, before, lengths_s, gpu_s))
+    stage_time_s, stage_cost = np.array(times), np.array(paid)
+    return Drawn(
+        time_s=stage_time_s.sum(0),
+        cost=stage_cost.sum(0) + costs.minimum_charge(instances, times),
+        stage_time_s=stage_time_s,
+        stage_cost=stage_cost,
+    )
