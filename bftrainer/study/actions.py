@@ -40,7 +40,7 @@ from bftrainer.study.outcome import parameters_line
 from bftrainer.study.perturbation import perturbed
 from bftrainer.study.storage import StudyStorage
 from bftrainer.study.trial_table import KnownTrial
-from bftrainer.study.trials import NewTrial, Scalar, Start, StoredTrial, TrialStage, Verdicts
+from bftrainer.study.trials import Scalar, Start, StoredTrial, TrialStage, Verdicts
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 
@@ -146,14 +146,8 @@ class Actor:
             except ChangingError:
                 continue
             has_any = True
-            new = NewTrial(
-                budget=start.budget,
-                bracket=start.bracket,
-                parent=start.parent,
-                nodes=start.nodes,
-                parameters=parameters,
-            )
-            if (made := self._storage.create(new)) != number:  # another script was faster
+            made = self._storage.create(start, parameters)
+            if made != number:  # another script was faster
                 self._rename(number, made)
             fresh += start.parent is None
         return has_any

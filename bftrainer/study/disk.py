@@ -96,17 +96,21 @@ class FullDisk:
 
     def check(self, known: Iterable[KnownTrial]) -> None:
         """Refuse to go on if a trial has just failed as a disk is full (BFT-1636)."""
-        failed = {one.view.trainer_id: one for one in known if one.view and one.is_unjudged_failure}
-        full = {name: one for name, one in failed.items() if one.is_excused}
+        failed = [
+            (one, one.view)
+            for one in known
+            if one.view and one.has_failed and one.stored.end is None
+        ]
+        full = [(one, view) for one, view in failed if one.is_excused]
         if failed:
             self._check_room()
         if self._excused is None:
-            self._excused = frozenset(full)
-        for name, one in full.items():
-            if name not in self._excused:
+            self._excused = frozenset(view.trainer_id for _, view in full)
+        for one, view in full:
+            if view.trainer_id not in self._excused:
                 raise BftError(
                     "BFT-1636",
-                    f"A disk is full, so trial {one.number} failed: {one.view_reason}",
+                    f"A disk is full, so trial {one.number} failed: {view.reason}",
                     "Make room where it writes, /dev/shm perhaps, then run the study again: it"
                     f" goes on. The first {MAX_EXCUSED} such failures of a trial do not count.",
                 )

@@ -21,12 +21,12 @@ from bftrainer.study.actions import Actor
 from bftrainer.study.directory import StudyDirectory, Wishes, read_wishes
 from bftrainer.study.disk import Cleaner, FullDisk, writes
 from bftrainer.study.events import Events
-from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, StudySummary, with_trials
+from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, StudySummary, summarized
 from bftrainer.study.plan.document import Carried
 from bftrainer.study.rungs import rule_of
 from bftrainer.study.storage import StudyStorage
 from bftrainer.study.trial_table import KnownTrial, know
-from bftrainer.study.trials import ENDS, StudyRule, TrialStage, Verdicts
+from bftrainer.study.trials import StudyRule, TrialStage, Verdicts
 
 NEWS_S = 1  # how long the daemon may wait for news: so late wishes are seen
 AWAY_S = 0.5  # between two tries while the daemon is away
@@ -109,7 +109,8 @@ class StudyLoop:
         if self._obey_pause(known):
             return False
         self._refuse_hopeless(known, rule_of(rule.describe()).wanted)
-        missing = [one for one in known if self._is_unsubmitted(one)]
+        active = [one for one in known if one.stage is TrialStage.ACTIVE]
+        missing = [one for one in active if one.view is None or one.is_to_retry]
         if self._actor.submit(missing, rule.most, _sizes(rule)) and missing:
             self._is_hasty = True
             return False
@@ -117,7 +118,7 @@ class StudyLoop:
         self._act(verdicts, known)
         self._summarize_at_times(known)
         is_busy = verdicts.grow or verdicts.start or verdicts.stop
-        if is_busy or not verdicts.is_over or any(one.stage is TrialStage.ACTIVE for one in known):
+        if is_busy or not verdicts.is_over or active:
             return False
         self._end(known, "Its study is over.")
         return True
@@ -210,11 +211,8 @@ class StudyLoop:
 
     def _judged(self, one: KnownTrial) -> KnownTrial:
         """Return it as failed if it used up its budget and never reported anything."""
-        if (
-            one.values
-            or one.stage not in (TrialStage.WAITING, TrialStage.COMPLETE)
-            or one.stored.end
-        ):
+        is_at_end = one.stage in (TrialStage.WAITING, TrialStage.COMPLETE)
+        if one.values or one.stored.end or not is_at_end:
             self._silent_since.pop(one.number, None)
             return one
         since_s = self._silent_since.setdefault(one.number, time.monotonic())
@@ -230,7 +228,7 @@ class StudyLoop:
             self._failed, self._failed_in_row = self._failed + 1, self._failed_in_row + 1
         self._storage.finish(
             one.number,
-            ENDS[one.stage],
+            one.stage,
             value=one.value,
             reason=reason,
             orders=one.reported_s,
@@ -246,11 +244,11 @@ class StudyLoop:
         Where others take the place of failed ones there would be no end: there it is enough that
         the last ones failed, or as many as are wanted, since this process began.
         """
-        ends = (
-            TrialStage.COMPLETE,
-            TrialStage.FAILED,
-        )  # others ended for the user's or the study's sake
-        over = sorted((one for one in known if one.stage in ends), key=_ended)
+        ends = (TrialStage.COMPLETE, TrialStage.FAILED)  # others: for the user's or study's sake
+        over = sorted(
+            (one for one in known if one.stage in ends),
+            key=lambda one: (one.stored.ended_s or math.inf, one.number),
+        )
         newest = over[-HOPELESS:]
         is_script = len(newest) == HOPELESS and not any(one.values for one in known)
         is_script = is_script and all(one.stage is TrialStage.FAILED for one in newest)
@@ -312,9 +310,6 @@ class StudyLoop:
 
     # ---- the rule ----------------------------------------------------------------------
 
-    def _is_unsubmitted(self, one: KnownTrial) -> bool:
-        return one.stage is TrialStage.ACTIVE and (one.view is None or one.is_to_retry)
-
     def _asked(self, rule: StudyRule, known: Sequence[KnownTrial], view: StudyView) -> Verdicts:
         document = self._study.document
         seen = [
@@ -373,10 +368,6 @@ class StudyLoop:
         return summary
 
 
-def _ended(one: KnownTrial) -> tuple[float, int]:
-    return one.stored.ended_s or math.inf, one.number
-
-
 def _sizes(rule: StudyRule) -> Callable[[KnownTrial], int | None]:
     """Return which size a trial is to have: a plan's, where its budget is now; None: any."""
     if not isinstance(rule, Carried):
@@ -393,7 +384,10 @@ def summary_of(
 ) -> StudySummary:
     """Return what a study has come to."""
     document = study.document
-    head = StudySummary(
+    return summarized(
+        known,
+        view,
+        time.time(),
         study=study.study_id,
         name=document.name or "",
         directory=str(study.path),
@@ -403,16 +397,5 @@ def summary_of(
         unit=document.unit,
         retry=document.retry,
         rule=document.rule_with(wishes.more).describe(),
-        at_s=0.0,
         created_s=study.created_s,
-        pool_nodes=0,
-        nodes=0,
-        node_s=0.0,
-        active=0,
-        waiting=0,
-        over=0,
-        best=None,
-        rungs=(),
-        trials=(),
     )
-    return with_trials(head, known, view, time.time())

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bftrainer.model.study import StudyView
 from bftrainer.study.trial_table import KnownTrial, know
-from bftrainer.study.trials import ENDS, StoredTrial, TrialStage
+from bftrainer.study.trials import StoredTrial, TrialStage
 
 # left: no loop runs it, and it is not over; failed: all its trials do, see BFT-1629
 RUNNING, LEFT, FAILED, OVER, STOPPED = "running", "left", "failed", "over", "stopped"
+
+
+# Fields of a summary that do not follow from the trials.
+_HEAD = (
+    *("study", "name", "directory", "state", "metric", "direction", "unit", "retry", "rule"),
+    "created_s",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,15 +150,15 @@ def rungs_of(known: Sequence[KnownTrial]) -> tuple[RungRow, ...]:
     )
 
 
-def with_trials(
-    summary: StudySummary, known: Sequence[KnownTrial], view: StudyView | None, at_s: float
+def summarized(
+    known: Sequence[KnownTrial], view: StudyView | None, at_s: float, **head: Any
 ) -> StudySummary:
-    """Return the summary of these trials."""
+    """Return the summary of these trials; ``head`` is what does not follow from them."""
     stages = [one.stage for one in known]
-    best = best_of(known, -1.0 if summary.direction == "maximize" else 1.0)
-    trials = Path(summary.directory) / "trials"
-    return replace(
-        summary,
+    best = best_of(known, -1.0 if head["direction"] == "maximize" else 1.0)
+    trials = Path(head["directory"]) / "trials"
+    return StudySummary(
+        **head,
         at_s=round(at_s, 3),
         pool_nodes=0 if view is None else view.pool_nodes,
         nodes=sum(one.view.nodes for one in known if one.view),
@@ -167,21 +174,13 @@ def with_trials(
 
 def refreshed(summary: StudySummary, view: StudyView, at_s: float) -> StudySummary:
     """Return an earlier summary with what the daemon knows now: no loop runs the study."""
+    same = ("number", "parameters", "budget", "bracket", "parent", "values", "reason", "node_s")
     stored = [
         StoredTrial(
-            number=row.number,
-            end=ENDS.get(TrialStage(row.stage)),
-            parameters=row.parameters,
-            budget=row.budget,
-            bracket=row.bracket,
-            parent=row.parent,
-            values=row.values,
-            reason=row.reason,
-            node_s=row.node_s,
-            began_s=row.began_s,
-            ended_s=row.ended_s,
+            **{name: getattr(row, name) for name in (*same, "began_s", "ended_s")},
+            end=stage if (stage := TrialStage(row.stage)).is_over else None,
         )
         for row in summary.trials
     ]
     known = know(stored, view.trials, unit=summary.unit, retry=summary.retry)
-    return with_trials(summary, known, view, at_s)
+    return summarized(known, view, at_s, **{name: getattr(summary, name) for name in _HEAD})

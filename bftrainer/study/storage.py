@@ -22,10 +22,15 @@ from bftrainer.model.errors import BftError
 from bftrainer.study.directory import unwritable
 from bftrainer.study.document import StudyDocument
 from bftrainer.study.sampler import Drawer, distributions_of
-from bftrainer.study.trials import NewTrial, Scalar, StoredTrial, TrialEnd
+from bftrainer.study.trials import Scalar, Start, StoredTrial, TrialStage
 
 LOCK_PATIENCE_S = 3
-_ENDS = {TrialState[end]: end for end in TrialEnd}
+_ENDS = {
+    TrialState.COMPLETE: TrialStage.COMPLETE,
+    TrialState.PRUNED: TrialStage.STOPPED,
+    TrialState.FAIL: TrialStage.FAILED,
+}
+_STATES = {end: state for state, end in _ENDS.items()}
 
 
 class StudyStorage:
@@ -134,14 +139,14 @@ class StudyStorage:
         """Return parameters for a trial that is about to be created."""
         return self._drawer.draw(number, self._ours())
 
-    def create(self, new: NewTrial) -> int:
+    def create(self, start: Start, parameters: Mapping[str, Scalar]) -> int:
         """Create a trial, with all that belongs to it in one line of the journal; its number."""
-        said = {"budget": new.budget, "bracket": new.bracket, "parent": new.parent}
-        if new.nodes is not None:
-            said["nodes"] = new.nodes
+        said = {"budget": start.budget, "bracket": start.bracket, "parent": start.parent}
+        if start.nodes is not None:
+            said["nodes"] = start.nodes
         template = create_trial(
             state=TrialState.RUNNING,
-            params=dict(new.parameters),
+            params=dict(parameters),
             distributions=self._distributions,
             user_attrs=said,
         )
@@ -167,7 +172,7 @@ class StudyStorage:
     def finish(
         self,
         number: int,
-        end: TrialEnd,
+        end: TrialStage,
         *,
         value: float | None,
         reason: str,
@@ -175,14 +180,15 @@ class StudyStorage:
         node_s: float,
     ) -> None:
         """End a trial; what is said of it is written before."""
-        said = {"orders": {str(k): v for k, v in orders.items()}, "node_s": round(node_s, 3)}
-        values = None if value is None or end is TrialEnd.FAIL else [value]
+        said: dict[str, Any] = {"orders": {str(k): v for k, v in orders.items()}}
+        said |= {"node_s": round(node_s, 3), "reason": reason}
+        values = None if value is None or end is TrialStage.FAILED else [value]
         with self._file():
             trial_id = self._id(number)
-            for name, what in {**said, **({"reason": reason} if reason else {})}.items():
+            for name, what in said.items():
                 if what:
                     self._storage.set_trial_user_attr(trial_id, name, what)
-            self._storage.set_trial_state_values(trial_id, TrialState[end], values)
+            self._storage.set_trial_state_values(trial_id, _STATES[end], values)
 
     def _id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)

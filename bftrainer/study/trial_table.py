@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bftrainer.model.errors import BftError
 from bftrainer.model.study import Report, TrialView
 from bftrainer.model.trainer import TrainerState, happens_anywhere, is_of_full_disk
-from bftrainer.study.trials import STAGES, StoredTrial, StudyTrial, TrialStage, Value
+from bftrainer.study.trials import StoredTrial, StudyTrial, TrialStage, Value
 
 MAX_EXCUSED = 2  # failures of a trial for want of room; one that always needs more is to end
 SILENT = "Its script reported no value: it is to call run.report(value)."
@@ -67,9 +67,7 @@ class KnownTrial:
         """The reason why it has ended or failed; "": none is known."""
         if self.stored.reason or self.view is None:
             return self.stored.reason
-        is_silent = (
-            self.stage is TrialStage.FAILED and not self.values and self.view.state != _FAILED
-        )
+        is_silent = self.stage is TrialStage.FAILED and not self.values and not self.has_failed
         return SILENT if is_silent else self.view.reason
 
     @property
@@ -85,19 +83,12 @@ class KnownTrial:
     @property
     def is_to_retry(self) -> bool:
         """Return whether it failed and is to be tried again."""
-        return (
-            self.view is not None and self.stage is TrialStage.ACTIVE and self.view.state == _FAILED
-        )
+        return self.stage is TrialStage.ACTIVE and self.has_failed
 
     @property
-    def is_unjudged_failure(self) -> bool:
-        """Return whether its trainer failed, and no end was written."""
-        return self.view is not None and self.stored.end is None and self.view.state == _FAILED
-
-    @property
-    def view_reason(self) -> str:
-        """The daemon's reason for the state of its newest trainer."""
-        return self.view.reason if self.view else ""
+    def has_failed(self) -> bool:
+        """Return whether its newest trainer failed."""
+        return self.view is not None and self.view.state == _FAILED
 
     def unwritten(self) -> dict[int, float]:
         """Return the values that the storage lacks."""
@@ -199,7 +190,7 @@ def _excused(attempts: list[TrialView]) -> list[TrialView]:
 
 def _stage(stored: StoredTrial, view: TrialView | None, retry: int, most: float) -> TrialStage:
     if stored.end is not None:
-        return STAGES[stored.end]
+        return stored.end
     if view is None:  # created, and about to be submitted; or forgotten
         return TrialStage.COMPLETE if max(stored.values, default=0) >= most else TrialStage.ACTIVE
     if view.state == _FINISHED:

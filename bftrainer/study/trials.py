@@ -105,39 +105,12 @@ class CountedRule(StudyRule, Protocol):
 Scalar = bool | int | float | str  # the value of a parameter
 
 
-class TrialEnd(enum.StrEnum):
-    """The end of a trial, in Optuna's words."""
-
-    COMPLETE = "COMPLETE"
-    PRUNED = "PRUNED"
-    FAIL = "FAIL"
-
-
-ENDS = {
-    TrialStage.COMPLETE: TrialEnd.COMPLETE,
-    TrialStage.STOPPED: TrialEnd.PRUNED,
-    TrialStage.FAILED: TrialEnd.FAIL,
-}
-STAGES = {end: stage for stage, end in ENDS.items()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTrial:
-    """A trial to be created."""
-
-    parameters: Mapping[str, Scalar]
-    budget: int  # with which it starts
-    bracket: int = 0
-    parent: int | None = None
-    nodes: int | None = None  # that it starts with, if a plan says so
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTrial:
     """A trial in the storage."""
 
     number: int
-    end: TrialEnd | None  # None: it has not ended
+    end: TrialStage | None  # None: it has not ended
     parameters: Mapping[str, Scalar]
     budget: int  # with which it started
     bracket: int = 0

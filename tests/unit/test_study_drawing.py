@@ -12,7 +12,7 @@ pytest.importorskip("optuna")
 from bftrainer.model.errors import BftError
 from bftrainer.study.document import StudyDocument, parse_study
 from bftrainer.study.storage import StudyStorage
-from bftrainer.study.trials import NewTrial, Scalar, TrialEnd
+from bftrainer.study.trials import Scalar, Start, TrialStage
 
 BEST = 0.3
 
@@ -51,12 +51,12 @@ def drawn(
         if index % every == 0:
             storage = StudyStorage(path, "own", of)
         parameters = storage.draw(storage.next_number())
-        made = storage.create(NewTrial(parameters=parameters, budget=1))
+        made = storage.create(Start(budget=1), parameters)
         value = sign * loss(parameters)
         storage.report(made, {1: value})
         if ends:
             storage.finish(
-                made, TrialEnd.COMPLETE, value=value, reason="", orders={1: 1.0}, node_s=1.0
+                made, TrialStage.COMPLETE, value=value, reason="", orders={1: 1.0}, node_s=1.0
             )
         found.append(parameters)
     return found
@@ -104,15 +104,15 @@ def test_trials_that_scripts_end_or_enqueue_do_no_harm(tmp_path: Path) -> None:
 
     path = tmp_path / "optuna.log"
     storage = StudyStorage(path, "own", document("tpe"))
-    number = storage.create(NewTrial(parameters=storage.draw(0), budget=1))
+    number = storage.create(Start(budget=1), storage.draw(0))
     backend = optuna.storages.journal.JournalFileBackend(str(path))
     theirs = optuna.load_study(study_name="own", storage=optuna.storages.JournalStorage(backend))
     theirs.enqueue_trial({"x": 0.5})
     assert storage.draw(2)["x"] != 0.5, "it is theirs"
     theirs.tell(number, 0.5)
     storage.report(number, {1: 0.5})
-    storage.finish(number, TrialEnd.PRUNED, value=None, reason="", orders={}, node_s=0.0)
-    assert [one.end for one in storage.trials()] == [TrialEnd.COMPLETE]
+    storage.finish(number, TrialStage.STOPPED, value=None, reason="", orders={}, node_s=0.0)
+    assert [one.end for one in storage.trials()] == [TrialStage.COMPLETE]
     optuna.delete_study(study_name="own", storage=theirs._storage)
     with pytest.raises(BftError, match="BFT-1636"):
         storage.trials()

@@ -17,7 +17,7 @@ from bftrainer.model.views import TrainerView
 from bftrainer.study.actions import Actor
 from bftrainer.study.checkpoint_files import bring, copy_newest
 from bftrainer.study.trial_table import KnownTrial
-from bftrainer.study.trials import NewTrial, Start
+from bftrainer.study.trials import Start
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, known, stored, study, view
 from trainers.command.program import LINK, take
 
@@ -41,7 +41,7 @@ class Population:
         self.client = mock.Mock()
         self.actor = Actor(self.study, self.client, self.storage, mock.Mock())
         self.is_now()
-        self.storage.create(NewTrial(parameters=PARAMETERS, budget=3))
+        self.storage.create(Start(budget=3), PARAMETERS)
         self.parent = self.study.of_trial(0)
         self.parent.mkdir()
         take(self.parent, run="t1", generation=1)

@@ -26,7 +26,7 @@ from bftrainer.study.directory import (
 )
 from bftrainer.study.rungs import best_first, rule_of
 from bftrainer.study.trial_table import know
-from bftrainer.study.trials import NewTrial, StudyTrial, TrialStage, Value
+from bftrainer.study.trials import Start, StudyTrial, TrialStage, Value
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, stored, study, view
 
 CHECKPOINTS = ("step-000000000001-generation-00000001.bft", "step-000000000002-g.bft")
@@ -54,7 +54,7 @@ class Scene:
         self.client.cancel.side_effect = self._cancelled
         self.start()
         for one in views:
-            self.storage.create(NewTrial(parameters=PARAMETERS, budget=1))
+            self.storage.create(Start(budget=1), PARAMETERS)
             directory = self.study.of_trial(one.tag.number)
             directory.mkdir(parents=True)
             for name in CHECKPOINTS:

@@ -33,7 +33,7 @@ from bftrainer.study.events import Events, read_events
 from bftrainer.study.outcome import best_of, rungs_of
 from bftrainer.study.perturbation import perturbed
 from bftrainer.study.trial_table import KnownTrial, know
-from bftrainer.study.trials import NewTrial, StoredTrial, TrialEnd, TrialStage
+from bftrainer.study.trials import Start, StoredTrial, TrialStage
 
 TEXT = """\
 parameters:
@@ -82,9 +82,9 @@ def known(one: StoredTrial, *views: TrialView, retry: int = 1) -> KnownTrial:
         (stored(), [view(state="failed")], TrialStage.ACTIVE),
         (stored(), [view(state="failed"), view(attempt=1, state="failed")], TrialStage.FAILED),
         (stored(), [view(state="failed"), view(attempt=1)], TrialStage.ACTIVE),
-        (stored(end=TrialEnd.COMPLETE), [], TrialStage.COMPLETE),
-        (stored(end=TrialEnd.PRUNED), [view()], TrialStage.STOPPED),
-        (stored(end=TrialEnd.FAIL), [view(state="finished")], TrialStage.FAILED),
+        (stored(end=TrialStage.COMPLETE), [], TrialStage.COMPLETE),
+        (stored(end=TrialStage.STOPPED), [view()], TrialStage.STOPPED),
+        (stored(end=TrialStage.FAILED), [view(state="finished")], TrialStage.FAILED),
     ],
 )
 def test_the_storage_knows_the_end_and_the_daemon_the_life(
@@ -109,7 +109,7 @@ def test_values_of_both_are_put_together_in_their_order() -> None:
 
 def test_the_best_has_trained_furthest() -> None:
     def trial(number: int, stage: str, values: dict[int, float]) -> KnownTrial:
-        ended = {"finished": TrialEnd.COMPLETE, "failed": TrialEnd.FAIL}.get(stage)
+        ended = {"finished": TrialStage.COMPLETE, "failed": TrialStage.FAILED}.get(stage)
         return known(stored(number, end=ended, values=values), view(number, state=stage))
 
     far, near = trial(0, "running", {1: 0.9, 3: 0.5}), trial(1, "running", {1: 0.1})
@@ -258,10 +258,10 @@ def test_the_storage_gives_back_what_was_written(tmp_path: Path, sampler: str) -
     for number in range(3):
         parameters = one.draw(number)
         assert parameters.keys() == DOCUMENT.parameters.keys()
-        one.create(NewTrial(parameters=parameters, budget=3, bracket=1, parent=None))
+        one.create(Start(budget=3, bracket=1, parent=None), parameters)
     one.report(0, {1: 0.5, 2: 0.25})
-    one.finish(0, TrialEnd.COMPLETE, value=0.25, reason="", orders={1: 7.0, 2: 8.0}, node_s=4.0)
-    one.finish(1, TrialEnd.PRUNED, value=None, reason="It is slow.", orders={}, node_s=0.0)
+    one.finish(0, TrialStage.COMPLETE, value=0.25, reason="", orders={1: 7.0, 2: 8.0}, node_s=4.0)
+    one.finish(1, TrialStage.STOPPED, value=None, reason="It is slow.", orders={}, node_s=0.0)
     one.set_note("paused", value=True)
     Path(f"{path}.lock").symlink_to(path)  # of a killed writer
     with path.open("a") as stream:
@@ -270,7 +270,7 @@ def test_the_storage_gives_back_what_was_written(tmp_path: Path, sampler: str) -
     again = StudyStorage(path, "own", document)
     found = again.trials()
     assert found == one.trials()
-    assert [t.end for t in found] == [TrialEnd.COMPLETE, TrialEnd.PRUNED, None]
+    assert [t.end for t in found] == [TrialStage.COMPLETE, TrialStage.STOPPED, None]
     assert (found[0].values, found[0].orders) == ({1: 0.5, 2: 0.25}, {1: 7.0, 2: 8.0})
     assert (found[0].budget, found[0].bracket, found[0].node_s) == (3, 1, 4.0)
     assert found[1].reason == "It is slow."

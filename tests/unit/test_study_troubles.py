@@ -15,7 +15,7 @@ from bftrainer.study.disk import FullDisk
 from bftrainer.study.document import StudyErrors, parse_study
 from bftrainer.study.events import Events
 from bftrainer.study.trial_table import MAX_EXCUSED
-from bftrainer.study.trials import NewTrial, TrialEnd, TrialStage
+from bftrainer.study.trials import Start, TrialStage
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, TEXT, known, stored, study, view
 
 GRID = "sampler: grid\nparameters: {n: {type: int, low: 1, high: 1000000000000}}\n"
@@ -38,7 +38,7 @@ def test_a_copied_directory_is_found_out() -> None:
     other = {**PARAMETERS, "lr": 0.2}
     with pytest.raises(BftError, match=r"BFT-1636.*Trial 3 .*copy"):
         known(stored(3, parameters=other), view(3))
-    assert known(stored(3, parameters=other, end=TrialEnd.COMPLETE), view(3)).number == 3
+    assert known(stored(3, parameters=other, end=TrialStage.COMPLETE), view(3)).number == 3
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_trials_of_other_scripts_are_left_alone(tmp_path: Path) -> None:
     theirs.ask()
     theirs.enqueue_trial({"lr": 0.5})
     assert ours.next_number() == 2
-    assert ours.create(NewTrial(parameters=PARAMETERS, budget=1)) == 2
+    assert ours.create(Start(budget=1), PARAMETERS) == 2
     assert [one.number for one in ours.trials()] == [2]
 
 
@@ -100,7 +100,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
         mock.patch.object(ours._storage, "create_new_trial", side_effect=full),
         pytest.raises(BftError, match=r"BFT-1636.*No space left"),
     ):
-        ours.create(NewTrial(parameters=PARAMETERS, budget=1))
+        ours.create(Start(budget=1), PARAMETERS)
 
 
 class _Loop:
@@ -144,10 +144,10 @@ def test_where_others_take_their_place_failures_end(tmp_path: Path) -> None:
     for mode in ("worst", "ignore"):
         one = _Loop(tmp_path / mode, failed=mode)
         for number in range(6):
-            one.storage.create(NewTrial(parameters=PARAMETERS, budget=1))
+            one.storage.create(Start(budget=1), PARAMETERS)
             one.storage.report(number, {1: 0.5} if number == 0 else {})
         failed = [known(stored(n), view(n, state="failed"), retry=0) for n in range(1, 6)]
-        first = known(stored(0, end=TrialEnd.COMPLETE, values={1: 0.5}))
+        first = known(stored(0, end=TrialStage.COMPLETE, values={1: 0.5}))
         for each in failed:
             one.loop._finish(each, "It failed.")
         if mode == "worst":
