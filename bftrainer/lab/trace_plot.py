@@ -13,7 +13,7 @@ import numpy as np
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.batch.traces.statistics import bars, statistics
 from bftrainer.batch.traces.text import TraceError, unreadable
-from bftrainer.study.plots.style import new_canvas
+from bftrainer.study.plots import new_canvas
 
 COUNT_COLOUR, TIME_COLOUR, POOL_COLOUR = "#0072B2", "#D55E00", "#009E73"
 LONGEST_MIN = 120.0  # of Fig. 1's axis

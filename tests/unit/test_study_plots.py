@@ -16,6 +16,7 @@ from bftrainer.api.documents import document
 from bftrainer.cli.main import cli
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerSpec
+from bftrainer.study import plots
 from bftrainer.study.configurations import (
     CategoricalParameter,
     FloatParameter,
@@ -25,10 +26,7 @@ from bftrainer.study.configurations import (
 from bftrainer.study.directory import StudyDirectory, new_directory, write_directory
 from bftrainer.study.document import StudyDocument
 from bftrainer.study.outcome import StudySummary, TrialRow
-from bftrainer.study.plots import kinds
-from bftrainer.study.plots.kinds import Scale, importances, scale_of
-from bftrainer.study.plots.material import Material, Stay, material
-from bftrainer.study.plots.picture import KINDS
+from bftrainer.study.plots import KINDS, Material, Scale, Stay, importances, material, scale_of
 from bftrainer.study.trials import TrialStage
 
 LR = FloatParameter(type="float", low=1e-4, high=1e-1, log=True)
@@ -156,7 +154,7 @@ def _fields(of: StudySummary) -> dict[str, Any]:
 def test_history_shows_the_best_so_far(direction: str, best: list[float]) -> None:
     found = material(summary(row(0, 0.5), direction=direction), PARAMETERS, EVENTS)
     figure: Any = Figure()
-    kinds.draw_history(figure, found)
+    plots.draw_history(figure, found)
     (axes,) = figure.axes
     assert list(axes.lines[0].get_ydata())[:3] == best
     assert sum(len(one.get_offsets()) for one in axes.collections) == 3
@@ -165,7 +163,7 @@ def test_history_shows_the_best_so_far(direction: str, best: list[float]) -> Non
 
 def test_rungs_shows_every_stay(found: Material) -> None:
     figure: Any = Figure()
-    kinds.draw_rungs(figure, found)
+    plots.draw_rungs(figure, found)
     upper, lower = figure.axes
     lines = [one for one in upper.collections if hasattr(one, "get_segments")]
     assert sum(len(one.get_segments()) for one in lines) == len(found.stays)
@@ -179,7 +177,7 @@ def test_rungs_shows_every_stay(found: Material) -> None:
 
 def test_parallel_has_a_line_per_trial_and_an_axis_per_parameter(found: Material) -> None:
     figure: Any = Figure()
-    kinds.draw_parallel(figure, found)
+    plots.draw_parallel(figure, found)
     (axes,) = figure.axes
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert names == ["lr", "width", "kind", "error"]

@@ -205,8 +205,7 @@ def plot(
 ) -> None:
     """Draw STUDY: values over time, parameters, their importance, rungs over time."""
     from bftrainer.study.events import read_events  # noqa: PLC0415 - for this verb alone
-    from bftrainer.study.plots.material import material  # noqa: PLC0415
-    from bftrainer.study.plots.picture import draw  # noqa: PLC0415
+    from bftrainer.study.plots import draw, material  # noqa: PLC0415
 
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError(

@@ -20,7 +20,7 @@ from bftrainer import __version__
 from bftrainer.batch.traces.text import unreadable
 from bftrainer.lab.compare.arenas import Arena, Score
 from bftrainer.lab.report.page import STYLE
-from bftrainer.study.plots.style import matplotlib, new_canvas
+from bftrainer.study.plots import matplotlib, new_canvas
 
 SCHEMA = "bftrainer/compare/1"
 HEADERS = (

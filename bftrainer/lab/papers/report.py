@@ -12,7 +12,7 @@ from typing import Any
 from bftrainer.batch.traces.text import unreadable
 from bftrainer.lab.papers.findings import Chart, ValueLine
 from bftrainer.lab.papers.paper import Reproduction, Result
-from bftrainer.study.plots.style import new_canvas
+from bftrainer.study.plots import new_canvas
 
 SCHEMA = "bftrainer/reproduction/1"
 HEADERS = ("RESULT", "WHAT", ">OURS", ">PAPER", ">DEVIATION", "WHY")

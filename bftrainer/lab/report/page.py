@@ -20,7 +20,7 @@ from bftrainer.lab.report.figures import FIGURES, Figure
 from bftrainer.lab.report.tables import WORDS, ReportSetup, check_place, label_of, shown_value
 from bftrainer.lab.simulator.session import ReplayRun
 from bftrainer.model.errors import UsageError
-from bftrainer.study.plots.style import matplotlib, new_canvas
+from bftrainer.study.plots import matplotlib, new_canvas
 
 OTHERWISE = "leave --report out"
 ENDINGS = (".html", ".png")
