@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bftrainer.cli.common import FILE, option, verb
+from bftrainer.cli.options import FILE, option, verb
 
 
 @verb(

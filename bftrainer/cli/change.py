@@ -14,17 +14,10 @@ import click
 
 from bftrainer.api.client import Client
 from bftrainer.api.documents import listing
-from bftrainer.cli.common import (
-    JSON,
-    SOCKET,
-    connect,
-    duration,
-    option,
-    print_json,
-    trainer_ids,
-    verb,
-)
+from bftrainer.cli.common import connect
 from bftrainer.cli.main import print_error
+from bftrainer.cli.options import JSON, SOCKET, option, trainer_ids, verb
+from bftrainer.cli.output import duration, print_json
 from bftrainer.cli.spec import parse_sizes
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError

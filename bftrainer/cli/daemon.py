@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from bftrainer.cli.common import FILE, PATH, option, verb
+from bftrainer.cli.options import FILE, PATH, option, verb
 from bftrainer.fleet.background import ready_threads
 from bftrainer.model.errors import UsageError
 

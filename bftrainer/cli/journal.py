@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer.cli.common import (
-    EXISTING_FILE,
-    FILE,
-    JSON,
-    argument,
-    option,
-    print_json,
-    read_journal,
-    verb,
-)
+from bftrainer.cli.common import read_journal
 from bftrainer.cli.daemon import default_state_dir
+from bftrainer.cli.options import EXISTING_FILE, FILE, JSON, argument, option, verb
+from bftrainer.cli.output import print_json
 from bftrainer.model.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:

@@ -19,16 +19,9 @@ import click
 
 from bftrainer.api.client import Client
 from bftrainer.api.documents import listing
-from bftrainer.cli.common import (
-    JSON,
-    SOCKET,
-    connect,
-    option,
-    print_json,
-    print_table,
-    trainer_ids,
-    verb,
-)
+from bftrainer.cli.common import connect
+from bftrainer.cli.options import JSON, SOCKET, option, trainer_ids, verb
+from bftrainer.cli.output import print_json, print_table
 from bftrainer.fleet.trainers.log_files import log_files
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode

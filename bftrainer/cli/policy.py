@@ -12,23 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer.cli.common import (
-    EXISTING_FILE,
-    FILE,
-    JSON,
-    PATH,
-    SOCKET,
-    answer,
-    argument,
-    connect,
-    duration,
-    option,
-    print_json,
-    print_table,
-    read_journal,
-    verb,
-)
+from bftrainer.cli.common import connect, read_journal
 from bftrainer.cli.daemon import default_state_dir, parse_options
+from bftrainer.cli.options import EXISTING_FILE, FILE, JSON, PATH, SOCKET, argument, option, verb
+from bftrainer.cli.output import answer, duration, print_json, print_table
 from bftrainer.cli.trace import READING, LateProgress, load, workload_of
 from bftrainer.lab.parallel import one_thread
 from bftrainer.model.columns import shown

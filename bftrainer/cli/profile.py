@@ -24,7 +24,8 @@ import click
 
 import bftrainer
 from bftrainer.batch import process
-from bftrainer.cli.common import JSON, argument, option, print_json, print_table, verb
+from bftrainer.cli.options import JSON, argument, option, verb
+from bftrainer.cli.output import print_json, print_table
 from bftrainer.decide.throughput.analyzer import (
     AllreduceTable,
     StepTimes,

@@ -15,20 +15,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.cli.common import (
-    JOURNAL,
-    JSON,
-    POLICY,
-    SOCKET,
-    answer,
-    clock,
-    connect,
-    duration,
-    option,
-    print_table,
-    read_journal,
-    verb,
-)
+from bftrainer.cli.common import connect, read_journal
+from bftrainer.cli.options import JOURNAL, JSON, POLICY, SOCKET, option, verb
+from bftrainer.cli.output import answer, clock, duration, print_table
 from bftrainer.model.columns import shown
 from bftrainer.model.reports import COLUMNS, AccountLine, AccountReport, Asked, HarmReport, day_of
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.cli.common import PATH, PROCESSES, option, print_table, verb
+from bftrainer.cli.options import PATH, PROCESSES, option, verb
+from bftrainer.cli.output import print_table
 from bftrainer.cli.trace import LateProgress
 from bftrainer.lab.papers.paper import about, load, names
 from bftrainer.model.columns import shown

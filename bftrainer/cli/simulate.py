@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bftrainer.cli.common import JSON, PATH, PROCESSES, option, print_json, print_table, verb
+from bftrainer.cli.options import JSON, PATH, PROCESSES, option, verb
+from bftrainer.cli.output import print_json, print_table
 from bftrainer.cli.trace import READING, SELECTION, LateProgress, load, workload_of
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError

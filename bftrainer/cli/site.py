@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.cli.common import JSON, PATH, SOCKET, connect, option, print_json, verb
+from bftrainer.cli.common import connect
 from bftrainer.cli.daemon import parse_options
+from bftrainer.cli.options import JSON, PATH, SOCKET, option, verb
+from bftrainer.cli.output import print_json
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer.cli.common import JSON, PATH, argument, option, print_json, print_table, verb
+from bftrainer.cli.options import JSON, PATH, argument, option, verb
+from bftrainer.cli.output import print_json, print_table
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 

@@ -41,7 +41,7 @@ from bftrainer.api.admission import (
 from bftrainer.api.documents import CodecError, decode, parse
 from bftrainer.api.http_protocol import user_name
 from bftrainer.batch import process
-from bftrainer.cli.common import argument, option
+from bftrainer.cli.options import argument, option
 from bftrainer.daemon.notifier import mailer
 from bftrainer.elastic.backend_choice import BACKENDS
 from bftrainer.model.columns import shown

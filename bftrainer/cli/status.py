@@ -21,21 +21,16 @@ import click
 
 from bftrainer.api.client import Client
 from bftrainer.api.documents import listing
-from bftrainer.cli.common import (
-    AWAY,
-    JSON,
-    SOCKET,
+from bftrainer.cli.common import AWAY, connect
+from bftrainer.cli.options import JSON, SOCKET, option, trainer_ids, verb
+from bftrainer.cli.output import (
     answer,
     clock,
-    connect,
     duration,
     is_terminal,
-    option,
     print_json,
     print_pairs,
     print_table,
-    trainer_ids,
-    verb,
 )
 from bftrainer.daemon.explain.lives import kept, restart_sentences
 from bftrainer.model.columns import columns, shown

@@ -28,7 +28,9 @@ import bftrainer
 from bftrainer.api.admission import check_spec
 from bftrainer.api.client import Client
 from bftrainer.api.documents import document, encode, listing, schema
-from bftrainer.cli.common import AWAY, JSON, SOCKET, connect, option, print_json, print_pairs, verb
+from bftrainer.cli.common import AWAY, connect
+from bftrainer.cli.options import JSON, SOCKET, option, verb
+from bftrainer.cli.output import print_json, print_pairs
 from bftrainer.cli.spec import (
     COMMAND,
     SCRIPT,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from bftrainer.cli.common import JSON, PATH, argument, option, print_json, print_table, verb
+from bftrainer.cli.options import JSON, PATH, argument, option, verb
+from bftrainer.cli.output import print_json, print_table
 from bftrainer.model.columns import shown
 
 if TYPE_CHECKING:

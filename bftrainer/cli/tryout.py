@@ -12,7 +12,8 @@ import click
 
 from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document
-from bftrainer.cli.common import JSON, option, print_json, verb
+from bftrainer.cli.options import JSON, option, verb
+from bftrainer.cli.output import print_json
 from bftrainer.cli.spec import SCRIPT, SPEC_OPTIONS, build_spec, chosen, defaults
 from bftrainer.cli.submit import check_here, check_script, warn_of_late_options
 from bftrainer.model.errors import UsageError

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftrainer.api import address
-from bftrainer.cli.common import JSON, SOCKET, connect, option, print_json, verb
+from bftrainer.cli.common import connect
+from bftrainer.cli.options import JSON, SOCKET, option, verb
+from bftrainer.cli.output import print_json
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 from bftrainer import __version__
 from bftrainer.batch import process
 from bftrainer.cli import main as main_module
-from bftrainer.cli.common import duration
 from bftrainer.cli.main import VERBS, main
+from bftrainer.cli.output import duration
 from bftrainer.cli.spec import SPEC_OPTIONS
 from bftrainer.model.columns import columns, shown
 from bftrainer.model.errors import BftError, ExitCode

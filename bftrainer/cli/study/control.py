@@ -10,7 +10,9 @@ from functools import partial
 import click
 
 from bftrainer.api.documents import document
-from bftrainer.cli.common import JSON, SOCKET, argument, connect, print_json, verb
+from bftrainer.cli.common import connect
+from bftrainer.cli.options import JSON, SOCKET, argument, verb
+from bftrainer.cli.output import print_json
 from bftrainer.cli.study.lookup import (
     STUDY,
     await_verb,

@@ -11,19 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer.cli.common import (
-    FILE,
-    JSON,
-    PATH,
-    SOCKET,
-    answer,
-    argument,
-    duration,
-    option,
-    print_table,
-    read_journal,
-    verb,
-)
+from bftrainer.cli.common import read_journal
+from bftrainer.cli.options import FILE, JSON, PATH, SOCKET, argument, option, verb
+from bftrainer.cli.output import answer, duration, print_table
 from bftrainer.cli.study.plan import SPEED, parse_price, parse_time, scaling_of_study
 from bftrainer.cli.trace import READING, SELECTION, load
 from bftrainer.model.columns import shown

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from bftrainer.api.client import Client
 from bftrainer.api.documents import CodecError, parse, view_of
-from bftrainer.cli.common import argument, connect
+from bftrainer.cli.common import connect
+from bftrainer.cli.options import argument
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.study.directory import (
     SUFFIX,

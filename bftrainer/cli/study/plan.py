@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftrainer.api.documents import CodecError, document, parse, view_of
-from bftrainer.cli.common import (
-    JSON,
-    PATH,
-    SOCKET,
-    answer,
-    argument,
-    connect,
-    duration,
-    option,
-    print_table,
-    verb,
-)
+from bftrainer.cli.common import connect
+from bftrainer.cli.options import JSON, PATH, SOCKET, argument, option, verb
+from bftrainer.cli.output import answer, duration, print_table
 from bftrainer.elastic.fence import write_whole
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.study.directory import StudyDirectory, unwritable

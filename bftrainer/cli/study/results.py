@@ -17,18 +17,8 @@ from pathlib import Path
 import click
 
 from bftrainer.api.documents import document, schema
-from bftrainer.cli.common import (
-    FILE,
-    JSON,
-    SOCKET,
-    answer,
-    duration,
-    option,
-    print_json,
-    print_pairs,
-    print_table,
-    verb,
-)
+from bftrainer.cli.options import FILE, JSON, SOCKET, option, verb
+from bftrainer.cli.output import answer, duration, print_json, print_pairs, print_table
 from bftrainer.cli.study.lookup import STUDY, best_line, find_path, find_study, summary_of
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError

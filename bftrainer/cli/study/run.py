@@ -24,21 +24,9 @@ import click
 from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document, encode, schema
 from bftrainer.batch import process
-from bftrainer.cli.common import (
-    AWAY,
-    JSON,
-    PATH,
-    SOCKET,
-    FollowingClient,
-    argument,
-    connect,
-    duration,
-    is_terminal,
-    option,
-    print_json,
-    print_pairs,
-    verb,
-)
+from bftrainer.cli.common import AWAY, FollowingClient, connect
+from bftrainer.cli.options import JSON, PATH, SOCKET, argument, option, verb
+from bftrainer.cli.output import duration, is_terminal, print_json, print_pairs
 from bftrainer.cli.spec import (
     COMMAND,
     SPEC_OPTIONS,

@@ -1,0 +1,128 @@
+"""The options and arguments that verbs share, and how they are written."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bftrainer.cli.common import connect
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError, UsageError
+from bftrainer.model.trainer import TrainerRecord
+
+COMPLETION_TIMEOUT_S = 0.2
+_ID = re.compile(r"t[1-9][0-9]*")
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+
+def option(
+    usage: str, text: str | None = None, kind: Any = None, default: Any = None, **more: Any
+) -> click.Option:
+    """Return an option as its help shows it.
+
+    Args:
+        usage: its names, then the metavar of its value: ``-d, --delay SECONDS``.
+        text: its help.
+        kind: type of the value. Without metavar, type and default the option is a flag.
+        default: shown in the help if it is not empty.
+        more: as for ``click.Option``; ``name`` is that of the parameter.
+    """
+    *names, last = usage.split(", ")
+    last, _, metavar = last.partition(" ")
+    declared = [*names, last, *([more.pop("name")] if "name" in more else [])]
+    if default is not None:
+        more = {"default": default, "show_default": default not in ("", 0), **more}
+    elif not metavar and kind is None:
+        more["is_flag"] = True
+    return click.Option(declared, type=kind, metavar=metavar or None, help=text, **more)
+
+
+def verb(
+    *params: click.Parameter, name: str | None = None, group: click.Group | None = None, **more: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a function the command of these parameters, in a group if there is one."""
+    command = click.command if group is None else group.command
+    return command(name, params=list(params), **more)
+
+
+JSON = option("--json", "Print one JSON document for programs.", name="as_json")
+SOCKET = option(
+    "--socket PATH",
+    "Socket of the daemon  [default: $BFTRAINER_SOCKET, "
+    "$BFTRAINER_STATE_DIR/daemon.sock, ~/.bftrainer/daemon.sock, /run/bftrainer/daemon.sock]",
+    name="socket_name",
+    is_eager=True,  # names of trainers are looked up there
+)
+JOURNAL = option(
+    "--journal",
+    "Read this journal (journal.db of a state directory) instead of asking the daemon.",
+    EXISTING_FILE,
+)
+POLICY = option("--policy", "With --journal: policy YAML.", PATH, name="policy_file")
+PROCESSES = os.cpu_count() or 1
+
+
+def argument(name: str, kind: Any = None, **more: Any) -> click.Argument:
+    """Return an argument; ``more`` as for ``click.Argument``."""
+    return click.Argument([name], type=kind, **more)
+
+
+def trainer_ids(*, nargs: int = 1, is_required: bool = True) -> click.Argument:
+    """Return the argument ID, completed from the daemon's trainers; a name will do, too."""
+    return click.Argument(
+        ["trainer_ids" if nargs == -1 else "trainer_id"],
+        metavar="ID...",
+        nargs=nargs,
+        required=is_required,
+        shell_complete=_complete_trainer_id,
+        callback=_ids,
+    )
+
+
+def _ids(
+    ctx: click.Context, _: click.Parameter, said: str | tuple[str, ...] | None
+) -> str | tuple[str, ...] | None:
+    """Return ids for what may be names."""
+    texts = said if isinstance(said, tuple) else (said,) if said else ()
+    if ctx.resilient_parsing or all(_ID.fullmatch(text) for text in texts):
+        return said
+    client = connect(ctx.params.get("socket_name"))
+    try:
+        records = [view.record for view in client.trainers()]
+    except BftError:
+        return said  # the verb says it
+    found = tuple(text if _ID.fullmatch(text) else _id_of(text, records) for text in texts)
+    return found if isinstance(said, tuple) else found[0]
+
+
+def _id_of(name: str, records: Sequence[TrainerRecord]) -> str:
+    """Return the id of the trainer with a name, of ended ones the last; unknown names as they are.
+
+    Raises:
+        UsageError: BFT-1333 if several that have not ended are called so.
+    """
+    named = [record for record in records if record.spec.name == name]
+    ids = [record.trainer_id for record in named if not record.state.is_final]
+    if len(ids) > 1:
+        raise UsageError(
+            "BFT-1333",
+            f"Several trainers are called {shown(name)}: {', '.join(ids)}.",
+            "Name one of them by its id.",
+        )
+    return (ids or [record.trainer_id for record in named[-1:]] or [name])[0]
+
+
+def _complete_trainer_id(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    client = connect(ctx.params.get("socket_name"), timeout_s=COMPLETION_TIMEOUT_S)
+    try:
+        views = client.trainers()
+    except BftError:
+        return []  # completion cannot report errors
+    return [v.record.trainer_id for v in views if v.record.trainer_id.startswith(incomplete)]
