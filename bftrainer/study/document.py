@@ -7,7 +7,7 @@ Codes: BFT-1621 a key or value, BFT-1622 the rule, BFT-1623 several problems at 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -149,28 +149,8 @@ def parse_study(text: str, path: Path) -> StudyDocument:
     document = read_document(text, "A study")
     if document.problems and not document.entries:
         raise _ours(path, document.problems)  # not read to its end: the rest is a consequence
-    nodes = {str(key.value): (key, node) for key, node in document.entries}
-    found: StudyDocument | None = None
-    try:
-        found = StudyDocument.model_validate({k: _plain(n) for k, (_, n) in nodes.items()})
-    except ValidationError as errors:
-        # Of the alternatives that one value may be, the last says most.
-        details = errors.errors(include_url=False, include_context=False)
-        for where, one in {_steps(each["loc"]): each for each in details}.items():
-            if document.is_told:
-                break
-            _explain(document, nodes, where, one["type"], one["msg"])
-    if found is not None:
-        try:
-            listed, declared = settled(
-                found.configurations, found.parameters, path.parent, is_grid=found.sampler == "grid"
-            )
-            found = found.model_copy(update={"configurations": listed, "parameters": declared})
-        except ConfigurationError as error:
-            _complain(document, _node(nodes, error.where), CODE, error.cause, error.next_step)
-        else:
-            _check_rule(document, nodes, found)
-    if document.problems or found is None:
+    found = _Reading(document).study(path.parent)
+    if found is None:
         raise _ours(path, document.problems)
     return found.model_copy(update={"name": found.name or path.stem})
 
@@ -181,30 +161,94 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID, **schema}
 
 
-def _plain(node: YamlNode) -> Any:
+class _Reading:
+    """Makes a study of a YAML document, or complains of its places."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._nodes = {str(key.value): (key, node) for key, node in document.entries}
+
+    def study(self, folder: Path) -> StudyDocument | None:
+        """Return the study; None: the document says what is wrong."""
+        given = {key: _plain(node.value) for key, (_, node) in self._nodes.items()}
+        try:
+            found = StudyDocument.model_validate(given)
+        except ValidationError as errors:
+            # Of the alternatives that one value may be, the last says most.
+            details = errors.errors(include_url=False, include_context=False)
+            for where, one in {_steps(each["loc"]): each for each in details}.items():
+                if not self._document.is_told:
+                    self._explain(where, one["type"], one["msg"])
+            return None
+        try:
+            listed, declared = settled(
+                found.configurations, found.parameters, folder, is_grid=found.sampler == "grid"
+            )
+            found = found.model_copy(update={"configurations": listed, "parameters": declared})
+            _check_counts(found)
+            found.rule_with()
+        except ConfigurationError as error:
+            self._complain(self._at(error.where), CODE, error.cause, error.next_step)
+        except ValueError as problem:
+            words = str(problem)
+            named = next((key for key in found.rule if words.startswith(f"{key} ")), "")
+            place = self._at(("rule", named) if named else ("rule",))
+            cause = f"rule: {words}{'' if words.endswith(('.', '?')) else '.'}"
+            self._complain(place, RULE_CODE, cause, "docs/howto/studies.md lists the rules.")
+        return None if self._document.problems else found
+
+    def _explain(self, where: Sequence[str | int], kind: str, message: str) -> None:
+        """Say what is wrong with one place, with a near name for an unknown key."""
+        name = ".".join(map(str, where)) or "the study"
+        message = _MESSAGES.get(kind, message.removeprefix("Value error, "))
+        place = self._at(where)
+        if kind == "extra_forbidden":
+            known = self._known_at(where)
+            near = nearest(str(where[-1]), known, f"Known are: {', '.join(known)}.")
+            self._complain(self._key(where), CODE, f"There is no key {name[:80]!r}.", near)
+        elif kind == "missing":
+            cause, step = f"{name} is missing.", f"Add {_EXAMPLES.get(name, where[-1])}."
+            self._complain(self._at(where[:-1]), CODE, cause, step)
+        else:
+            value = json.dumps(place.value, default=str)[:80]
+            given = "" if place.is_mapping else f" is {value}, but"
+            cause = f"{name}{given}: {message[:1].lower()}{message[1:]}."
+            step = "Correct it; docs/howto/studies.md has an example."
+            self._complain(place, CODE, cause, step)
+
+    def _known_at(self, where: Sequence[str | int]) -> list[str]:
+        """Return the keys that are possible there."""
+        if len(where) == 1:
+            return list(StudyDocument.model_fields)
+        kinds = {"float": FloatParameter, "int": IntParameter}
+        kind = str(self._at(where[:2]).at(("type",)).value)
+        model = cast("type[BaseModel]", kinds.get(kind, CategoricalParameter))
+        return list(model.model_fields)
+
+    def _at(self, where: Sequence[str | int]) -> YamlNode:
+        """Return the value there, or the last on the way there that is."""
+        if not where or str(where[0]) not in self._nodes:
+            return YamlNode(value=None, line=1, column=1, is_mapping=True)
+        return self._nodes[str(where[0])][1].at(where[1:])
+
+    def _key(self, where: Sequence[str | int]) -> YamlNode:
+        """Return the key itself."""
+        if len(where) == 1:
+            return self._nodes[str(where[0])][0]
+        above = self._at(where[:-1])
+        return next((key for key in above.keys if str(key.value) == str(where[-1])), above)
+
+    def _complain(self, at: YamlNode, code: str, cause: str, next_step: str) -> None:
+        self._document.complain(code, at.line, at.column, cause, next_step)
+
+
+def _plain(value: Any) -> Any:
     """Return the value with tuples where the model has them."""
-    value = node.value
-    return tuple(value) if isinstance(value, list) else _tuples(value)
-
-
-def _tuples(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
     if not isinstance(value, dict):
         return value
     return {k: tuple(v) if isinstance(v, list) and k != "choices" else v for k, v in value.items()}
-
-
-def _check_rule(
-    document: Document, nodes: Mapping[str, tuple[YamlNode, YamlNode]], found: StudyDocument
-) -> None:
-    try:
-        _check_counts(found)
-        found.rule_with()
-    except ValueError as problem:
-        words = str(problem)
-        named = next((key for key in found.rule if words.startswith(f"{key} ")), "")
-        place = _node(nodes, ("rule", named) if named else ("rule",))
-        cause = f"rule: {words}{'' if words.endswith(('.', '?')) else '.'}"
-        _complain(document, place, RULE_CODE, cause, "docs/howto/studies.md lists the rules.")
 
 
 def _check_counts(found: StudyDocument) -> None:
@@ -226,32 +270,6 @@ def _check_counts(found: StudyDocument) -> None:
             )
 
 
-def _explain(
-    document: Document,
-    nodes: Mapping[str, tuple[YamlNode, YamlNode]],
-    where: Sequence[str | int],
-    kind: str,
-    message: str,
-) -> None:
-    """Say what is wrong with one place, with a near name for an unknown key."""
-    name = ".".join(map(str, where)) or "the study"
-    message = _MESSAGES.get(kind, message.removeprefix("Value error, "))
-    if kind == "extra_forbidden":
-        known = _known_at(nodes, where)
-        near = nearest(str(where[-1]), known, f"Known are: {', '.join(known)}.")
-        place = _key(nodes, where)
-        _complain(document, place, CODE, f"There is no key {name[:80]!r}.", near)
-        return
-    if kind == "missing":
-        cause, step = f"{name} is missing.", f"Add {_EXAMPLES.get(name, where[-1])}."
-        _complain(document, _node(nodes, where[:-1]), CODE, cause, step)
-        return
-    place = _node(nodes, where)
-    given = "" if place.is_mapping else f" is {json.dumps(place.value, default=str)[:80]}, but"
-    cause = f"{name}{given}: {message[:1].lower()}{message[1:]}."
-    _complain(document, place, CODE, cause, "Correct it; docs/howto/studies.md has an example.")
-
-
 def _steps(where: Sequence[str | int]) -> tuple[str | int, ...]:
     """Return the keys on the way there, without the names of alternatives."""
     return tuple(
@@ -261,49 +279,13 @@ def _steps(where: Sequence[str | int]) -> tuple[str | int, ...]:
     )
 
 
-def _known_at(
-    nodes: Mapping[str, tuple[YamlNode, YamlNode]], where: Sequence[str | int]
-) -> list[str]:
-    if len(where) == 1:
-        return list(StudyDocument.model_fields)
-    kinds = {"float": FloatParameter, "int": IntParameter, "categorical": CategoricalParameter}
-    kind = _node(nodes, where[:2]).at(("type",)).value
-    model = cast("type[BaseModel]", kinds.get(str(kind), CategoricalParameter))
-    return list(model.model_fields)
-
-
-def _node(nodes: Mapping[str, tuple[YamlNode, YamlNode]], where: Sequence[str | int]) -> YamlNode:
-    """Return the value there, or the last on the way there that is."""
-    if not where or str(where[0]) not in nodes:
-        return YamlNode(value=None, line=1, column=1, is_mapping=True)
-    return nodes[str(where[0])][1].at(where[1:])
-
-
-def _key(nodes: Mapping[str, tuple[YamlNode, YamlNode]], where: Sequence[str | int]) -> YamlNode:
-    """Return the key itself."""
-    if len(where) == 1:
-        return nodes[str(where[0])][0]
-    above = _node(nodes, where[:-1])
-    return next((key for key in above.keys if str(key.value) == str(where[-1])), above)
-
-
-def _complain(document: Document, at: YamlNode, code: str, cause: str, next_step: str) -> None:
-    document.complain(code, at.line, at.column, cause, next_step)
-
-
 def _ours(path: Path, problems: Sequence[PolicyProblem]) -> StudyErrors:
     """Return the problems under our code: those of the form have codes of policies."""
-    return StudyErrors(
-        path,
-        [
-            each
-            if each.code in (CODE, RULE_CODE)
-            else replace(
-                each,
-                code=CODE,
-                cause=each.cause.replace("policy", "study"),
-                next_step=_TOO_LARGE if each.code == "BFT-2104" else each.next_step,
-            )
-            for each in problems
-        ],
-    )
+
+    def ours(one: PolicyProblem) -> PolicyProblem:
+        if one.code in (CODE, RULE_CODE):
+            return one
+        step = _TOO_LARGE if one.code == "BFT-2104" else one.next_step
+        return replace(one, code=CODE, cause=one.cause.replace("policy", "study"), next_step=step)
+
+    return StudyErrors(path, [ours(one) for one in problems])
