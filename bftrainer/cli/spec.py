@@ -151,7 +151,7 @@ def batch_range(values: Mapping[str, Any]) -> BatchRange | None:
     Raises:
         UsageError: BFT-1067, an option is missing.
     """
-    given, most, rule = (values.get(k) for k in ("batch", "batch_per_worker", "lr_rule"))
+    given, most, rule = (values[k] for k in ("batch", "batch_per_worker", "lr_rule"))
     if given is None and most is None and rule is None:
         return None
     if given is None or most is None:
@@ -435,22 +435,31 @@ COMMAND = "command"  # the runtime whose script is any program
 SEVERAL_PER_NODE = "torch"  # the runtime that may have several workers on a node
 
 
+# Options that the fields of a trainer are named after, and have the values of.
+_SAME = (
+    *("gres", "constraint", "epochs", "samples", "checkpoint_interval_s", "runtime", "weight"),
+    *("max_failures", "backend", "begin_s", "hold", "account"),
+)
+
+
 def build_spec(
-    script: str, args: Sequence[str], values: Mapping[str, Any], environ: Mapping[str, str]
+    script: str, args: Sequence[str], chosen: Mapping[str, Any], environ: Mapping[str, str]
 ) -> TrainerSpec:
-    """Make the spec; paths become absolute, nothing is resolved or created.
+    """Make the spec of the options chosen; paths become absolute, nothing is resolved or created.
 
     A preamble is run to find its Python if no other is named.
     """
+    values = {**defaults(), **chosen}
     path, args = _absolute("the script", script), tuple(args)
-    preamble = read_preamble(values.get("preamble"))
+    preamble = read_preamble(values["preamble"])
     environment = exported(values["environment"], environ)
     contract = _contract(values)
     name = values["name"] or Path(path).stem
     cwd = _absolute("the working directory", values["cwd"] or ".")
     checkpoint_dir = values["checkpoint_dir"]
-    if checkpoint_dir is None:
-        checkpoint_dir = str(Path(cwd) / f"bft-{_file_name(name)}")
+    if checkpoint_dir is None:  # named after the trainer, as a safe component of a path
+        safe = re.sub(r"[^\w.-]", "_", name)[:64]
+        checkpoint_dir = str(Path(cwd) / f"bft-{safe}")
     n_min, n_max = values["sizes"]
     interpreter = ""
     is_named = bool(values["interpreter"] or values["venv"])
@@ -463,6 +472,7 @@ def build_spec(
             path, args = interpreter, (path, *args)
         interpreter = ""  # the command needs none
     return TrainerSpec(
+        **{field: values[field] for field in _SAME},
         name=name,
         user=user_name(os.geteuid()),
         script=path,
@@ -472,27 +482,15 @@ def build_spec(
         n_min=n_min,
         n_max=n_max,
         workers_per_node=_workers_per_node(values),
-        gres=values["gres"],
-        constraint=values["constraint"],
-        epochs=values["epochs"],
-        samples=values["samples"],
         checkpoint_dir=_absolute("the checkpoint directory", checkpoint_dir),
-        checkpoint_interval_s=values["checkpoint_interval_s"],
         curve=None if values["curve"] == "auto" else read_curve(values["curve"]),
-        runtime=values["runtime"],
-        weight=values["weight"],
         environment=environment,
-        max_failures=values.get("max_failures"),
         contract=contract,
-        backend=values["backend"],
-        after=values.get("after") or (),
-        after_any=values.get("after_any") or (),
-        begin_s=values.get("begin_s"),
-        hold=bool(values.get("hold")),
+        after=values["after"] or (),
+        after_any=values["after_any"] or (),
         preamble=preamble,
-        notify=_notification(values.get("notify") or "", environ),
+        notify=_notification(values["notify"] or "", environ),
         batch=batch_range(values),
-        account=values.get("account") or "",
     )
 
 
@@ -538,7 +536,7 @@ def find_command(name: str, environ: Mapping[str, str]) -> str:
 def _contract(values: Mapping[str, Any]) -> CheckpointContract | None:
     """Return the checkpoint contract; None if no option was given and none is needed."""
     names = [f.name for f in dataclasses.fields(CheckpointContract)]
-    said = {name: values[name] for name in names if values.get(name) is not None}
+    said = {name: values[name] for name in names if values[name] is not None}
     if not said and values["runtime"] != COMMAND:
         return None
     if "launch" in said:
@@ -550,11 +548,6 @@ def _absolute(what: str, path: str) -> str:
     check_string(what, path)
     # Not resolved: the python link identifies a virtual environment.
     return os.path.abspath(path)  # noqa: PTH100
-
-
-def _file_name(name: str) -> str:
-    """Return the name as a safe component of a path."""
-    return re.sub(r"[^\w.-]", "_", name)[:64]
 
 
 def _interpreter(values: Mapping[str, Any], environ: Mapping[str, str]) -> str:

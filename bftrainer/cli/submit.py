@@ -415,7 +415,7 @@ def submit(
     if ctx.params["runtime"] == COMMAND:
         script = find_command(script, os.environ)
     check_script(script)
-    values = {**ctx.params, "interpreter": None, "venv": None, **chosen(ctx, script)}
+    values = chosen(ctx, script)
     spec = build_spec(script, args, values, os.environ)
     specs = specs_of(
         spec, values.get("array"), has_own_dir=values.get("checkpoint_dir") is not None

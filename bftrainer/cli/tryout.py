@@ -14,7 +14,7 @@ from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document
 from bftrainer.cli.options import JSON, option, verb
 from bftrainer.cli.output import print_json
-from bftrainer.cli.spec import SCRIPT, SPEC_OPTIONS, build_spec, chosen, defaults
+from bftrainer.cli.spec import SCRIPT, SPEC_OPTIONS, build_spec, chosen
 from bftrainer.cli.submit import check_here, check_script, warn_of_late_options
 from bftrainer.model.errors import UsageError
 
@@ -127,7 +127,7 @@ def try_out(
     """
     check_script(script)
     taken = {n: v for n, v in chosen(ctx, script).items() if n in (*TAKEN, "runtime")}
-    spec = build_spec(script, args, {**defaults(), **taken}, os.environ)
+    spec = build_spec(script, args, taken, os.environ)
     if spec.runtime != TORCH:
         raise UsageError(
             "BFT-1056",

@@ -114,14 +114,6 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_variable("A=b=c") == ("A", "b=c")
 
 
-VALUES: dict[str, Any] = {
-    "name": None, "sizes": (1, 1), "epochs": None, "samples": None, "curve": "auto", "cwd": None,
-    "interpreter": None, "venv": None, "checkpoint_dir": None, "checkpoint_interval_s": 60.0,
-    "environment": (), "weight": 1.0, "runtime": "torch", "backend": "auto",
-    "workers_per_node": None, "gres": "", "constraint": "",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("values", "workers"),
     [
@@ -132,14 +124,12 @@ VALUES: dict[str, Any] = {
     ],
 )
 def test_one_worker_for_each_gpu_that_is_asked_for(values: dict[str, Any], workers: int) -> None:
-    spec = build_spec("/s/train.py", (), {**VALUES, **values}, {})
+    spec = build_spec("/s/train.py", (), values, {})
     assert (spec.workers_per_node, spec.gres) == (workers, values.get("gres", ""))
 
 
 def test_workers_that_cannot_share_the_gpus_are_refused() -> None:
-    spec = build_spec(
-        "/s/train.py", (), {**VALUES, "gres": "gpu:a100:4", "workers_per_node": 3}, {}
-    )
+    spec = build_spec("/s/train.py", (), {"gres": "gpu:a100:4", "workers_per_node": 3}, {})
     with pytest.raises(UsageError) as caught:
         check_spec(spec)
     assert caught.value.code == "BFT-1041"
@@ -149,12 +139,12 @@ def test_paths_become_absolute_and_names_become_harmless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    spec = build_spec("sub/../train.py", (), {**VALUES, "name": "../../etc/x y"}, {})
+    spec = build_spec("sub/../train.py", (), {"name": "../../etc/x y"}, {})
     assert spec.script == f"{tmp_path}/train.py"
     assert spec.cwd == str(tmp_path)
     assert spec.checkpoint_dir == f"{tmp_path}/bft-.._.._etc_x_y"
     assert spec.name == "../../etc/x y"
-    assert build_spec("a/train.py", (), VALUES, {}).name == "train"
+    assert build_spec("a/train.py", (), {}, {}).name == "train"
 
 
 @pytest.mark.parametrize(
@@ -167,13 +157,13 @@ def test_paths_become_absolute_and_names_become_harmless(
     ],
 )
 def test_which_python(values: dict[str, Any], environ: dict[str, str], interpreter: str) -> None:
-    assert build_spec("/s.py", (), {**VALUES, **values}, environ).interpreter == interpreter
+    assert build_spec("/s.py", (), values, environ).interpreter == interpreter
 
 
 def test_the_python_of_a_virtual_environment_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to("/usr/bin/env")
-    spec = build_spec("/s.py", (), {**VALUES, "venv": str(tmp_path)}, {})
+    spec = build_spec("/s.py", (), {"venv": str(tmp_path)}, {})
     assert spec.interpreter == f"{tmp_path}/bin/python"
 
 

@@ -31,7 +31,6 @@ from bftrainer.cli.spec import (
     COMMAND,
     SPEC_OPTIONS,
     build_spec,
-    defaults,
     find_command,
     given,
     merge,
@@ -191,13 +190,11 @@ def base_spec(document: StudyDocument, script: str, args: Sequence[str]) -> Trai
     written = {k: v for k, v in read_directives(script).items() if k not in _NOT_OURS}
     for name, value in section.items():
         merge(written, name, value)
-    values = {**defaults(), "interpreter": None, "venv": None, **written}
-    if values["interpreter"]:
-        values["interpreter"] = find_command(values["interpreter"], os.environ)
-    values["sizes"] = parse_sizes(str(document.nodes))
-    values["name"] = document.name
+    if written.get("interpreter"):
+        written["interpreter"] = find_command(written["interpreter"], os.environ)
+    written |= {"sizes": parse_sizes(str(document.nodes)), "name": document.name}
     check_places(args, list(document.parameters))
-    spec = build_spec(script, args, values, os.environ)
+    spec = build_spec(script, args, written, os.environ)
     if document.rule.get("name") == "pbt" and not inherits(spec.runtime):
         raise UsageError(
             "BFT-1626",
