@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,17 +39,16 @@ from trainers import profiler
 PROGRAMS = Path(profiler.__file__).resolve().parent
 PACKAGE = Path(bftrainer.__file__).resolve().parent
 ALLREDUCE_TIMEOUT_S = 180.0
+_Cells = dict[str, Any]  # to measure: weights, workers and the time for each of them, cell_s
 
 
-def measure_allreduce(
-    interpreter: str, weights: Sequence[int], workers: Sequence[int], cell_s: float
-) -> AllreduceTable:
+def measure_allreduce(interpreter: str, cells: _Cells) -> AllreduceTable:
     """Measure on this machine, one process per worker.
 
     Raises:
         BftError: BFT-4201, a worker failed.
     """
-    size = max(workers)
+    size = max(cells["workers"])
     if shutil.which(interpreter) is None:  # where a child that starts would have to say so
         raise _failed(f"{interpreter} is not a program")
     # Several workers share the machine: one interface that is always there.
@@ -57,35 +56,26 @@ def measure_allreduce(
     with tempfile.TemporaryDirectory(prefix="bft-allreduce-") as directory, ExitStack() as left:
         meet = str(Path(directory) / "meet")
         for rank in range(1, size):
-            argv = _argv(interpreter, rank, size, weights, workers, cell_s, meet)
-            child = process.spawn(argv, env=env)
+            child = process.spawn(_argv(interpreter, cells, rank, size, meet), env=env)
             left.callback(child.wait)
             left.callback(process.kill_group, child.pid)
-        argv = _argv(interpreter, 0, size, weights, workers, cell_s, meet)
+        argv = _argv(interpreter, cells, 0, size, meet)
         done = process.run(argv, timeout_s=ALLREDUCE_TIMEOUT_S, env=env)
-    return _table(done, weights, workers)
+    return _table(done, cells)
 
 
 def join_allreduce(
-    interpreter: str,
-    weights: Sequence[int],
-    cell_s: float,
-    *,
-    rank: int,
-    size: int,
-    meet: str,
+    interpreter: str, cells: _Cells, *, rank: int, size: int, meet: str
 ) -> AllreduceTable | None:
     """Be one of ``size`` workers on several machines; the table comes back on rank 0.
 
     Raises:
         BftError: BFT-4201, a worker failed.
     """
-    workers = [k for k in powers_of_two(size) if k > 1]
-    argv = _argv(interpreter, rank, size, weights, workers, cell_s, meet)
+    cells = {**cells, "workers": [k for k in powers_of_two(size) if k > 1]}
+    argv = _argv(interpreter, cells, rank, size, meet)
     done = process.run(argv, timeout_s=ALLREDUCE_TIMEOUT_S)
-    if rank == 0 or not done.is_ok:
-        return _table(done, weights, workers)
-    return None
+    return _table(done, cells) if rank == 0 or not done.is_ok else None
 
 
 def measure_steps(
@@ -139,23 +129,6 @@ def steps_from(weights: int, rows: Sequence[dict[str, Any]]) -> StepTimes:
     )
 
 
-def read_table(path: str) -> AllreduceTable:
-    """Read an all-reduce table.
-
-    Raises:
-        UsageError: BFT-4202, it is none.
-    """
-    try:
-        data = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as problem:
-        raise UsageError(
-            "BFT-4202",
-            f"{path} cannot be read: {problem}.",
-            "Make one with: bftrainer profile allreduce --out FILE",
-        ) from problem
-    return table_from(data, path)
-
-
 def powers_of_two(limit: int) -> list[int]:
     """1, 2, 4 ... and the limit itself."""
     return sorted({1 << k for k in range(limit.bit_length())} - {0} | {limit})
@@ -168,35 +141,21 @@ def interpreter_or_ours(chosen: str | None) -> str:
     return chosen or usual
 
 
-def _argv(
-    interpreter: str,
-    rank: int,
-    size: int,
-    weights: Sequence[int],
-    workers: Sequence[int],
-    cell_s: float,
-    meet: str,
-) -> list[str]:
-    config = {"rank": rank, "size": size, "cell_s": cell_s, "meet": meet}
-    config |= {"weights": list(weights), "workers": list(workers)}
-    return [interpreter, str(PROGRAMS / "allreduce.py"), json.dumps(config)]
+def _argv(interpreter: str, cells: _Cells, rank: int, size: int, meet: str) -> list[str]:
+    config = json.dumps({**cells, "rank": rank, "size": size, "meet": meet})
+    return [interpreter, str(PROGRAMS / "allreduce.py"), config]
 
 
-def _table(
-    done: process.Completed, weights: Sequence[int], workers: Sequence[int]
-) -> AllreduceTable:
-    try:
-        seconds = (
-            json.loads(done.stdout.strip().splitlines()[-1])["seconds"] if done.is_ok else None
-        )
-    except (ValueError, IndexError, KeyError, TypeError):
-        seconds = None
-    if seconds is None:
+def _table(done: process.Completed, cells: _Cells) -> AllreduceTable:
+    seconds = None
+    with suppress(ValueError, IndexError, KeyError, TypeError):
+        seconds = json.loads(done.stdout.strip().splitlines()[-1])["seconds"]
+    if seconds is None or not done.is_ok:
         why = "it took too long" if done.timed_out else _last_line(done)
         raise _failed(why or "a worker printed nothing")
     return AllreduceTable(
-        weights=tuple(weights),
-        workers=tuple(workers),
+        weights=tuple(cells["weights"]),
+        workers=tuple(cells["workers"]),
         seconds=tuple(tuple(map(float, row)) for row in seconds),
     )
 
@@ -289,8 +248,9 @@ def allreduce(
 ) -> None:
     """Measure all-reduces with real gloo processes and print the table."""
     python = interpreter_or_ours(interpreter)
+    cells = {"weights": weights, "workers": workers, "cell_s": cell_s}
     if meet is None:
-        found: AllreduceTable | None = measure_allreduce(python, weights, workers, cell_s)
+        found: AllreduceTable | None = measure_allreduce(python, cells)
     elif rank is None or size is None or ":" not in meet or rank >= size:
         raise UsageError(
             "BFT-4204",
@@ -298,7 +258,7 @@ def allreduce(
             "Write --join HOST:PORT --rank R --of N with R below N, or run it under srun.",
         )
     else:
-        found = join_allreduce(python, weights, cell_s, rank=rank, size=size, meet=meet)
+        found = join_allreduce(python, cells, rank=rank, size=size, meet=meet)
     if found is None:
         return
     about = {"host": os.uname().nodename, "one_machine": meet is None}
@@ -341,7 +301,16 @@ def script_command(
     as_json: bool,
 ) -> None:
     """Time the steps of SCRIPT on one worker; with --table, predict its curve."""
-    known = None if table is None else read_table(table)
+    known = None
+    if table is not None:
+        try:
+            known = table_from(json.loads(Path(table).read_text()), table)
+        except (OSError, ValueError) as problem:
+            raise UsageError(
+                "BFT-4202",
+                f"{table} cannot be read: {problem}.",
+                "Make one with: bftrainer profile allreduce --out FILE",
+            ) from problem
     if out is not None and known is None:
         raise UsageError(
             "BFT-4205",
