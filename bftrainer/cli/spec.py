@@ -163,7 +163,6 @@ def batch_range(values: Mapping[str, Any]) -> BatchRange | None:
 
 
 MAX_ARRAY = 1000  # trainers of one array
-MAX_INDEX = 999_999
 _UNITS_S = {"": 1, "s": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _FROM_NOW = re.compile(r"now(?:\+(\d{1,9})([a-z]*))?\Z", re.ASCII)
 _FORMS = ("%H:%M", "%H:%M:%S", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")

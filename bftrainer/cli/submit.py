@@ -104,32 +104,32 @@ def _script_refusal(script: str, reason: str) -> UsageError:
 
 
 def check_here(spec: TrainerSpec) -> tuple[str, ...]:
-    """Check everything that a spec refers to on this machine; change nothing."""
+    """Check everything that a spec refers to on this machine; change nothing.
+
+    Returns:
+        A sentence for each check.
+
+    Raises:
+        UsageError: the first that failed.
+    """
+    from bftrainer.fleet.runtimes.base import load_runtime  # noqa: PLC0415 - heavy; -h needs none of it
+
+    script = check_script(spec.script) if spec.interpreter else _check_program(spec.script)
+    if not Path(spec.cwd).is_dir() or not os.access(spec.cwd, os.X_OK):
+        raise UsageError(
+            "BFT-1013",
+            f"The working directory {spec.cwd} does not exist or may not be entered.",
+            "Name another one with --chdir.",
+        )
+    load_runtime(spec.runtime).check(spec)
     return (
-        check_script(spec.script) if spec.interpreter else _check_program(spec.script),
-        _check_cwd(spec.cwd),
-        _check_runtime(spec),
+        script,
+        f"working directory {spec.cwd} exists",
+        f"runtime {spec.runtime} accepts it",
         _check_interpreter(spec),
         *_check_syntax(spec),
         _check_checkpoint_dir(Path(spec.checkpoint_dir)),
     )
-
-
-def _check_cwd(cwd: str) -> str:
-    if not Path(cwd).is_dir() or not os.access(cwd, os.X_OK):
-        raise UsageError(
-            "BFT-1013",
-            f"The working directory {cwd} does not exist or may not be entered.",
-            "Name another one with --chdir.",
-        )
-    return f"working directory {cwd} exists"
-
-
-def _check_runtime(spec: TrainerSpec) -> str:
-    from bftrainer.fleet.runtimes.base import load_runtime  # noqa: PLC0415 - heavy; -h needs none of it
-
-    load_runtime(spec.runtime).check(spec)
-    return f"runtime {spec.runtime} accepts it"
 
 
 def _check_program(program: str) -> str:

@@ -33,13 +33,11 @@ from bftrainer.study.checkpoint_files import (
     drop_copies,
     make_checkpoint_dir,
 )
-from bftrainer.study.directory import StudyDirectory, unwritable
+from bftrainer.study.configurations import perturbed
+from bftrainer.study.directory import Events, StudyDirectory, unwritable
 from bftrainer.study.disk import drop_checkpoints
-from bftrainer.study.events import Events
-from bftrainer.study.outcome import parameters_line
-from bftrainer.study.perturbation import perturbed
 from bftrainer.study.storage import StudyStorage
-from bftrainer.study.trial_table import KnownTrial
+from bftrainer.study.trial_table import KnownTrial, parameters_line
 from bftrainer.study.trials import Scalar, Start, StoredTrial, TrialStage, Verdicts
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")

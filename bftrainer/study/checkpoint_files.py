@@ -215,14 +215,11 @@ def _listing(root: Path) -> dict[Path, os.stat_result]:
 
 def _identities(listing: Mapping[Path, os.stat_result]) -> dict[Path, tuple[int, ...]]:
     """Return what differs once a file was written."""
-    return {
-        path: (one.st_mode, one.st_ino, *((one.st_size, one.st_mtime_ns) if _is_file(one) else ()))
-        for path, one in listing.items()
-    }
 
+    def contents(one: os.stat_result) -> tuple[int, ...]:
+        return (one.st_size, one.st_mtime_ns) if stat.S_ISREG(one.st_mode) else ()
 
-def _is_file(status: os.stat_result) -> bool:
-    return stat.S_ISREG(status.st_mode)
+    return {p: (one.st_mode, one.st_ino, *contents(one)) for p, one in listing.items()}
 
 
 def _copy_with_mode(path: Path, target: Path, mode: int) -> None:

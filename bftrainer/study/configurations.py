@@ -1,11 +1,17 @@
-"""The parameters of a study, and configurations that no sampler draws: listed, from a CSV file.
+"""The parameters of a study, configurations that no sampler draws, and changed ones for heirs.
 
-``document`` settles them when it reads a study: everything else sees a list, or a sampler.
+``document`` settles listed configurations, or those of a CSV file, when it reads a study:
+everything else sees a list, or a sampler.
+
+A trial that starts from another one's state has changed parameters, as in population based training
+(Jaderberg et al. 2017, "explore"): numbers are multiplied by 0.8 or 1.2, and a categorical value is
+drawn anew in one of four cases.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import itertools
 import math
 import unicodedata
@@ -291,3 +297,44 @@ def _typed(text: str, parameter: Parameter | None) -> Scalar:
         except ValueError:
             continue
     return text
+
+
+FACTORS = (0.8, 1.2)
+DRAWN_ANEW = 0.25
+
+
+def perturbed(
+    values: Mapping[str, Scalar], parameters: Mapping[str, Parameter], *, seed: int, number: int
+) -> dict[str, Scalar]:
+    """Return parameters near ``values``; the same for the same seed and trial."""
+    return {
+        name: _near(values[name], one, f"{seed}:{number}:{name}")
+        for name, one in parameters.items()
+    }
+
+
+def _near(value: Scalar, parameter: Parameter, key: str) -> Scalar:
+    if isinstance(parameter, CategoricalParameter):
+        if _chance(f"{key}:anew") >= DRAWN_ANEW:
+            return value
+        return parameter.choices[int(_chance(key) * len(parameter.choices))]
+    is_up = _chance(key) >= 0.5
+    # A range that reaches below zero has no scale of its own: a share of its width is added.
+    if parameter.low > 0:
+        wanted = float(value) * FACTORS[is_up]
+    else:
+        share = (FACTORS[1] - 1.0) * (parameter.high - parameter.low)
+        wanted = float(value) + (share if is_up else -share)
+    if isinstance(parameter, IntParameter):
+        steps = round((wanted - float(value)) / parameter.step) or (1 if is_up else -1)
+        return max(parameter.low, min(parameter.high, int(value) + steps * parameter.step))
+    wanted = max(parameter.low, min(parameter.high, wanted))
+    if parameter.step is None:
+        return wanted
+    steps = round((wanted - parameter.low) / parameter.step)
+    return min(parameter.high, parameter.low + steps * parameter.step)
+
+
+def _chance(key: str) -> float:
+    """Return a number in [0, 1) that only the key decides."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:6]) / float(1 << 48)

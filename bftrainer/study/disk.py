@@ -20,8 +20,7 @@ from bftrainer.elastic import files
 from bftrainer.elastic.fence import SUFFIX
 from bftrainer.model.errors import BftError
 from bftrainer.study.directory import StudyDirectory, unwritable
-from bftrainer.study.outcome import best_of
-from bftrainer.study.trial_table import MAX_EXCUSED, KnownTrial
+from bftrainer.study.trial_table import MAX_EXCUSED, KnownTrial, best_of
 from bftrainer.study.trials import TrialStage
 
 

@@ -18,14 +18,21 @@ from bftrainer.elastic.fence import write_whole
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.study import StudyView, TrialView
 from bftrainer.study.actions import Actor
-from bftrainer.study.directory import StudyDirectory, Wishes, read_wishes
+from bftrainer.study.directory import Events, StudyDirectory, Wishes, read_wishes
 from bftrainer.study.disk import Cleaner, FullDisk, writes
-from bftrainer.study.events import Events
-from bftrainer.study.outcome import FAILED, LEFT, OVER, RUNNING, StudySummary, summarized
 from bftrainer.study.plan.document import Carried
 from bftrainer.study.rungs import rule_of
 from bftrainer.study.storage import StudyStorage
-from bftrainer.study.trial_table import KnownTrial, know
+from bftrainer.study.trial_table import (
+    FAILED,
+    LEFT,
+    OVER,
+    RUNNING,
+    KnownTrial,
+    StudySummary,
+    know,
+    summarized,
+)
 from bftrainer.study.trials import StudyRule, TrialStage, Verdicts
 
 NEWS_S = 1  # how long the daemon may wait for news: so late wishes are seen

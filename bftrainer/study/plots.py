@@ -20,7 +20,7 @@ from bftrainer.batch.traces.text import TraceError
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.study.configurations import CategoricalParameter, Parameter
-from bftrainer.study.outcome import StudySummary, TrialRow
+from bftrainer.study.trial_table import StudySummary, TrialRow
 from bftrainer.study.trials import Scalar, TrialStage
 
 _ENDS = {str(stage) for stage in TrialStage if stage.is_over}

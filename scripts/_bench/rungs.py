@@ -12,7 +12,7 @@ import numpy as np
 
 from _bench.lcdb import ETA, DataSet
 from _bench.rule_replay import Curve, Parent, Played, play
-from bftrainer.study.perturbation import FACTORS
+from bftrainer.study.configurations import FACTORS
 from bftrainer.study.rungs import (
     Asha,
     Full,

@@ -13,7 +13,7 @@ import pytest
 
 from bftrainer.batch import process
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.study.events import read_events
+from bftrainer.study.directory import read_events
 from lsf_adapters.testcluster import Profile
 from slurm_plugins.testcluster import FAST_CYCLE
 from tests.integration.lsf_fixtures import PARAMETERS, running_lsf

@@ -15,8 +15,14 @@ from bftrainer.model.errors import BftError
 from bftrainer.model.study import Report, TrialTag, TrialView
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.actions import check_places, filled, spec_of
-from bftrainer.study.configurations import CategoricalParameter, FloatParameter, IntParameter
+from bftrainer.study.configurations import (
+    CategoricalParameter,
+    FloatParameter,
+    IntParameter,
+    perturbed,
+)
 from bftrainer.study.directory import (
+    Events,
     Wishes,
     change_wishes,
     check_same,
@@ -24,15 +30,13 @@ from bftrainer.study.directory import (
     new_directory,
     only_loop,
     read_directory,
+    read_events,
     read_wishes,
     write_directory,
 )
 from bftrainer.study.disk import drop_checkpoints, keep_newest
 from bftrainer.study.document import StudyDocument, parse_study
-from bftrainer.study.events import Events, read_events
-from bftrainer.study.outcome import best_of, rungs_of
-from bftrainer.study.perturbation import perturbed
-from bftrainer.study.trial_table import KnownTrial, know
+from bftrainer.study.trial_table import KnownTrial, best_of, know, rungs_of
 from bftrainer.study.trials import Start, StoredTrial, TrialStage
 
 TEXT = """\

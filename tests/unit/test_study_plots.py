@@ -25,8 +25,8 @@ from bftrainer.study.configurations import (
 )
 from bftrainer.study.directory import StudyDirectory, new_directory, write_directory
 from bftrainer.study.document import StudyDocument
-from bftrainer.study.outcome import StudySummary, TrialRow
 from bftrainer.study.plots import KINDS, Material, Scale, Stay, importances, material, scale_of
+from bftrainer.study.trial_table import StudySummary, TrialRow
 from bftrainer.study.trials import TrialStage
 
 LR = FloatParameter(type="float", low=1e-4, high=1e-1, log=True)

@@ -10,10 +10,9 @@ import pytest
 
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import StudyView
-from bftrainer.study.directory import StudyDirectory, check_unused, write_directory
+from bftrainer.study.directory import Events, StudyDirectory, check_unused, write_directory
 from bftrainer.study.disk import FullDisk
 from bftrainer.study.document import StudyErrors, parse_study
-from bftrainer.study.events import Events
 from bftrainer.study.trial_table import MAX_EXCUSED
 from bftrainer.study.trials import Start, TrialStage
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, TEXT, known, stored, study, view

@@ -28,8 +28,7 @@ from bftrainer.study.directory import (
     write_directory,
 )
 from bftrainer.study.loop import summary_of
-from bftrainer.study.outcome import TrialRow, row_of
-from bftrainer.study.trial_table import SILENT
+from bftrainer.study.trial_table import SILENT, TrialRow, row_of
 from bftrainer.study.trials import TrialStage
 from tests.unit.test_study_parts import known, stored, view
 

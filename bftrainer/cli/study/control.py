@@ -29,7 +29,7 @@ from bftrainer.study.directory import (
     is_running,
     read_wishes,
 )
-from bftrainer.study.outcome import FAILED, OVER, STOPPED
+from bftrainer.study.trial_table import FAILED, OVER, STOPPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

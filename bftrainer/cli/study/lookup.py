@@ -26,7 +26,7 @@ from bftrainer.study.directory import (
     only_loop,
     read_directory,
 )
-from bftrainer.study.outcome import LEFT, RUNNING, StudySummary, parameters_line, refreshed
+from bftrainer.study.trial_table import LEFT, RUNNING, StudySummary, parameters_line, refreshed
 
 if TYPE_CHECKING:
     from bftrainer.study.loop import StudyLoop

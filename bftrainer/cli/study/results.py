@@ -25,7 +25,7 @@ from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import PARAMETERS
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec
 from bftrainer.study.directory import StudyDirectory, read_directory
-from bftrainer.study.outcome import StudySummary, TrialRow, parameters_line
+from bftrainer.study.trial_table import StudySummary, TrialRow, parameters_line
 
 MOST_SHOWN = 20  # of the trials that are over
 
@@ -194,7 +194,7 @@ def plot(
     study_name: str, kind: str | None, out: Path | None, socket_name: str | None, *, as_json: bool
 ) -> None:
     """Draw STUDY: values over time, parameters, their importance, rungs over time."""
-    from bftrainer.study.events import read_events  # noqa: PLC0415 - for this verb alone
+    from bftrainer.study.directory import read_events  # noqa: PLC0415 - for this verb alone
     from bftrainer.study.plots import draw, material  # noqa: PLC0415
 
     if out is not None and out.suffix.lower() not in ENDINGS:

@@ -63,7 +63,7 @@ from bftrainer.study.directory import (
     unwritable,
     write_directory,
 )
-from bftrainer.study.outcome import OVER
+from bftrainer.study.trial_table import OVER
 
 if TYPE_CHECKING:
     from bftrainer.study.configurations import Parameter

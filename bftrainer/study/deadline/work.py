@@ -6,7 +6,6 @@ others are free, so that it ends on as many as it can use: that is added to the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.study.deadline.futures import Counts
-from bftrainer.study.plan.problem import RungStage, ScalingProfile, rung_stages
+from bftrainer.study.plan.problem import ScalingProfile, rung_stages
 from bftrainer.study.rungs import Asha, Full, Median, Pbt, Sha, Stopping
 from bftrainer.study.trials import StudyRule
 
@@ -119,17 +118,13 @@ def parts_of(rule: StudyRule) -> tuple[tuple[Part, ...], str]:
         stages = rung_stages(Full(trials=rule.population, most=rule.most))
     else:
         stages = rung_stages(rule)
-    return _merged(stages), note
-
-
-def _merged(stages: Sequence[RungStage]) -> tuple[Part, ...]:
     parts: list[Part] = []
     for budget in sorted({stage.budget for stage in stages}):
         here = [stage for stage in stages if stage.budget == budget]
         trials = sum(stage.trials for stage in here)
         units = sum(stage.trials * stage.units for stage in here)
         parts.append(Part(trials=trials, units=units / trials))
-    return tuple(parts)
+    return tuple(parts), note
 
 
 def finish_s(nodes: Counts, rates: Floats, step_s: float) -> Floats:
