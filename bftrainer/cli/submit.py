@@ -194,21 +194,14 @@ def _check_syntax(spec: TrainerSpec) -> tuple[str, ...]:
 
 
 def _check_checkpoint_dir(path: Path) -> str:
-    if path.is_dir():
-        _refuse_unwritable(path, path)
-        return f"checkpoint directory {path} is writable"
-    above = path
-    while not os.path.lexists(above):
-        above = above.parent
-    if not above.is_dir():
-        raise checkpoint_files.refusal(path, f"{above} is not a directory")
-    _refuse_unwritable(path, above)
-    return f"checkpoint directory {path} can be created"
-
-
-def _refuse_unwritable(path: Path, existing: Path) -> None:
+    existing = path
+    while not os.path.lexists(existing):
+        existing = existing.parent
+    if not existing.is_dir():
+        raise checkpoint_files.refusal(path, f"{existing} is not a directory")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise checkpoint_files.refusal(path, f"{existing} is not writable")
+    return f"checkpoint directory {path} {'is writable' if existing == path else 'can be created'}"
 
 
 _ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)

@@ -106,35 +106,34 @@ DOUBLINGS = 60  # of the price, until the deadline holds
 HALVINGS = 40  # of the interval in which the right price is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageArrays:
-    """The options of each stage as arrays, and what growing to them takes."""
+class Relaxation:
+    """The options of a study's stages, where a second costs a price instead of ending in time."""
 
-    instances: tuple[Ints, ...]
-    length_s: tuple[Floats, ...]
-    cost: tuple[Floats, ...]
-    grow_s: float  # by however many
-    each_new: float  # growing costs this x (instances of the stage) ...
-    each_old: float  # ... + this x (instances before)
-
-    @property
-    def rows(self) -> int:
-        """Numbers of instances from 0 on."""
-        return 1 + max(int(one.max()) for one in self.instances)
+    def __init__(self, costs: Costs, options: Sequence[Sequence[Option]]) -> None:
+        cloud, self._grow_s = costs.cloud, costs.grow_s(1)  # by however many
+        new = cloud.init_s * cloud.price_s + cloud.data_price
+        waits = 0.0 if cloud.billing is Billing.FUNCTION else self._grow_s * cloud.price_s
+        self._costs, self._options = costs, options
+        # Growing costs the first x (instances of the stage) + the second x (instances before).
+        self._each_new, self._each_old = new, waits - new
+        self._instances = [np.array([one.instances for one in of]) for of in options]
+        self._length_s = [np.array([one.length_s for one in of]) for of in options]
+        self._cost = [np.array([one.cost for one in of]) for of in options]
 
     def to_pay(self, price: float, weight: float = 1.0) -> tuple[Floats, ...]:
         """Return the least of weight x cost + price x time from each stage to the end.
 
         By the instances before the stage; one more than stages, the last is 0.
         """
-        count = np.arange(self.rows)
-        each_new = weight * self.each_new * count + price * self.grow_s
-        each_old = weight * self.each_old * count
-        tables = [np.zeros(self.rows)]
-        for stage in reversed(range(len(self.cost))):
-            at = self.instances[stage]
-            of = weight * self.cost[stage] + price * self.length_s[stage] + tables[-1][at]
-            stay = np.full(self.rows, np.inf)
+        rows = 1 + max(int(one.max()) for one in self._instances)
+        count = np.arange(rows)
+        each_new = weight * self._each_new * count + price * self._grow_s
+        each_old = weight * self._each_old * count
+        tables = [np.zeros(rows)]
+        for stage in reversed(range(len(self._cost))):
+            at = self._instances[stage]
+            of = weight * self._cost[stage] + price * self._length_s[stage] + tables[-1][at]
+            stay = np.full(rows, np.inf)
             np.minimum.at(stay, at, of)
             here = np.minimum.accumulate(stay)
             above = np.minimum.accumulate((stay + each_new)[::-1])[::-1]
@@ -142,97 +141,64 @@ class StageArrays:
             tables.append(here)
         return tuple(reversed(tables))
 
-    def path(self, price: float, weight: float = 1.0) -> tuple[int, ...]:
-        """Return which option each stage has on the way of ``to_pay``."""
+    def plan(self, price: float, weight: float = 1.0) -> Planned:
+        """Return the plan that takes the way of ``to_pay``."""
         tables, before, chosen = self.to_pay(price, weight), 0, list[int]()
-        for stage, instances in enumerate(self.instances):
-            of = weight * self.cost[stage] + price * self.length_s[stage]
+        for stage, instances in enumerate(self._instances):
+            of = weight * self._cost[stage] + price * self._length_s[stage]
             of = of + tables[stage + 1][instances]
-            grown = weight * (self.each_new * instances + self.each_old * before)
-            grown = grown + price * self.grow_s
+            grown = weight * (self._each_new * instances + self._each_old * before)
+            grown = grown + price * self._grow_s
             best = int(np.argmin(of + np.where(instances > before, grown, 0.0)))
-            chosen.append(best)
+            chosen.append(self._options[stage][best].gpus)
             before = int(instances[best])
-        return tuple(chosen)
+        return self._costs.predict(tuple(chosen))
+
+    def right_price(self, deadline_s: float) -> tuple[float, Planned | None]:
+        """Return the least price at which its plan is in time, and the best plan on the way."""
+        known: Planned | None = None
+
+        def is_in_time(price: float) -> bool:
+            nonlocal known
+            plan = self.plan(price)
+            if plan.time_s > deadline_s + 1e-9:
+                return False
+            if known is None or plan.cost < known.cost:
+                known = plan
+            return True
+
+        low, high = 0.0, self._costs.cloud.price_s
+        for _ in range(DOUBLINGS):
+            if is_in_time(high):
+                break
+            high *= 2.0
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2.0
+            low, high = (low, middle) if is_in_time(middle) else (middle, high)
+        return high, known
 
 
-def arrays_of(costs: Costs, options: Sequence[Sequence[Option]]) -> StageArrays:
-    """Return the options of a study's stages as arrays."""
-    cloud, grow_s = costs.cloud, costs.grow_s(1)
-    new = cloud.init_s * cloud.price_s + cloud.data_price
-    waits = 0.0 if cloud.billing is Billing.FUNCTION else grow_s * cloud.price_s  # what was there
-    return StageArrays(
-        instances=tuple(np.array([one.instances for one in of]) for of in options),
-        length_s=tuple(np.array([one.length_s for one in of]) for of in options),
-        cost=tuple(np.array([one.cost for one in of]) for of in options),
-        grow_s=grow_s,
-        each_new=new,
-        each_old=waits - new,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Bounds for all stages, instances and times left."""
+    """Bounds for all stages, instances and times left, by many prices of a second."""
 
-    prices: Floats  # ascending from 0
-    to_pay: tuple[Floats, ...]  # one more than stages: prices x instances
-    least_s: tuple[Floats, ...]  # one more than stages: by instances, the time that it takes at all
+    def __init__(self, relaxation: Relaxation, price: float, most_price_s: float) -> None:
+        """Take prices around one, up to ``RANGE`` times the greater of both."""
+        highest = RANGE * max(price, most_price_s)
+        self._prices = np.unique([0.0, *np.geomspace(price / RANGE, highest, PRICES), price])
+        tables = [relaxation.to_pay(float(one)) for one in self._prices]
+        # One more than stages: prices x instances, and by instances the time that it takes at all.
+        self._to_pay = tuple(np.stack(of) for of in zip(*tables, strict=True))
+        self._least_s = relaxation.to_pay(1.0, weight=0.0)
 
     def rest(self, stage: int, instances: int, left_s: Floats) -> Floats:
         """Return what is to be paid from a stage on; infinite where it cannot be in time."""
-        at = self.to_pay[stage][:, min(instances, self.to_pay[stage].shape[1] - 1)]
+        instances = min(instances, self._to_pay[stage].shape[1] - 1)
+        at = self._to_pay[stage][:, instances]
         # What is to be paid is concave in the price: the best price falls with the time left.
-        worth_s = np.diff(at) / np.diff(self.prices)
+        worth_s = np.diff(at) / np.diff(self._prices)
         best = np.searchsorted(-worth_s, -left_s)
-        rest = np.maximum(at[best] - self.prices[best] * left_s, 0.0)
-        least_s = self.least_s[stage][min(instances, len(self.least_s[stage]) - 1)]
-        return np.where(left_s < least_s - 1e-9, np.inf, rest)
-
-
-def relaxed(
-    costs: Costs, options: Sequence[Sequence[Option]], deadline_s: float
-) -> tuple[Bound, Planned | None]:
-    """Return the bound of a study, and the best plan in time that a price gives; None: none is."""
-    stages = arrays_of(costs, options)
-    least_s = stages.to_pay(1.0, weight=0.0)
-    price, known = _right_price(costs, options, stages, deadline_s)
-    highest = RANGE * max(price, costs.cloud.price_s)
-    prices = np.unique([0.0, *np.geomspace(price / RANGE, highest, PRICES), price])
-    tables = [stages.to_pay(float(one)) for one in prices]
-    to_pay = tuple(np.stack(of) for of in zip(*tables, strict=True))
-    return Bound(prices=prices, to_pay=to_pay, least_s=least_s), known
-
-
-def _right_price(
-    costs: Costs, options: Sequence[Sequence[Option]], stages: StageArrays, deadline_s: float
-) -> tuple[float, Planned | None]:
-    """Return the least price at which the cheapest way is in time, and the best plan on the way."""
-    known: Planned | None = None
-
-    def is_in_time(price: float) -> bool:
-        nonlocal known
-        chosen = zip(options, stages.path(price), strict=True)
-        plan = costs.predict(tuple(of[one].gpus for of, one in chosen))
-        if plan.time_s > deadline_s + 1e-9:
-            return False
-        if known is None or plan.cost < known.cost:
-            known = plan
-        return True
-
-    high = costs.cloud.price_s
-    for _ in range(DOUBLINGS):
-        if is_in_time(high):
-            break
-        high *= 2.0
-    low = 0.0
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2.0
-        if is_in_time(middle):
-            high = middle
-        else:
-            low = middle
-    return high, known
+        rest = np.maximum(at[best] - self._prices[best] * left_s, 0.0)
+        return np.where(left_s < self._least_s[stage][instances] - 1e-9, np.inf, rest)
 
 
 MOST_LABELS = 5_000
@@ -258,7 +224,9 @@ def exact(costs: Costs, deadline_s: float, most: int) -> Planned | None:
     options = [options_of(costs, i, most) for i in range(len(costs.experiment))]
     if not all(options):  # too few GPUs for a trial
         return None
-    lower, known = relaxed(costs, options, deadline_s)
+    relaxation = Relaxation(costs, options)
+    price, known = relaxation.right_price(deadline_s)
+    lower = Bound(relaxation, price, costs.cloud.price_s)
     bound = float(lower.rest(0, 0, np.array([deadline_s]))[0])
     if math.isinf(bound):
         return None
@@ -274,8 +242,7 @@ def exact(costs: Costs, deadline_s: float, most: int) -> Planned | None:
 def fastest(costs: Costs, most: int) -> Planned:
     """Return a plan that ends first, on at most so many GPUs, of which each trial needs n_min."""
     options = [options_of(costs, i, most) for i in range(len(costs.experiment))]
-    chosen = zip(options, arrays_of(costs, options).path(1.0, weight=0.0), strict=True)
-    return costs.predict(tuple(of[one].gpus for of, one in chosen))
+    return Relaxation(costs, options).plan(1.0, weight=0.0)
 
 
 def _compared(plan: Planned) -> float:
