@@ -27,6 +27,10 @@ from bftrainer.study.trials import Scalar
 MOST_INTEGER = 1 << 53  # beyond it floats, which Optuna keeps, are not exact
 Integer = Annotated[int, Field(ge=-MOST_INTEGER, le=MOST_INTEGER)]
 
+MOST = 10_000  # configurations
+_ON_STEP = 1e-8  # of a step, as Optuna has it
+FACTORS = (0.8, 1.2)
+DRAWN_ANEW = 0.25
 _RANGE = "low must not be above high"
 
 
@@ -58,6 +62,28 @@ class FloatParameter(StrictModel):
             object.__setattr__(self, "high", last)  # it is frozen
         return self
 
+    def axis(self) -> Sequence[Scalar]:
+        """Return its values in a grid, at most one more than ``MOST``; none without a step."""
+        if self.step is None:
+            return ()
+        count = int(min((self.high - self.low) / self.step + 1e-9, MOST)) + 1
+        # The last sum may be beyond the bound by a rounding error.
+        return [min(self.low + index * self.step, self.high) for index in range(count)]
+
+    def has(self, value: Any) -> bool:
+        """Return whether it may have a value."""
+        if not (isinstance(value, int | float) and self.low <= value <= self.high):
+            return False
+        steps = 0.0 if self.step is None else (value - self.low) / self.step
+        return abs(steps - round(steps)) < _ON_STEP
+
+    def near(self, value: Scalar, key: str) -> float:
+        """Return a value near another one, drawn by a key."""
+        wanted = max(self.low, min(self.high, _moved(float(value), self, key)))
+        if self.step is None:
+            return wanted
+        return min(self.high, self.low + round((wanted - self.low) / self.step) * self.step)
+
 
 class IntParameter(StrictModel):
     """A whole number between two bounds; ``high`` becomes the last value on a step."""
@@ -78,6 +104,20 @@ class IntParameter(StrictModel):
         object.__setattr__(self, "high", last)  # it is frozen
         return self
 
+    def axis(self) -> Sequence[Scalar]:
+        """Return its values in a grid."""
+        return range(self.low, self.high + 1, self.step)
+
+    def has(self, value: Any) -> bool:
+        """Return whether it may have a value."""
+        return isinstance(value, int) and value in range(self.low, self.high + 1, self.step)
+
+    def near(self, value: Scalar, key: str) -> int:
+        """Return another value near one, drawn by a key."""
+        moved = _moved(float(value), self, key) - float(value)
+        steps = round(moved / self.step) or (1 if moved > 0 else -1)
+        return max(self.low, min(self.high, int(value) + steps * self.step))
+
 
 class CategoricalParameter(StrictModel):
     """One of several values."""
@@ -91,6 +131,35 @@ class CategoricalParameter(StrictModel):
         if bad := next((c for c in self.choices if not is_plain(c)), None):
             raise ValueError(f"{bad!r} has a control character")
         return self
+
+    def axis(self) -> Sequence[Scalar]:
+        """Return its values in a grid."""
+        return self.choices
+
+    def has(self, value: Any) -> bool:
+        """Return whether it may have a value."""
+        return value in self.choices
+
+    def near(self, value: Scalar, key: str) -> Scalar:
+        """Return a value, in one of four cases drawn anew, by a key."""
+        if _chance(f"{key}:anew") >= DRAWN_ANEW:
+            return value
+        return self.choices[int(_chance(key) * len(self.choices))]
+
+
+def _moved(value: float, parameter: FloatParameter | IntParameter, key: str) -> float:
+    """Return a number moved up or down, as a key decides."""
+    is_up = _chance(key) >= 0.5
+    # A range that reaches below zero has no scale of its own: a share of its width is added.
+    if parameter.low > 0:
+        return value * FACTORS[is_up]
+    share = (FACTORS[1] - 1.0) * (parameter.high - parameter.low)
+    return value + (share if is_up else -share)
+
+
+def _chance(key: str) -> float:
+    """Return a number in [0, 1) that only the key decides."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:6]) / float(1 << 48)
 
 
 def _last_on_step(low: float, high: float, step: float) -> float:
@@ -129,8 +198,6 @@ DeclaredParameter = Annotated[
 ]
 
 
-MOST = 10_000
-_ON_STEP = 1e-8  # of a step, as Optuna has it
 Configuration = Mapping[str, Scalar]
 
 
@@ -190,42 +257,32 @@ def settled(
                 "Remove it.",
             )
     declared = parameters or {name: _declared([one[name] for one in found]) for name in names}
-    _check(found, declared)
+    for index, one in enumerate(found):
+        if bad := next((name for name in names if not declared[name].has(one[name])), None):
+            raise ConfigurationError(
+                ("configurations", index, bad),
+                f"Configuration {index} has {bad} = {one[bad]!r}, which is no value of it.",
+                "Correct it, or the parameter.",
+            )
     return tuple(found), declared
 
 
 def grid(parameters: Mapping[str, Parameter]) -> tuple[Configuration, ...]:
     """Return every combination, the last parameter changing fastest."""
-    size = 1
-    for name, one in parameters.items():
-        size *= _count(name, one)
-        if size > MOST:
-            raise ConfigurationError(
-                ("sampler",), f"The grid has more than {MOST} configurations.", "Make it coarser."
-            )
-    axes = [_axis(one) for one in parameters.values()]
-    return tuple(dict(zip(parameters, values, strict=True)) for values in itertools.product(*axes))
-
-
-def _count(name: str, one: Parameter) -> int:
-    """Return how many values a parameter has in a grid; more than ``MOST`` are not counted."""
-    if isinstance(one, CategoricalParameter):
-        return len(one.choices)
-    if one.step is None:
+    axes = {name: one.axis() for name, one in parameters.items()}
+    if without := next((name for name, axis in axes.items() if not axis), None):
         raise ConfigurationError(
-            ("parameters", name), f"A grid needs a step of {name}.", "Add step, or list values."
+            ("parameters", without),
+            f"A grid needs a step of {without}.",
+            "Add step, or list values.",
         )
-    return int(min((one.high - one.low) / one.step + 1e-9, MOST)) + 1
-
-
-def _axis(one: Parameter) -> list[Scalar]:
-    if isinstance(one, CategoricalParameter):
-        return list(one.choices)
-    count = _count("", one)
-    if isinstance(one, IntParameter):
-        return [one.low + index * one.step for index in range(count)]
-    # The last sum may be beyond the bound by a rounding error.
-    return [min(one.low + index * (one.step or 0.0), one.high) for index in range(count)]
+    if math.prod(map(len, axes.values())) > MOST:
+        raise ConfigurationError(
+            ("sampler",), f"The grid has more than {MOST} configurations.", "Make it coarser."
+        )
+    return tuple(
+        dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
+    )
 
 
 def _declared(values: Sequence[Scalar]) -> Parameter:
@@ -237,29 +294,6 @@ def _declared(values: Sequence[Scalar]) -> Parameter:
         reals = [float(v) for v in values]
         return FloatParameter(type="float", low=min(reals), high=max(reals))
     return CategoricalParameter(type="categorical", choices=tuple(dict.fromkeys(values)))
-
-
-def _check(found: Sequence[Configuration], declared: Mapping[str, Parameter]) -> None:
-    for index, one in enumerate(found):
-        for name, parameter in declared.items():
-            if not _is_within(one[name], parameter):
-                raise ConfigurationError(
-                    ("configurations", index, name),
-                    f"Configuration {index} has {name} = {one[name]!r}, which is no value of it.",
-                    "Correct it, or the parameter.",
-                )
-
-
-def _is_within(value: Any, parameter: Parameter) -> bool:
-    if isinstance(parameter, CategoricalParameter):
-        return value in parameter.choices
-    if isinstance(parameter, IntParameter):
-        on_step = isinstance(value, int) and (value - parameter.low) % parameter.step == 0
-        return on_step and parameter.low <= value <= parameter.high
-    if not (isinstance(value, int | float) and parameter.low <= value <= parameter.high):
-        return False
-    steps = 0.0 if parameter.step is None else (value - parameter.low) / parameter.step
-    return abs(steps - round(steps)) < _ON_STEP
 
 
 def _read_csv(path: Path, parameters: Mapping[str, Parameter]) -> tuple[Configuration, ...]:
@@ -299,42 +333,10 @@ def _typed(text: str, parameter: Parameter | None) -> Scalar:
     return text
 
 
-FACTORS = (0.8, 1.2)
-DRAWN_ANEW = 0.25
-
-
 def perturbed(
     values: Mapping[str, Scalar], parameters: Mapping[str, Parameter], *, seed: int, number: int
 ) -> dict[str, Scalar]:
     """Return parameters near ``values``; the same for the same seed and trial."""
     return {
-        name: _near(values[name], one, f"{seed}:{number}:{name}")
-        for name, one in parameters.items()
+        name: one.near(values[name], f"{seed}:{number}:{name}") for name, one in parameters.items()
     }
-
-
-def _near(value: Scalar, parameter: Parameter, key: str) -> Scalar:
-    if isinstance(parameter, CategoricalParameter):
-        if _chance(f"{key}:anew") >= DRAWN_ANEW:
-            return value
-        return parameter.choices[int(_chance(key) * len(parameter.choices))]
-    is_up = _chance(key) >= 0.5
-    # A range that reaches below zero has no scale of its own: a share of its width is added.
-    if parameter.low > 0:
-        wanted = float(value) * FACTORS[is_up]
-    else:
-        share = (FACTORS[1] - 1.0) * (parameter.high - parameter.low)
-        wanted = float(value) + (share if is_up else -share)
-    if isinstance(parameter, IntParameter):
-        steps = round((wanted - float(value)) / parameter.step) or (1 if is_up else -1)
-        return max(parameter.low, min(parameter.high, int(value) + steps * parameter.step))
-    wanted = max(parameter.low, min(parameter.high, wanted))
-    if parameter.step is None:
-        return wanted
-    steps = round((wanted - parameter.low) / parameter.step)
-    return min(parameter.high, parameter.low + steps * parameter.step)
-
-
-def _chance(key: str) -> float:
-    """Return a number in [0, 1) that only the key decides."""
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:6]) / float(1 << 48)
