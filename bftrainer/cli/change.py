@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from bftrainer.api.client import Client
 from bftrainer.api.documents import listing
 from bftrainer.cli.common import connect
 from bftrainer.cli.main import print_error
@@ -171,8 +170,12 @@ def drain(socket_name: str | None, *, is_all: bool, limit_s: float, as_json: boo
     """
     client, began_s = connect(socket_name), time.monotonic()
     asked = client.drain(limit_s)
-    left = _until_empty(client, began_s + limit_s + PATIENCE_S)
-    took_s = time.monotonic() - began_s
+    while True:  # until the batch system says so
+        view, took_s = client.status(), time.monotonic() - began_s
+        left = view.nodes_held + view.nodes_requested
+        if not left or took_s > limit_s + PATIENCE_S:
+            break
+        time.sleep(TURN_S)
     if as_json:
         print_json({"nodes": list(asked.nodes), "took_s": round(took_s, 3), "left": left})
     elif not left:
@@ -186,16 +189,6 @@ def drain(socket_name: str | None, *, is_all: bool, limit_s: float, as_json: boo
         "(docs/howto/operate.md).",
         exit_code=ExitCode.TIMEOUT,
     )
-
-
-def _until_empty(client: Client, deadline: float) -> int:
-    """Wait for the batch system to say so; return how many pilots are left."""
-    while True:
-        view = client.status()
-        left = view.nodes_held + view.nodes_requested
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(TURN_S)
 
 
 @verb(JSON, SOCKET)

@@ -66,7 +66,13 @@ JOURNAL = option(
     EXISTING_FILE,
 )
 POLICY = option("--policy", "With --journal: policy YAML.", PATH, name="policy_file")
-PROCESSES = os.cpu_count() or 1
+PROCESSES = option(
+    "--processes",
+    "Replays at a time.",
+    click.IntRange(1, 256),
+    os.cpu_count() or 1,
+    show_default="number of cores",
+)
 
 
 def argument(name: str, kind: Any = None, **more: Any) -> click.Argument:

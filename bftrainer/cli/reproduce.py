@@ -7,8 +7,10 @@ JSON document, a Markdown report and pictures. Needs no daemon.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,8 +55,7 @@ def _command(name: str) -> click.Command:
         option("--quick", "Shorter spans and fewer points."),
         option("--json FILE", "Write the document; - for stdout.", name="json_file"),
         option("--out DIR", "Write report.md and a picture per figure.", PATH),
-        option("--processes", "Replays at a time.", click.IntRange(1, 256), PROCESSES,
-               show_default="number of cores"),
+        PROCESSES,
         option("--list", "Name the results and stop.", name="is_list"),
         name=name, help=about(name).partition("\n\n")[0],
     )  # fmt: skip
@@ -99,13 +100,16 @@ def _show(made: Reproduction, out: Path | None, json_file: str | None) -> None:
 
     if out is not None:
         charts = [chart for finding in made.findings.values() for chart in finding.charts]
-        _write(out / "report.md", report.markdown(made, report.draw_all(charts, out)) + "\n")
+        text = report.markdown(made, report.draw_all(charts, out)) + "\n"
+        with _writing():
+            (out / "report.md").write_text(text, encoding="utf-8")
     text = json.dumps(report.document(made), indent=2, allow_nan=False) + "\n"
     if json_file == "-":
         click.echo(text, nl=False)
         return
     if json_file is not None:
-        _write(Path(json_file), text)
+        with _writing():
+            Path(json_file).write_text(text, encoding="utf-8")
     for remark in report.remarks(made):
         click.echo(shown(remark))
     print_table(report.HEADERS, report.rows(made, most=LINES_SHOWN))
@@ -114,27 +118,23 @@ def _show(made: Reproduction, out: Path | None, json_file: str | None) -> None:
 def _check_writable(out: Path | None, json_file: str | None) -> None:
     """Check that results can be written, before minutes of replays."""
     files = [] if json_file in {None, "-"} else [Path(str(json_file))]
-    try:
+    with _writing():
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             files.append(out / "report.md")
         for path in files:
             path.open("a", encoding="utf-8").close()
-    except OSError as problem:
-        raise _unwritable(problem) from problem
 
 
-def _write(path: Path, text: str) -> None:
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Say which file cannot be written (BFT-4161)."""
     try:
-        path.write_text(text, encoding="utf-8")
+        yield
     except OSError as problem:
-        raise _unwritable(problem) from problem
-
-
-def _unwritable(problem: OSError) -> UsageError:
-    return UsageError(
-        "BFT-4161",
-        f"{problem.filename} cannot be written: {problem.strerror or problem}.",
-        "Choose another place for --out or --json.",
-        exit_code=ExitCode.VALIDATION_FAILED,
-    )
+        raise UsageError(
+            "BFT-4161",
+            f"{problem.filename} cannot be written: {problem.strerror or problem}.",
+            "Choose another place for --out or --json.",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        ) from problem

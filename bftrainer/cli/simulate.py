@@ -257,7 +257,7 @@ QUICK_SEEDS, QUICK_HOURS = 2, 6.0
     option("--p-jmax", "How many trainers run at once.", click.IntRange(1), 10),
     option("--physical", "Physical costs of rescales instead of the paper's."),
     option("--report FILE.html", "Also write a page with figures.", PATH, name="report_file"),
-    option("--processes", "Plays at a time.", click.IntRange(1, 256), PROCESSES,
+    option("--processes", "Plays at a time.", click.IntRange(1, 256), os.cpu_count() or 1,
            show_default="number of cores"),
     JSON,
 )  # fmt: skip
@@ -419,8 +419,7 @@ PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told oth
            name="costs_file"),
     option("--cost NAME=SECONDS", "One duration, such as claim=5.", name="given", multiple=True),
     option("--seed", kind=click.IntRange(0), default=1),
-    option("--processes", "Replays at a time.", click.IntRange(1, 256), PROCESSES,
-           show_default="number of cores"),
+    PROCESSES,
     option("--report FILE.html", "Also write the page.", PATH),
     JSON,
 )  # fmt: skip

@@ -400,14 +400,10 @@ def run_under(
             output_cap_bytes=OUTPUT_CAP_BYTES,
         )
         if text and done.returncode == NOT_STARTED:
-            code, _, cause = why_not_started(done.stderr, done.returncode, file.name).partition(
-                ": "
-            )
-            raise UsageError(
-                code,
-                f"{cause.rstrip('.')}.",
-                "Run the file here with bash and correct it; its last command must succeed.",
-            )
+            why = why_not_started(done.stderr, done.returncode, file.name)
+            code, _, cause = why.partition(": ")
+            advice = "Run the file here with bash and correct it; its last command must succeed."
+            raise UsageError(code, f"{cause.rstrip('.')}.", advice)
     return done
 
 

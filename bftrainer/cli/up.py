@@ -157,16 +157,10 @@ def _wish(given: Mapping[str, Any], *, as_job: bool) -> Wish:
         given[name] or 0 for name in ("cpus_per_pilot", "memory_mb", "gpus_per_pilot")
     )
     share = NodeLeft(cpus=cpus, memory_mb=memory_mb, gpus=gpus)
+    same = ("partition", "account", "qos", "max_nodes", "time_limit_s", "job_partition")
     return Wish(
-        partition=given["partition"],
-        account=given["account"],
-        qos=given["qos"],
-        max_nodes=given["max_nodes"],
-        time_limit_s=given["time_limit_s"],
-        job_partition=given["job_partition"],
+        **{name: given[name] for name in (*same, "network", "ports")},
         is_as_job=as_job,
-        network=given["network"],
-        ports=given["ports"],
         share=None if share == NodeLeft(cpus=0) else share,
     )
 
