@@ -7,19 +7,20 @@ output; the daemon tells which worker wrote which.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
 
 from bftrainer.api.client import Client
 from bftrainer.api.documents import listing
-from bftrainer.cli.common import connect
+from bftrainer.cli.common import AWAY, connect
 from bftrainer.cli.options import JSON, SOCKET, option, trainer_ids, verb
 from bftrainer.cli.output import print_json, print_table
 from bftrainer.fleet.trainers.log_files import log_files
@@ -43,9 +44,8 @@ HEADERS = ("WORKER", "NODE", ">RANK", ">GENERATION", "FILE")
     option("--generation, -g", "Only the workers that joined in this generation.",
            click.IntRange(min=0)),
     option("--all, -a", "All workers, oldest first.", name="is_all"),
-    option("-n LINES",
-           f"Only the last lines of each.  [default: {TAIL_LINES} without another option, "
-           "else all]",
+    option("-n LINES", "Only the last lines of each.  "
+           f"[default: {TAIL_LINES} without another option, else all]",
            click.IntRange(min=1, max=MOST_LINES), name="n_lines"),
     option("--follow, -f", "Go on until the trainer ends."),
     option("--list", "Name the files instead of printing them.", name="as_list"),
@@ -83,7 +83,7 @@ def logs(
     elif as_list:
         print_table(HEADERS, [_row(item) for item in files])
     elif follow:
-        _Follower(client, trainer_id).run(wanted)
+        _follow(client, trainer_id, wanted)
     elif is_all or rank is not None or generation is not None:
         _print_all(trainer_id, files, n_lines)
     else:
@@ -157,8 +157,7 @@ def _print_all(trainer_id: str, files: tuple[LogFile, ...], n_lines: int | None)
         try:
             if n_lines is not None:
                 _seek_lines(descriptor, n_lines)
-            while chunk := os.read(descriptor, _CHUNK_BYTES):
-                output.write(item, chunk)
+            _copy([(item, descriptor)], output)
         finally:
             os.close(descriptor)
     if len(problems) == len(files):
@@ -198,57 +197,41 @@ def _open(path: str) -> int:
     return descriptor
 
 
-class _Follower:
-    """Prints what is added to a trainer's files until the trainer has ended."""
+def _follow(client: Client, trainer_id: str, wanted: Callable[[], tuple[LogFile, ...]]) -> None:
+    """Print what is added to a trainer's files until the trainer has ended."""
+    output, ask_at, has_ended, is_told = _Output(has_headers=True), 0.0, False, False
+    files: dict[str, tuple[LogFile, int]] = {}
+    with contextlib.ExitStack() as opened:
+        while True:
+            if time.monotonic() >= ask_at:
+                try:
+                    has_ended = client.trainer(trainer_id).record.state.is_final
+                    found, is_told = wanted(), False
+                except BftError as error:
+                    if error.exit_code not in AWAY:
+                        raise
+                    if not is_told:  # trainers and their logs outlive a daemon
+                        click.echo(f"warning: {shown(error.cause)} Waiting for it.", err=True)
+                    found, has_ended, is_told = (), False, True
+                for item in found:
+                    if item.path not in files and (file := _try_open(item.path)) is not None:
+                        opened.callback(os.close, file)
+                        files[item.path] = item, file
+                ask_at = time.monotonic() + ASK_INTERVAL_S
+            # If it had ended before this read, nothing more will be written.
+            if not _copy(files.values(), output) and has_ended:
+                return
+            time.sleep(FOLLOW_INTERVAL_S)
 
-    def __init__(self, client: Client, trainer_id: str) -> None:
-        self._client = client
-        self._trainer_id = trainer_id
-        self._open: dict[str, tuple[LogFile, int]] = {}
-        self._output = _Output(has_headers=True)
-        self._is_away = False
 
-    def run(self, wanted: Callable[[], tuple[LogFile, ...]]) -> None:
-        ask_at = time.monotonic()
-        has_ended = False
-        try:
-            while True:
-                if time.monotonic() >= ask_at:
-                    has_ended = self._ask(wanted)
-                    ask_at = time.monotonic() + ASK_INTERVAL_S
-                # If it had ended before this read, nothing more will be written.
-                if not self._read() and has_ended:
-                    return
-                time.sleep(FOLLOW_INTERVAL_S)
-        finally:
-            for _, descriptor in self._open.values():
-                os.close(descriptor)
-
-    def _ask(self, wanted: Callable[[], tuple[LogFile, ...]]) -> bool:
-        """Open new files; return whether the trainer has ended."""
-        try:
-            has_ended = self._client.trainer(self._trainer_id).record.state.is_final
-            files = wanted()
-        except BftError as error:
-            if error.exit_code not in (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT):
-                raise
-            if not self._is_away:  # trainers and their logs outlive a daemon
-                click.echo(f"warning: {shown(error.cause)} Waiting for it.", err=True)
-            self._is_away = True
-            return False
-        self._is_away = False
-        for item in files:
-            if item.path not in self._open and (descriptor := _try_open(item.path)) is not None:
-                self._open[item.path] = (item, descriptor)
-        return has_ended
-
-    def _read(self) -> bool:
-        has_read = False
-        for item, descriptor in self._open.values():
-            while chunk := os.read(descriptor, _CHUNK_BYTES):
-                self._output.write(item, chunk)
-                has_read = True
-        return has_read
+def _copy(files: Iterable[tuple[LogFile, int]], output: _Output) -> bool:
+    """Copy what was added to files; return whether anything was."""
+    has_read = False
+    for item, descriptor in files:
+        while chunk := os.read(descriptor, _CHUNK_BYTES):
+            output.write(item, chunk)
+            has_read = True
+    return has_read
 
 
 def _try_open(path: str) -> int | None:
