@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import click
 
-from bftrainer.api.documents import document
+from bftrainer.api.documents import schema
 from bftrainer.cli.common import connect
 from bftrainer.cli.options import JSON, SOCKET, argument, verb
 from bftrainer.cli.output import print_json
@@ -30,18 +30,6 @@ from bftrainer.study.directory import (
     read_wishes,
 )
 from bftrainer.study.trial_table import FAILED, OVER, STOPPED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The user's wishes for a study, as ``--json`` prints them."""
-
-    study: str  # its id
-    directory: str
-    is_paused: bool
-    is_stopped: bool
-    trials: int | None  # that its rule begins, with those added; None: not a fixed number
-    is_running: bool  # its loop runs: it obeys within a second, and draws new trials
 
 
 def wish(
@@ -80,15 +68,19 @@ def says_over(study: StudyDirectory, *, as_json: bool) -> bool:
 def print_wanted(study: StudyDirectory) -> None:
     """Print the document of ``--json``."""
     wishes = read_wishes(study.path)
-    wanted = Wanted(
-        study=study.study_id,
-        directory=str(study.path),
-        is_paused=wishes.is_paused,
-        is_stopped=wishes.is_stopped,
-        trials=study.document.rule_settings(wishes.more).get("trials"),
-        is_running=is_running(study.path),
+    print_json(
+        {
+            "schema": schema("study-wishes"),
+            "study": study.study_id,
+            "directory": str(study.path),
+            "is_paused": wishes.is_paused,
+            "is_stopped": wishes.is_stopped,
+            # That its rule begins, with those added; None: not a fixed number.
+            "trials": study.document.rule_settings(wishes.more).get("trials"),
+            # Its loop obeys within a second, and draws new trials.
+            "is_running": is_running(study.path),
+        }
     )
-    print_json(document("study-wishes", wanted))
 
 
 @verb(STUDY, argument("count", click.IntRange(1, 100_000), metavar="N"), JSON, SOCKET)

@@ -122,18 +122,6 @@ def open_loop(
     is_new_daemon: bool = False,
 ) -> Iterator[StudyLoop]:
     """Hold the study's lock and return its loop (BFT-1631, BFT-1624)."""
-    with only_loop(study.path):
-        yield loop_of(study, client, say, is_new_daemon=is_new_daemon)
-
-
-def loop_of(
-    study: StudyDirectory,
-    client: Client,
-    say: Callable[[str], None],
-    *,
-    is_new_daemon: bool = False,
-) -> StudyLoop:
-    """Return the study's loop; the caller holds the lock."""
     try:
         from bftrainer.cli.study.plan import with_plan  # noqa: PLC0415
         from bftrainer.study.loop import StudyLoop  # noqa: PLC0415 - Optuna takes 0.2 s
@@ -147,10 +135,10 @@ def loop_of(
             "Run: pip install 'bftrainer[study]'",
             exit_code=ExitCode.USAGE,
         ) from problem
-    repair(study.storage)
-    storage = StudyStorage(study.storage, study.study_id, study.document)
-    rule = with_plan(study)
-    return StudyLoop(study, client, storage, say, rule, is_new_daemon=is_new_daemon)
+    with only_loop(study.path):
+        repair(study.storage)
+        storage = StudyStorage(study.storage, study.study_id, study.document)
+        yield StudyLoop(study, client, storage, say, with_plan(study), is_new_daemon=is_new_daemon)
 
 
 def summary_of(path: Path, socket_name: str | None) -> StudySummary:

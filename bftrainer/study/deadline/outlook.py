@@ -27,14 +27,6 @@ LATE = 0.95  # p95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve:
-    """The fewest nodes that are enough."""
-
-    nodes: int
-    probability: float  # that the study is done in time with them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReserveUse:
     """Time, node-hours and cost with a reserve: mean and p95; None: beyond the futures."""
 
@@ -45,8 +37,8 @@ class ReserveUse:
 
 def least_reserve(
     nodes: Counts, rates: Floats, step_s: float, *, left_s: float, confidence: float
-) -> Reserve | None:
-    """Return the fewest nodes that are enough, by bisection; None: no number is.
+) -> tuple[int, float] | None:
+    """Return the fewest nodes that are enough, and how likely those are; None: no number is.
 
     Args:
         nodes: futures, one row each, of at least ``left_s``.
@@ -70,7 +62,7 @@ def least_reserve(
             high, found = middle, probability
         else:
             low = middle
-    return Reserve(nodes=high, probability=found)
+    return high, found
 
 
 def held(reserved: int, ends_s: Floats, *, most_s: float, price_h: float | None) -> ReserveUse:
@@ -181,11 +173,13 @@ def outlook(
     in_time = ends_s <= deadline_s
     probability = float(in_time.mean())
     low, high = interval(in_time.reshape(drawing.groups, drawing.each))
-    reserve = least_reserve(nodes[:, :soon], rates, step_s, left_s=left_s, confidence=confidence)
+    reserved, likely = least_reserve(
+        nodes[:, :soon], rates, step_s, left_s=left_s, confidence=confidence
+    ) or (None, None)
     taken, beyond_s = None, BEYOND * deadline_s
-    if reserve is not None:
-        with_it_s = start_up_s + finish_s(nodes + reserve.nodes, rates, step_s)
-        taken = held(reserve.nodes, with_it_s, most_s=beyond_s, price_h=price_h)
+    if reserved is not None:
+        with_it_s = start_up_s + finish_s(nodes + reserved, rates, step_s)
+        taken = held(reserved, with_it_s, most_s=beyond_s, price_h=price_h)
     late = [float(np.quantile(ends_s, share, method="higher")) for share in QUANTILES]
     return Outlook(
         deadline_s=deadline_s,
@@ -194,8 +188,8 @@ def outlook(
         low=low,
         high=high,
         confidence=confidence,
-        reserved=None if reserve is None else reserve.nodes,
-        probability_reserved=None if reserve is None else reserve.probability,
+        reserved=reserved,
+        probability_reserved=likely,
         held=taken,
         finish_s={
             f"p{round(100 * share)}": end_s if end_s < math.inf else None

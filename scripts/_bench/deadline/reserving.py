@@ -65,18 +65,18 @@ def rows(pool: Pool, *, every_h: float, drawing: Drawing) -> Iterator[Row]:
                 left_s=left_s,
                 confidence=CONFIDENCE,
             )
-            if found is None or found.nodes == 0:
+            if found is None or found[0] == 0:
                 continue
             real = truth.nodes[first : first + math.ceil(left_s / grid.TRUE_STEP_S)][None, :]
             alone, both = (
                 bool(finish_s(real + more, speed, grid.TRUE_STEP_S)[0] <= left_s)
-                for more in (0, found.nodes)
+                for more in (0, found[0])
             )
             yield Row(
                 asked=one,
                 at_h=at_h,
                 now=now,
-                reserved=found.nodes,
+                reserved=found[0],
                 free=alone,
                 came_true=both,
             )
