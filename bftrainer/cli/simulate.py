@@ -511,8 +511,7 @@ def _print(found: BusinessCase) -> None:
             click.echo(document.swept_sentence(sweep))
     click.echo()
     print_table(
-        ("POLICY", ">U", ">NODE-HOURS PER DAY", ">OF THE IDLE TIME"),
-        document.expected_rows(found),
+        ("POLICY", ">U", ">NODE-HOURS PER DAY", ">OF THE IDLE TIME"), document.expected_rows(found)
     )
     click.echo()
     print_table(("ONE SECOND MORE", ">COSTS", ">THAT IS"), document.second_rows(found))

@@ -116,7 +116,7 @@ _CHANGED_MEANWHILE = ("BFT-1043", "BFT-1004", "BFT-1602", "BFT-1601")
 
 
 class Actor:
-    """One study's hands."""
+    """Creates, submits, changes and ends the trainers of one study."""
 
     def __init__(
         self, study: StudyDirectory, client: Client, storage: StudyStorage, events: Events
@@ -170,10 +170,7 @@ class Actor:
         return document.configurations[fresh]
 
     def submit(
-        self,
-        trials: Sequence[KnownTrial],
-        most: int,
-        size_of: Callable[[KnownTrial], int | None],
+        self, trials: Sequence[KnownTrial], most: int, size_of: Callable[[KnownTrial], int | None]
     ) -> bool:
         """Hand trials to the daemon that it does not have, or that are to be tried again.
 

@@ -14,14 +14,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from bftrainer.study.trials import (
-    CountedRule,
-    Start,
-    StudyTrial,
-    TrialStage,
-    Value,
-    Verdicts,
-)
+from bftrainer.study.trials import CountedRule, Start, StudyTrial, TrialStage, Value, Verdicts
 
 _UNITS = attrgetter("units")
 _QUARTER = 4  # pbt replaces the worst quarter from the best one

@@ -56,12 +56,7 @@ def parse_deadline(text: str) -> float:
     *SELECTION, *READING, JSON, SOCKET,
 )  # fmt: skip
 def deadline(
-    study_path: Path,
-    history_path: Path,
-    now_idle: int | None,
-    *,
-    as_json: bool,
-    **options: Any,
+    study_path: Path, history_path: Path, now_idle: int | None, *, as_json: bool, **options: Any
 ) -> None:
     """Say how likely STUDY.yaml ends by a deadline on idle nodes alone.
 

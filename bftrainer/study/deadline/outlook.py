@@ -81,9 +81,7 @@ def held(reserved: int, ends_s: Floats, *, most_s: float, price_h: float | None)
     }
     node_h = _times(time_s, reserved / HOUR_S)
     return ReserveUse(
-        time_s=time_s,
-        node_h=node_h,
-        cost=None if price_h is None else _times(node_h, price_h),
+        time_s=time_s, node_h=node_h, cost=None if price_h is None else _times(node_h, price_h)
     )
 
 
