@@ -261,7 +261,7 @@ def test_facts_are_read_from_a_journal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n_nodes", [3, 4, 17])
 def test_workload_fits_the_cluster_and_comes_back_for_nodes(n_nodes: int) -> None:
-    items = demo_workload(n_nodes).items
+    items = demo_workload(n_nodes).jobs
     assert all(1 <= item.n_nodes <= n_nodes - 1 for item in items)
     assert sum(item.n_nodes for item in items if item.at_s > 0) > 1
     assert all(item.duration_s < item.limit_s for item in items)

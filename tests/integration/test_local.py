@@ -293,7 +293,7 @@ def test_workload_runs_and_nobody_is_delayed(tmp_path: Path) -> None:
         WorkItem(at_s=0.2, n_nodes=1, duration_s=0.2, limit_s=1, user="carol"),
     ]
     path = tmp_path / "workload.json"
-    path.write_text(json.dumps(workload_to_json(JobWorkload(items=tuple(items)))))
+    path.write_text(json.dumps(workload_to_json(JobWorkload(jobs=tuple(items)))))
     with start_server(tmp_path / "s", n_nodes=3, cycle_s=0.2, workload=path) as server:
         assert server.client.history() == []
         server.client.start_workload()
@@ -359,7 +359,7 @@ def test_bad_start_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixt
     bad = tmp_path / "bad.json"
     bad.write_text('[{"at_s": 0, "n_nodes": 0, "duration_s": 1, "limit_s": 1}]')
     assert server_main(["--dir", str(tmp_path), "--workload", str(bad)]) == 8
-    assert "job 1" in capsys.readouterr().err
+    assert "jobs[0]" in capsys.readouterr().err
     assert server_main(["--dir", str(tmp_path / ("x" * 120))]) == 2
     assert "too long" in capsys.readouterr().err
     usage = run(

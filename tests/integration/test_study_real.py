@@ -27,7 +27,7 @@ N_NODES = 6
 LOOK_S = 0.2
 # Jobs that take up to half of the nodes, again and again.
 JOBS = JobWorkload(
-    items=tuple(
+    jobs=tuple(
         WorkItem(at_s=at_s, n_nodes=n, duration_s=s, limit_s=2 * s)
         for at_s, n, s in ((1.0, 3, 5.0), (11.0, 2, 6.0), (19.0, 3, 4.0))
     ),

@@ -19,15 +19,15 @@ from bftrainer.model.errors import ExitCode, UsageError
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "Expecting value"),
-        ("7", "expected a list"),
-        ('{"jobs": [], "more": 1}', "expected a list"),
-        ("[7]", "job 1: expected an object"),
-        ('[{"at_s": 0, "n_nodes": 1, "duration_s": 1}]', "job 1: limit_s"),
+        ("", "is not JSON"),
+        ("7", "jobs must be a list"),
+        ('{"jobs": [], "more": 1}', "more is not a known field"),
+        ("[7]", r"jobs\[0\] must be an object"),
+        ('[{"at_s": 0, "n_nodes": 1, "duration_s": 1}]', r"jobs\[0\].limit_s is missing"),
         ('[{"at_s": 0, "n_nodes": 1.5, "duration_s": 1, "limit_s": 1}]', "whole number"),
-        ('[{"at_s": -1, "n_nodes": 1, "duration_s": 1, "limit_s": 1}]', "not negative"),
-        ('[{"at_s": NaN, "n_nodes": 1, "duration_s": 1, "limit_s": 1}]', "finite"),
-        ('[{"at_s": 0, "n_nodes": 1, "duration_s": 1, "limit_s": 1, "x": 1}]', "unknown field"),
+        ('[{"at_s": -1, "n_nodes": 1, "duration_s": 1, "limit_s": 1}]', "not be negative"),
+        ('[{"at_s": NaN, "n_nodes": 1, "duration_s": 1, "limit_s": 1}]', "NaN"),
+        ('[{"at_s": 0, "n_nodes": 1, "duration_s": 1, "limit_s": 1, "x": 1}]', "not a known field"),
         ('{"jobs": [], "repeat_s": "1"}', "repeat_s must be a number"),
         ('{"jobs": [], "repeat_s": 0}', "repeat_s must be at least"),
     ],
@@ -50,5 +50,5 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
 def test_jobs_are_put_in_the_order_of_their_times() -> None:
     late = WorkItem(at_s=2, n_nodes=1, duration_s=1, limit_s=1)
     early = WorkItem(at_s=1, n_nodes=1, duration_s=1, limit_s=1)
-    data = workload_to_json(JobWorkload(items=(late, early), repeat_s=5))
-    assert workload_from_json(data).items == (early, late)
+    data = workload_to_json(JobWorkload(jobs=(late, early), repeat_s=5))
+    assert workload_from_json(data).jobs == (early, late)

@@ -5,6 +5,7 @@ Found by its entry point ``local`` and called by the daemon; uses ``client``.
 
 from __future__ import annotations
 
+import getpass
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,29 +19,13 @@ from bftrainer.batch.batch_system import (
     PilotRequest,
 )
 from bftrainer.batch.local.client import LocalClient
-from bftrainer.batch.local.cluster import EndReason
-from bftrainer.model.cluster import (
-    EndedBy,
-    Job,
-    JobState,
-    Node,
-    NodeState,
-    Presence,
-    SchedulerCycle,
-    Snapshot,
-)
+from bftrainer.model.cluster import Job, Node, Presence, SchedulerCycle, Snapshot
 from bftrainer.model.errors import BatchSystemError
+from milp.plain import Form, codec
 
 DEFAULT_CYCLE_S = 1.0
-_ENDED_BY = {
-    EndReason.COMPLETED: EndedBy.ITSELF,
-    EndReason.FAILED: EndedBy.ITSELF,
-    EndReason.CANCELLED: EndedBy.CANCELLED,
-    EndReason.PREEMPTED: EndedBy.PREEMPTED,
-    EndReason.TIMEOUT: EndedBy.TIME_LIMIT,
-    EndReason.NODE_FAIL: EndedBy.NODE,
-}
-_LISTS = ("features", "partitions", "nodes", "planned_nodes", "required_nodes")
+_FORM = Form()
+_UNKNOWN = PilotObservation(presence=Presence.UNKNOWN)
 
 
 class LocalBatchSystem(BatchSystem):
@@ -68,12 +53,11 @@ class LocalBatchSystem(BatchSystem):
         try:
             seen = self._client.snapshot()
             self.cycle_s = float(seen["cycle_s"])
-            jobs = seen["jobs"]
             return Snapshot(
                 taken_at_s=seen["now_s"],
-                nodes=tuple(Node(**_typed(n, NodeState)) for n in seen["nodes"]),
-                jobs=tuple(Job(**_typed(j, JobState)) for j in jobs),
-                cycle=SchedulerCycle(**seen["cycle"]),
+                nodes=codec(tuple[Node, ...], _FORM).decode(seen["nodes"]),
+                jobs=codec(tuple[Job, ...], _FORM).decode(seen["jobs"]),
+                cycle=codec(SchedulerCycle, _FORM).decode(seen["cycle"]),
             )
         except BatchSystemError as problem:
             failure = problem.cause
@@ -85,14 +69,17 @@ class LocalBatchSystem(BatchSystem):
 
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit the pilot and return its job id; raise ``BatchSystemError``."""
-        return self._client.launch(
+        answer = self._client.request(
+            "launch",
+            user=getpass.getuser(),
             pilot_id=request.pilot_id,
             node=request.node,
             limit_s=request.time_limit_s,
             argv=request.agent_argv,
-            log_path=request.log_path,
-            environment=request.environment,
+            log_path=str(request.log_path),
+            environment=dict(request.environment),
         )
+        return str(answer["job_id"])
 
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """SIGTERM, or SIGKILL by force; ids of ordinary jobs are left alone."""
@@ -104,28 +91,11 @@ class LocalBatchSystem(BatchSystem):
         if not job_ids:
             return {}
         try:
-            seen = self._client.pilots(job_ids)
-            return {job_id: _observation(seen[job_id]) for job_id in job_ids}
-        except (BatchSystemError, KeyError, TypeError):
-            return {job_id: PilotObservation(presence=Presence.UNKNOWN) for job_id in job_ids}
-
-
-def _typed(fields: Mapping[str, Any], state: type[NodeState | JobState]) -> dict[str, Any]:
-    lists = {name: tuple(fields[name]) for name in _LISTS if name in fields}
-    return {**fields, **lists, "state": state(fields["state"])}
-
-
-def _observation(fields: Mapping[str, Any]) -> PilotObservation:
-    phase = fields["phase"]
-    return PilotObservation(
-        presence=Presence.PRESENT if phase else Presence.ABSENT,
-        phase=phase,
-        node=fields["node"],
-        start_s=fields["start_s"],
-        reason=fields["reason"],
-        has_failed=fields["has_failed"],
-        ended_by=_ENDED_BY.get(fields["reason"], EndedBy.UNKNOWN),
-    )
+            seen = self._client.request("pilots", job_ids=list(job_ids))["pilots"]
+            read = codec(PilotObservation, _FORM).decode
+            return {job_id: read(seen[job_id]) for job_id in job_ids}
+        except (BatchSystemError, KeyError, TypeError, ValueError):
+            return dict.fromkeys(job_ids, _UNKNOWN)
 
 
 def create(options: Mapping[str, Any]) -> LocalBatchSystem:

@@ -6,16 +6,15 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from bftrainer.batch.local.server import SOCKET_NAME, TEMPLATE_SOCKET_NAME
@@ -58,19 +57,18 @@ class LocalClient:
 
     def _exchange(self, line: bytes) -> bytes:
         deadline_s = time.monotonic() + self._timeout_s
-        answer = bytearray()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        answer = b""
+        with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(self._timeout_s)
             connection.connect(str(self.socket_path))
             connection.sendall(line)
             while not answer.endswith(b"\n"):
                 # One deadline for the whole answer, however it trickles in.
                 connection.settimeout(max(0.001, deadline_s - time.monotonic()))
-                chunk = connection.recv(1 << 16)
-                if not chunk:
+                if not (chunk := connection.recv(1 << 20)):
                     raise EOFError("connection closed")
                 answer += chunk
-        return bytes(answer)
+        return answer
 
     def info(self) -> dict[str, Any]:
         """``now_s``, ``pid``, ``cycle_s``, ``kill_wait_s``, ``nodes``, ``gpus``."""
@@ -90,29 +88,6 @@ class LocalClient:
         answer = self.request("submit", user=user, n_nodes=n_nodes, limit_s=limit_s, argv=program)
         return str(answer["job_id"])
 
-    def launch(
-        self,
-        *,
-        pilot_id: str,
-        node: str,
-        limit_s: float,
-        argv: Sequence[str],
-        log_path: Path,
-        environment: Mapping[str, str],
-    ) -> str:
-        """Submit a pilot and return its job id."""
-        answer = self.request(
-            "launch",
-            user=getpass.getuser(),
-            pilot_id=pilot_id,
-            node=node,
-            limit_s=limit_s,
-            argv=list(argv),
-            log_path=str(log_path),
-            environment=dict(environment),
-        )
-        return str(answer["job_id"])
-
     def cancel(
         self, job_ids: Sequence[str], *, is_force: bool = False, pilots_only: bool = False
     ) -> None:
@@ -122,10 +97,6 @@ class LocalClient:
     def snapshot(self) -> dict[str, Any]:
         """Nodes, queue and last scheduler pass."""
         return self.request("snapshot")
-
-    def pilots(self, job_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Phase, node, start and reason of each id; phase "" when it is not there."""
-        return dict(self.request("pilots", job_ids=list(job_ids))["pilots"])
 
     def history(self) -> list[dict[str, Any]]:
         """Every ordinary job so far: submit, start and end."""
@@ -207,12 +178,7 @@ class LocalServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
@@ -261,7 +227,6 @@ def start_server(
 
 def _answers(server: LocalServer) -> bool:
     """Return whether this server answers, not an earlier one of the same directory."""
-    try:
+    with suppress(BatchSystemError):
         return int(server.client.info()["pid"]) == server.pid
-    except BatchSystemError:
-        return False
+    return False

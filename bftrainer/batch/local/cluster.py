@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import itertools
 import logging
+import math
 import signal
 from collections import deque
 from collections.abc import Mapping
@@ -59,6 +60,22 @@ class JobRequest:
     node: str | None = None  # pilots name theirs
     log_path: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what no process can be started with.
+
+        Raises:
+            ValueError: with a sentence that says what is wrong.
+        """
+        if self.n_nodes < 1 or not 0 < self.limit_s < math.inf:
+            raise ValueError("n_nodes and limit_s must be positive")
+        if not self.argv or not self.argv[0]:
+            raise ValueError("argv is empty")
+        if any(not name or "=" in name for name in self.environment):
+            raise ValueError("a name in environment is empty or holds '='")
+        texts = (*self.argv, *self.environment, *self.environment.values(), str(self.log_path))
+        if any("\0" in text for text in texts):
+            raise ValueError("a text holds a null character")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,16 +8,17 @@ started.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import fcntl
 import logging
 import math
 import os
-import selectors
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -28,113 +29,20 @@ from bftrainer.batch.local.workload import JobWorkload, WorkloadProgress, load_w
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
-
-Handler = Callable[[bytes], bytes | None]
-
-
-class Connections:
-    """A listening Unix socket (mode 0600) and its clients; never blocks on any of them."""
-
-    def __init__(self, path: Path, selector: selectors.BaseSelector, on_line: Handler) -> None:
-        self._path = path
-        self._selector = selector
-        self._on_line = on_line
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        path.unlink(missing_ok=True)  # of a server that was killed; the lock is ours
-        self._listener.bind(str(path))
-        path.chmod(0o600)
-        self._listener.listen(128)
-        self._clients: dict[socket.socket, _Client] = {}
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
-
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        connection.settimeout(0)
-        client = _Client(connection, self)
-        self._clients[connection] = client
-        self._selector.register(connection, selectors.EVENT_READ, client.on_ready)
-
-    def handle(self, line: bytes) -> bytes | None:
-        """Return the answer to a line."""
-        return self._on_line(line)
-
-    def watch(self, connection: socket.socket, *, is_writing: bool) -> None:
-        """Register the events that a client's connection waits for."""
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if is_writing else 0)
-        self._selector.modify(connection, events, self._clients[connection].on_ready)
-
-    def drop(self, connection: socket.socket) -> None:
-        """Forget a client."""
-        self._selector.unregister(connection)
-        connection.close()
-        del self._clients[connection]
-
-    def close(self) -> None:
-        """Close all connections and remove the socket."""
-        for connection in list(self._clients):
-            self.drop(connection)
-        self._selector.unregister(self._listener)
-        self._listener.close()
-        self._path.unlink(missing_ok=True)
-
-
-class _Client:
-    """One connection, with its unfinished line and its unsent output."""
-
-    def __init__(self, connection: socket.socket, owner: Connections) -> None:
-        self._connection = connection
-        self._owner = owner
-        self._incoming = bytearray()
-        self._outgoing = bytearray()
-
-    def on_ready(self) -> None:
-        """Read what is there, answer complete lines, write what can be written."""
-        try:
-            self._read()
-            if self._outgoing:
-                del self._outgoing[: self._connection.send(self._outgoing)]
-        except BlockingIOError:
-            pass  # the rest goes when the client reads on
-        except (OSError, EOFError):
-            self._owner.drop(self._connection)
-            return
-        self._owner.watch(self._connection, is_writing=bool(self._outgoing))
-
-    def _read(self) -> None:
-        try:
-            chunk = self._connection.recv(1 << 16)
-        except BlockingIOError:
-            return  # only writable
-        if not chunk:
-            raise EOFError
-        self._incoming += chunk
-        while (end := self._incoming.find(b"\n")) >= 0:
-            line = bytes(self._incoming[:end])
-            del self._incoming[: end + 1]
-            self._outgoing += self._owner.handle(line) or b""
-        if max(len(self._incoming), len(self._outgoing)) > MAX_LINE_BYTES:
-            raise EOFError
-
-
 SOCKET_NAME = "local.sock"
 TEMPLATE_SOCKET_NAME = "template.sock"  # there when the template is warm
 PID_NAME = "local.pid"
 MAX_SOCKET_PATH_BYTES = 107
 MAX_WAIT_S = 60.0
 
-log = logging.getLogger("bftrainer.local")
-
 
 class Server:
-    """Wiring: selector, signals, cluster, clock."""
+    """Wiring: socket (mode 0600), signals, cluster, clock; no client can block it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         directory: Path = options.dir
         now_s = time.time()
-        workload = load_workload(options.workload) if options.workload else JobWorkload(items=())
+        workload = load_workload(options.workload) if options.workload else JobWorkload(jobs=())
         processes = JobProcesses(directory)
         if options.warm is not None:
             processes.start_template(directory / TEMPLATE_SOCKET_NAME, options.warm)
@@ -150,67 +58,60 @@ class Server:
         if not options.hold_workload:
             self._background.start(None, now_s)
         self._operations = Operations(self._cluster, self._background, gpus=options.gpus)
+        self._path, self._lifeline_fd = directory / SOCKET_NAME, options.lifeline_fd
+        self._is_news = asyncio.Event()
         self._is_stopping = False
-        self._selector = selectors.DefaultSelector()
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        for end in (self._wake_reader, self._wake_writer):
-            end.settimeout(0)
-        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._on_wake)
-        if options.lifeline_fd is not None:
-            self._selector.register(
-                options.lifeline_fd,
-                selectors.EVENT_READ,
-                lambda: self._on_lifeline(options.lifeline_fd),
-            )
-        self._connections = Connections(
-            directory / SOCKET_NAME,
-            self._selector,
-            lambda line: self._operations.answer(line, time.time()),
-        )
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Serve until stopped, then clean up everything."""
-        signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # only to wake us
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, self._is_news.set)
         for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(sig, lambda *_: self._stop())
+            loop.add_signal_handler(sig, self._stop)
+        if self._lifeline_fd is not None:
+            loop.add_reader(self._lifeline_fd, self._stop)
+        self._path.unlink(missing_ok=True)  # of a server that was killed; the lock is ours
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self._path))
+        self._path.chmod(0o600)
+        await asyncio.start_unix_server(self._serve, sock=listener, limit=MAX_LINE_BYTES)
         try:
             while not (self._is_stopping or self._operations.is_shutting_down):
-                self._wait(self._work() - time.time())
+                wait_s = min(max(0.0, self._work() - time.time()), MAX_WAIT_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_news.wait(), wait_s)
+                self._is_news.clear()
         finally:
-            self._leave()
+            await self._leave()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, ValueError):  # ValueError: the line is too long
+            while (line := await reader.readline()).endswith(b"\n"):
+                writer.write(self._operations.answer(line, time.time()) or b"")
+                self._is_news.set()
+                await writer.drain()
+        writer.close()
 
     def _work(self) -> float:
         is_scheduling = not self._operations.is_paused
         due_s = self._background.submit_due(time.time()) if is_scheduling else math.inf
         return min(due_s, self._cluster.tick(time.time(), is_scheduling=is_scheduling))
 
-    def _wait(self, timeout_s: float) -> None:
-        for key, _ in self._selector.select(min(max(0.0, timeout_s), MAX_WAIT_S)):
-            key.data()
-
-    def _on_wake(self) -> None:
-        self._wake_reader.recv(4096)
-
-    def _on_lifeline(self, fd: int) -> None:
-        self._selector.unregister(fd)  # it stays readable, and we have seen it
-        self._stop()
-
     def _stop(self) -> None:
+        if self._lifeline_fd is not None:  # it stays readable, and we have seen it
+            asyncio.get_running_loop().remove_reader(self._lifeline_fd)
         self._is_stopping = True
+        self._is_news.set()
 
-    def _leave(self) -> None:
+    async def _leave(self) -> None:
         self._cluster.terminate_all(time.time())
         deadline = time.monotonic() + min(self._cluster.kill_wait_s, 1.0)
         while time.monotonic() < deadline and self._cluster.is_something_ending():
-            self._wait(0.02)
+            await asyncio.sleep(0.02)
             self._cluster.tick(time.time(), is_scheduling=False)
-        while not self._cluster.kill_all():
-            self._wait(0.01)
-        self._connections.close()
-        self._selector.close()
-        self._wake_reader.close()
-        self._wake_writer.close()
+        while not self._cluster.kill_all():  # noqa: ASYNC110 - nothing tells of processes
+            await asyncio.sleep(0.01)
+        self._path.unlink(missing_ok=True)
 
 
 def _lock(directory: Path) -> IO[str]:
@@ -288,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _prepare(options.dir)
         with _lock(options.dir) as pid_file:
             try:
-                Server(options).run()
+                asyncio.run(Server(options).run())
             finally:
                 pid_file.truncate(0)  # the file stays: it is the lock
     except BftError as problem:

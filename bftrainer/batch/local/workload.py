@@ -7,17 +7,17 @@ server's history.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bftrainer.batch.local.cluster import JobRequest, LocalCluster
 from bftrainer.batch.local.scheduler import LocalAllocation, PendingJob, run_pass
 from bftrainer.model.errors import BatchSystemError, ExitCode, UsageError
+from milp.plain import Form, codec, parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,8 @@ class WorkItem:
 
     def __post_init__(self) -> None:
         """Refuse what can never run as described."""
-        numbers = (self.at_s, self.duration_s, self.limit_s)
-        if not all(math.isfinite(x) for x in numbers) or self.at_s < 0:
-            raise ValueError("at_s, duration_s and limit_s must be finite, at_s not negative")
+        if self.at_s < 0:
+            raise ValueError("at_s must not be negative")
         if self.n_nodes < 1 or self.duration_s <= 0 or self.limit_s <= 0:
             raise ValueError("n_nodes, duration_s and limit_s must be positive")
 
@@ -43,12 +42,12 @@ class WorkItem:
 class JobWorkload:
     """Jobs in order of time; with ``repeat_s`` they repeat after that time."""
 
-    items: tuple[WorkItem, ...]
+    jobs: tuple[WorkItem, ...]
     repeat_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse a period that ends before its last job."""
-        last_s = max((item.at_s for item in self.items), default=0.0)
+        last_s = max((job.at_s for job in self.jobs), default=0.0)
         if self.repeat_s is not None and not max(1.0, last_s) <= self.repeat_s < math.inf:
             raise ValueError("repeat_s must be at least 1 and not before the last job")
 
@@ -59,39 +58,9 @@ def workload_from_json(data: object) -> JobWorkload:
     Raises:
         ValueError: with a sentence that says what is wrong with which job.
     """
-    document: Mapping[str, Any] = data if isinstance(data, dict) else {"jobs": data}
-    unknown = sorted(set(document) - {"jobs", "repeat_s"})
-    jobs = document.get("jobs")
-    if unknown or not isinstance(jobs, list):
-        raise ValueError('expected a list of jobs, or {"jobs": [...], "repeat_s": ...}')
-    items = []
-    for number, job in enumerate(jobs, start=1):
-        try:
-            items.append(_item(job))
-        except (TypeError, ValueError) as problem:
-            raise ValueError(f"job {number}: {problem}") from problem
-    repeat_s = document.get("repeat_s")
-    if repeat_s is not None and not _is_number(repeat_s):
-        raise ValueError("repeat_s must be a number")
-    return JobWorkload(items=tuple(sorted(items, key=lambda i: i.at_s)), repeat_s=repeat_s)
-
-
-def _item(job: object) -> WorkItem:
-    if not isinstance(job, dict):
-        raise TypeError("expected an object")
-    for name in ("at_s", "duration_s", "limit_s"):
-        if not _is_number(job.get(name)):
-            raise ValueError(f"{name} must be a number")
-    if type(job.get("n_nodes")) is not int or not isinstance(job.get("user", ""), str):
-        raise ValueError("n_nodes must be a whole number and user a text")
-    unknown = sorted(set(job) - set(WorkItem.__slots__))
-    if unknown:
-        raise ValueError(f"unknown field {unknown[0]!r}")
-    return WorkItem(**job)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    document = data if isinstance(data, dict) else {"jobs": data}
+    given: JobWorkload = codec(JobWorkload, Form()).decode(document)
+    return replace(given, jobs=tuple(sorted(given.jobs, key=lambda job: job.at_s)))
 
 
 def load_workload(path: Path) -> JobWorkload:
@@ -101,7 +70,7 @@ def load_workload(path: Path) -> JobWorkload:
         UsageError: BFT-1257, it cannot be read or says something impossible.
     """
     try:
-        return workload_from_json(json.loads(path.read_text(encoding="utf-8")))
+        return workload_from_json(parse(path.read_bytes()))
     except (OSError, ValueError) as problem:
         raise UsageError(
             "BFT-1257",
@@ -113,8 +82,8 @@ def load_workload(path: Path) -> JobWorkload:
 
 def workload_to_json(workload: JobWorkload) -> dict[str, Any]:
     """Write what ``workload_from_json`` reads."""
-    jobs = [asdict(item) for item in workload.items]
-    return {"jobs": jobs, "repeat_s": workload.repeat_s}
+    document: dict[str, Any] = codec(JobWorkload, Form()).encode(workload)
+    return document
 
 
 log = logging.getLogger(__name__)
@@ -137,10 +106,10 @@ class WorkloadProgress:
     def submit_due(self, now_s: float) -> float:
         """Submit what is due and return when the next job is (infinity: none)."""
         while (due_s := self._due_s()) <= now_s:
-            if self._next == len(self._workload.items):
+            if self._next == len(self._workload.jobs):
                 self._started_s, self._next = due_s, 0
                 continue
-            item = self._workload.items[self._next]
+            item = self._workload.jobs[self._next]
             self._next += 1
             request = JobRequest(
                 user=item.user,
@@ -157,15 +126,15 @@ class WorkloadProgress:
     def _due_s(self) -> float:
         if self._started_s is None:
             return math.inf
-        items, repeat_s = self._workload.items, self._workload.repeat_s
+        items, repeat_s = self._workload.jobs, self._workload.repeat_s
         if self._next < len(items):
             return self._started_s + items[self._next].at_s
         return math.inf if repeat_s is None or not items else self._started_s + repeat_s
 
     def view(self) -> dict[str, Any]:
         """Return the progress of the workload, for the history."""
-        n_items = len(self._workload.items)
-        return {"started_s": self._started_s, "n_submitted": self._next, "n_jobs": n_items}
+        n_jobs = len(self._workload.jobs)
+        return {"started_s": self._started_s, "n_submitted": self._next, "n_jobs": n_jobs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,12 +156,12 @@ def start_times_s(
 
     Jobs that never start are missing.
     """
-    coming = sorted(jobs, key=lambda j: j.submit_s)
+    coming = sorted((j for j in jobs if j.n_nodes <= len(nodes)), key=lambda j: j.submit_s)
     queue: dict[str, PastJob] = {}
     running: dict[str, tuple[float, LocalAllocation]] = {}  # with the time of their end
-    starts: dict[str, float] = {}
     # Number of the next full pass, the one at ``cycle_at_s`` being 0.
     cycle = math.floor((coming[0].submit_s - cycle_at_s) / cycle_s) if coming else 0
+    starts: dict[str, float] = {}
     while coming or queue:
         due_s = [cycle_at_s + cycle * cycle_s] if queue else []
         due_s += [coming[0].submit_s] if coming else []
@@ -206,47 +175,30 @@ def start_times_s(
             job = coming.pop(0)
             queue[job.job_id] = job
         queue = {i: j for i, j in queue.items() if j.withdrawn_s > now_s}
-        queue = {i: j for i, j in queue.items() if j.n_nodes <= len(nodes)}
         is_cycle = now_s >= cycle_at_s + cycle * cycle_s
         for is_full in (False, True) if is_cycle else (False,):
-            for job_id, held in _starts(now_s, nodes, running, queue, is_full=is_full):
-                running[job_id] = (now_s + queue.pop(job_id).duration_s, held)
+            waiting = [
+                PendingJob(job_id=j.job_id, n_nodes=j.n_nodes, limit_s=j.limit_s)
+                for j in queue.values()
+            ]
+            decided = run_pass(
+                now_s=now_s,
+                nodes=nodes,
+                held=[held for _, held in running.values()],
+                waiting=waiting,
+                pilots=(),
+                is_full=is_full,
+            )
+            for job_id, where in decided.starts.items():
+                job = queue.pop(job_id)
+                ends_by_s = now_s + job.limit_s
+                held = LocalAllocation(
+                    job_id=job_id, nodes=where, start_s=now_s, ends_by_s=ends_by_s
+                )
+                running[job_id] = (now_s + job.duration_s, held)
                 starts[job_id] = now_s
         cycle += is_cycle
     return starts
-
-
-def _starts(
-    now_s: float,
-    nodes: Sequence[str],
-    running: Mapping[str, tuple[float, LocalAllocation]],
-    queue: Mapping[str, PastJob],
-    *,
-    is_full: bool,
-) -> list[tuple[str, LocalAllocation]]:
-    decided = run_pass(
-        now_s=now_s,
-        nodes=nodes,
-        held=[held for _, held in running.values()],
-        waiting=[
-            PendingJob(job_id=j.job_id, n_nodes=j.n_nodes, limit_s=j.limit_s)
-            for j in queue.values()
-        ],
-        pilots=(),
-        is_full=is_full,
-    )
-    return [
-        (
-            job_id,
-            LocalAllocation(
-                job_id=job_id,
-                nodes=where,
-                start_s=now_s,
-                ends_by_s=now_s + queue[job_id].limit_s,
-            ),
-        )
-        for job_id, where in decided.starts.items()
-    ]
 
 
 def delays_s(
@@ -261,24 +213,17 @@ def delays_s(
     ``cycle_at_s`` is the time of any full pass (a snapshot's ``cycle``). Real starts are some
     milliseconds late, so small values are insignificant and may be negative.
     """
-    jobs = [_past(record) for record in history]
     nodes = [f"n{i}" for i in range(1, n_nodes + 1)]
+    jobs = []
+    for record in history:
+        start_s, end_s = record["start_s"], record["end_s"]
+        ran_s = record["limit_s"] if None in (start_s, end_s) else end_s - start_s
+        withdrawn_s = math.inf if start_s is not None or end_s is None else end_s
+        same = {name: record[name] for name in ("job_id", "n_nodes", "limit_s", "submit_s")}
+        jobs.append(PastJob(**same, duration_s=ran_s, withdrawn_s=withdrawn_s))
     ideal_s = start_times_s(jobs, nodes=nodes, cycle_s=cycle_s, cycle_at_s=cycle_at_s)
     return {
         record["job_id"]: record["start_s"] - ideal_s[record["job_id"]]
         for record in history
         if record["start_s"] is not None and record["job_id"] in ideal_s
     }
-
-
-def _past(record: Mapping[str, Any]) -> PastJob:
-    start_s, end_s = record["start_s"], record["end_s"]
-    is_withdrawn = start_s is None and end_s is not None
-    return PastJob(
-        job_id=record["job_id"],
-        n_nodes=record["n_nodes"],
-        limit_s=record["limit_s"],
-        submit_s=record["submit_s"],
-        duration_s=record["limit_s"] if None in (start_s, end_s) else end_s - start_s,
-        withdrawn_s=end_s if is_withdrawn else math.inf,
-    )

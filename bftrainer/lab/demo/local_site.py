@@ -195,7 +195,7 @@ def demo_workload(n_nodes: int) -> JobWorkload:
     jobs = ((0.0, quarter, 6.0, "alice"), (12.0, half, 5.0, "bob"), (22.0, quarter, 4.0, "carol"))
     # People ask for more time than they need.
     return JobWorkload(
-        items=tuple(
+        jobs=tuple(
             WorkItem(at_s=at_s, n_nodes=n, duration_s=s, limit_s=2.0 * s, user=user)
             for at_s, n, s, user in jobs
         )

@@ -55,7 +55,7 @@ class LsfSite:
 
     def start_workload(self, workload: JobWorkload) -> None:
         """Begin to submit ordinary jobs; ``look`` does so."""
-        self._coming, self._began_s = list(workload.items), time.monotonic()
+        self._coming, self._began_s = list(workload.jobs), time.monotonic()
 
     def run_plain(
         self, argv: Sequence[str], environment: Mapping[str, str], log: Path, /

@@ -140,7 +140,7 @@ def _workload(n_nodes: int) -> JobWorkload:
     """Return jobs that come for one node, then for all but one, again and again."""
     jobs = ((3.0, 1, 4.0), (11.0, n_nodes - 1, 4.0))
     return JobWorkload(
-        items=tuple(
+        jobs=tuple(
             WorkItem(at_s=at_s, n_nodes=n, duration_s=s, limit_s=2 * s) for at_s, n, s in jobs
         ),
         repeat_s=22.0,
