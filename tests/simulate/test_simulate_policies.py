@@ -12,7 +12,7 @@ from bftrainer.decide.policies.base import Context, Traits
 from bftrainer.lab.simulator.costs import PhysicalCosts, constant
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.physical import PhysicalModel
-from bftrainer.lab.simulator.replay import Outcome, Replay, TrainerModel
+from bftrainer.lab.simulator.replay import Outcome, Replay
 from bftrainer.lab.simulator.session import Choices, settings_of
 from bftrainer.lab.simulator.trainers import Tally
 from milp.problem import Problem
@@ -30,7 +30,7 @@ COSTS = PhysicalCosts(
 
 
 def replay(
-    policy: Scripted, *, books: TrainerModel | None = None, p_jmax: int = 1, seed: int = 0
+    policy: Scripted, *, books: PaperModel | None = None, p_jmax: int = 1, seed: int = 0
 ) -> Outcome:
     trials = [trial(name, 4e3 if name == "a" else 1e6) for name in "abc"]
     return Replay(
@@ -46,7 +46,7 @@ def replay(
 @pytest.mark.parametrize(
     "books", [lambda: PaperModel(Tally()), lambda: PhysicalModel(Tally(), COSTS, seed=1)]
 )
-def test_it_is_asked_when_it_wants_to_be(books: Callable[[], TrainerModel]) -> None:
+def test_it_is_asked_when_it_wants_to_be(books: Callable[[], PaperModel]) -> None:
     policy = Scripted(answer=lambda _, c: {"wake_at_s": c.now_s + 30.0})
     replay(policy, books=books(), seed=9)
     times = [context.now_s for _, context in policy.asked]

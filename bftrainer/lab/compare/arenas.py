@@ -19,7 +19,7 @@ from bftrainer.lab.adaptdl.cluster import play as play_cluster
 from bftrainer.lab.adaptdl.job import Application, read_applications, read_jobs
 from bftrainer.lab.parallel import play_each
 from bftrainer.lab.simulator.metrics import jain, static_samples
-from bftrainer.lab.simulator.session import Choices, play
+from bftrainer.lab.simulator.session import Choices, of_size, play
 from bftrainer.lab.simulator.trainers import SimTrainer
 from bftrainer.lab.site.cells import Cell
 from bftrainer.lab.site.training import Trained
@@ -237,15 +237,14 @@ class Site:
         if not load_policy(policy).traits.is_rigid:
             return some
         wanted = max(1, round((1.0 - LOAD) * self.n_nodes / self.p_jmax))
-        sizes = [max(one.n_min, min(one.n_max, wanted)) for one in some]
-        return [replace(one, n_min=n, n_max=n) for one, n in zip(some, sizes, strict=True)]
+        return [of_size(one, wanted) for one in some]
 
 
 def _score(found: Trained, p_jmax: int) -> Score:
     span_s = found.end_s - found.begin_s
     trainers = found.trainers
     mean_s, p95_s, makespan_s = completions(trainers, found.begin_s, found.end_s)
-    reached = sum(min(t.done, t.submission.samples) for t in trainers)
+    reached = sum(t.processed for t in trainers)
     static = static_samples(trainers, found.idle_s / span_s, p_jmax, span_s)
     without_s = sum(before_s for before_s, _ in found.blocks)
     beside_s = sum(after_s for _, after_s in found.blocks)

@@ -17,7 +17,8 @@ from typing import Any
 from bftrainer import __version__
 from bftrainer.batch.traces.text import unreadable
 from bftrainer.lab.report.figures import FIGURES, Figure
-from bftrainer.lab.report.tables import WORDS, ReportSetup, check_place, label_of, shown_value
+from bftrainer.lab.report.tables import ReportSetup, check_place, label_of, shown_value
+from bftrainer.lab.simulator.metrics import WORDS
 from bftrainer.lab.simulator.session import ReplayRun
 from bftrainer.model.errors import UsageError
 from bftrainer.study.plots import matplotlib, new_canvas

@@ -23,8 +23,7 @@ import numpy as np
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments, Times
 from bftrainer.batch.traces.text import unreadable
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.simulator.history import RunningSums
-from bftrainer.lab.simulator.metrics import Metrics, static_outcome
+from bftrainer.lab.simulator.metrics import WORDS, Metrics, static_outcome
 from bftrainer.lab.simulator.session import Choices, ReplayRun, job_nodes
 
 
@@ -59,84 +58,6 @@ class ReportSetup:
     def _costs(self, choices: Choices) -> str:
         polls = "" if choices.poll_s is None else f", a poll each {choices.poll_s:g} s"
         return self.costs if choices.costs is None else f"{self.costs} ({choices.costs}{polls})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """Name and unit of a figure of merit; ``form`` is the format of its number."""
-
-    label: str
-    unit: str = ""
-    form: str = ",.0f"
-    meaning: str = ""
-
-
-SHARE, MEAN, COUNT = ".2%", ",.2f", ",.0f"
-
-WORDS: Mapping[str, Word] = {
-    "utilization": Word(label="utilization U", form=".4f", meaning="A_e / A_s (section 4.1)"),
-    "n_eq": Word(label="N_eq", unit="nodes", form=MEAN, meaning="mean size of the pool (eq. 18)"),
-    "a_e": Word(label="A_e", unit="samples", form=".4g", meaning="processed on the fragments"),
-    "a_s": Word(
-        label="A_s",
-        unit="samples",
-        form=".4g",
-        meaning="what N_eq nodes that are always there would process",
-    ),
-    "resource_integral_node_h": Word(
-        label="resource integral", unit="node-hours", form=",.1f", meaning="eq. 17"
-    ),
-    "node_share_training": Word(
-        label="of it training", form=SHARE, meaning="node-time in which a worker trained"
-    ),
-    "node_share_held": Word(
-        label="of it held", form=SHARE, meaning="node-time with a pilot (physical costs)"
-    ),
-    "cost_preemption": Word(
-        label="lost to preemptions", form=SHARE, meaning="share of A_s: nodes taken back"
-    ),
-    "cost_rescale": Word(
-        label="lost to rescales", form=SHARE, meaning="share of A_s: sizes changed by decision"
-    ),
-    "cost_unused": Word(label="unused", form=SHARE, meaning="share of A_s: the rest of 1 - U"),
-    "events": Word(label="events", meaning="instants at which the pool changes"),
-    "decisions": Word(label="decisions"),
-    "rescales": Word(label="rescales", meaning="changes of size by decision, starts included"),
-    "preemptions": Word(label="preemptions", meaning="trainer and event, whatever it lost"),
-    "pilots_per_first_step": Word(
-        label="pilots per first step",
-        form=MEAN,
-        meaning="requested, by those whose node made a first step (physical costs)",
-    ),
-    "submitted": Word(label="trainers submitted"),
-    "completed": Word(label="trainers completed"),
-    "runtime_mean_s": Word(
-        label="runtime, mean", unit="s", meaning="first start to end, of the completed"
-    ),
-    "runtime_median_s": Word(label="runtime, median", unit="s"),
-    "queue_time_mean_s": Word(
-        label="queue time, mean", unit="s", meaning="submission to first start, of the started"
-    ),
-    "queue_time_max_s": Word(label="queue time, longest", unit="s"),
-    "jct_mean_s": Word(
-        label="completion time, mean", unit="s", meaning="submission to end, of the completed"
-    ),
-    "jct_median_s": Word(label="completion time, median", unit="s"),
-    "jct_p90_s": Word(label="completion time, p90", unit="s"),
-    "jain_index": Word(
-        label="Jain's index", form=".3f", meaning="of mean rates, each by that on one node"
-    ),
-    "slowdown_mean": Word(
-        label="slowdown, mean", form=MEAN, meaning="runtime by that at the equal static share"
-    ),
-    "slowdown_max": Word(label="slowdown, largest", form=MEAN),
-    "decision_ms_mean": Word(
-        label="decision, mean", unit="ms", form=".3f", meaning="by the wall clock"
-    ),
-    "decision_ms_p50": Word(label="decision, p50", unit="ms", form=".3f"),
-    "decision_ms_p99": Word(label="decision, p99", unit="ms", form=".3f"),
-    "decision_ms_max": Word(label="decision, longest", unit="ms", form=".3f"),
-}
 
 
 def label_of(name: str) -> str:
@@ -237,12 +158,12 @@ def nodes_offered(trace: Fragments, edges_s: Times) -> Times:
 
 def nodes_training(run: ReplayRun, edges_s: Times) -> Times:
     """Return the mean number of training nodes in each window."""
-    return _gained(run, edges_s, [n.node_s_training for n in run.history.notes]) / np.diff(edges_s)
+    return _gained(run, edges_s, [n.node_s_training for n in run.outcome.notes]) / np.diff(edges_s)
 
 
 def utilization(run: ReplayRun, edges_s: Times) -> Times:
     """Return U of each window; NaN where no node was idle."""
-    processed = _gained(run, edges_s, [n.processed for n in run.history.notes])
+    processed = _gained(run, edges_s, [n.processed for n in run.outcome.notes])
     offered, width_s = nodes_offered(run.outcome.trace, edges_s), np.diff(edges_s)
     found = np.full(len(processed), np.nan)
     for k, (n_eq, span_s) in enumerate(zip(offered.tolist(), width_s.tolist(), strict=True)):
@@ -254,6 +175,5 @@ def utilization(run: ReplayRun, edges_s: Times) -> Times:
 
 def _gained(run: ReplayRun, edges_s: Times, sums: list[float]) -> Times:
     """Return the growth of a sum in each window, linear between two notes."""
-    notes: tuple[RunningSums, ...] = run.history.notes
-    at_s = [run.outcome.trace.span_s[0], *(note.at_s for note in notes)]
+    at_s = [run.outcome.trace.span_s[0], *(note.at_s for note in run.outcome.notes)]
     return np.diff(np.interp(edges_s, at_s, [0.0, *sums]))

@@ -9,15 +9,31 @@ figure are in docs/design/simulator.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from statistics import mean
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bftrainer.lab.simulator.replay import Outcome
 from bftrainer.lab.simulator.trainers import SimTrainer
 from milp.problem import Curve
+
+SHARE, MEAN, WHOLE, FINE = ".2%", ",.2f", ",.0f", ".3f"  # formats of numbers
+
+
+class Word(NamedTuple):
+    """Name, unit and meaning of a figure of merit; ``form`` is the format of its number."""
+
+    label: str
+    unit: str
+    form: str
+    meaning: str
+
+
+def _figure(label: str, form: str = WHOLE, *, unit: str = "", meaning: str = "") -> Any:
+    return field(metadata={"word": Word(label, unit, form, meaning)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,50 +44,82 @@ class Metrics:
     times, all values are the same in every replay with the same settings.
     """
 
-    utilization: float  # U = a_e / a_s
-    n_eq: float
-    a_e: float
-    a_s: float
-    resource_integral_node_h: float
-    node_share_training: float  # of the resource integral
-    node_share_held: float  # with a pilot of ours
-    cost_preemption: float  # share of a_s
-    cost_rescale: float  # share of a_s
-    cost_unused: float  # share of a_s: the rest of what is missing
-    events: int
-    decisions: int
-    rescales: int
-    preemptions: int
-    pilots_per_first_step: float | None  # requested, by those whose node made a first step
-    submitted: int
-    completed: int
-    runtime_mean_s: float | None  # first start to end, of the completed
-    runtime_median_s: float | None
-    queue_time_mean_s: float | None  # submission to first start, of those that started
-    queue_time_max_s: float | None
-    jct_mean_s: float | None  # submission to end, of the completed
-    jct_median_s: float | None
-    jct_p90_s: float | None
-    jain_index: float | None  # of the mean rates of trainers that ran, by their rate on one node
-    slowdown_mean: float | None  # runtime over runtime at the equal static share
-    slowdown_max: float | None
-    decision_ms_mean: float
-    decision_ms_p50: float | None
-    decision_ms_p99: float | None
-    decision_ms_max: float | None
+    utilization: float = _figure("utilization U", ".4f", meaning="A_e / A_s (section 4.1)")
+    n_eq: float = _figure("N_eq", MEAN, unit="nodes", meaning="mean size of the pool (eq. 18)")
+    a_e: float = _figure("A_e", ".4g", unit="samples", meaning="processed on the fragments")
+    a_s: float = _figure(
+        "A_s", ".4g", unit="samples", meaning="what N_eq nodes that are always there would process"
+    )
+    resource_integral_node_h: float = _figure(
+        "resource integral", ",.1f", unit="node-hours", meaning="eq. 17"
+    )
+    node_share_training: float = _figure(
+        "of it training", SHARE, meaning="node-time in which a worker trained"
+    )
+    node_share_held: float = _figure(
+        "of it held", SHARE, meaning="node-time with a pilot (physical costs)"
+    )
+    cost_preemption: float = _figure(
+        "lost to preemptions", SHARE, meaning="share of A_s: nodes taken back"
+    )
+    cost_rescale: float = _figure(
+        "lost to rescales", SHARE, meaning="share of A_s: sizes changed by decision"
+    )
+    cost_unused: float = _figure("unused", SHARE, meaning="share of A_s: the rest of 1 - U")
+    events: int = _figure("events", meaning="instants at which the pool changes")
+    decisions: int = _figure("decisions")
+    rescales: int = _figure("rescales", meaning="changes of size by decision, starts included")
+    preemptions: int = _figure("preemptions", meaning="trainer and event, whatever it lost")
+    pilots_per_first_step: float | None = _figure(
+        "pilots per first step",
+        MEAN,
+        meaning="requested, by those whose node made a first step (physical costs)",
+    )
+    submitted: int = _figure("trainers submitted")
+    completed: int = _figure("trainers completed")
+    runtime_mean_s: float | None = _figure(
+        "runtime, mean", unit="s", meaning="first start to end, of the completed"
+    )
+    runtime_median_s: float | None = _figure("runtime, median", unit="s")
+    queue_time_mean_s: float | None = _figure(
+        "queue time, mean", unit="s", meaning="submission to first start, of the started"
+    )
+    queue_time_max_s: float | None = _figure("queue time, longest", unit="s")
+    jct_mean_s: float | None = _figure(
+        "completion time, mean", unit="s", meaning="submission to end, of the completed"
+    )
+    jct_median_s: float | None = _figure("completion time, median", unit="s")
+    jct_p90_s: float | None = _figure("completion time, p90", unit="s")
+    jain_index: float | None = _figure(
+        "Jain's index", FINE, meaning="of mean rates, each by that on one node"
+    )
+    slowdown_mean: float | None = _figure(
+        "slowdown, mean", MEAN, meaning="runtime by that at the equal static share"
+    )
+    slowdown_max: float | None = _figure("slowdown, largest", MEAN)
+    decision_ms_mean: float = _figure(
+        "decision, mean", FINE, unit="ms", meaning="by the wall clock"
+    )
+    decision_ms_p50: float | None = _figure("decision, p50", FINE, unit="ms")
+    decision_ms_p99: float | None = _figure("decision, p99", FINE, unit="ms")
+    decision_ms_max: float | None = _figure("decision, longest", FINE, unit="ms")
 
 
-def measure(outcome: Outcome, *, decision_s: Sequence[float] = ()) -> Metrics:
-    """Compute the metrics of a replay; ``decision_s``: duration of each decision, if recorded."""
+WORDS: Mapping[str, Word] = {one.name: one.metadata["word"] for one in fields(Metrics)}
+
+
+def measure(outcome: Outcome) -> Metrics:
+    """Compute the metrics of a replay."""
     tally = outcome.tally
     begin_s, end_s = outcome.trace.span_s
     span_s = end_s - begin_s
     n_eq = tally.node_s_offered / span_s
-    a_e = sum(min(t.done, t.submission.samples) for t in outcome.trainers)
+    a_e = sum(t.processed for t in outcome.trainers)
     a_s = static_outcome(outcome, n_eq, span_s)
     runtimes = [r for t in outcome.trainers if (r := runtime_s(t)) is not None]
     queued = [q for t in outcome.trainers if (q := queue_time_s(t)) is not None]
     jct = completion_times_s(outcome)
+    decision_ms = [1e3 * one_s for one_s in outcome.decision_s]
     slowdowns = _slowdowns(outcome.trainers, n_eq / outcome.settings.p_jmax)
     offered = max(tally.node_s_offered, 1e-9)
     lost = tally.preemption_cost + tally.rescale_cost
@@ -106,9 +154,9 @@ def measure(outcome: Outcome, *, decision_s: Sequence[float] = ()) -> Metrics:
         slowdown_mean=_mean(slowdowns),
         slowdown_max=max(slowdowns, default=None),
         decision_ms_mean=1e3 * tally.decide_s / max(1, tally.decisions),
-        decision_ms_p50=_ms(_quantile(decision_s, 0.5)),
-        decision_ms_p99=_ms(_quantile(decision_s, 0.99)),
-        decision_ms_max=_ms(max(decision_s, default=None)),
+        decision_ms_p50=_quantile(decision_ms, 0.5),
+        decision_ms_p99=_quantile(decision_ms, 0.99),
+        decision_ms_max=max(decision_ms, default=None),
     )
 
 
@@ -175,7 +223,7 @@ def jain(trainers: Sequence[SimTrainer], end_s: float) -> float | None:
             continue
         ran_s = (end_s if t.finished_s is None else t.finished_s) - t.started_s
         if ran_s > 0 and t.rates[1] > 0:
-            shares.append(min(t.done, t.submission.samples) / ran_s / t.rates[1])
+            shares.append(t.processed / ran_s / t.rates[1])
     square = sum(s * s for s in shares)
     return sum(shares) ** 2 / (len(shares) * square) if square else None
 
@@ -191,7 +239,3 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _quantile(values: Sequence[float], share: float) -> float | None:
     return float(np.quantile(values, share)) if values else None
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds

@@ -18,11 +18,10 @@ from bftrainer.model.trainer import MeasuredCosts
 
 
 class PaperModel:
-    """Progress and costs of the trainers that may run."""
+    """Progress and costs of the trainers that may run; the base of other models."""
 
-    next_event_s = math.inf  # nothing happens between events
-    claims_nodes = False
-    sees_arrivals = False  # before the next event
+    claims_nodes = False  # whether a node has to be claimed before it can train
+    sees_arrivals = False  # whether a trainer that arrives or completes is an event of its own
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
@@ -30,22 +29,27 @@ class PaperModel:
         self._running: dict[str, SimTrainer] = {}
         self._holder: dict[str, SimTrainer] = {}
 
+    @property
+    def next_event_s(self) -> float:
+        """The time of the model's own next event."""
+        return math.inf
+
     def begin(self, now_s: float) -> None:
         """Start the clock."""
         self._now_s = now_s
 
     def known_costs(self, submission: Submission) -> MeasuredCosts:
-        """Return the rescale costs of the workload."""
+        """Return the costs of a trainer's rescales, as decisions see them."""
         return MeasuredCosts(
             rescale_up_s=submission.rescale_up_s, rescale_down_s=submission.rescale_down_s
         )
 
     def detection_s(self) -> float:
-        """Return 0: a change is seen at once."""
+        """Return how long it takes until a change of the pool is seen."""
         return 0.0
 
     def step(self) -> bool:
-        """Do nothing: no event happens between decisions."""
+        """Do what is due now; return whether that calls for a decision."""
         return False
 
     def admit(self, trainer: SimTrainer) -> None:
@@ -65,8 +69,7 @@ class PaperModel:
         """Return nodes to the batch system without notice."""
         losers: dict[str, tuple[SimTrainer, float]] = {}
         for node in nodes:
-            trainer = self._holder.pop(node, None)
-            if trainer is not None:
+            if (trainer := self._holder.pop(node, None)) is not None:
                 losers.setdefault(trainer.trainer_id, (trainer, trainer.rate))
                 trainer.nodes.discard(node)
         for trainer, rate in losers.values():
@@ -111,13 +114,13 @@ class PaperModel:
         self._holder = {n: self._running[t] for n, t in assignment.items()}
 
     def pilots(self) -> tuple[PilotView, ...]:
-        """Return none: nodes need not be claimed."""
+        """Return the pilots as the decision sees them."""
         return ()
 
     def speeds(self) -> Mapping[str, float]:
-        """Return none: all nodes are equally fast."""
+        """Return the slow nodes that were found, with the fraction that they reach."""
         return {}
 
     def training(self) -> Mapping[str, str]:
-        """Return the trainer of each node; every node trains at once."""
+        """Return the trainer of each node whose worker trains, as the decision sees it."""
         return {node: trainer.trainer_id for node, trainer in self._holder.items()}

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bftrainer.lab.simulator.costs import PhysicalCosts, SlowNodes
+from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.trainers import SimTrainer, Tally
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import PilotView, Plan, Replacing
@@ -57,7 +58,7 @@ class _Member:
         return max(now_s, self.resumes_at_s) + left / rate
 
 
-class PhysicalModel:
+class PhysicalModel(PaperModel):
     """Progress and costs of the trainers that may run, by the clock."""
 
     claims_nodes = True
@@ -72,14 +73,13 @@ class PhysicalModel:
         slow: SlowNodes | None = None,
         runs_as_submitter: bool = False,
     ) -> None:
-        self.tally = tally
+        super().__init__(tally)
         self._slow, self._runs_as_submitter = slow or SlowNodes(), runs_as_submitter
         self._found: frozenset[str] = frozenset()
         self._replacing: Mapping[str, Replacing] = {}  # by straggler, as planned
         self.costs = costs
         self._checkpoint_every_s = costs.checkpoint_interval.mean_s  # 0: never
         self._chance = random.Random(seed)  # noqa: S311 - a replay, reproducible by its seed
-        self._now_s = 0.0
         self._members: dict[str, _Member] = {}
         self._pilots: dict[str, _Pilot] = {}  # by node
         self._numbers = itertools.count(1)
@@ -133,10 +133,6 @@ class PhysicalModel:
 
     # ---- time ------------------------------------------------------------------------------
 
-    def begin(self, now_s: float) -> None:
-        """Start the clock."""
-        self._now_s = now_s
-
     def advance(self, now_s: float) -> None:
         """Train up to ``now_s``, which is not later than ``next_event_s``."""
         span_s = now_s - self._now_s
@@ -164,7 +160,7 @@ class PhysicalModel:
             if not pilot.is_held and pilot.held_at_s <= now_s:
                 pilot.is_held = is_news = True
             if pilot.end_s <= now_s:
-                self._drop_pilots([pilot.node])
+                self.lose([pilot.node])
                 is_news = True
         for member in self._members.values():
             self._warm_up(member)
@@ -210,10 +206,7 @@ class PhysicalModel:
     # ---- nodes come and go -------------------------------------------------------------------
 
     def lose(self, nodes: Iterable[str]) -> None:
-        """Nodes go back to the batch system without notice."""
-        self._drop_pilots(nodes)
-
-    def _drop_pilots(self, nodes: Iterable[str]) -> None:
+        """Nodes go back to the batch system without notice, and their pilots end."""
         gone = {n for n in nodes if self._pilots.pop(n, None) is not None}
         if not gone:
             return

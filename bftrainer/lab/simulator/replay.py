@@ -9,78 +9,35 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy
+from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.trainers import SimTrainer, Tally, World, make_trainer
 from bftrainer.lab.workloads.submission import Submission
-from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
+from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from bftrainer.model.fairness import Blackout
-from bftrainer.model.trainer import MeasuredCosts
 
 POLL_S = 1.0
 SWAP_POLLS = 4  # the worker leaves, its pilot leaves, the node is idle, and again
 
 
-class TrainerModel(Protocol):
-    """The progress of trainers and the cost of changes."""
+MAX_NOTES = 2000  # of a replay: more than a figure can show
 
-    tally: Tally
 
-    @property
-    def claims_nodes(self) -> bool:
-        """Return whether a node has to be claimed before it can train."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningSums:
+    """Sums from the start of the replay to one instant."""
 
-    @property
-    def sees_arrivals(self) -> bool:
-        """Return whether a trainer that arrives or completes is an event of its own."""
-
-    @property
-    def next_event_s(self) -> float:
-        """The time of the model's own next event."""
-
-    def known_costs(self, submission: Submission) -> MeasuredCosts:
-        """Return the costs of a trainer's rescales, as decisions see them."""
-
-    def detection_s(self) -> float:
-        """Return how long it takes until a change of the pool is seen."""
-
-    def begin(self, now_s: float) -> None:
-        """Start the clock."""
-
-    def admit(self, trainer: SimTrainer) -> None:
-        """Let a trainer take part."""
-
-    def advance(self, now_s: float) -> None:
-        """Train up to a time."""
-
-    def step(self) -> bool:
-        """Do what is due now; whether that calls for a decision."""
-
-    def lose(self, nodes: Iterable[str]) -> None:
-        """Nodes go back to the batch system without notice."""
-
-    def completed(self) -> list[SimTrainer]:
-        """Take out the trainers that are complete."""
-
-    def dismiss(self, trainers: Iterable[SimTrainer]) -> None:
-        """Take trainers out, complete or not."""
-
-    def apply_plan(self, plan: Plan) -> None:
-        """Do what the plan says."""
-
-    def pilots(self) -> tuple[PilotView, ...]:
-        """Pilots as the decision sees them."""
-
-    def training(self) -> Mapping[str, str]:
-        """Nodes whose workers train, as the decision sees them."""
-
-    def speeds(self) -> Mapping[str, float]:
-        """Slow nodes that were found, with the fraction that they reach."""
+    at_s: float
+    processed: float  # samples up to the end of each trainer
+    node_s_offered: float
+    node_s_training: float
+    lost_to_preemptions: float  # samples
+    lost_to_rescales: float  # samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +48,8 @@ class Outcome:
     settings: Settings
     trainers: tuple[SimTrainer, ...]  # all submitted, in FCFS order
     tally: Tally
+    notes: tuple[RunningSums, ...]  # in order of time; the last is the end of the replay
+    decision_s: tuple[float, ...]  # wall time of each decision
 
 
 class Replay:
@@ -103,7 +62,7 @@ class Replay:
         *,
         settings: Settings,
         policy: AllocationPolicy,
-        books: TrainerModel,
+        books: PaperModel,
         seed: int = 0,
         blackout_at: Callable[[float], Blackout | None] = lambda _now_s: None,
         poll_s: float | None = None,
@@ -127,7 +86,10 @@ class Replay:
         self._memory = Memory()
         self._wake_at_s = math.inf  # when the policy wants to be asked again
         self._polls_left = 0
-        self._now_s = self._begin_s
+        self._now_s = self._next_note_s = self._begin_s
+        self._processed = 0.0  # samples of the trainers that are complete
+        self._notes: list[RunningSums] = []
+        self._decision_s: list[float] = []
 
     def run(self) -> Outcome:
         """Play it."""
@@ -170,8 +132,14 @@ class Replay:
             if is_due:
                 self._decide()
         self._advance(self._end_s)
+        self._note()
         return Outcome(
-            trace=self._trace, settings=self._settings, trainers=self._everybody, tally=tally
+            trace=self._trace,
+            settings=self._settings,
+            trainers=self._everybody,
+            tally=tally,
+            notes=tuple(self._notes),
+            decision_s=tuple(self._decision_s),
         )
 
     def _advance(self, now_s: float) -> None:
@@ -200,6 +168,7 @@ class Replay:
         complete = self._books.completed()
         for trainer in complete:
             self._running.remove(trainer)
+            self._processed += trainer.processed
         is_new = bool(complete)
         while len(self._running) < self._most and self._coming:
             if self._coming[0].record.submitted_s > self._now_s:
@@ -229,7 +198,8 @@ class Replay:
         )
         began = time.perf_counter()
         plan = decide(given, self._policy)
-        tally.decide_s += time.perf_counter() - began
+        self._decision_s.append(time.perf_counter() - began)
+        tally.decide_s += self._decision_s[-1]
         tally.decisions += 1
         self._memory = plan.memory
         self._wake_at_s = math.inf if plan.wake_at_s is None else plan.wake_at_s
@@ -239,13 +209,25 @@ class Replay:
             self._polls_left -= 1
             self._wake_at_s = min(self._wake_at_s, self._now_s + POLL_S)
         books.apply_plan(plan)
-        if plan.dropped:
-            self._drop(plan.dropped)
+        if plan.dropped:  # the policy does not let them enter; they are never seen again
+            for trainer in self._running:
+                trainer.dropped = plan.dropped.get(trainer.trainer_id, "")
+            self._running = [t for t in self._running if not t.dropped]
+        if self._now_s >= self._next_note_s:
+            self._next_note_s = self._now_s + (self._end_s - self._begin_s) / MAX_NOTES
+            self._note()
         if self._on_plan is not None:
             self._on_plan(given, plan)
 
-    def _drop(self, dropped: Mapping[str, str]) -> None:
-        """Trainers that the policy does not let enter are never seen again."""
-        for trainer in self._running:
-            trainer.dropped = dropped.get(trainer.trainer_id, "")
-        self._running = [t for t in self._running if not t.dropped]
+    def _note(self) -> None:
+        tally = self._books.tally
+        self._notes.append(
+            RunningSums(
+                at_s=self._now_s,
+                processed=self._processed + sum(t.processed for t in self._running),
+                node_s_offered=tally.node_s_offered,
+                node_s_training=tally.node_s_used,
+                lost_to_preemptions=tally.preemption_cost,
+                lost_to_rescales=tally.rescale_cost,
+            )
+        )

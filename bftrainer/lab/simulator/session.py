@@ -1,23 +1,22 @@
 """One replay with given settings; called by the command line and by ``papers``.
 
-``play`` returns ``Outcome`` and ``Metrics``; ``record`` returns a ``ReplayRun`` with the history.
+``record`` returns a ``ReplayRun``, ``play`` its ``Outcome`` and ``Metrics``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.simulator.costs import Injection, PhysicalCosts, SlowNodes, draw
-from bftrainer.lab.simulator.history import History, Recorder
+from bftrainer.lab.simulator.costs import Injection, PhysicalCosts, draw
 from bftrainer.lab.simulator.metrics import Metrics, measure
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.physical import PhysicalModel
-from bftrainer.lab.simulator.replay import Outcome, Replay, TrainerModel
-from bftrainer.lab.simulator.trainers import SimTrainer, Tally
+from bftrainer.lab.simulator.replay import Outcome, Replay
+from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionInput, Plan, Settings
 from bftrainer.model.fairness import Limits
@@ -50,12 +49,11 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRun:
-    """One replay with metrics and history."""
+    """One replay with metrics."""
 
     choices: Choices
     outcome: Outcome
     metrics: Metrics
-    history: History
 
 
 def settings_of(choices: Choices) -> Settings:
@@ -88,11 +86,7 @@ def play(
     *,
     on_plan: OnPlan | None = None,
 ) -> tuple[Outcome, Metrics]:
-    """Replay a trace with a workload.
-
-    Raises:
-        UsageError: BFT-3050, there is no such policy.
-    """
+    """Return outcome and metrics of ``record``."""
     run = record(trace, workload, choices, on_plan=on_plan)
     return run.outcome, run.metrics
 
@@ -104,33 +98,36 @@ def record(
     *,
     on_plan: OnPlan | None = None,
 ) -> ReplayRun:
-    """Replay a trace with a workload and record its history.
+    """Replay a trace with a workload.
 
     Raises:
         UsageError: BFT-3050, there is no such policy.
     """
-    tally, admitted = Tally(), list[SimTrainer]()
-    recorder = Recorder(tally, admitted, trace.span_s)
-
-    def decided(given: DecisionInput, plan: Plan) -> None:
-        recorder.decided(given.now_s)
-        if on_plan is not None:
-            on_plan(given, plan)
-
+    policy, tally = load_policy(choices.policy), Tally()
+    books = PaperModel(tally)
+    if choices.costs is not None:
+        books = PhysicalModel(
+            tally,
+            choices.costs,
+            seed=choices.seed,
+            slow=draw(trace.names, choices.slow, choices.straggler_threshold, choices.seed),
+            runs_as_submitter=choices.runs_as_submitter,
+        )
+    if policy.traits.is_rigid:
+        wanted = job_nodes(trace, choices)
+        workload = [of_size(one, wanted) for one in workload]
     outcome = Replay(
         trace,
-        _submitted(trace, workload, choices),
+        workload,
         settings=settings_of(choices),
-        policy=load_policy(choices.policy),
-        books=_books(choices, tally, admitted, trace.names),
+        policy=policy,
+        books=books,
         seed=choices.seed,
         blackout_at=partial(next_blackout, choices.blackouts, choices.time_zone),
         poll_s=choices.poll_s,
-        on_plan=decided,
+        on_plan=on_plan,
     ).run()
-    history = recorder.history()
-    metrics = measure(outcome, decision_s=history.decision_s)
-    return ReplayRun(choices=choices, outcome=outcome, metrics=metrics, history=history)
+    return ReplayRun(choices=choices, outcome=outcome, metrics=measure(outcome))
 
 
 def job_nodes(trace: Fragments, choices: Choices) -> int:
@@ -144,56 +141,7 @@ def job_nodes(trace: Fragments, choices: Choices) -> int:
     return max(1, round(trace.equivalent_nodes() / choices.p_jmax))
 
 
-def _submitted(
-    trace: Fragments, workload: Iterable[Submission], choices: Choices
-) -> Iterable[Submission]:
-    """Return the workload; for a rigid policy each trainer has one size."""
-    if not load_policy(choices.policy).traits.is_rigid:
-        return workload
-    wanted = job_nodes(trace, choices)
-    return [_of_size(s, max(s.n_min, min(s.n_max, wanted))) for s in workload]
-
-
-def _of_size(submission: Submission, nodes: int) -> Submission:
-    return replace(submission, n_min=nodes, n_max=nodes)
-
-
-def _books(
-    choices: Choices, tally: Tally, admitted: list[SimTrainer], names: Sequence[str]
-) -> TrainerModel:
-    if choices.costs is None:
-        return _Paper(tally, admitted)
-    slow = draw(names, choices.slow, choices.straggler_threshold, choices.seed)
-    return _Physical(tally, choices, choices.costs, admitted, slow)
-
-
-class _Paper(PaperModel):
-    """The paper's cost model, with a list of the admitted trainers."""
-
-    def __init__(self, tally: Tally, admitted: list[SimTrainer]) -> None:
-        super().__init__(tally)
-        self._admitted = admitted
-
-    def admit(self, trainer: SimTrainer) -> None:
-        super().admit(trainer)
-        self._admitted.append(trainer)
-
-
-class _Physical(PhysicalModel):
-    """The physical cost model, with a list of the admitted trainers."""
-
-    def __init__(
-        self,
-        tally: Tally,
-        choices: Choices,
-        costs: PhysicalCosts,
-        admitted: list[SimTrainer],
-        slow: SlowNodes,
-    ) -> None:
-        as_submitter = choices.runs_as_submitter
-        super().__init__(tally, costs, seed=choices.seed, slow=slow, runs_as_submitter=as_submitter)
-        self._admitted = admitted
-
-    def admit(self, trainer: SimTrainer) -> None:
-        super().admit(trainer)
-        self._admitted.append(trainer)
+def of_size(submission: Submission, nodes: int) -> Submission:
+    """Return a trainer of one size, as a rigid policy has it: the nearest that it can have."""
+    size = max(submission.n_min, min(submission.n_max, nodes))
+    return replace(submission, n_min=size, n_max=size)

@@ -51,6 +51,11 @@ class SimTrainer:
         return self.rates[len(self.nodes)] * self.pace
 
     @property
+    def processed(self) -> float:
+        """Samples up to its end."""
+        return min(self.done, self.submission.samples)
+
+    @property
     def goal(self) -> float:
         """Samples at which it is complete or reports."""
         return min(self.submission.samples, self.reports_at)

@@ -20,7 +20,7 @@ class PromptModel(PaperModel):
     sees_arrivals = True
 
     @property
-    def next_event_s(self) -> float:  # type: ignore[override]  # a constant there
+    def next_event_s(self) -> float:
         """When a trainer reaches the end of its budget or its next report."""
         return min((self._now_s + _left_s(t) for t in self._running.values()), default=math.inf)
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from _bench.studies.trials import SimStudy, Trials
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.decide.policies.base import AllocationPolicy
+from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.physical import CLOCK_STEP_S
-from bftrainer.lab.simulator.replay import Outcome, Replay, TrainerModel
+from bftrainer.lab.simulator.replay import Outcome, Replay
 from bftrainer.lab.simulator.trainers import SimTrainer, make_trainer
 from bftrainer.lab.workloads.submission import Submission
 from bftrainer.model.decision import DecisionInput, Plan, Settings
@@ -26,7 +27,7 @@ class StudyReplay(Replay):
         *,
         settings: Settings,
         policy: AllocationPolicy,
-        books: TrainerModel,
+        books: PaperModel,
         seed: int = 0,
         on_plan: Callable[[DecisionInput, Plan], None] | None = None,
     ) -> None:

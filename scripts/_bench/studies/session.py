@@ -14,8 +14,9 @@ from _bench.studies.trials import Happening, SimStudy, Trials
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.metrics import static_samples
+from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.physical import PhysicalModel
-from bftrainer.lab.simulator.replay import Outcome, TrainerModel
+from bftrainer.lab.simulator.replay import Outcome
 from bftrainer.lab.simulator.session import Choices, OnPlan, settings_of
 from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.model.decision import DecisionInput, Plan
@@ -79,7 +80,7 @@ def play_study(
         ValueError: the rule starts more trials than there are curves, or perturbs some.
     """
     tally = Tally()
-    books: TrainerModel = PromptModel(tally)
+    books: PaperModel = PromptModel(tally)
     if choices.costs is not None:
         books = PhysicalModel(tally, choices.costs, seed=choices.seed)
     seconds = list[float]()
