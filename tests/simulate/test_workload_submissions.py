@@ -46,6 +46,12 @@ DOCUMENT: dict[str, Any] = {
 }  # fmt: skip
 
 
+JOB = {
+    **{"name": "J-a", "submit": 1, "n_min": 1, "n_max": 1, "samples": 1, "curve": 0},
+    **{"t_up": 1, "t_down": 1},
+}
+
+
 def test_table_2_is_the_papers() -> None:
     assert len(NETWORKS) == 7
     assert NETWORKS["shufflenet"].curve.sizes == (1, 2, 4, 8, 16, 32, 64)
@@ -129,20 +135,21 @@ def _changed(**more: Any) -> dict[str, Any]:
     [
         ([], "no JSON object"),
         ({}, "neither schema"),
-        ({"schema": "bftrainer/workload/1"}, "trainers is not a list"),
-        (DOCUMENT | {"trainers": [1]}, "trainer 0 is not an object"),
-        (_changed(samples="many"), "trainer 0: samples is not a number"),
-        (_changed(samples=0), "trainer 0: samples is 0"),
-        (_changed(n_min=2.5), "n_min is not a whole number"),
+        ({"schema": "bftrainer/workload/1"}, "trainers"),
+        (DOCUMENT | {"trainers": [1]}, r"trainers\[0\] must be an object"),
+        (_changed(samples="many"), r"trainers\[0\].samples must be a number"),
+        (_changed(samples=0), r"trainers\[0\] samples is 0"),
+        (_changed(n_min=2.5), "n_min must be a whole number"),
         (_changed(n_min=5), "n_min 5 and n_max 4"),
-        (_changed(colour="red"), "unknown fields: colour"),
+        (_changed(colour="red"), "colour is not a known field"),
         (_changed(curve={"sizes": [2, 2], "values": [1, 1]}), "sizes of a curve rise"),
         (_changed(curve={"sizes": [], "values": []}), "at least one"),
-        (_changed(curve=None), "curve is not an object"),
+        (_changed(curve=None), "curve must be an object"),
         (_changed(gres="shard:1"), "'shard:1' is not gpu"),
-        (_changed(name=""), "name is not a text"),
+        (_changed(name=""), "name is empty"),
         (DOCUMENT | {"trainers": DOCUMENT["trainers"][:1] * 2}, "two trainers have one name"),
-        ({"nodes": [0, 1], "curves": [], "jobs": [{"curve": 0}]}, "no curve 0"),
+        ({"nodes": [0, 1], "curves": [], "jobs": [JOB]}, "no curve 0"),
+        ({"nodes": [0, 1], "curves": [], "jobs": [{"curve": 0}]}, r"jobs\[0\].n_max is missing"),
     ],
 )
 def test_a_malformed_workload_is_named_with_trainer_and_field(

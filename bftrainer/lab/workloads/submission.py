@@ -14,6 +14,7 @@ from bftrainer.model.node_request import request_of
 from milp.problem import Curve
 
 MAX_NODES = 1_000_000
+MAX_TEXT = 200  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +42,18 @@ class Submission:
         Raises:
             ValueError: with the field that is wrong.
         """
-        numbers = {
-            "submit_s": self.submit_s,
-            "rescale_up_s": self.rescale_up_s,
-            "rescale_down_s": self.rescale_down_s,
-        }
-        for name, value in numbers.items():
-            if not (math.isfinite(value) and value >= 0):
+        if not self.name or max(map(len, (self.name, self.network, self.gres))) > MAX_TEXT:
+            raise ValueError(f"name is empty, or a text has more than {MAX_TEXT} characters")
+        for name in ("submit_s", "rescale_up_s", "rescale_down_s"):
+            if not 0 <= (value := getattr(self, name)) < math.inf:
                 raise ValueError(f"{name} is {value:g}, not a time of 0 s or more")
-        for name, value in (("samples", self.samples), ("weight", self.weight)):
-            if not (math.isfinite(value) and value > 0):
+        for name in ("samples", "weight"):
+            if not 0 < (value := getattr(self, name)) < math.inf:
                 raise ValueError(f"{name} is {value:g}, not more than 0")
         if not 1 <= self.n_min <= self.n_max <= MAX_NODES:
             raise ValueError(f"n_min {self.n_min} and n_max {self.n_max} are not a range of sizes")
-        check_curve(self.curve)
-        if self.utility is not None:
-            check_curve(self.utility)
+        for curve in (self.curve, self.utility or self.curve):
+            check_curve(curve)
         request_of(self.gres, "")
 
 
