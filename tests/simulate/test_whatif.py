@@ -290,13 +290,15 @@ class TestStudy:
             study(blinking(2, n_nodes=3), Assumptions(n_nodes=2))
         assert caught.value.code == "BFT-4141"
 
-    def test_the_page_shows_no_tags_of_others(self) -> None:
+    def test_the_page_shows_no_tags_of_others(self, tmp_path: Path) -> None:
         assumed = Assumptions(t_fwd_s=(120.0,), p_jmax=(1, 2), hold_down_s=(0.0,))
-        text = page.page(study(blinking(4, n_nodes=2), assumed), "<b>x</b>", "bftrainer <i>")
+        found, path = study(blinking(4, n_nodes=2), assumed), tmp_path / "page.html"
+        page.write_page(path, found, "<b>x</b>", "bftrainer <i>")
+        text = path.read_text()
         assert "<b>x" not in text
         assert "<i>" not in text
         assert text.count("<svg") == 1  # one sweep with more than one value
-        assert "http" not in text
+        assert "://" not in text
 
 
 SACCT = """\

@@ -47,8 +47,14 @@ DOCUMENT: dict[str, Any] = {
 
 
 JOB = {
-    **{"name": "J-a", "submit": 1, "n_min": 1, "n_max": 1, "samples": 1, "curve": 0},
-    **{"t_up": 1, "t_down": 1},
+    "name": "J-a",
+    "submit": 1,
+    "n_min": 1,
+    "n_max": 1,
+    "samples": 1,
+    "curve": 0,
+    "t_up": 1,
+    "t_down": 1,
 }
 
 

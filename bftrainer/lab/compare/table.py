@@ -6,8 +6,6 @@ to a seed (how much was idle, which trainers came first) is not noise then.
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,10 +14,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from bftrainer import __version__
-from bftrainer.batch.traces.text import unreadable
+from bftrainer.lab import html
 from bftrainer.lab.compare.arenas import Arena, Score
-from bftrainer.lab.report.page import STYLE
 from bftrainer.study.plots import matplotlib, new_canvas
 
 SCHEMA = "bftrainer/compare/1"
@@ -45,10 +41,10 @@ class Interval:
     half: float | None  # None: one seed
     count: int
 
-    def shown(self, digits: int) -> str:
-        """Return it as text."""
-        around = "" if self.half is None else f" ±{self.half:.{digits}f}"
-        return f"{self.mean:.{digits}f}{around}"
+    def shown(self, digits: int, *, scale: float = 1.0, sign: str = "") -> str:
+        """Return it as text, times ``scale``."""
+        around = "" if self.half is None else f" ±{scale * self.half:.{digits}f}"
+        return f"{scale * self.mean:{sign}.{digits}f}{around}"
 
 
 def interval(values: Sequence[float | None]) -> Interval | None:
@@ -103,10 +99,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
     def shown(name: str, digits: int, unit: float = 1.0) -> str:
         one = row.figures[name]
-        if one is None:
-            return "-"
-        half = None if one.half is None else one.half / unit
-        return Interval(mean=one.mean / unit, half=half, count=one.count).shown(digits)
+        return "-" if one is None else one.shown(digits, scale=1.0 / unit)
 
     against = row.jct_against
     ended, whole = row.figures["completed"], row.figures["submitted"]
@@ -116,20 +109,15 @@ def cells(row: Row) -> tuple[str, ...]:
         shown("utilization", 3),
         shown("jct_mean_s", 2, HOUR_S),
         shown("jct_p95_s", 2, HOUR_S),
-        "-" if against is None else f"{_percent(against)}",
+        "-" if against is None else f"{against.shown(1, scale=100.0, sign='+')}%",
         shown("makespan_s", 1, HOUR_S),
         shown("node_h", 0),
         shown("fairness", 3),
         shown("rescales", 0),
         shown("decision_ms", 2),
         f"{ended.mean:.0f} of {whole.mean:.0f}" if ended and whole else "-",
-        f"{wait.mean:.0f} s, {_percent(added, 2)}" if wait and added else "-",
+        f"{wait.mean:.0f} s, {added.shown(2, scale=100.0, sign='+')}%" if wait and added else "-",
     )
-
-
-def _percent(one: Interval, digits: int = 1) -> str:
-    around = "" if one.half is None else f" ±{100 * one.half:.{digits}f}"
-    return f"{100 * one.mean:+.{digits}f}{around}%"
 
 
 def document(
@@ -159,7 +147,6 @@ def document(
     }
 
 
-OTHERWISE = "leave --report out"
 FIGURES = (  # field of Score, unit, axis
     ("utilization", 1.0, "U"),
     ("jct_mean_s", HOUR_S, "mean JCT, h"),
@@ -173,7 +160,7 @@ def check_pictures() -> None:
     Raises:
         TraceError: BFT-4004, matplotlib is not installed.
     """
-    matplotlib("figure", OTHERWISE)
+    matplotlib("figure", html.OTHERWISE)
 
 
 def write_page(
@@ -189,39 +176,20 @@ def write_page(
     Raises:
         TraceError: BFT-4002, no file can be there.
     """
-    parts = [_section(arena, rows_of(plays, arena.name, policies, seeds)) for arena in arenas]
-    page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">\n"
-        f"<title>bftrainer compare</title>\n<style>{STYLE}</style></head>\n"
-        f"<body><h1>Policies side by side</h1>\n<p>Means over {len(seeds)} seeds with 95%"
-        f" confidence intervals; made by bftrainer {__version__} with</p>\n"
-        f"<p><code>{escape(command)}</code></p>\n{''.join(parts)}</body></html>\n"
-    )
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as problem:
-        raise unreadable(path, problem) from problem
-
-
-def _section(arena: Arena, rows: Sequence[Row]) -> str:
-    head = "".join(f"<th>{escape(name.removeprefix('>'))}</th>" for name in HEADERS)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells(row)) + "</tr>\n"
-        for row in rows
-    )
-    return (
-        f"<h2>{escape(arena.name)}</h2>\n<p>{escape(arena.about)}</p>\n"
-        f"<table><tr>{head}</tr>\n{body}</table>\n{_figure(rows)}\n"
-    )
+    parts = [f"<p>Means over {len(seeds)} seeds with 95% confidence intervals.</p>"]
+    headers = [name.removeprefix(">") for name in HEADERS]
+    for arena in arenas:
+        rows = rows_of(plays, arena.name, policies, seeds)
+        parts += [f"<h2>{escape(arena.name)}</h2>\n<p>{escape(arena.about)}</p>"]
+        parts += [html.table(headers, map(cells, rows)), _figure(rows)]
+    html.write_page(path, "Policies side by side", command, parts)
 
 
 def _figure(rows: Sequence[Row]) -> str:
     shown = [one for one in FIGURES if all(row.figures[one[0]] is not None for row in rows)]
     if not shown:
         return ""
-    canvas = new_canvas((4.0 * len(shown), 0.9 + 0.28 * len(rows)), OTHERWISE)
+    canvas = new_canvas((4.0 * len(shown), 0.9 + 0.28 * len(rows)), html.OTHERWISE)
     all_axes = canvas.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     for axes, (name, unit, label) in zip(all_axes, shown, strict=True):
         found = [row.figures[name] for row in rows]
@@ -232,9 +200,4 @@ def _figure(rows: Sequence[Row]) -> str:
         axes.set_yticks(places, [row.policy for row in rows])
         axes.set_xlabel(label)
     all_axes[0].invert_yaxis()
-    picture = io.BytesIO()
-    canvas.savefig(picture, format="svg", metadata={"Date": None})
-    data = base64.b64encode(picture.getvalue()).decode()
-    return (
-        f'<figure><img alt="U, JCT and rescales" src="data:image/svg+xml;base64,{data}"></figure>'
-    )
+    return f"<figure>{html.picture(canvas, 'U, JCT and rescales')}</figure>"

@@ -1,38 +1,25 @@
 """Writes a report of replays: one page with figures, as HTML or as a picture.
 
-Called by ``bftrainer simulate --report``. The HTML is self-contained: it embeds its pictures,
-loads nothing and has no scripts.
+Called by ``bftrainer simulate --report``.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 import textwrap
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from bftrainer import __version__
-from bftrainer.batch.traces.text import unreadable
-from bftrainer.lab.report.figures import FIGURES, Figure
+from bftrainer.lab.html import OTHERWISE, picture, saved, table, write_file, write_page
+from bftrainer.lab.report.figures import FIGURES
 from bftrainer.lab.report.tables import ReportSetup, check_place, label_of, shown_value
 from bftrainer.lab.simulator.metrics import WORDS
 from bftrainer.lab.simulator.session import ReplayRun
 from bftrainer.model.errors import UsageError
 from bftrainer.study.plots import matplotlib, new_canvas
 
-OTHERWISE = "leave --report out"
 ENDINGS = (".html", ".png")
-STYLE = (
-    "body{font:16px/1.45 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse;margin:1.5em 0}"
-    "td,th{padding:.15em .9em;border-bottom:1px solid #ddd;text-align:right}"
-    "td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}"
-    "td:last-child{color:#666;font-size:85%}figure{margin:2.5em 0}img{max-width:100%}"
-    "figcaption{font-size:90%}code{font-size:85%;overflow-wrap:anywhere}"
-)
 
 
 def check_destination(path: Path) -> None:
@@ -65,58 +52,26 @@ def write_report(
         TraceError: BFT-4004 and BFT-4002, see above.
     """
     check_destination(path)
-    draw = _as_html if path.suffix.lower() == ".html" else _as_png
-    content = draw(runs, setup, progress)
-    try:
-        path.write_bytes(content)
-    except OSError as problem:
-        raise unreadable(path, problem) from problem
-
-
-def _as_html(
-    runs: Sequence[ReplayRun], setup: ReportSetup, progress: Callable[[float], None]
-) -> bytes:
-    parts = []
-    for number, figure in enumerate(FIGURES, start=1):
-        parts.append(_figure_html(figure, number, runs, setup))
-        progress(number / len(FIGURES))
-    names = ", ".join(run.choices.policy for run in runs)
-    page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">\n"
-        f"<title>bftrainer simulate: {escape(names)}</title>\n<style>{STYLE}</style></head>\n"
-        f"<body><h1>Replay of idle nodes: {escape(names)}</h1>\n"
-        f"<p>{escape(setup.sentence(runs))}</p>\n"
-        f"<p>Made by bftrainer {__version__} with</p>\n"
-        f"<p><code>{escape(setup.command)}</code></p>\n"
-        f"{_table_html(runs)}\n{''.join(parts)}</body></html>\n"
-    )
-    return page.encode()
-
-
-def _figure_html(figure: Figure, number: int, runs: Sequence[ReplayRun], setup: ReportSetup) -> str:
-    canvas = new_canvas((8.0, 4.5), OTHERWISE)
-    figure.draw(canvas.add_subplot(), runs)
-    picture = base64.b64encode(_saved(canvas, "svg")).decode()
-    return (
-        f'<figure id="{figure.key}"><img alt="{escape(figure.title)}" '
-        f'src="data:image/svg+xml;base64,{picture}">\n'
-        f"<figcaption><b>Figure {number}. {escape(figure.title)}.</b> "
-        f"{escape(figure.caption(runs))} {escape(setup.sentence(runs))} "
-        f"<code>{escape(setup.command)}</code></figcaption></figure>\n"
-    )
-
-
-def _table_html(runs: Sequence[ReplayRun]) -> str:
-    head = "".join(f"<th>{escape(run.choices.policy)}</th>" for run in runs)
-    rows = "".join(
-        f"<tr><td>{escape(label_of(name))}</td>"
-        + "".join(f"<td>{shown_value(run.metrics, name)}</td>" for run in runs)
-        + f"<td>{escape(word.meaning)}</td></tr>\n"
+    if path.suffix.lower() == ".png":
+        write_file(path, _as_png(runs, setup, progress))
+        return
+    sentence, names = setup.sentence(runs), [run.choices.policy for run in runs]
+    rows = [
+        (label_of(name), *(shown_value(run.metrics, name) for run in runs), word.meaning)
         for name, word in WORDS.items()
-    )
-    return f"<table><tr><th></th>{head}<th></th></tr>\n{rows}</table>"
+    ]
+    parts = [f"<p>{escape(sentence)}</p>", table(("", *names, ""), rows)]
+    for number, figure in enumerate(FIGURES, start=1):
+        canvas = new_canvas((8.0, 4.5), OTHERWISE)
+        figure.draw(canvas.add_subplot(), runs)
+        parts.append(
+            f'<figure id="{figure.key}">{picture(canvas, figure.title)}\n'
+            f"<figcaption><b>Figure {number}. {escape(figure.title)}.</b> "
+            f"{escape(figure.caption(runs))} {escape(sentence)} "
+            f"<code>{escape(setup.command)}</code></figcaption></figure>"
+        )
+        progress(number / len(FIGURES))
+    write_page(path, f"Replay of idle nodes: {', '.join(names)}", setup.command, parts)
 
 
 def _as_png(
@@ -134,12 +89,4 @@ def _as_png(
     last.axis("off")
     text = "\n\n".join(textwrap.fill(word, 78) for word in words)
     last.text(0.0, 1.0, text, va="top", fontsize=9, transform=last.transAxes, parse_math=False)
-    return _saved(canvas, "png")
-
-
-def _saved(figure: Any, form: str) -> bytes:
-    """Return the file of a figure without date or random names: equal figures give equal files."""
-    stream = io.BytesIO()
-    with matplotlib("", OTHERWISE).rc_context({"svg.hashsalt": "bftrainer"}):
-        figure.savefig(stream, format=form, metadata={"Date": None} if form == "svg" else None)
-    return stream.getvalue()
+    return saved(canvas, "png")

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
+from bftrainer.lab import html
 from bftrainer.lab.whatif.advice import Sweep, idle_confirmations
 from bftrainer.lab.whatif.replays import Estimate
 from bftrainer.lab.whatif.study import BusinessCase
@@ -177,14 +178,6 @@ def _length(seconds: float) -> str:
 
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 300, 170, 46, 34, 12
-STYLE = """\
-body{font:15px/1.45 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}
-h1{font-size:1.5em}h2{font-size:1.1em;margin:1.4em 0 .4em}
-table{border-collapse:collapse}td,th{padding:.15em .9em .15em 0;text-align:left;
-vertical-align:top}th{font-weight:600;border-bottom:1px solid #999}
-.big{font-size:1.2em}figure{display:inline-block;margin:0 1em 0 0}
-figcaption{font-size:.85em;max-width:300px}code,pre{background:#f3f3f3;padding:.1em .3em}
-svg text{font:10px sans-serif}li{margin:.1em 0}"""
 TITLES = {
     "p_jmax": "Trainers at once (P_jmax)",
     "t_fwd_s": "Forward-looking time T_fwd (s)",
@@ -192,45 +185,35 @@ TITLES = {
 }
 
 
-def page(found: BusinessCase, source: str, command: str) -> str:
-    """Return the page."""
+def write_page(path: Path, found: BusinessCase, source: str, command: str) -> None:
+    """Write the page.
+
+    Raises:
+        TraceError: BFT-4002, no file can be there.
+    """
     best = found.expected[0]
     policy = "\n".join(f"{name}: {value}" for name, value, _ in advice_rows(found))
     parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        f"<title>What if: {escape(source)}</title><style>{STYLE}</style></head><body>",
-        f"<h1>What bftrainer would harvest: {escape(source)}</h1>",
-        "<p class='big'>",
-        f"{shown(best.node_hours_per_day, ',.0f')} node-hours per day, ",
+        f"<p><b>{shown(best.node_hours_per_day, ',.0f')} node-hours per day, ",
         f"{shown(best.harvested_share, '.1%')} of the idle time, ",
-        f"at U = {shown(best.utilization, '.3f')}.</p>",
-        _section("Idle time", ("", ""), idle_rows(found)),
-        _section("Recommended settings", ("setting", "value", "why"), advice_rows(found)),
-        f"<pre>{escape(policy)}</pre>",
+        f"at U = {shown(best.utilization, '.3f')}.</b></p>",
+        "<h2>Idle time</h2>",
+        html.table((), idle_rows(found)),
+        "<h2>Recommended settings</h2>",
+        html.table(("setting", "value", "why"), advice_rows(found)),
+        f"<pre>{escape(policy)}</pre><div class='row'>",
         *[_figure(sweep) for sweep in found.sweeps if len(sweep.points) > 1],
-        _section(
-            "Expected",
-            ("policy", "U", "node-hours per day", "of the idle time"),
-            expected_rows(found),
-        ),
-        _section("What a second costs", ("", "worth", "that is"), second_rows(found)),
-        "<h2>Assumptions</h2><ul>",
-        *[f"<li>{escape(line)}</li>" for line in found.assumptions.sentences()],
-        *[f"<li>{escape(swept_sentence(sweep))}</li>" for sweep in found.sweeps],
-        f"<li>{escape(replayed_sentence(found))}</li>",
-        *[f"<li>{escape(line)}</li>" for line in above_one(found)],
-        *[f"<li>Source: {escape(note)}</li>" for note in found.notes],
-        f"</ul><p>Made by <code>{escape(command)}</code></p></body></html>",
+        "</div><h2>Expected</h2>",
+        html.table(("policy", "U", "node-hours per day", "of the idle time"), expected_rows(found)),
+        "<h2>What a second costs</h2>",
+        html.table(("", "worth", "that is"), second_rows(found)),
+        "<h2>Assumptions</h2>",
+        html.items(found.assumptions.sentences()),
+        html.items(map(swept_sentence, found.sweeps)),
+        html.items([replayed_sentence(found), *above_one(found)]),
+        html.items(f"Source: {note}" for note in found.notes),
     ]
-    return "\n".join(parts) + "\n"
-
-
-def _section(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in headers) if any(headers) else ""
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f"<h2>{escape(title)}</h2><table><tr>{head}</tr>{body}</table>"
+    html.write_page(path, f"What bftrainer would harvest: {source}", command, parts)
 
 
 def _figure(sweep: Sweep) -> str:

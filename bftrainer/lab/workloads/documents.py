@@ -30,22 +30,7 @@ def read_workload(path: Path) -> TrainerWorkload:
         TraceError: BFT-4002 or BFT-4010, with the trainer and the field that is wrong.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
-        document = parse(path.read_bytes())
-        if not isinstance(document, dict):
-            raise TypeError("it is no JSON object")
-        if document.get("schema") == SCHEMA:
-            rows = [_renamed(row, "values", "samples_per_s") for row in document["trainers"]]
-            trainers = codec(_Own, _OWN).decode({"schema": SCHEMA, "trainers": rows}).trainers
-        elif {"nodes", "curves", "jobs"} <= set(document):
-            trainers = _published(codec(_Tables, _PUBLISHED).decode(document))
-        else:
-            raise ValueError(f"it has neither schema {SCHEMA!r} nor nodes, curves and jobs")
-        first_s = min((one.submit_s for one in trainers), default=0.0)
-        counted = (replace(one, submit_s=one.submit_s - first_s) for one in trainers)
-        ordered = tuple(sorted(counted, key=lambda one: one.submit_s))
-        return TrainerWorkload(name=str(document.get("name", path.stem))[:100], submissions=ordered)
+        return _read(path)
     except OSError as problem:
         raise unreadable(path, problem) from problem
     except (ValueError, TypeError, LookupError) as problem:
@@ -54,6 +39,25 @@ def read_workload(path: Path) -> TrainerWorkload:
             f"{path.name}: {problem}.",
             "Correct the file; see docs/reference/traces.md.",
         ) from problem
+
+
+def _read(path: Path) -> TrainerWorkload:
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
+    document = parse(path.read_bytes())
+    if not isinstance(document, dict):
+        raise TypeError("it is no JSON object")
+    if document.get("schema") == SCHEMA:
+        rows = [_renamed(row, "values", "samples_per_s") for row in document["trainers"]]
+        trainers = codec(_Own, _OWN).decode({"schema": SCHEMA, "trainers": rows}).trainers
+    elif {"nodes", "curves", "jobs"} <= set(document):
+        trainers = _published(codec(_Tables, _PUBLISHED).decode(document))
+    else:
+        raise ValueError(f"it has neither schema {SCHEMA!r} nor nodes, curves and jobs")
+    first_s = min((one.submit_s for one in trainers), default=0.0)
+    counted = (replace(one, submit_s=one.submit_s - first_s) for one in trainers)
+    ordered = tuple(sorted(counted, key=lambda one: one.submit_s))
+    return TrainerWorkload(name=str(document.get("name", path.stem))[:100], submissions=ordered)
 
 
 def write_workload(path: Path, workload: TrainerWorkload) -> None:
