@@ -10,10 +10,15 @@ from _bench.site import measures, scenarios
 
 from bftrainer.lab.site import cells, workload
 from bftrainer.lab.site.arms import ArmOutcome, Harvest, SharedStage, alone, play, waiting_s
-from bftrainer.lab.site.jobs import JobSpec, Preemptable, SiteJob
-from bftrainer.lab.site.machine import Machine, Maintenance, SchedulerSettings
+from bftrainer.lab.site.jobs import JobSpec, SiteJob
+from bftrainer.lab.site.machine import (
+    Machine,
+    Maintenance,
+    Neighbour,
+    PreemptableUsers,
+    SchedulerSettings,
+)
 from bftrainer.lab.site.oracle import TICK_S, Oracle, idle_spans
-from bftrainer.lab.site.preemptable import PreemptableUsers
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler, Opening
 from bftrainer.lab.site.workload import Demand, generate
 
@@ -250,7 +255,7 @@ def test_a_copy_without_goes_its_own_way() -> None:
     assert machine.neighbour is users
 
 
-class Restless:
+class Restless(Neighbour):
     """Somebody beside a machine who only has events of his own."""
 
     def __init__(self, machine: Machine) -> None:
@@ -264,10 +269,6 @@ class Restless:
         self._machine.at(self._machine.now_s + 11.0, self._wake)
 
     def _sleep(self) -> None: ...
-    def submitted(self, job: SiteJob) -> None: ...
-    def ended(self, job: SiteJob) -> None: ...
-    def started(self, mine: Preemptable) -> None: ...
-    def gone(self, mine: Preemptable, *, is_preempted: bool) -> None: ...
 
 
 def test_a_copy_does_what_the_machine_does_where_nobody_disturbs_it() -> None:

@@ -19,11 +19,16 @@ from operator import itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from bftrainer.lab.site.jobs import JobSpec, SiteJob
-from bftrainer.lab.site.machine import Machine, Maintenance, SchedulerSettings
+from bftrainer.lab.site.jobs import JobSpec
+from bftrainer.lab.site.machine import (
+    Machine,
+    Maintenance,
+    Neighbour,
+    PreemptableUsers,
+    SchedulerSettings,
+)
 from bftrainer.lab.site.oracle import Oracle, idle_spans
-from bftrainer.lab.site.preemptable import PreemptableUsers
-from bftrainer.lab.site.scheduler import Backfill, MainScheduler
+from bftrainer.lab.site.scheduler import Backfill, MainScheduler, knows_nobody
 
 if TYPE_CHECKING:
     from bftrainer.lab.site.sidecar import Sidecar
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
 def alone(machine: Machine, backfill: Backfill) -> Machine:
     """Copy a machine, without its neighbour and the neighbour's jobs."""
     neighbour, know, kept = machine.neighbour, backfill.know, machine.events
-    machine.neighbour, backfill.know = None, tuple_of_nobody
+    machine.neighbour, backfill.know = Neighbour(), knows_nobody
     own = [event for event in kept if _owner(event[2]) is not neighbour]
     machine.events = sorted(own, key=itemgetter(0, 1))  # a heap with holes is none
     try:
@@ -42,11 +47,6 @@ def alone(machine: Machine, backfill: Backfill) -> Machine:
     for mine in list(twin.preemptable.values()):
         twin.cancel_preemptable(mine)
     return twin
-
-
-def tuple_of_nobody() -> type[tuple[SiteJob, ...]]:
-    """Nobody is known of."""
-    return tuple
 
 
 def waiting_s(machine: Machine, from_s: float, to_s: float) -> float:
@@ -180,16 +180,14 @@ def _sidecar(machine: Machine, stage: SharedStage) -> Sidecar:
 
 def mean_wait_s(stage: SharedStage, machine: Machine) -> float:
     """Return the mean wait of the jobs submitted after the warm-up, so far."""
-    counted = [job for job in machine.jobs if job.spec.submit_s >= stage.warm_s]
-    return fmean([_wait_s(j, stage.end_s) for j in counted if _waits(j, stage)] or [0.0])
-
-
-def _waits(job: SiteJob, stage: SharedStage) -> bool:
-    return not job.is_refused and job.is_eligible and job.spec.submit_s < stage.end_s
-
-
-def _wait_s(job: SiteJob, end_s: float) -> float:
-    return (end_s if job.start_s is None else job.start_s) - job.spec.submit_s
+    waits_s = [
+        (stage.end_s if job.start_s is None else job.start_s) - job.spec.submit_s
+        for job in machine.jobs
+        if stage.warm_s <= job.spec.submit_s < stage.end_s
+        and job.is_eligible
+        and not job.is_refused
+    ]
+    return fmean(waits_s or [0.0])
 
 
 def _harvest(

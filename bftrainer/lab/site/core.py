@@ -20,7 +20,7 @@ from bftrainer.batch.rate_limit import PollRateLimiter
 from bftrainer.daemon.poller import rules_of
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.site.jobs import NodeSet, SiteJob, positions
+from bftrainer.lab.site.jobs import NodeSet, Preemptable, SiteJob, positions
 from bftrainer.lab.site.machine import Machine
 from bftrainer.model.cluster import (
     Job,
@@ -61,19 +61,7 @@ class SitePilot:
     view: Any = None  # what the decision is told, until something of it changes
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """The orders of a decision."""
-
-    releases: tuple[str, ...]  # pilots
-    claims: tuple[tuple[int, tuple[float, ...]], ...]  # node, limits
-
-
-def _in(partition: str, job_id: str) -> dict[str, Any]:
-    """Say where a job is, and of which array."""
-    array, is_task, _ = job_id.partition("_")
-    family = array if is_task else ""
-    return {"partitions": (partition,), "family": family}
+Claims = list[tuple[int, tuple[float, ...]]]  # node, limits
 
 
 class Core:
@@ -99,12 +87,12 @@ class Core:
         self.cpu_s, self.n_decisions = 0.0, 0
         self.cycle: tuple[float, float] | None = None  # the last whole one, as sdiag tells
         self._looks = _Looks(machine)
-        spec = TrainerSpec(
-            name="a", user="b", script="/dev/null", n_min=1, n_max=machine.settings.n_nodes
-        )
-        state = TrainerState.RUNNING
-        self._trainers: tuple[Any, ...] = (
-            TrainerRecord(trainer_id=TRAINER, spec=spec, state=state, submitted_s=EPOCH_S),
+        n_max = machine.settings.n_nodes
+        spec = TrainerSpec(name="a", user="b", script="/dev/null", n_min=1, n_max=n_max)
+        self._trainers: tuple[TrainerRecord, ...] = (
+            TrainerRecord(
+                trainer_id=TRAINER, spec=spec, state=TrainerState.RUNNING, submitted_s=EPOCH_S
+            ),
         )
 
     # ---- what is seen --------------------------------------------------------------------
@@ -124,7 +112,8 @@ class Core:
         if is_end:
             said = Announcement(at_s=at_s, partition="batch", nodes=self._looks.names(job.nodes))
         else:
-            announced = self._looks.pending(job, f"{STAND_IN}{job.spec.number}")
+            stand_in = f"{STAND_IN}{job.spec.number}"
+            announced = self._looks.job(job, stand_in, is_waiting=True)
             announced = dataclasses.replace(announced, reason="", priority=0.0)
             said = Announcement(at_s=at_s, partition="batch", job=announced)
         if self._announced.hear((said,)) and self.snapshot is not None:
@@ -142,8 +131,8 @@ class Core:
 
     # ---- what is decided -----------------------------------------------------------------
 
-    def decide(self, pilots: Iterable[SitePilot], *, is_new: bool) -> Orders:
-        """Decide now."""
+    def decide(self, pilots: Iterable[SitePilot], *, is_new: bool) -> tuple[list[str], Claims]:
+        """Decide now; return the pilots to release and the nodes to claim."""
         pilots = tuple(pilots)
         views = tuple([self._view(pilot) for pilot in pilots])
         training = self._training({v.node for v in views if v.is_held and not v.is_leaving})
@@ -165,10 +154,8 @@ class Core:
         self.n_decisions += 1
         self._memory = plan.memory
         self._follow(plan)
-        return Orders(
-            releases=tuple([r.pilot_id for r in plan.releases]),
-            claims=tuple([(int(c.node[1:]), _limits_s(c)) for c in plan.claims]),
-        )
+        claims = [(int(c.node[1:]), _limits_s(c)) for c in plan.claims]
+        return [r.pilot_id for r in plan.releases], claims
 
     def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
         """Return the trainer on each node; one trainer takes all."""
@@ -204,6 +191,9 @@ def _limits_s(claim: Any) -> tuple[float, ...]:
     return (whole_s,) if whole_s >= 60.0 else ()
 
 
+STATES = (NodeState.IDLE, NodeState.PLANNED, NodeState.ALLOCATED, NodeState.RESERVED)
+
+
 class _Looks:
     """A machine as snapshots; what has not changed is made once."""
 
@@ -212,15 +202,9 @@ class _Looks:
         self._names = [f"n{k:05d}" for k in range(machine.settings.n_nodes)]
         self._nodes = {
             state: [
-                Node(name=name, state=state, partitions=PARTITIONS, cpus=CPUS)
-                for name in self._names
+                Node(name=n, state=state, partitions=PARTITIONS, cpus=CPUS) for n in self._names
             ]
-            for state in (
-                NodeState.IDLE,
-                NodeState.PLANNED,
-                NodeState.ALLOCATED,
-                NodeState.RESERVED,
-            )
+            for state in STATES
         }
         self._partitions = (Partition(name="batch", tier=10), Partition(name="bf"))
         self._known: dict[int, tuple[Any, Any]] = {}
@@ -243,8 +227,8 @@ class _Looks:
             began_s, ended_s = (math.floor(EPOCH_S + at_s) for at_s in cycle)
             shown = SchedulerCycle(ended_s=float(ended_s), began_s=float(began_s))
         known, self._known = self._known, {}
-        jobs = [self._job(job, known) for job in machine.pending]
-        jobs += [self._job(job, known) for job in machine.running.values()]
+        ordinary = [*machine.pending, *machine.running.values()]
+        jobs = [self._known_job(job, known) for job in ordinary]
         jobs += [self._pilot(mine) for mine in machine.preemptable.values()]
         return Snapshot(
             taken_at_s=EPOCH_S + machine.now_s,
@@ -279,59 +263,46 @@ class _Looks:
         """Return the names of nodes."""
         return tuple([self._names[k] for k in positions(some)])
 
-    def _job(self, job: SiteJob, known: Mapping[int, tuple[Any, Any]]) -> Any:
-        key = (job.start_s, job.planned_s, job.planned, job.reason)
-        number = job.spec.number
+    def _known_job(self, job: SiteJob, known: Mapping[int, tuple[Any, Any]]) -> Any:
+        key, number = (job.start_s, job.planned_s, job.planned, job.reason), job.spec.number
         entry = known.get(number)
         if entry is None or entry[0] != key:
             array = job.spec.array
             job_id = f"{array}_{number - array}" if array else str(number)
-            entry = (key, self._started(job, job_id) if job.nodes else self.pending(job, job_id))
+            entry = (key, self.job(job, job_id, is_waiting=not job.nodes))
         self._known[number] = entry
         return entry[1]
 
-    def pending(self, job: SiteJob, job_id: str) -> Any:
-        """Return a job that waits."""
-        spec = job.spec
+    def job(self, job: SiteJob, job_id: str, *, is_waiting: bool) -> Any:
+        """Return an ordinary job."""
+        spec, start_s = job.spec, job.planned_s if is_waiting else job.start_s
+        array, is_task, _ = job_id.partition("_")
         return Job(
             job_id=job_id,
             user=spec.user,
-            **_in("batch", job_id),
-            state=JobState.PENDING,
+            partitions=("batch",),
+            family=array if is_task else "",
+            state=JobState.PENDING if is_waiting else JobState.RUNNING,
             n_nodes=spec.n_nodes,
             time_limit_s=spec.limit_s,
-            reason=spec.held_by or job.reason,
+            reason=(spec.held_by or job.reason) if is_waiting else "",
             priority=spec.priority,
             submit_s=float(math.floor(EPOCH_S + spec.submit_s)),
-            start_s=None if job.planned_s is None else EPOCH_S + job.planned_s,
+            start_s=None if start_s is None else EPOCH_S + start_s,
+            nodes=() if is_waiting else self.names(job.nodes),
             planned_nodes=self.names(job.planned),
         )
 
-    def _started(self, job: SiteJob, job_id: str) -> Any:
-        spec = job.spec
-        return Job(
-            job_id=job_id,
-            user=spec.user,
-            **_in("batch", job_id),
-            state=JobState.RUNNING,
-            n_nodes=spec.n_nodes,
-            time_limit_s=spec.limit_s,
-            priority=spec.priority,
-            submit_s=float(math.floor(EPOCH_S + spec.submit_s)),
-            start_s=EPOCH_S + (job.start_s or 0.0),
-            nodes=self.names(job.nodes),
-        )
-
-    def _pilot(self, mine: Any) -> Any:
+    def _pilot(self, mine: Preemptable) -> Any:
         is_waiting = mine.start_s is None
         return Job(
             job_id=f"9{mine.name[1:]}",
             user="bft",
-            **_in("bf", ""),
+            partitions=("bf",),
             state=JobState.PENDING if is_waiting else JobState.RUNNING,
             n_nodes=1,
             time_limit_s=mine.limits_s[0] if is_waiting else mine.limit_s,
-            start_s=None if is_waiting else EPOCH_S + mine.start_s,
+            start_s=None if mine.start_s is None else EPOCH_S + mine.start_s,
             nodes=self.names(mine.at),
             pilot_id=mine.name,
             required_nodes=self.names(mine.node),

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import random
 from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Protocol
 
 from bftrainer.lab.site.jobs import JobSpec, NodeSet, Preemptable, SiteJob, lowest, neighbours
 from bftrainer.lab.site.timeline import Timeline
 
 
-class Neighbour(Protocol):
+class Neighbour:
     """The owner of preemptable jobs on the machine; it is told of jobs as Slurm would tell it."""
 
     def submitted(self, job: SiteJob) -> None:
@@ -32,7 +32,7 @@ class Neighbour(Protocol):
     def started(self, mine: Preemptable) -> None:
         """Slurm has started a job of the neighbour's."""
 
-    def gone(self, mine: Preemptable, *, is_preempted: bool) -> None:
+    def gone(self, mine: Preemptable) -> None:
         """It has ended: cancelled, at its limit, or preempted."""
 
 
@@ -70,8 +70,8 @@ class Maintenance:
     nodes: NodeSet
 
 
-class Scheduler(Protocol):
-    """The main scheduler, as the machine calls it."""
+class Scheduler:
+    """The main scheduler, as the machine calls it; this one starts nothing."""
 
     def wants_pass(self, *, is_end: bool) -> None:
         """Something was submitted or has ended."""
@@ -98,8 +98,8 @@ class Machine:
         self.preemptable: dict[str, Preemptable] = {}
         self.version = 0  # of everything but the preemptable jobs
         self.n_preempted = 0
-        self.neighbour: Neighbour | None = None
-        self.scheduler: Scheduler | None = None
+        self.neighbour = Neighbour()
+        self.scheduler = Scheduler()
         self.events: list[tuple[float, int, Action]] = []  # a heap
         self._turn = itertools.count()
         for reservation in maintenance:
@@ -132,13 +132,11 @@ class Machine:
     def _submit(self, job: SiteJob) -> None:
         self.version += 1
         insort(self.pending, job, key=attrgetter("key"))
-        if self.neighbour is not None:
-            self.neighbour.submitted(job)
-        if self.scheduler is not None:
-            if job.spec.kind == "sbatch":
-                self.scheduler.wants_pass(is_end=False)
-            else:
-                self.scheduler.try_now(job)
+        self.neighbour.submitted(job)
+        if job.spec.kind == "sbatch":
+            self.scheduler.wants_pass(is_end=False)
+        else:
+            self.scheduler.try_now(job)
 
     def start(self, job: SiteJob, nodes: NodeSet, *, by_backfill: bool = False) -> None:
         """Start a job on nodes without an ordinary one; preemptable ones there are cancelled."""
@@ -161,10 +159,9 @@ class Machine:
         self.version += 1
         self.busy ^= job.nodes
         job.end_s = self.now_s
-        if self.neighbour is not None:
-            self.neighbour.ended(job)
+        self.neighbour.ended(job)
         if self.settings.has_epilog:
-            self._wants_pass(is_end=True)
+            self.scheduler.wants_pass(is_end=True)
 
     def refuse(self, job: SiteJob) -> None:
         """Turn an immediate job away."""
@@ -178,7 +175,7 @@ class Machine:
             if one.start_s <= self.now_s < one.end_s:
                 self.closed |= one.nodes
         self.version += 1
-        self._wants_pass(is_end=True)
+        self.scheduler.wants_pass(is_end=True)
 
     def open_for(self, limit_s: float) -> NodeSet:
         """Return the nodes on which a job would be over before a maintenance."""
@@ -201,13 +198,21 @@ class Machine:
 
     def timeline(self) -> Timeline:
         """Return what backfill sees with nothing planned."""
+        return self.timeline_later()(self.now_s)
+
+    def timeline_later(self) -> Callable[[float], Timeline]:
+        """Return a function: what backfill would see at a later time, by what is known now."""
         ends = [(job.ends_by_s, job.nodes) for job in self.running.values()]
-        free = self.every & ~self.busy
-        found = Timeline(self.now_s, free, ends, self.settings.bf_resolution_s)
-        for one in self.maintenance:
-            if one.end_s > self.now_s:
-                found.cut(one.start_s, one.end_s, one.nodes)
-        return found
+        free, slot_s = self.every & ~self.busy, self.settings.bf_resolution_s
+
+        def at(now_s: float) -> Timeline:
+            found = Timeline(now_s, free, ends, slot_s)
+            for one in self.maintenance:
+                if one.end_s > now_s:
+                    found.cut(one.start_s, one.end_s, one.nodes)
+            return found
+
+        return at
 
     # ---- preemptable jobs ----------------------------------------------------------------
 
@@ -215,7 +220,7 @@ class Machine:
         """Put one into the queue, behind all ordinary jobs."""
         mine.submit_s = self.now_s
         self.preemptable[mine.name] = mine
-        self._wants_pass(is_end=False)
+        self.scheduler.wants_pass(is_end=False)
 
     def start_waiting(
         self, waiting: Iterable[Preemptable], open_for: Callable[[float], NodeSet]
@@ -233,28 +238,49 @@ class Machine:
         mine.start_s, mine.at, mine.limit_s = self.now_s, node, limit_s
         self.held |= node
         self.at(self.now_s + min(mine.run_s, limit_s), partial(self.cancel_preemptable, mine))
-        if self.neighbour is not None:
-            self.neighbour.started(mine)
+        self.neighbour.started(mine)
 
-    def cancel_preemptable(self, mine: Preemptable, *, is_preempted: bool = False) -> None:
+    def cancel_preemptable(self, mine: Preemptable) -> None:
         """Take one out of the queue or off its node; one that is gone is no error."""
         if self.preemptable.get(mine.name) is not mine:
             return
         del self.preemptable[mine.name]
         self.held &= ~mine.at
-        if self.neighbour is not None:
-            self.neighbour.gone(mine, is_preempted=is_preempted)
+        self.neighbour.gone(mine)
         if mine.start_s is not None:
-            self._wants_pass(is_end=True)
+            self.scheduler.wants_pass(is_end=True)
 
     def preempt(self, nodes: NodeSet) -> None:
         """Cancel the preemptable jobs on these nodes."""
-        if not nodes:
-            return
-        for mine in [p for p in self.preemptable.values() if p.at & nodes]:
+        for mine in [p for p in self.preemptable.values() if p.at & nodes] if nodes else ():
             self.n_preempted += 1
-            self.cancel_preemptable(mine, is_preempted=True)
+            self.cancel_preemptable(mine)
 
-    def _wants_pass(self, *, is_end: bool) -> None:
-        if self.scheduler is not None:
-            self.scheduler.wants_pass(is_end=is_end)
+
+WAITING = 20  # so many are always in the queue
+LIMIT_S = 3600.0
+SHORTEST_SHARE = 0.2  # of the limit
+
+
+class PreemptableUsers(Neighbour):
+    """Users who always have one-node jobs in the lowest partition; a cancelled one is replaced."""
+
+    def __init__(self, machine: Machine, seed: int) -> None:
+        self._machine = machine
+        self._chance = random.Random(seed)  # noqa: S311 - a workload, not a secret
+        self._number = itertools.count(1)
+
+    def begin(self) -> None:
+        """Submit the first ones now."""
+        self._machine.neighbour = self
+        for _ in range(WAITING):
+            self._submit()
+
+    def started(self, _mine: Preemptable) -> None:
+        """The next one takes its place in the queue."""
+        self._submit()
+
+    def _submit(self) -> None:
+        run_s = LIMIT_S * self._chance.uniform(SHORTEST_SHARE, 1.0)
+        name = f"u{next(self._number):07d}"
+        self._machine.submit_preemptable(Preemptable(name=name, limits_s=(LIMIT_S,), run_s=run_s))

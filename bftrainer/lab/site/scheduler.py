@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bftrainer.lab.site.jobs import NodeSet, SiteJob, neighbours
-from bftrainer.lab.site.machine import Machine
+from bftrainer.lab.site.machine import Machine, Scheduler
 from bftrainer.lab.site.timeline import Timeline
 
 SLICE_S = 2.5  # bf_yield_interval and bf_yield_sleep
@@ -48,10 +48,15 @@ class Opening:
     planned: tuple[tuple[float, NodeSet], ...]  # begin of the slot, nodes
 
 
+def knows_nobody() -> Knew:
+    """Return nobody's knowledge."""
+    return tuple
+
+
 class Backfill:
     """Cycles over the queue."""
 
-    def __init__(self, machine: Machine, know: Callable[[], Knew] = lambda: tuple) -> None:
+    def __init__(self, machine: Machine, know: Callable[[], Knew] = knows_nobody) -> None:
         """``know`` is asked at the begin of each cycle, and its answer where a job was lost."""
         self._machine, self.know = machine, know
         self._knew: Knew = tuple
@@ -101,18 +106,17 @@ class Backfill:
     def _settle(self) -> None:
         """Count the jobs that fitted in the last cycle and wait for this one."""
         waits = [j for j in self._fitting if j.start_s is None and not j.is_refused]
-        if waits:
-            known = set(self._knew())
-            for job in waits:
-                was_preempting = job.preempted_in == self.n_cycles
-                self.lost.append(
-                    MissedStart(
-                        job=job,
-                        cycle_s=self._began_s,
-                        was_preempting=was_preempting,
-                        was_known=was_preempting and job in known,
-                    )
+        known = set(self._knew()) if waits else set()
+        for job in waits:
+            was_preempting = job.preempted_in == self.n_cycles
+            self.lost.append(
+                MissedStart(
+                    job=job,
+                    cycle_s=self._began_s,
+                    was_preempting=was_preempting,
+                    was_known=was_preempting and job in known,
                 )
+            )
         self._fitting = []
 
     def _slice(self, jobs: Sequence[SiteJob]) -> None:
@@ -208,7 +212,7 @@ def startable(timeline: Timeline, queue: Iterable[SiteJob], window_s: float) -> 
 AGENT_S = 1.0  # between two looks of who waits for sched_min_interval
 
 
-class MainScheduler:
+class MainScheduler(Scheduler):
     """Passes over the queue."""
 
     def __init__(self, machine: Machine) -> None:
@@ -288,11 +292,8 @@ class MainScheduler:
                 machine.start(job, room)
             else:
                 is_blocked, job.reason = True, "Resources"
-        self._note(is_blocked=is_blocked)
+        if not self.waits or self.waits[-1][1] is not is_blocked:
+            self.waits.append((machine.now_s, is_blocked))
         if not is_blocked:
             waiting = [p for p in machine.preemptable.values() if p.start_s is None]
             machine.start_waiting(waiting, machine.open_for)
-
-    def _note(self, *, is_blocked: bool) -> None:
-        if not self.waits or self.waits[-1][1] is not is_blocked:
-            self.waits.append((self._machine.now_s, is_blocked))

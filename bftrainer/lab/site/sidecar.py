@@ -13,12 +13,11 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 
-from bftrainer.lab.site.core import UNSHOWN_S, Core, Orders, SitePilot
-from bftrainer.lab.site.jobs import NodeSet, Preemptable, SiteJob
-from bftrainer.lab.site.machine import Machine
+from bftrainer.lab.site.core import UNSHOWN_S, Core, SitePilot
+from bftrainer.lab.site.jobs import Preemptable, SiteJob
+from bftrainer.lab.site.machine import Machine, Neighbour
 from bftrainer.lab.site.scheduler import queue_of, startable
 from bftrainer.lab.site.timeline import Timeline
 
@@ -30,17 +29,11 @@ RECHECK_S = 5.0
 MAIN_PASS_S = 3.0  # who knew so long before a cycle could have made room for it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """The ordinary jobs as a look showed them."""
-
-    at_s: float
-    busy: NodeSet
-    ends: tuple[tuple[float, NodeSet], ...]
-    queue: tuple[SiteJob, ...]
+# A look, its queue and its timeline: what is needed to tell who could have started.
+Known = tuple[float, list[SiteJob], Callable[[float], Timeline]]
 
 
-class Sidecar:
+class Sidecar(Neighbour):
     """The daemon and its pilots."""
 
     def __init__(self, machine: Machine, *, hello_s: float = 3.0, core: Core | None = None) -> None:
@@ -54,7 +47,7 @@ class Sidecar:
         self.held_s, self._counted_s, self._n_held = 0.0, 0.0, 0
         self._pilots: dict[str, SitePilot] = {}
         self._number = itertools.count(1)
-        self._known: deque[_Known] = deque()
+        self._known: deque[Known] = deque()
         self._orders_done_s = self._stirred_s = 0.0
         self._events = 0
         self._look_at_s = math.inf
@@ -99,9 +92,8 @@ class Sidecar:
         """An agent will say hello."""
         self._machine.at(self._machine.now_s + self._hello_s, partial(self._hello, mine))
 
-    def gone(self, mine: Preemptable, *, is_preempted: bool) -> None:
+    def gone(self, mine: Preemptable) -> None:
         """Its agent's connection ends; of one that never came only a look tells."""
-        del is_preempted
         pilot = self._pilots.get(mine.name)
         if pilot is None or not (pilot.is_held or pilot.is_leaving):
             return
@@ -161,16 +153,11 @@ class Sidecar:
         is_called = self.core.pace.is_called(now_s)
         self.core.cycle = self.last_cycle()
         machine = self._machine
-        known = _Known(
-            at_s=now_s + LOOK_S,
-            busy=machine.busy,
-            ends=tuple([(job.ends_by_s, job.nodes) for job in machine.running.values()]),
-            queue=tuple(queue_of(machine)),
-        )
+        known = now_s + LOOK_S, queue_of(machine), machine.timeline_later()
         looked = partial(self._looked, self.core.look(), known, is_called=is_called)
         machine.at(now_s + LOOK_S, looked)
 
-    def _looked(self, snapshot: object, known: _Known, *, is_called: bool) -> None:
+    def _looked(self, snapshot: object, known: Known, *, is_called: bool) -> None:
         now_s, pace = self._machine.now_s, self.core.pace
         self._is_looking = False
         pace.looked(now_s - LOOK_S, now_s, LOOK_REQUESTS, is_called=is_called)
@@ -185,7 +172,7 @@ class Sidecar:
                 self._hold(pilot, is_held=False)
                 del self._pilots[pilot.name]
         self._known.append(known)
-        while len(self._known) > 1 and self._known[1].at_s <= now_s - MAIN_PASS_S - RECHECK_S:
+        while len(self._known) > 1 and self._known[1][0] <= now_s - MAIN_PASS_S - RECHECK_S:
             self._known.popleft()
         self._decide(is_new=True)
         self._plan_look()
@@ -193,19 +180,11 @@ class Sidecar:
     def know(self) -> Callable[[], Iterable[SiteJob]]:
         """Return a function: the jobs that could start now, as a look showed one main pass ago."""
         machine, now_s = self._machine, self._machine.now_s
-        known = [k for k in self._known if k.at_s <= now_s - MAIN_PASS_S]
+        known = [k for k in self._known if k[0] <= now_s - MAIN_PASS_S]
         if not known:
             return tuple
-        settings, last = machine.settings, known[-1]
-
-        def who() -> Iterable[SiteJob]:
-            free = machine.every & ~last.busy
-            timeline = Timeline(now_s, free, last.ends, settings.bf_resolution_s)
-            for one in machine.maintenance:
-                timeline.cut(one.start_s, one.end_s, one.nodes)
-            return startable(timeline, last.queue, settings.bf_window_s)
-
-        return who
+        _, queue, timeline_at = known[-1]
+        return lambda: startable(timeline_at(now_s), queue, machine.settings.bf_window_s)
 
     # ---- decisions -------------------------------------------------------------------------
 
@@ -238,13 +217,9 @@ class Sidecar:
             self._decide_after()
         if self.core.snapshot is None:
             return
-        orders = self.core.decide(self._pilots.values(), is_new=is_new)
+        releases, claims = self.core.decide(self._pilots.values(), is_new=is_new)
         self._stepped.update(one.name for one in self._pilots.values() if one.has_trained)
-        self._follow(orders)
-
-    def _follow(self, orders: Orders) -> None:
-        now_s = self._machine.now_s
-        for name in orders.releases:
+        for name in releases:
             pilot = self._pilots.get(name)
             if pilot is None or pilot.is_leaving:
                 continue
@@ -253,7 +228,7 @@ class Sidecar:
             self._hold(pilot, is_held=False)
             pilot.is_leaving, pilot.view = True, None
             self._machine.at(leaves_s, partial(self._leave, name))
-        for node, limits_s in orders.claims:
+        for node, limits_s in claims:
             if not limits_s:
                 continue
             name = f"p{next(self._number):07d}"
