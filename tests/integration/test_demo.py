@@ -252,11 +252,9 @@ def test_facts_are_read_from_a_journal(tmp_path: Path) -> None:
         for _ in range(2):  # the second decision names the pilot that is still leaving
             journal.append("decision", {"took_ms": 1.5, "plan": {"releases": [release, idle]}})
         journal.append("rescaled", {"trainer_id": "t1", "what": what})
-        journal.append("parked", {"trainer_id": "t1", "what": {"is_saved": False}})
         facts = collect(journal.entries())
     assert [(g.node, g.job_id) for g in facts.give_backs] == [("n1", "17")]
     assert [(r.size_before, r.size, r.pause_s) for r in facts.rescales] == [(1, 2, 0.25)]
-    assert [p.trainer_id for p in facts.parks] == ["t1"]
 
 
 @pytest.mark.parametrize("n_nodes", [3, 4, 17])

@@ -271,7 +271,8 @@ def measured(entries: Sequence[JournalEntry], begin_s: float, end_s: float) -> d
 def harvested_node_s(entries: Sequence[JournalEntry], begin_s: float, end_s: float) -> float:
     """Node-seconds of members between two times, less the pauses, by the journal."""
     facts = collect(entries)
-    sizes = [(r.at_s, r.size) for r in facts.generations] + [(p.at_s, 0) for p in facts.parks]
+    sizes = [(r.at_s, r.size) for r in facts.generations]
+    sizes += [(entry.at_s, 0) for entry in entries if entry.kind == "parked"]
     sizes.sort()
     total = 0.0
     for (at_s, size), (until_s, _) in zip(sizes, [*sizes[1:], (end_s, 0)], strict=True):

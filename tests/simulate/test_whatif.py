@@ -186,25 +186,25 @@ class Given:
 class TestAdvice:
     def test_more_trainers_only_if_their_gain_is_no_chance(self) -> None:
         used = {1: 0.966, 2: 0.974, 3: 1.006, 7: 0.979}
-        assert advice.sweep_p_jmax(list(used), Given(used, off=0.05)).chosen == 1
-        assert advice.sweep_p_jmax(list(used), Given(used, off=0.02)).chosen == 3
-        few = advice.sweep_p_jmax(list(used), Given(used, off=None))  # too few stretches
+        assert advice.sweep(advice.P_JMAX, list(used), Given(used, off=0.05)).chosen == 1
+        assert advice.sweep(advice.P_JMAX, list(used), Given(used, off=0.02)).chosen == 3
+        few = advice.sweep(advice.P_JMAX, list(used), Given(used, off=None))  # too few stretches
         assert (few.chosen, few.points[0].low) == (3, None)
         assert "confidence" not in few.why
 
     def test_the_fewest_trainers_that_do(self) -> None:
         used = {2: 0.90, 5: 0.96, 10: 0.968, 20: 0.969}
-        assert advice.sweep_p_jmax(list(used), Given(used)).chosen == 5
+        assert advice.sweep(advice.P_JMAX, list(used), Given(used)).chosen == 5
 
     def test_the_usual_forward_time_unless_another_is_better(self) -> None:
         used = {10.0: 0.9505, 120.0: 0.950, 1200.0: 0.940}
-        assert advice.sweep_t_fwd(list(used), Given(used)).chosen == 120.0
+        assert advice.sweep(advice.T_FWD, list(used), Given(used)).chosen == 120.0
         used[1200.0] = 0.96
-        assert advice.sweep_t_fwd(list(used), Given(used)).chosen == 1200.0
+        assert advice.sweep(advice.T_FWD, list(used), Given(used)).chosen == 1200.0
 
     def test_the_longest_hold_down_that_costs_nothing(self) -> None:
         used = {0.0: 0.950, 10.0: 0.949, 30.0: 0.940}
-        assert advice.sweep_hold_down(list(used), Given(used)).chosen == 10.0
+        assert advice.sweep(advice.HOLD_DOWN, list(used), Given(used)).chosen == 10.0
 
     def test_what_is_tried_follows_from_the_pool(self) -> None:
         assert advice.p_jmax_values(Assumptions(), 80.0, 200.0) == (5, 10, 20, 40)

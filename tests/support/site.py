@@ -59,11 +59,8 @@ class Site(LocalSite):
             batch_options={"socket": str(server.socket_path)},
             policy=policy,
         )
-        try:
-            sidecar.start()
+        with sidecar:
             yield cls(base, server, sidecar)
-        finally:
-            sidecar.stop()
 
     def view(self, trainer_id: str) -> TrainerView:
         return self.client.trainer(trainer_id)

@@ -1,41 +1,71 @@
-"""The demonstration's site: a local batch system with a daemon, in a directory of its own.
+"""Sites of the lab on this machine: a batch system with a daemon, in a directory of its own.
 
-Used by the demonstration, ``bftrainer try``, tests and benchmarks. ``DemoSite`` is the interface
-of a site, implemented here (the embedded batch system) and in ``lsf_site`` (a stand-in of LSF).
-
-``demo`` and ``try`` share the policy for such a site, one warm template for all nodes, and the
-directory, which is removed at the end and kept after a failure.
+Used by the demonstration, ``bftrainer try``, tests and benchmarks. ``DemoSite`` is the base of a
+site on the embedded batch system (here) and of one on a stand-in of LSF (``lsf_site``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import signal
+import socket
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
-from bftrainer.api.client import Client
 from bftrainer.batch.local.adapter import LocalBatchSystem
 from bftrainer.batch.local.client import LocalServer, start_server
 from bftrainer.batch.local.workload import JobWorkload, WorkItem, delays_s
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.lab.demo.trainers import PlainRun, TemplateRun
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.errors import BftError
 
+# Waits so many seconds for the end of a script; returns whether it has ended.
+HasEnded = Callable[[float], bool]
 
-class LocalSite:
-    """A batch system, a daemon, and a directory for trainers."""
+
+class DemoSite:
+    """A site on this machine."""
+
+    n_nodes: int
+
+    def __init__(self, sidecar: DaemonProcess) -> None:
+        self.sidecar, self.client = sidecar, sidecar.client
+
+    def await_ready(self) -> None:
+        """Wait until trainers would start without delay."""
+
+    def look(self) -> Snapshot:
+        """Poll the batch system."""
+        raise NotImplementedError
+
+    def start_workload(self, workload: JobWorkload) -> None:
+        """Begin to submit ordinary jobs at their times."""
+        raise NotImplementedError
+
+    def run_plain(
+        self, argv: Sequence[str], environment: Mapping[str, str], log: Path, /
+    ) -> HasEnded:
+        """Start a script without bftrainer, as ``python`` would; it ends with the site."""
+        raise NotImplementedError
+
+    def delays_s(self) -> tuple[float, ...]:
+        """Return how much later each ordinary job started than without bftrainer, at most."""
+        raise NotImplementedError
+
+
+class LocalSite(DemoSite):
+    """The embedded batch system, a daemon, and a directory for trainers."""
 
     cycle_s = 0.5  # pause between two passes of the scheduler over its queue
 
     def __init__(self, base: Path, server: LocalServer, sidecar: DaemonProcess) -> None:
-        self.base, self.server, self.sidecar = base, server, sidecar
+        super().__init__(sidecar)
+        self.base, self.server = base, server
         self.n_nodes = len(server.client.info()["nodes"])
-        self.client = sidecar.client
 
     @classmethod
     @contextlib.contextmanager
@@ -66,13 +96,10 @@ class LocalSite:
                 batch_options={"socket": str(server.socket_path)},
                 policy=policy,
             )
-            try:
-                sidecar.start()
+            with sidecar:
                 site = cls(base, server, sidecar)
                 site.cycle_s = cycle_s
                 yield site
-            finally:
-                sidecar.stop()
 
     def await_ready(self) -> None:
         """Wait until the host's template has imported torch."""
@@ -88,9 +115,23 @@ class LocalSite:
 
     def run_plain(
         self, argv: Sequence[str], environment: Mapping[str, str], log: Path, /
-    ) -> TemplateRun:
-        """Start a script without bftrainer, in a copy of the host's template."""
-        return TemplateRun(self.server.template_path, argv, environment, log)
+    ) -> HasEnded:
+        """Start a script in a copy of the host's template, which has imported torch."""
+        run = {"argv": list(argv), "environment": dict(environment), "log": str(log)}
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(str(self.server.template_path))
+        connection.send(json.dumps({"run": run}).encode())
+
+        def has_ended(wait_s: float) -> bool:
+            connection.settimeout(wait_s)
+            try:
+                connection.recv(1)  # returns when the script ends
+            except TimeoutError:
+                return False
+            connection.close()
+            return True
+
+        return has_ended
 
     def delays_s(self) -> tuple[float, ...]:
         """Return how much later each ordinary job started than it would have without bftrainer."""
@@ -112,31 +153,6 @@ class LocalSite:
             self.server.client.set_node(node.name, is_up=True)
 
 
-class DemoSite(Protocol):
-    """A site on this machine."""
-
-    n_nodes: int
-    client: Client
-    sidecar: DaemonProcess
-
-    def await_ready(self) -> None:
-        """Wait until trainers would start without delay."""
-
-    def look(self) -> Snapshot:
-        """Poll the batch system."""
-
-    def start_workload(self, workload: JobWorkload) -> None:
-        """Begin to submit ordinary jobs at their times."""
-
-    def run_plain(
-        self, argv: Sequence[str], environment: Mapping[str, str], log: Path, /
-    ) -> PlainRun:
-        """Start a script without bftrainer."""
-
-    def delays_s(self) -> tuple[float, ...]:
-        """Return how much later each ordinary job started than without bftrainer, at most."""
-
-
 CYCLE_S = 4.0
 POLICY = """\
 # Everything is faster than on a real cluster: idle spans last seconds here.
@@ -152,22 +168,18 @@ poll_interval_s: 0.25
 """
 
 
-@contextlib.contextmanager
 def laptop_site(
     scratch: Path, *, n_nodes: int, warm: Sequence[str] | None, policy: str = ""
-) -> Iterator[LocalSite]:
+) -> contextlib.AbstractContextManager[LocalSite]:
     """Start batch system and daemon below ``scratch``; both end with the context.
 
     ``policy`` are settings besides those for short idle spans. ``warm`` are modules that one
     process imports for all nodes, besides torch; None: each node imports for itself.
     """
-    options = ["--preempt-in-cycles"]
-    if warm is not None:
-        options += ["--warm", *warm]
-    with LocalSite.open(
+    options = ["--preempt-in-cycles", *(() if warm is None else ("--warm", *warm))]
+    return LocalSite.open(
         scratch, n_nodes=n_nodes, policy=POLICY + policy, cycle_s=CYCLE_S, options=options
-    ) as site:
-        yield site
+    )
 
 
 @contextlib.contextmanager
@@ -192,11 +204,15 @@ def scratch_directory(prefix: str) -> Iterator[Path]:
 def demo_workload(n_nodes: int) -> JobWorkload:
     """Return jobs that leave a busy cluster, then come back for nodes where trainers run."""
     quarter, half = max(1, n_nodes // 4), max(1, n_nodes // 2)
-    jobs = ((0.0, quarter, 6.0, "alice"), (12.0, half, 5.0, "bob"), (22.0, quarter, 4.0, "carol"))
-    # People ask for more time than they need.
-    return JobWorkload(
-        jobs=tuple(
-            WorkItem(at_s=at_s, n_nodes=n, duration_s=s, limit_s=2.0 * s, user=user)
-            for at_s, n, s, user in jobs
-        )
+    return workload_of(
+        (0.0, quarter, 6.0, "alice"), (12.0, half, 5.0, "bob"), (22.0, quarter, 4.0, "carol")
     )
+
+
+def workload_of(*jobs: tuple[float, int, float, str], repeat_s: float | None = None) -> JobWorkload:
+    """Return jobs: time, nodes, duration and user; people ask for more time than they need."""
+    items = tuple(
+        WorkItem(at_s=at_s, n_nodes=n, duration_s=s, limit_s=2.0 * s, user=user)
+        for at_s, n, s, user in jobs
+    )
+    return JobWorkload(jobs=items, repeat_s=repeat_s)

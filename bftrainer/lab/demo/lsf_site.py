@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bftrainer.api.client import Client
+from bftrainer.batch import process
 from bftrainer.batch.local.workload import JobWorkload, WorkItem
+from bftrainer.lab.demo.local_site import DemoSite, HasEnded
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.lab.demo.trainers import ProcessRun
 from bftrainer.model.cluster import Snapshot
-from lsf_adapters.adapter import LsfBatchSystem, create
+from lsf_adapters.adapter import create
 from lsf_adapters.testcluster import LsfConfig, LsfTestCluster, Parameters
 
 _PARAMETERS = Parameters(
@@ -25,30 +27,25 @@ _PARAMETERS = Parameters(
 )  # preempted pilots are told (docs/howto/lsf-site.md)
 
 
-class LsfSite:
-    """A stand-in of LSF, a daemon, and ordinary jobs."""
+class LsfSite(DemoSite):
+    """A stand-in of LSF, a daemon, and ordinary jobs; agents import torch for themselves."""
 
     def __init__(self, cluster: LsfTestCluster, sidecar: DaemonProcess) -> None:
+        super().__init__(sidecar)
         self.n_nodes = len(cluster.node_names)
-        self.sidecar, self.client = sidecar, sidecar.client
-        self._cluster, self._system = cluster, _system(cluster)
+        self._cluster, self._system = cluster, create(cluster.config.batch_options())
         self._coming: list[WorkItem] = []
         self._began_s = 0.0
         self._submitted_s: dict[str, float] = {}
-        self._plain: list[ProcessRun] = []
-
-    client: Client
-
-    def await_ready(self) -> None:
-        """Do nothing: each agent imports torch for itself, as on a real site."""
+        self._plain: list[subprocess.Popen[bytes]] = []
 
     def look(self) -> Snapshot:
         """Submit the ordinary jobs that are due, and poll."""
         while self._coming and time.monotonic() - self._began_s >= self._coming[0].at_s:
-            item = self._coming.pop(0)
+            job = self._coming.pop(0)
             at_s = time.time()
             job_id = self._cluster.submit(
-                n_nodes=item.n_nodes, duration_s=item.duration_s, limit_s=60.0
+                n_nodes=job.n_nodes, duration_s=job.duration_s, limit_s=60.0
             )
             self._submitted_s[job_id] = at_s
         return self._system.snapshot()
@@ -59,11 +56,20 @@ class LsfSite:
 
     def run_plain(
         self, argv: Sequence[str], environment: Mapping[str, str], log: Path, /
-    ) -> ProcessRun:
-        """Start a script without bftrainer."""
-        run = ProcessRun(argv, {**os.environ, **environment}, log)
-        self._plain.append(run)
-        return run
+    ) -> HasEnded:
+        """Start a script in a process of its own."""
+        with log.open("ab") as out:
+            child = process.spawn(
+                (sys.executable, *argv), env={**os.environ, **environment}, stdout=out, stderr=out
+            )
+        self._plain.append(child)
+
+        def has_ended(wait_s: float) -> bool:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(wait_s)
+            return child.returncode is not None
+
+        return has_ended
 
     def delays_s(self) -> tuple[float, ...]:
         """Return how long each ordinary job waited, LSF's own dispatch included."""
@@ -74,12 +80,9 @@ class LsfSite:
 
     def close(self) -> None:
         """End the scripts that still run."""
-        for run in self._plain:
-            run.end()
-
-
-def _system(cluster: LsfTestCluster) -> LsfBatchSystem:
-    return create(cluster.config.batch_options())
+        for child in self._plain:
+            child.kill()
+            child.wait()
 
 
 @contextlib.contextmanager
@@ -91,17 +94,14 @@ def lsf_site(scratch: Path, *, n_nodes: int, policy: str) -> Iterator[LsfSite]:
     """
     scratch.chmod(0o755)  # ordinary jobs run as another user if we are root
     config = LsfConfig(directory=scratch / "lsf", n_nodes=n_nodes, parameters=_PARAMETERS)
-    with LsfTestCluster(config) as cluster:
-        sidecar = DaemonProcess(
+    with (
+        LsfTestCluster(config) as cluster,
+        DaemonProcess(
             scratch / "state",
             batch_system="lsf",
             batch_options=config.batch_options(),
             policy=policy,
-        )
-        site = LsfSite(cluster, sidecar)
-        try:
-            sidecar.start()
-            yield site
-        finally:
-            site.close()
-            sidecar.stop()
+        ) as sidecar,
+        contextlib.closing(LsfSite(cluster, sidecar)) as site,
+    ):
+        yield site

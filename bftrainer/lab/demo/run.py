@@ -6,13 +6,12 @@ processes that it starts are ended in any case. Called by ``cli.demo``.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import importlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from bftrainer.api.documents import document
@@ -61,7 +60,7 @@ def run_demo(out: Path, n_nodes: int, see: See, say: Say, *, on_lsf: bool = Fals
         with _site(scratch, n_nodes, on_lsf=on_lsf) as site:
             importlib.import_module("bftrainer.lab.demo.picture")  # slow, as is what we wait for
             site.await_ready()
-            fixed = References(site.run_plain, scratch / "fixed", trainers)
+            fixed = References(site, scratch / "fixed", trainers)
 
             watch = _live(site, trainers, scratch / "trainers", fixed, see)
             delays_s = site.delays_s()
@@ -69,23 +68,18 @@ def run_demo(out: Path, n_nodes: int, see: See, say: Say, *, on_lsf: bool = Fals
                 say("Waiting for the same scripts without bftrainer.")
                 fixed.finish(FIXED_LIMIT_S)
         facts = collect(site.sidecar.entries())
-        summary = _summary(watch, facts, trainers, scratch, delays_s)
-        summary = dataclasses.replace(summary, is_wait=on_lsf)
+        summary = _summary(watch, facts, trainers, scratch, delays_s, is_wait=on_lsf)
     (out / "summary.json").write_text(json.dumps(document("demo", summary), indent=2) + "\n")
     _draw(watch, facts, summary, out / "timeline.png")
     return summary
 
 
-@contextlib.contextmanager
-def _site(scratch: Path, n_nodes: int, *, on_lsf: bool) -> Iterator[DemoSite]:
+def _site(scratch: Path, n_nodes: int, *, on_lsf: bool) -> AbstractContextManager[DemoSite]:
     if on_lsf:
         from bftrainer.lab.demo.lsf_site import lsf_site  # noqa: PLC0415 - only this needs LSF
 
-        with lsf_site(scratch, n_nodes=n_nodes, policy=POLICY) as on_stand_in:
-            yield on_stand_in
-    else:
-        with laptop_site(scratch, n_nodes=n_nodes, warm=WARM) as local:
-            yield local
+        return lsf_site(scratch, n_nodes=n_nodes, policy=POLICY)
+    return laptop_site(scratch, n_nodes=n_nodes, warm=WARM)
 
 
 def _live(
@@ -104,20 +98,16 @@ def _live(
     while not watch.is_over and watch.elapsed_s < LIMIT_S:
         time.sleep(LOOK_INTERVAL_S)
         watch.look()
-        _require_sound(watch)
+        for view in watch.status.trainers:
+            if view.record.state is TrainerState.FAILED:
+                raise BftError(
+                    "BFT-1024",
+                    f"The trainer {view.record.spec.name} failed: {view.record.reason}",
+                    "Read the logs in the directory named below.",
+                )
         see(watch)
         fixed.advance()
     return watch
-
-
-def _require_sound(watch: Watch) -> None:
-    for view in watch.status.trainers:
-        if view.record.state is TrainerState.FAILED:
-            raise BftError(
-                "BFT-1024",
-                f"The trainer {view.record.spec.name} failed: {view.record.reason}",
-                "Read the logs in the directory named below.",
-            )
 
 
 def _summary(
@@ -126,6 +116,8 @@ def _summary(
     trainers: Sequence[DemoTrainer],
     scratch: Path,
     delays_s: tuple[float, ...],
+    *,
+    is_wait: bool,
 ) -> Summary:
     all_spans = watch.timeline.spans()
     split = account(all_spans, facts)
@@ -156,6 +148,7 @@ def _summary(
         job_delays_s=delays_s,
         worker_failures=facts.worker_failures,
         trainers=tuple(results),
+        is_wait=is_wait,
     )
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Self
 
 from bftrainer.api.client import Client
 from bftrainer.batch import process
@@ -52,6 +53,17 @@ class DaemonProcess:
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self.client = Client(state_dir / "daemon.sock")
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def argv(self) -> tuple[str, ...]:
         """Return the command line."""

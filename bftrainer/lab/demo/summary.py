@@ -35,19 +35,10 @@ class GiveBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Park:
-    """A trainer lost its last node."""
-
-    trainer_id: str
-    at_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalFacts:
     """Everything of interest in a journal, each list in order of time."""
 
     generations: tuple[Rescale, ...] = ()
-    parks: tuple[Park, ...] = ()
     give_backs: tuple[GiveBack, ...] = ()
     worker_failures: tuple[str, ...] = ()
 
@@ -60,40 +51,31 @@ class JournalFacts:
 def collect(entries: Iterable[JournalEntry]) -> JournalFacts:
     """Read the entries of one journal, oldest first."""
     generations: list[Rescale] = []
-    parks: list[Park] = []
     give_backs: dict[str, GiveBack] = {}
     failures: list[str] = []
     for entry in entries:
-        if entry.kind not in ("rescaled", "parked", "worker-failed", "decision"):
-            continue
-        payload = entry.plain()
-        match entry.kind:
-            case "rescaled":
-                what = payload["what"]
-                generations.append(
-                    Rescale(
-                        trainer_id=payload["trainer_id"],
-                        at_s=entry.at_s,
-                        size_before=int(what["size_before"]),
-                        size=int(what["size"]),
-                        pause_s=float(what["pause_s"]),
-                    )
+        if entry.kind == "rescaled":
+            payload = entry.plain()
+            what = payload["what"]
+            generations.append(
+                Rescale(
+                    trainer_id=payload["trainer_id"],
+                    at_s=entry.at_s,
+                    size_before=int(what["size_before"]),
+                    size=int(what["size"]),
+                    pause_s=float(what["pause_s"]),
                 )
-            case "parked":
-                parks.append(Park(trainer_id=payload["trainer_id"], at_s=entry.at_s))
-            case "worker-failed":
-                failures.append(str(payload["what"]["cause"]))
-            case _:
-                for release in payload["plan"]["releases"]:
-                    if job_id := release["for_job"]:
-                        # A second decision may still name a pilot while it leaves.
-                        give_backs.setdefault(
-                            release["pilot_id"],
-                            GiveBack(at_s=entry.at_s, node=release["node"], job_id=job_id),
-                        )
+            )
+        elif entry.kind == "worker-failed":
+            failures.append(str(entry.plain()["what"]["cause"]))
+        elif entry.kind == "decision":
+            for release in entry.plain()["plan"]["releases"]:
+                if job_id := release["for_job"]:
+                    given = GiveBack(at_s=entry.at_s, node=release["node"], job_id=job_id)
+                    # A second decision may still name a pilot while it leaves.
+                    give_backs.setdefault(release["pilot_id"], given)
     return JournalFacts(
         generations=tuple(generations),
-        parks=tuple(parks),
         give_backs=tuple(give_backs.values()),
         worker_failures=tuple(failures),
     )

@@ -1,7 +1,4 @@
-"""The three trainers of the demonstration, with bftrainer and without.
-
-Each runs as ``python`` would run it; a site starts them. They end with the site at the latest.
-"""
+"""The three trainers of the demonstration, with bftrainer and without."""
 
 from __future__ import annotations
 
@@ -9,16 +6,13 @@ import getpass
 import importlib.resources
 import importlib.util
 import json
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from bftrainer.batch import process
+from bftrainer.lab.demo.local_site import DemoSite, HasEnded
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 from milp.problem import Curve
@@ -85,91 +79,28 @@ def demo_trainers() -> tuple[DemoTrainer, ...]:
     )
 
 
-class PlainRun(Protocol):
-    """A script that runs."""
-
-    def has_ended(self, wait_s: float) -> bool:
-        """Wait that long for its end; return whether it has ended."""
-
-
-class PlainRuns(Protocol):
-    """A function that starts scripts without bftrainer."""
-
-    def __call__(
-        self, argv: Sequence[str], environment: Mapping[str, str], log: Path, /
-    ) -> PlainRun:
-        """Start a script with its arguments; its output goes to ``log``."""
-
-
-class TemplateRun:
-    """A script in a copy of the host's template, which has imported torch."""
-
-    def __init__(
-        self, template: Path, argv: Sequence[str], environment: Mapping[str, str], log: Path
-    ) -> None:
-        """Start it; ``template`` is the socket of the host's template."""
-        run = {"argv": list(argv), "environment": dict(environment), "log": str(log)}
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.connect(str(template))
-        self._socket.send(json.dumps({"run": run}).encode())
-
-    def has_ended(self, wait_s: float) -> bool:
-        """Wait that long for its end; return whether it has ended."""
-        self._socket.settimeout(wait_s)
-        try:
-            self._socket.recv(1)  # returns when the script ends
-        except TimeoutError:
-            return False
-        self._socket.close()
-        return True
-
-
-class ProcessRun:
-    """A script in a process of its own."""
-
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        """Start it."""
-        with log.open("ab") as out:
-            self._child = process.spawn(
-                (sys.executable, *argv), env=dict(environment), stdout=out, stderr=out
-            )
-
-    def has_ended(self, wait_s: float) -> bool:
-        """Wait that long for its end; return whether it has ended."""
-        try:
-            self._child.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def end(self) -> None:
-        """Kill it, if it runs."""
-        self._child.kill()
-        self._child.wait()
-
-
 class References:
-    """A queue of scripts, one of which is running."""
+    """A queue of scripts without bftrainer, one of which is running."""
 
-    def __init__(self, start: PlainRuns, directory: Path, trainers: Sequence[DemoTrainer]) -> None:
-        """Prepare; ``start`` starts a script."""
-        self._start, self._directory = start, directory
+    def __init__(self, site: DemoSite, directory: Path, trainers: Sequence[DemoTrainer]) -> None:
+        self._site, self._directory = site, directory
         self._waiting = list(trainers)
-        self._running: PlainRun | None = None
+        self._has_ended: HasEnded = lambda _: True
 
     def advance(self, wait_s: float = 0.001) -> bool:
         """Start the next script when the last has ended; return whether all have."""
-        if self._running is not None:
-            if not self._running.has_ended(wait_s):
-                return False
-            self._running = None
+        if not self._has_ended(wait_s):
+            return False
+        self._has_ended = lambda _: True
         if not self._waiting:
             return True
         trainer = self._waiting.pop(0)
         own = self._directory / trainer.name
         own.mkdir(parents=True)
         environment = {"BFT_CHECKPOINT_DIR": str(own)}
-        self._running = self._start(trainer.plain_arguments, environment, own / "log.txt")
+        self._has_ended = self._site.run_plain(
+            trainer.plain_arguments, environment, own / "log.txt"
+        )
         return False
 
     def finish(self, limit_s: float) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bftrainer.batch.traces.fragments import make_fragments
+from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.distribution import Handing
@@ -22,6 +22,7 @@ from bftrainer.decide.policies.dl2_network import Array, Mask
 from bftrainer.lab.teach.episodes import Episode
 from bftrainer.lab.teach.learner import LearningStep
 from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.yesterday.journal import Availability
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.errors import UsageError
 from milp.problem import Problem
@@ -110,9 +111,8 @@ def read(records: Iterable[DecisionRecord], *, seed: int) -> FromJournal:
         UsageError: BFT-4180, there are too few of them.
     """
     chance, found = np.random.default_rng((seed, 67)), FromJournal()
-    pools: list[tuple[float, frozenset[str]]] = []
-    trainers: dict[str, Submission] = {}
-    submitted_s: dict[str, float] = {}
+    pool, n_decisions = Availability(), 0
+    trainers: dict[str, tuple[float, Submission]] = {}  # with the time of submission
     for record in records:
         settings = replace(record.input.settings, policy="asked", policy_options={})
         asked = _Asked()
@@ -124,66 +124,51 @@ def read(records: Iterable[DecisionRecord], *, seed: int) -> FromJournal:
         context = replace(context, options=Dl2Options())
         found.steps += steps_of(problem, context, sizes, chance)
         found.teachers[record.input.settings.policy] += 1
-        pools.append((record.input.now_s, frozenset(node.name for node in problem.nodes)))
+        n_decisions += 1
+        pool.note(record.input.now_s, {node.name for node in problem.nodes})
         for trainer in problem.trainers:
             known = context.trainers[trainer.trainer_id]
-            total = known.done_samples + (known.left_samples or 0.0)
-            submitted_s[trainer.trainer_id] = known.submitted_s
-            trainers[trainer.trainer_id] = Submission(
+            submission = Submission(
                 submit_s=0.0,
                 name=trainer.trainer_id,
                 n_min=trainer.n_min,
                 n_max=trainer.n_max,
-                samples=max(1.0, total),
+                samples=max(1.0, known.done_samples + (known.left_samples or 0.0)),
                 curve=trainer.curve,
                 rescale_up_s=trainer.rescale_up_s,
                 rescale_down_s=trainer.rescale_down_s,
                 weight=trainer.weight or 1.0,
             )
-    if len(pools) < LEAST_DECISIONS:
+            trainers[trainer.trainer_id] = known.submitted_s, submission
+    if n_decisions < LEAST_DECISIONS:
         raise UsageError(
             "BFT-4180",
-            f"The journal holds {len(pools)} decisions with nodes and trainers; to learn from it "
+            f"The journal holds {n_decisions} decisions with nodes and trainers; to learn from it "
             f"takes {LEAST_DECISIONS}.",
             "Wait until the daemon has decided more often, or leave out --from to learn from "
             "drawn pools.",
         )
-    found.episodes = _episodes(pools, trainers, submitted_s)
+    found.episodes = _episodes(pool, trainers)
     return found
 
 
 def _episodes(
-    pools: list[tuple[float, frozenset[str]]],
-    trainers: dict[str, Submission],
-    submitted_s: dict[str, float],
+    pool: Availability, trainers: Mapping[str, tuple[float, Submission]]
 ) -> tuple[Episode, ...]:
     """Cut the time into parts; in each those trainers take part that were submitted in it."""
-    names = sorted(frozenset().union(*(pool for _, pool in pools)))
-    index = {name: i for i, name in enumerate(names)}
-    node, start_s, end_s = list[int](), list[float](), list[float]()
-    since: dict[str, float] = {}
-    last_s = pools[-1][0] + 1.0
-    for at_s, pool in [*pools, (last_s, frozenset[str]())]:
-        for name in sorted(since.keys() - pool):
-            node.append(index[name])
-            start_s.append(since.pop(name))
-            end_s.append(at_s)
-        since |= dict.fromkeys(sorted(pool - since.keys()), at_s)
-    begin_s = pools[0][0]
-    whole = make_fragments(
-        names=names, node=node, start_s=start_s, end_s=end_s, span_s=(begin_s, last_s)
-    )
-    hours = (last_s - begin_s) / PARTS / 3600.0
-    found = []
+    begin_s, last_s = pool.begin_s, pool.end_s + 1.0
+    whole = pool.trace(last_s)
+    part_s, found = (last_s - begin_s) / PARTS, []
     for part in range(PARTS):
-        part_s = begin_s + part * hours * 3600.0
-        trace = whole.restrict(slice(0, len(names)), start_s=part_s, hours=hours)
+        from_s = begin_s + part * part_s
+        everywhere = slice(0, len(whole.names))
+        trace = whole.restrict(everywhere, start_s=from_s, hours=part_s / HOUR_S)
         there = sorted(
-            (max(0.0, submitted_s[one] - part_s), one)
-            for one in trainers
-            if submitted_s[one] < part_s + hours * 3600.0
+            (max(0.0, submitted_s - from_s), name)
+            for name, (submitted_s, _) in trainers.items()
+            if submitted_s < from_s + part_s
         )
-        submissions = tuple(replace(trainers[one], submit_s=at_s) for at_s, one in there)
+        submissions = tuple(replace(trainers[name][1], submit_s=at_s) for at_s, name in there)
         if submissions and len(trace):
             found.append(Episode(trace=trace, submissions=submissions))
     return tuple(found)

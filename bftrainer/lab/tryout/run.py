@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from bftrainer.batch.local.workload import JobWorkload, WorkItem
-from bftrainer.lab.demo.local_site import LocalSite, laptop_site, scratch_directory
+from bftrainer.batch.local.workload import JobWorkload
+from bftrainer.lab.demo.local_site import LocalSite, laptop_site, scratch_directory, workload_of
 from bftrainer.lab.demo.summary import collect
 from bftrainer.lab.demo.watch import Use, Watch
 from bftrainer.lab.tryout.records import Records, epochs, has_committed, losses, newest, speeds
@@ -138,13 +138,7 @@ def _placed(spec: TrainerSpec, n_nodes: int, scratch: Path) -> TrainerSpec:
 
 def _workload(n_nodes: int) -> JobWorkload:
     """Return jobs that come for one node, then for all but one, again and again."""
-    jobs = ((3.0, 1, 4.0), (11.0, n_nodes - 1, 4.0))
-    return JobWorkload(
-        jobs=tuple(
-            WorkItem(at_s=at_s, n_nodes=n, duration_s=s, limit_s=2 * s) for at_s, n, s in jobs
-        ),
-        repeat_s=22.0,
-    )
+    return workload_of((3.0, 1, 4.0, "alice"), (11.0, n_nodes - 1, 4.0, "alice"), repeat_s=22.0)
 
 
 class _Try:

@@ -8,9 +8,9 @@ difference is small or may be chance other criteria decide.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from bftrainer.lab.whatif.replays import NODES_PER_TRAINER, Assumptions, Estimate
 
@@ -67,60 +67,64 @@ def p_jmax_values(given: Assumptions, eq_nodes: float, large_pool: float) -> tup
     return tuple(sorted({min(n, LARGEST_P_JMAX) for n in tried}))
 
 
-def sweep_p_jmax(values: Sequence[int], tried: TriedSetting) -> Sweep:
-    """Choose the smallest number of trainers that no other is shown to be better than."""
-    why = ("The fewest", ": each trainer is then fastest.")
-    return _sweep(("p_jmax", "trainers"), values, sorted(values), tried, P_JMAX_WORTH, why)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """A setting, and its values in the order in which they are preferred."""
+
+    name: str
+    unit: str
+    order: Callable[[float], Any]  # sorts values
+    worth: float  # in U: a gain for which another value is taken
+    words: tuple[str, str]  # around the rule
 
 
-def sweep_t_fwd(values: Sequence[float], tried: TriedSetting) -> Sweep:
-    """Choose the value nearest to the default that no other is shown to be better than."""
-    nearest = sorted(values, key=lambda s: (abs(math.log(max(s, 0.1) / USUAL_T_FWD_S)), s))
-    why = (f"The nearest to {USUAL_T_FWD_S:g} s", ".")
-    return _sweep(("t_fwd_s", "s"), values, nearest, tried, AS_GOOD, why)
+P_JMAX = Preference(
+    name="p_jmax",
+    unit="trainers",
+    order=lambda count: count,
+    worth=P_JMAX_WORTH,
+    words=("The fewest", ": each trainer is then fastest."),
+)
+T_FWD = Preference(
+    name="t_fwd_s",
+    unit="s",
+    order=lambda s: (abs(math.log(max(s, 0.1) / USUAL_T_FWD_S)), s),
+    worth=AS_GOOD,
+    words=(f"The nearest to {USUAL_T_FWD_S:g} s", "."),
+)
+HOLD_DOWN = Preference(
+    name="hold_down_s",
+    unit="s",
+    order=lambda s: -s,
+    worth=AS_GOOD,
+    words=("The longest", ": the fewest pilots come for nothing."),
+)
 
 
-def sweep_hold_down(values: Sequence[float], tried: TriedSetting) -> Sweep:
-    """Choose the longest hold-down time that costs nothing: the batch system gets fewer pilots."""
-    why = ("The longest", ": the fewest pilots come for nothing.")
-    longest = sorted(values, reverse=True)
-    return _sweep(("hold_down_s", "s"), values, longest, tried, AS_GOOD, why)
-
-
-def _sweep(
-    called: tuple[str, str],
-    values: Sequence[float],
-    preferred: Sequence[float],
-    tried: TriedSetting,
-    worth: float,
-    why: tuple[str, str],
-) -> Sweep:
-    points = tuple(
-        SweepPoint(value=value, utilization=used.value, low=used.low, high=used.high)
-        for value, used in ((value, tried.used(value)) for value in values)
-    )
-    shown = "" if points[0].low is None else ", with 95% confidence"
-    name, unit = called
-    return Sweep(
-        name=name,
-        unit=unit,
-        points=points,
-        chosen=_chosen(preferred, tried, worth),
-        why=f"{why[0]} to which none is better by more than {worth:g} of U{shown}{why[1]}",
-    )
-
-
-def _chosen(preferred: Sequence[float], tried: TriedSetting, worth: float) -> float:
-    """Return the first value to which no other is better by more than ``worth``.
+def sweep(setting: Preference, values: Sequence[float], tried: TriedSetting) -> Sweep:
+    """Choose the preferred value to which no other is better by more than it has to be.
 
     With a difference that may be chance, too, the preferred value stays.
     """
+    points = []
+    for value in values:
+        used = tried.used(value)
+        points.append(SweepPoint(value=value, utilization=used.value, low=used.low, high=used.high))
 
     def is_surpassed(value: float) -> bool:
-        gains = [tried.gain(other, value) for other in preferred if other != value]
-        return any(g.value > worth and (g.low is None or g.low > 0.0) for g in gains)
+        gains = [tried.gain(other, value) for other in values if other != value]
+        return any(g.value > setting.worth and (g.low is None or g.low > 0.0) for g in gains)
 
-    return next(value for value in preferred if not is_surpassed(value))
+    chosen = next(v for v in sorted(values, key=setting.order) if not is_surpassed(v))
+    shown = "" if points[0].low is None else ", with 95% confidence"
+    first, last = setting.words
+    return Sweep(
+        name=setting.name,
+        unit=setting.unit,
+        points=tuple(points),
+        chosen=chosen,
+        why=f"{first} to which none is better by more than {setting.worth:g} of U{shown}{last}",
+    )
 
 
 def idle_confirmations(hold_down_s: float, poll_interval_s: float) -> int:

@@ -21,6 +21,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,18 +136,14 @@ class Assumptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySetting:
+class ReplaySetting(Choices):
     """The settings of a replay."""
 
-    policy: str
-    t_fwd_s: float
-    p_jmax: int
     hold_down_s: float
     costs: PhysicalCosts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StretchOutcome:
+class StretchOutcome(NamedTuple):
     """The outcome of one stretch."""
 
     seconds: float
@@ -177,11 +174,8 @@ class Replays:
         *,
         processes: int = 1,
     ) -> None:
-        self._trace = trace
-        self._stretches = tuple(stretches)
-        self._given = given
-        self._on_played = on_played
-        self._processes = processes
+        self._trace, self._stretches, self._given = trace, tuple(stretches), given
+        self._on_played, self._processes = on_played, processes
         self._offered_node_s = [s.of(trace).node_seconds() for s in self._stretches]
         self._held: dict[float, Fragments] = {}
         self._known: dict[ReplaySetting, tuple[StretchOutcome, ...]] = {}
@@ -202,7 +196,7 @@ class Replays:
 
     def play(self, settings: Iterable[ReplaySetting]) -> None:
         """Play these settings side by side, so that ``of`` knows them."""
-        todo = {s: self._tasks(s) for s in dict.fromkeys(settings) if s not in self._known}
+        todo = {s: self._tasks(s) for s in settings if s not in self._known}
         found = play_each(
             _play,
             [task for tasks in todo.values() for task in tasks],
@@ -213,34 +207,19 @@ class Replays:
             self._known[setting] = tuple(found[task] for task in tasks)
 
     def _tasks(self, setting: ReplaySetting) -> list[_Task]:
-        trace = self._after(setting.hold_down_s)
-        return [
-            _Task(
-                part=stretch.of(trace),
-                offered_node_s=offered_node_s,
-                setting=setting,
-                given=self._given,
-            )
-            for stretch, offered_node_s in zip(self._stretches, self._offered_node_s, strict=True)
-        ]
-
-    def _after(self, hold_s: float) -> Fragments:
+        hold_s = setting.hold_down_s
         # Computed on the whole trace, because a stretch may begin within an idle time.
         if hold_s not in self._held:
             self._held[hold_s] = held_down(self._trace, hold_s)
-        return self._held[hold_s]
+        trace = self._held[hold_s]
+        return [
+            _Task(part=one.of(trace), offered_node_s=node_s, setting=setting, given=self._given)
+            for one, node_s in zip(self._stretches, self._offered_node_s, strict=True)
+        ]
 
 
 def _play(task: _Task) -> StretchOutcome:
-    setting = task.setting
-    choices = Choices(
-        policy=setting.policy,
-        t_fwd_s=setting.t_fwd_s,
-        p_jmax=setting.p_jmax,
-        costs=setting.costs,
-        seed=task.given.seed,
-    )
-    outcome, found = play(task.part, endless(task.part, setting, task.given), choices)
+    outcome, found = play(task.part, endless(task.part, task.setting, task.given), task.setting)
     return StretchOutcome(
         seconds=task.part.duration_s,
         offered_node_s=task.offered_node_s,
@@ -264,10 +243,8 @@ def endless(trace: Fragments, setting: ReplaySetting, given: Assumptions) -> Tra
     )
     if given.n_min == 1:
         return made
-    return dataclasses.replace(
-        made,
-        submissions=tuple(dataclasses.replace(s, n_min=given.n_min) for s in made.submissions),
-    )
+    sized = tuple(dataclasses.replace(one, n_min=given.n_min) for one in made)
+    return dataclasses.replace(made, submissions=sized)
 
 
 Values = NDArray[np.float64]
@@ -284,9 +261,8 @@ class Estimate:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
-    """Sums over stretches, one entry per resample."""
+class Sums(NamedTuple):
+    """Sums of a ``StretchOutcome`` over stretches, one entry per resample."""
 
     seconds: Values
     offered_node_s: Values
@@ -320,11 +296,7 @@ def point(figure: Callable[..., Values], *plays: Sequence[StretchOutcome]) -> fl
 
 
 def _sums(played: Sequence[StretchOutcome], weights: Values) -> Sums:
-    def total(name: str) -> Values:
-        column: Values = weights @ np.array([getattr(p, name) for p in played])
-        return column
-
-    return Sums(**{name: total(name) for name in StretchOutcome.__slots__})
+    return Sums(*(weights @ np.array(column) for column in zip(*played, strict=True)))
 
 
 def utilization(sums: Sums, *, curve: Curve, p_jmax: int) -> Values:
@@ -353,8 +325,6 @@ def lost_share_per_second(base: Sums, dearer: Sums, *, step_s: float) -> Values:
 
 def times(share: Estimate, amount: float) -> Estimate:
     """Return the share of an amount that is known for the whole trace."""
-    return Estimate(
-        value=share.value * amount,
-        low=None if share.low is None else share.low * amount,
-        high=None if share.high is None else share.high * amount,
-    )
+    if share.low is None or share.high is None:
+        return Estimate(value=share.value * amount)
+    return Estimate(value=share.value * amount, low=share.low * amount, high=share.high * amount)

@@ -7,21 +7,17 @@ value tried, a finer one for the expected harvest and for the price of a second.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.statistics import IdleTime, describe, statistics, uninterrupted
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.costs import PhysicalCosts, Quantity
-from bftrainer.lab.whatif.advice import (
-    Sweep,
-    p_jmax_values,
-    sweep_hold_down,
-    sweep_p_jmax,
-    sweep_t_fwd,
-)
+from bftrainer.lab.whatif.advice import HOLD_DOWN, P_JMAX, T_FWD, Sweep, p_jmax_values, sweep
 from bftrainer.lab.whatif.replays import (
     Assumptions,
     Estimate,
@@ -119,12 +115,15 @@ def study(
     coarse = stretches(part, events_each=COARSE_EACH, events=COARSE_EVENTS, seed=given.seed)
     fine = stretches(part, events_each=FINE_EACH, events=FINE_EVENTS, seed=given.seed)
     tried = p_jmax_values(given, idle.eq_nodes, statistics(trace).pool_nodes[LARGE_POOL])
-    n_coarse = len(tried) + len(given.t_fwd_s) + len(given.hold_down_s)
-    count = _Count(len(coarse) * n_coarse + len(fine) * (len(given.policies) + 2), progress)
-    quick = Replays(part, coarse, given, count.one_more, processes=processes)
+    policies = len(given.policies) + 2  # the last two are of a second more
+    n_coarse = len(coarse) * (len(tried) + len(given.t_fwd_s) + len(given.hold_down_s))
+    done, total = itertools.count(1), n_coarse + len(fine) * policies
+    quick = Replays(part, coarse, given, lambda: progress(next(done) / total), processes=processes)
     sweeps, best = _settings(quick, given, tried, share)
-    count.skip_to(len(coarse) * n_coarse)
-    careful = Replays(part, fine, given, count.one_more, processes=processes)
+    done = itertools.count(n_coarse + 1)  # some values were known already
+    careful = Replays(
+        part, fine, given, lambda: progress(min(1.0, next(done) / total)), processes=processes
+    )
     of_policies = [dataclasses.replace(best, policy=policy) for policy in given.policies]
     dearer = _dearer(best)
     careful.play([*of_policies, *[setting for _, setting, _ in dearer]])
@@ -169,22 +168,6 @@ def _check(trace: Fragments, given: Assumptions) -> None:
         )
 
 
-class _Count:
-    """Counts the stretches played."""
-
-    def __init__(self, total: int, progress: Callable[[float], None]) -> None:
-        self._total, self._done, self._progress = total, 0, progress
-
-    def one_more(self) -> None:
-        """Count one stretch."""
-        self.skip_to(self._done + 1)
-
-    def skip_to(self, done: int) -> None:
-        """Count stretches that were played or are not needed."""
-        self._done = done
-        self._progress(min(1.0, done / self._total))
-
-
 def _settings(
     replays: Replays, given: Assumptions, p_jmax: tuple[int, ...], share: float
 ) -> tuple[tuple[Sweep, ...], ReplaySetting]:
@@ -192,35 +175,30 @@ def _settings(
 
     P_jmax is the whole machine's; the part that is replayed has its share of the trainers.
     """
-
-    def of_part(n_trainers: float) -> int:
-        return max(1, round(n_trainers * share))
-
     best = ReplaySetting(
         policy=given.policies[0],
         t_fwd_s=given.t_fwd_s[len(given.t_fwd_s) // 2],
-        p_jmax=of_part(p_jmax[0]),
+        p_jmax=p_jmax[0],
         hold_down_s=given.hold_down_s[0],
         costs=given.costs,
+        seed=given.seed,
     )
-
-    def sweep(values: Sequence[float], over: Callable[[float], ReplaySetting]) -> _Compared:
+    sweeps = []
+    for setting, values in (
+        (P_JMAX, p_jmax),
+        (T_FWD, given.t_fwd_s),
+        (HOLD_DOWN, given.hold_down_s),
+    ):
+        over = partial(_with, best, share, setting.name)
         replays.play(map(over, values))
-        return _Compared(replays, given, over)
+        sweeps.append(sweep(setting, values, _Compared(replays, given, over)))
+        best = over(sweeps[-1].chosen)
+    return tuple(sweeps), best
 
-    trainers = sweep_p_jmax(
-        p_jmax, sweep(p_jmax, lambda n: dataclasses.replace(best, p_jmax=of_part(n)))
-    )
-    best = dataclasses.replace(best, p_jmax=of_part(trainers.chosen))
-    forward = sweep_t_fwd(
-        given.t_fwd_s, sweep(given.t_fwd_s, lambda s: dataclasses.replace(best, t_fwd_s=s))
-    )
-    best = dataclasses.replace(best, t_fwd_s=forward.chosen)
-    hold = sweep_hold_down(
-        given.hold_down_s,
-        sweep(given.hold_down_s, lambda s: dataclasses.replace(best, hold_down_s=s)),
-    )
-    return (trainers, forward, hold), dataclasses.replace(best, hold_down_s=hold.chosen)
+
+def _with(base: ReplaySetting, share: float, name: str, value: float) -> ReplaySetting:
+    changed: dict[str, Any] = {name: max(1, round(value * share)) if name == "p_jmax" else value}
+    return dataclasses.replace(base, **changed)
 
 
 class _Compared:
@@ -263,13 +241,21 @@ def _expected(
 
 def _dearer(best: ReplaySetting) -> list[tuple[str, ReplaySetting, float]]:
     """Return what a second more is measured by: its name, the setting with it, how many seconds."""
-    costs = best.costs
-    claim = dataclasses.replace(costs, claim=_plus(costs.claim, CLAIM_STEP_S))
-    pause = _longer_pauses(costs, PAUSE_STEP_S)
     return [
-        ("claim latency", dataclasses.replace(best, costs=claim), CLAIM_STEP_S),
-        ("pause", dataclasses.replace(best, costs=pause), PAUSE_STEP_S),
+        (name, dataclasses.replace(best, costs=_longer(best.costs, costs, step_s)), step_s)
+        for name, costs, step_s in (
+            ("claim latency", ("claim",), CLAIM_STEP_S),
+            ("pause", ("pause_up", "pause_down", "pause_loss"), PAUSE_STEP_S),
+        )
     ]
+
+
+def _longer(costs: PhysicalCosts, names: Sequence[str], step_s: float) -> PhysicalCosts:
+    longer = {
+        name: Quantity(tuple(value_s + step_s for value_s in getattr(costs, name).values_s))
+        for name in names
+    }
+    return dataclasses.replace(costs, **longer)
 
 
 def _seconds(
@@ -286,31 +272,10 @@ def _seconds(
     """
     found = []
     for name, setting, step_s in dearer:
-        lost = estimate(
-            partial(lost_share_per_second, step_s=step_s),
-            replays.of(best),
-            replays.of(setting),
-            seed=given.seed,
-        )
+        figure = partial(lost_share_per_second, step_s=step_s)
+        lost = estimate(figure, replays.of(best), replays.of(setting), seed=given.seed)
+        per_day = times(lost, harvest.value)
         found.append(
-            SecondMore(
-                name=name,
-                node_hours_per_day=times(lost, harvest.value),
-                share_of_work=lost,
-                step_s=step_s,
-            )
+            SecondMore(name=name, node_hours_per_day=per_day, share_of_work=lost, step_s=step_s)
         )
     return tuple(found)
-
-
-def _longer_pauses(costs: PhysicalCosts, step_s: float) -> PhysicalCosts:
-    return dataclasses.replace(
-        costs,
-        pause_up=_plus(costs.pause_up, step_s),
-        pause_down=_plus(costs.pause_down, step_s),
-        pause_loss=_plus(costs.pause_loss, step_s),
-    )
-
-
-def _plus(quantity: Quantity, step_s: float) -> Quantity:
-    return Quantity(tuple(value_s + step_s for value_s in quantity.values_s))

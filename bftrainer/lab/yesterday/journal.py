@@ -7,7 +7,9 @@ ours, and until when. It does not tell which jobs would have used the nodes othe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bftrainer.batch.queue.occupancy import (
     FREE_STATES,
@@ -18,13 +20,14 @@ from bftrainer.batch.queue.occupancy import (
 )
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments, make_fragments
 from bftrainer.decide.throughput.curves import fitted
-from bftrainer.journal.journal import Journal
-from bftrainer.journal.projection import JournalEntry
 from bftrainer.lab.simulator.journal_replay import KIND
 from bftrainer.lab.workloads.submission import Submission, TrainerWorkload
 from bftrainer.model.decision import DecisionInput, DecisionRecord
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord
+
+if TYPE_CHECKING:
+    from bftrainer.journal.journal import Journal  # SQLAlchemy is slow
 
 ENDLESS = 1e15  # samples of a trainer that had not ended
 
@@ -47,10 +50,16 @@ def past_of(journal: Journal, hours: float) -> Past:
     """
     last = journal.latest(KIND)
     begin_s = last.at_s - hours * HOUR_S if last else 0.0
-    seen = _Seen()
+    seen, decisions, unread = Availability(), 0, 0
     for entry in journal.entries(KIND):
-        if entry.at_s >= begin_s:
-            seen.add(entry)
+        if entry.at_s < begin_s:
+            continue
+        record = entry.payload_if(DecisionRecord)
+        unread += record is None
+        if record is not None and (nodes := record.input.snapshot.nodes) is not None:
+            decisions += 1
+            seen.node_types |= {node.name: node.node_type for node in nodes}
+            seen.note(record.input.now_s, _available(record.input) & nodes_by_name(nodes).keys())
     if not seen.begin_s < seen.end_s:
         raise UsageError(
             "BFT-1549",
@@ -63,7 +72,8 @@ def past_of(journal: Journal, hours: float) -> Past:
     workload = TrainerWorkload(
         name="of the journal", submissions=tuple(_submission(r, span_s[0]) for r in records)
     )
-    return Past(trace=seen.trace(), workload=workload, decisions=seen.decisions, unread=seen.unread)
+    trace = seen.trace(span_s[1])
+    return Past(trace=trace, workload=workload, decisions=decisions, unread=unread)
 
 
 def _available(given: DecisionInput) -> set[str]:
@@ -74,42 +84,28 @@ def _available(given: DecisionInput) -> set[str]:
     return (names_in(snapshot, *FREE_STATES) | ours) - out
 
 
-@dataclass(slots=True, kw_only=True)
-class _Seen:
-    """The availability of nodes over the decisions so far; decisions themselves are not kept."""
+class Availability:
+    """The nodes that were available over time; ``note`` is called in order of time."""
 
-    begin_s: float = math.inf
-    end_s: float = -math.inf
-    decisions: int = 0
-    unread: int = 0
-    _types: dict[str, str] = field(default_factory=dict)  # of all nodes
-    _since_s: dict[str, float] = field(default_factory=dict)  # of those available now
-    _fragments: list[tuple[str, float, float]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.begin_s, self.end_s = math.inf, -math.inf
+        self.node_types: dict[str, str] = {}  # of all nodes; none: they are those noted
+        self._since_s: dict[str, float] = {}  # of those available now
+        self._fragments: list[tuple[str, float, float]] = []
 
-    def add(self, entry: JournalEntry) -> None:
-        """Read the next decision."""
-        record = entry.payload_if(DecisionRecord)
-        if record is None:
-            self.unread += 1
-            return
-        given = record.input
-        if given.snapshot.nodes is None:
-            return
-        self.decisions += 1
-        self.begin_s = min(self.begin_s, given.now_s)
-        self.end_s = max(self.end_s, given.now_s)
-        self._types |= {node.name: node.node_type for node in given.snapshot.nodes}
-        now = _available(given) & nodes_by_name(given.snapshot.nodes).keys()
-        for name in self._since_s.keys() - now:
-            self._close(name, given.now_s)
-        for name in now - self._since_s.keys():
-            self._since_s[name] = given.now_s
+    def note(self, at_s: float, names: AbstractSet[str]) -> None:
+        """Let these nodes be available from now on, and no others."""
+        self.begin_s, self.end_s = min(self.begin_s, at_s), max(self.end_s, at_s)
+        for name in sorted(self._since_s.keys() - names):
+            since_s = self._since_s.pop(name)
+            self._fragments += [(name, since_s, at_s)] if at_s > since_s else []
+        for name in names - self._since_s.keys():
+            self._since_s[name] = at_s
 
-    def trace(self) -> Fragments:
-        """Return what was available when; all of it ends with the last decision."""
-        for name in list(self._since_s):
-            self._close(name, self.end_s)
-        names = sorted(self._types)
+    def trace(self, end_s: float) -> Fragments:
+        """Return what was available when; all of it ends with ``end_s``."""
+        self.note(end_s, frozenset())
+        names = sorted(self.node_types or {name for name, _, _ in self._fragments})
         index = {name: i for i, name in enumerate(names)}
         return make_fragments(
             names=names,
@@ -117,14 +113,9 @@ class _Seen:
             start_s=[start_s for _, start_s, _ in self._fragments],
             end_s=[end_s for _, _, end_s in self._fragments],
             span_s=(self.begin_s, self.end_s),
-            node_types=[self._types[name] for name in names],
+            node_types=[self.node_types[name] for name in names] if self.node_types else None,
             source="the journal",
         )
-
-    def _close(self, name: str, end_s: float) -> None:
-        start_s = self._since_s.pop(name)
-        if end_s > start_s:
-            self._fragments.append((name, start_s, end_s))
 
 
 def _was_there(record: TrainerRecord, span_s: tuple[float, float]) -> bool:
