@@ -21,8 +21,7 @@ from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.generator import generate
 from bftrainer.batch.traces.read import read_trace
 from bftrainer.lab.simulator.session import Choices, play
-from bftrainer.lab.workloads.builders import NETWORKS, hpo
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import NETWORKS, Submission, hpo
 from milp.problem import Objective
 
 USERS: Final = ("ann", "bob", "cat", "dan")

@@ -25,7 +25,7 @@ from _bench.profiling_real import Real, learn_here
 from _bench.profiling_replays import LOSS, OBJECTIVES, RESCALES, WRONG, Row, gains_of, replay
 
 from bftrainer.decide.throughput.fit import MeasuredSize, fit
-from bftrainer.lab.workloads.builders import NETWORKS
+from bftrainer.lab.workloads import NETWORKS
 from milp.problem import Objective
 from milp.worth import curve_at
 

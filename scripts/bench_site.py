@@ -24,9 +24,9 @@ from _bench.site.measures import Judged, Runs
 from _bench.site.workers import Task
 from _bench.targets import Target
 
-from bftrainer.lab.site import cells
+from bftrainer.lab.site import workload
 from bftrainer.lab.site.arms import Arm, ArmOutcome
-from bftrainer.lab.site.cells import Cell
+from bftrainer.lab.site.workload import Cell
 
 ARMS: tuple[Arm, ...] = ("without", "bftrainer", "preemptable")
 LARGE_SEEDS = 2
@@ -89,16 +89,16 @@ def _grid(arguments: argparse.Namespace) -> list[Judged]:
 def _cells(arguments: argparse.Namespace) -> list[tuple[Cell, int]]:
     starts = {"start_s": arguments.start_time, "poll_s": arguments.poll_interval}
     if arguments.quick:
-        quick = [replace(cell, **starts) for cell in cells.quick()]
+        quick = [replace(cell, **starts) for cell in workload.quick()]
         return [(c, QUICK_SEEDS) for c in quick if _wants(arguments, "grid", c.name)]
-    grid = [replace(cell, **starts) for cell in cells.grid()]
+    grid = [replace(cell, **starts) for cell in workload.grid()]
     if arguments.swf:
         grid.append(replace(grid[0], log=arguments.swf.read_text(encoding="utf-8")))
     if arguments.hours:
         grid = [replace(cell, hours=arguments.hours) for cell in grid]
     found = [(c, arguments.seeds) for c in grid if _wants(arguments, "grid", c.name)]
-    if _wants(arguments, "large", cells.large().name):
-        large = replace(cells.large(), hours=arguments.hours or cells.large().hours, **starts)
+    if _wants(arguments, "large", workload.large().name):
+        large = replace(workload.large(), hours=arguments.hours or workload.large().hours, **starts)
         found.append((large, LARGE_SEEDS))
     return found
 
@@ -109,7 +109,7 @@ def _play(wanted: dict[Cell, range], arguments: argparse.Namespace) -> dict[Cell
     for cell, seeds in wanted.items():
         for seed in seeds:
             stage = cell.stage(seed)
-            for arm in ARMS if seed <= cells.SEEDS else ARMS[:2]:
+            for arm in ARMS if seed <= workload.SEEDS else ARMS[:2]:
                 name = f"{cell.name}, seed {seed}, {arm}"
                 cost = cell.n_nodes * cell.hours * (2.0 if arm == "bftrainer" else 1.0)
                 tasks.append(Task(name=name, stage=stage, arm=arm, cost=cost))
@@ -127,7 +127,7 @@ def _more(arguments: argparse.Namespace, judged: Sequence[Judged]) -> dict[Cell,
     if arguments.quick or not added.low <= measures.MOST_ADDED < added.high:
         return {}
     used_s = sum(sum(one.cpu_s.values()) for one in judged)
-    small = [one for one in judged if one.cell.n_nodes < cells.large().n_nodes]
+    small = [one for one in judged if one.cell.n_nodes < workload.large().n_nodes]
     round_s = sum(sum(one.cpu_s.values()) / one.seeds for one in small)
     if used_s + round_s > 60.0 * arguments.cpu_minutes:
         return {}
@@ -162,7 +162,7 @@ BENCHMARK = Benchmark(
     quick="64 nodes, 2 h, 3 scenarios",
     options={
         "--only": {"default": "", "help": "names or parts of names, comma-separated"},
-        "--seeds": {"type": int, "default": cells.SEEDS, "help": "of each cell of the grid"},
+        "--seeds": {"type": int, "default": workload.SEEDS, "help": "of each cell of the grid"},
         "--hours": {"type": float, "help": "counted, of each cell (default 3, of the large 24)"},
         "--start-time": {
             "type": float,

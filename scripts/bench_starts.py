@@ -23,10 +23,10 @@ from _bench.benchmark import Benchmark, Measured, note
 
 from bftrainer.batch.traces import SAMPLE
 from bftrainer.batch.traces.read import read_trace
-from bftrainer.lab.simulator.costs import MEASURED, constant
+from bftrainer.lab.simulator.physical import MEASURED, constant
 from bftrainer.lab.simulator.session import Choices, play
-from bftrainer.lab.site.cells import Cell
-from bftrainer.lab.site.training import play as play_site
+from bftrainer.lab.site.sidecar import play as play_site
+from bftrainer.lab.site.workload import Cell
 from bftrainer.lab.workloads import Submission, by_name
 from milp.problem import Curve
 
@@ -82,7 +82,7 @@ def _on_site(start_s: float, poll_s: float, seed: int, *, has_jobs: bool) -> flo
     if not has_jobs:
         stage = replace(stage, jobs=(), maintenance=())
     found = play_site(stage, tuple(_trainers(seed)), "milp", N_TRAINERS)
-    return found.pilots / max(1, found.pilots_trained)
+    return found.harvest.pilots / max(1, found.harvest.pilots_trained)
 
 
 def _trainers(seed: int) -> Iterator[Submission]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from _bench.targets import ROOT, recorded
 
-from bftrainer.lab.compare.table import HEADERS, Interval, Row, cells
+from bftrainer.lab.compare import HEADERS, Interval, Row, cells
 from bftrainer.model.columns import columns
 
 PAGE, KEPT = ROOT / "docs/policies/compare.md", ROOT / "docs/policies/compare.json"

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from bftrainer.batch.traces.fragments import Fragments
     from bftrainer.decide.policies.dl2_network import Network
-    from bftrainer.lab.workloads.submission import TrainerWorkload
-    from bftrainer.lab.yesterday.comparison import Figures
+    from bftrainer.lab.workloads import TrainerWorkload
+    from bftrainer.lab.yesterday import Figures
     from bftrainer.model.views import ReloadView, SettingChange
 
 MOST_CHARS = 40  # of a value in a table
@@ -64,7 +64,7 @@ def test(
     **reading: Any,
 ) -> None:
     """Say what the policy NEW would have done instead of OLD, by the simulator."""
-    from bftrainer.lab.yesterday.comparison import UNKNOWN, figures  # noqa: PLC0415
+    from bftrainer.lab.yesterday import UNKNOWN, figures  # noqa: PLC0415
     from bftrainer.site.policy import load_policy_file  # noqa: PLC0415 - pydantic is slow
 
     if journal_file and trace_file:
@@ -100,7 +100,7 @@ def test(
 
 
 def _of_journal(file: Path, hours: float) -> tuple[Fragments, TrainerWorkload]:
-    from bftrainer.lab.yesterday.journal import past_of  # noqa: PLC0415 - numpy
+    from bftrainer.lab.yesterday import past_of  # noqa: PLC0415 - numpy
 
     if not file.is_file():
         raise click.UsageError(f"There is no journal {file}; give --journal or --trace.")

@@ -27,11 +27,11 @@ from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
     from bftrainer.batch.traces.fragments import Fragments
-    from bftrainer.lab.compare.arenas import Arena
-    from bftrainer.lab.simulator.costs import Injection
+    from bftrainer.lab.compare import Arena
+    from bftrainer.lab.simulator.physical import Injection
     from bftrainer.lab.simulator.session import Choices, ReplayRun
     from bftrainer.lab.whatif import Assumptions, BusinessCase
-    from bftrainer.lab.workloads.submission import TrainerWorkload
+    from bftrainer.lab.workloads import TrainerWorkload
     from bftrainer.model.decision import DecisionInput, Plan
 
 SHIPPED = "sample"
@@ -91,7 +91,7 @@ def simulate(
 ) -> None:
     """Replay a trace of idle nodes and report what trainers would have made of it."""
     from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
-    from bftrainer.lab.report.tables import (  # noqa: PLC0415
+    from bftrainer.lab.report import (  # noqa: PLC0415
         ReportSetup,
         check_place,
         comparison,
@@ -103,7 +103,7 @@ def simulate(
     if csv_file is not None:
         check_place(csv_file)
     if report_file is not None:
-        from bftrainer.lab.report.page import check_destination, write_report  # noqa: PLC0415
+        from bftrainer.lab.report import check_destination, write_report  # noqa: PLC0415
 
         check_destination(report_file)
     trace = load(SAMPLE if file == SHIPPED else Path(file), **options)
@@ -132,7 +132,7 @@ def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
         UsageError: BFT-3050, there is no such policy; BFT-4101 to 4103, wrong costs.
     """
     from bftrainer.decide.policies.base import load_policy  # noqa: PLC0415
-    from bftrainer.lab.simulator.costs import chosen_costs  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.simulator.physical import chosen_costs  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415
     from milp.problem import Objective  # noqa: PLC0415
 
@@ -167,7 +167,7 @@ def _forward_time_s(text: str) -> float:
 
 def _injection(text: str | None) -> Injection | None:
     """Return the slow nodes that ``--slow`` asks for; None: it was not given."""
-    from bftrainer.lab.simulator.costs import Injection  # noqa: PLC0415
+    from bftrainer.lab.simulator.physical import Injection  # noqa: PLC0415
 
     if text is None:
         return None
@@ -275,8 +275,8 @@ def compare(
     **options: Any,
 ) -> None:
     """Play the same workloads with several policies and show what differs."""
-    from bftrainer.lab.compare import table  # noqa: PLC0415 - numpy takes 0.1 s
-    from bftrainer.lab.compare.arenas import play_all  # noqa: PLC0415
+    from bftrainer.lab import compare as table  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.compare import play_all  # noqa: PLC0415
 
     names = _policies(policies)
     if quick:
@@ -331,8 +331,8 @@ def _arenas(
     **reading: Any,
 ) -> list[Arena]:
     from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
-    from bftrainer.lab.compare.arenas import POOL, Dedicated, IdleNodes  # noqa: PLC0415
-    from bftrainer.lab.simulator.costs import PhysicalCosts  # noqa: PLC0415
+    from bftrainer.lab.compare import POOL, Dedicated, IdleNodes  # noqa: PLC0415
+    from bftrainer.lab.simulator.physical import PhysicalCosts  # noqa: PLC0415
     from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415
 
     trainers = workload_of(workload)
@@ -372,7 +372,7 @@ def _arenas(
 
 
 def _site(workload: TrainerWorkload, n_trainers: int, p_jmax: int, hours: float) -> Arena:
-    from bftrainer.lab.compare.arenas import LOAD, WORK, Site  # noqa: PLC0415
+    from bftrainer.lab.compare import LOAD, WORK, Site  # noqa: PLC0415
 
     hours = min(hours, SITE_HOURS)
     return Site(
@@ -434,7 +434,6 @@ def whatif(
     **options: Any,
 ) -> None:
     """Say what a machine's idle time is worth, and with which settings."""
-    from bftrainer.batch.traces.text import unreadable  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.lab.whatif import as_document, study  # noqa: PLC0415
 
     chosen = [f for f in (sacct_file, swf_file, trace_file) if f is not None]
@@ -450,13 +449,9 @@ def whatif(
     with LateProgress("replaying") as progress:
         found = study(trace, _assumptions(**options), progress.report, processes=processes)
     if report is not None:
-        from bftrainer.lab.whatif.document import page  # noqa: PLC0415
+        from bftrainer.lab.whatif.document import write_page  # noqa: PLC0415
 
-        command = shlex.join(["bftrainer", *sys.argv[1:]])
-        try:
-            report.write_text(page(found, file.name, command), encoding="utf-8")
-        except OSError as problem:
-            raise unreadable(report, problem) from problem
+        write_page(report, found, file.name, shlex.join(["bftrainer", *sys.argv[1:]]))
     if as_json:
         print_json(as_document(found, str(file)))
     else:
@@ -472,7 +467,7 @@ def _assumptions(
     **plain: Any,
 ) -> Assumptions:
     """Make the assumptions; what was not given keeps its default."""
-    from bftrainer.lab.simulator.costs import chosen_costs  # noqa: PLC0415
+    from bftrainer.lab.simulator.physical import chosen_costs  # noqa: PLC0415
     from bftrainer.lab.whatif import Assumptions  # noqa: PLC0415
     from bftrainer.lab.workloads import NETWORKS  # noqa: PLC0415
 

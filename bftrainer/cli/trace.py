@@ -18,7 +18,7 @@ from bftrainer.model.columns import shown
 if TYPE_CHECKING:
     from bftrainer.batch.traces.fragments import Fragments
     from bftrainer.batch.traces.statistics import TraceStatistics
-    from bftrainer.lab.workloads.submission import TrainerWorkload
+    from bftrainer.lab.workloads import TrainerWorkload
 
 PATIENCE_S = 2.0  # nobody wants a progress bar for less
 

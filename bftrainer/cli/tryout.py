@@ -40,7 +40,7 @@ def demo(out: Path, n_nodes: int, no_live: bool, on_lsf: bool, as_json: bool) ->
     Needs no cluster: nodes are process groups on this machine. Everything is taken down again.
     """
     from bftrainer.lab.demo.run import run_demo  # noqa: PLC0415 - slow to import
-    from bftrainer.lab.demo.summary import as_text  # noqa: PLC0415
+    from bftrainer.lab.demo.watch import as_text  # noqa: PLC0415
 
     screen = _Screen(is_live=not no_live, on_stderr=as_json)
     with screen:
@@ -137,7 +137,7 @@ def try_out(
     check_spec(spec)
     check_here(spec)
     warn_of_late_options(ctx, script, args)
-    from bftrainer.lab.tryout.run import run_try  # noqa: PLC0415 - slow to import
+    from bftrainer.lab.tryout import run_try  # noqa: PLC0415 - slow to import
 
     say = partial(click.echo, err=as_json)
     report = run_try(spec, n_nodes, limit_s, say, compares=compares)

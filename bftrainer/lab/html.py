@@ -11,7 +11,7 @@ from typing import Any
 
 from bftrainer import __version__
 from bftrainer.batch.traces.text import unreadable
-from bftrainer.study.plots.style import matplotlib
+from bftrainer.study.plots import matplotlib
 
 OTHERWISE = "leave --report out"
 HEAD = """\

@@ -15,9 +15,9 @@ from _bench.studies.trials import SimStudy
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.simulator.costs import MEASURED
+from bftrainer.lab.simulator.physical import MEASURED
 from bftrainer.lab.simulator.session import Choices
-from bftrainer.lab.workloads.builders import NETWORKS, SAMPLES, hpo
+from bftrainer.lab.workloads import NETWORKS, SAMPLES, hpo
 from bftrainer.model.decision import DecisionInput
 from bftrainer.study.rungs import rule_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from bftrainer.lab.workloads.builders import NETWORKS
+from bftrainer.lab.workloads import NETWORKS
 from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
 
 # What each family is hard for. "mixed" is the paper's set of models; "wide" has no cap

@@ -16,12 +16,11 @@ from _bench.unknown_curves import Claim, LearningModel
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.decide.policies.base import Context, Decided
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.physical import PhysicalCosts, constant
 from bftrainer.lab.simulator.replay import Replay
 from bftrainer.lab.simulator.session import Choices, settings_of
 from bftrainer.lab.simulator.trainers import SimTrainer, Tally
-from bftrainer.lab.workloads.builders import NETWORKS
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import NETWORKS, Submission
 from bftrainer.model.decision import DecisionInput, Plan
 from milp.problem import Curve, Objective, Problem
 from milp.solve import solve

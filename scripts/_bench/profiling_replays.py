@@ -12,7 +12,7 @@ from _bench.benchmark import note
 from _bench.profiling import Arm, Learnt, learn, workload
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
-from bftrainer.lab.workloads.builders import NETWORKS
+from bftrainer.lab.workloads import NETWORKS
 from milp.problem import Objective
 
 LOSS, RESCALES = 0.02, 5.0

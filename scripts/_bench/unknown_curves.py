@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 
 from bftrainer.decide.throughput.curves import OBSERVE_S, SETTLE_S, WINDOW
 from bftrainer.fleet.trainers.costs import learn_leaving, learn_throughput
-from bftrainer.lab.simulator.costs import PhysicalCosts
-from bftrainer.lab.simulator.physical import PhysicalModel
+from bftrainer.lab.simulator.physical import PhysicalCosts, PhysicalModel
 from bftrainer.lab.simulator.trainers import SimTrainer, Tally
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import Submission
 from milp.problem import Curve
 
 Claim = Callable[[Submission], Curve | None]  # the throughput claimed by the user

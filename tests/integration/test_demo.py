@@ -18,10 +18,17 @@ from bftrainer.batch import process
 from bftrainer.journal.journal import Journal
 from bftrainer.lab.demo.local_site import demo_workload, scratch_directory
 from bftrainer.lab.demo.picture import Story, draw
-from bftrainer.lab.demo.run import make_output_directory
-from bftrainer.lab.demo.summary import JournalFacts, Rescale, account, collect
-from bftrainer.lab.demo.trainers import EPOCHS, demo_trainers
-from bftrainer.lab.demo.watch import NodeTimeline, Span, Use, node_seconds
+from bftrainer.lab.demo.run import EPOCHS, demo_trainers, make_output_directory
+from bftrainer.lab.demo.watch import (
+    JournalFacts,
+    NodeTimeline,
+    Rescale,
+    Span,
+    Use,
+    account,
+    collect,
+    node_seconds,
+)
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState

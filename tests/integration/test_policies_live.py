@@ -12,7 +12,7 @@ import pytest
 from bftrainer.decide.policies.base import policy_names
 from bftrainer.elastic.run_info import RECORD as VARIABLE
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.lab.tryout.records import Records, epochs
+from bftrainer.lab.tryout import Records, epochs
 from bftrainer.model.trainer import BatchRange, CheckpointContract, TrainerRecord
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import LIGHT, SLOW, trainer_spec

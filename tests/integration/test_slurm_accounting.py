@@ -20,7 +20,7 @@ from bftrainer.batch.traces import ReadOptions, read_trace
 from bftrainer.cli.main import cli
 from bftrainer.journal.projection import JournalEntry, PilotState
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.lab.demo.summary import collect
+from bftrainer.lab.demo.watch import collect
 from bftrainer.model.trainer import TrainerSpec
 from milp.problem import Curve
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, accounting

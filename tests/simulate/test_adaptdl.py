@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from bftrainer.decide.policies.base import Context, load_policy
-from bftrainer.lab.adaptdl.cluster import Setup, place, play
-from bftrainer.lab.adaptdl.job import (
+from bftrainer.lab.adaptdl import (
     AdaptdlJob,
     Application,
+    Setup,
     estimated_curve,
     packed,
+    place,
+    play,
     read_applications,
     read_jobs,
 )

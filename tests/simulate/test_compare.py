@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.lab.compare.arenas import Score
-from bftrainer.lab.compare.table import cells, interval, rows_of
+from bftrainer.lab.compare import Score, cells, interval, rows_of
 from bftrainer.model.errors import ExitCode
 
 DATA = Path(os.environ.get("BFTRAINER_DATA", "nowhere")) / "adaptdl-osdi21"

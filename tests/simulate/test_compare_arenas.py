@@ -9,8 +9,7 @@ import pytest
 
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.decide import policy_answer
-from bftrainer.lab.compare.arenas import Score, Site, completions
-from bftrainer.lab.compare.table import cells, rows_of
+from bftrainer.lab.compare import Score, Site, cells, completions, rows_of
 from bftrainer.lab.simulator.session import Choices, play
 from bftrainer.lab.simulator.trainers import SimTrainer, make_trainer
 from bftrainer.lab.workloads import by_name

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bftrainer.decide.throughput.batch_curve import WORTH_IT, efficiency
-from bftrainer.lab.adaptdl.job import ON_ONE_GPU, Application, packed, read_applications
+from bftrainer.lab.adaptdl import ON_ONE_GPU, Application, packed, read_applications
 
 DATA = Path(os.environ.get("BFTRAINER_DATA", "nowhere")) / "adaptdl-osdi21"
 BATCHES = 13  # tried per network, in a geometric series

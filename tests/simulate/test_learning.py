@@ -10,12 +10,11 @@ from _bench.unknown_curves import LearningModel
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.physical import PhysicalCosts, constant
 from bftrainer.lab.simulator.replay import Outcome, Replay
 from bftrainer.lab.simulator.session import Choices, settings_of
 from bftrainer.lab.simulator.trainers import Tally
-from bftrainer.lab.workloads.builders import NETWORKS
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import NETWORKS, Submission
 from bftrainer.model.decision import DecisionInput, Plan
 from milp.problem import Curve, Objective
 

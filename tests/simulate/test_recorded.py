@@ -12,10 +12,10 @@ import pytest
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.cli.main import main
 from bftrainer.journal.journal import Journal
-from bftrainer.lab.simulator.costs import costs_from_mapping
 from bftrainer.lab.simulator.journal_replay import KIND, Again, take_again
+from bftrainer.lab.simulator.physical import costs_from_mapping
 from bftrainer.lab.simulator.session import Choices, play
-from bftrainer.lab.workloads.builders import by_name
+from bftrainer.lab.workloads import by_name
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
 
 SHORT = GeneratorParameters(n_nodes=128, hours=1.0, seed=3)

@@ -12,17 +12,17 @@ from bftrainer.batch.traces.fragments import Fragments, make_fragments
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.simulator.costs import (
+from bftrainer.lab.simulator.metrics import Metrics
+from bftrainer.lab.simulator.physical import (
     PhysicalCosts,
+    PhysicalModel,
     constant,
     costs_from_file,
     costs_from_mapping,
 )
-from bftrainer.lab.simulator.metrics import Metrics
-from bftrainer.lab.simulator.physical import PhysicalModel
 from bftrainer.lab.simulator.replay import Outcome
 from bftrainer.lab.simulator.session import Choices, play
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import Submission
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.model.errors import UsageError
 from milp.problem import Curve

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.physical import PhysicalCosts, constant
 from bftrainer.lab.simulator.session import Choices, play
 from tests.simulate.test_simulate import trace, trial
 from tests.unit.test_classics import CLASSICS

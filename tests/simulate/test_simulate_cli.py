@@ -14,8 +14,8 @@ import pytest
 from bftrainer.cli import simulate as simulate_module
 from bftrainer.cli import trace as trace_module
 from bftrainer.cli.main import main
-from bftrainer.lab.simulator.costs import MEASURED
 from bftrainer.lab.simulator.metrics import WORDS
+from bftrainer.lab.simulator.physical import MEASURED
 from bftrainer.model.errors import ExitCode
 
 Output = pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ import pytest
 
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.physical import PhysicalCosts, constant
 from bftrainer.lab.simulator.session import Choices, job_nodes, play
 from milp.problem import ProblemNode
 from tests.conformance.policy import PolicyConformance

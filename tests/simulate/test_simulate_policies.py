@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from bftrainer.decide.policies.base import Context, Traits
-from bftrainer.lab.simulator.costs import PhysicalCosts, constant
 from bftrainer.lab.simulator.paper import PaperModel
-from bftrainer.lab.simulator.physical import PhysicalModel
+from bftrainer.lab.simulator.physical import PhysicalCosts, PhysicalModel, constant
 from bftrainer.lab.simulator.replay import Outcome, Replay
 from bftrainer.lab.simulator.session import Choices, settings_of
 from bftrainer.lab.simulator.trainers import Tally

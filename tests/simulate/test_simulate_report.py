@@ -13,9 +13,8 @@ import pytest
 
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.batch.traces.text import TraceError
-from bftrainer.lab.report import page, tables
-from bftrainer.lab.report.figures import FIGURES
-from bftrainer.lab.report.tables import ReportSetup
+from bftrainer.lab import report
+from bftrainer.lab.report import FIGURES, ReportSetup
 from bftrainer.lab.simulator.metrics import WORDS, Metrics
 from bftrainer.lab.simulator.session import Choices, ReplayRun, play, record
 from bftrainer.model.errors import UsageError
@@ -91,12 +90,12 @@ class TestWindows:
     def test_windows_of_a_replay_by_hand(self) -> None:
         # One node for 500 s, two from then on; no costs but the growth at 500.
         run = record(trace((0, 0, 1000), (1, 500, 1000)), [trial("t")], Choices(p_jmax=1))
-        edges = tables.edges_of(run.outcome.trace, 500 / 3600)
+        edges = report.edges_of(run.outcome.trace, 500 / 3600)
         assert edges.tolist() == [0, 500, 1000]
-        assert tables.nodes_offered(run.outcome.trace, edges).tolist() == [1, 2]
-        assert tables.nodes_training(run, edges).tolist() == pytest.approx([1, 2])
+        assert report.nodes_offered(run.outcome.trace, edges).tolist() == [1, 2]
+        assert report.nodes_training(run, edges).tolist() == pytest.approx([1, 2])
         # The fine of 18 s at 10/s is noted together with the instant of the growth.
-        found = tables.utilization(run, edges)
+        found = report.utilization(run, edges)
         total = found @ np.array([500 * 10, 500 * 20])
         assert total == pytest.approx(500 * 10 + 500 * 20 - 18 * 10)
 
@@ -105,10 +104,10 @@ class TestWindows:
             given, notes = run.outcome.trace, run.outcome.notes
             assert notes[-1].processed == pytest.approx(run.metrics.a_e)
             assert notes[-1].at_s == given.span_s[1]
-            edges = tables.edges_of(given, 1.0)
-            offered = tables.nodes_offered(given, edges)
+            edges = report.edges_of(given, 1.0)
+            offered = report.nodes_offered(given, edges)
             assert offered.mean() == pytest.approx(run.metrics.n_eq)
-            training = tables.nodes_training(run, edges)
+            training = report.nodes_training(run, edges)
             assert training.mean() == pytest.approx(
                 run.metrics.node_share_training * offered.mean()
             )
@@ -116,19 +115,19 @@ class TestWindows:
 
     def test_where_nothing_is_idle_there_is_no_utilization(self) -> None:
         run = record(trace((0, 500, 1000)), [trial("t")], Choices(p_jmax=1))
-        found = tables.utilization(run, tables.edges_of(run.outcome.trace, 500 / 3600))
+        found = report.utilization(run, report.edges_of(run.outcome.trace, 500 / 3600))
         assert np.isnan(found[0])
         assert found[1] == pytest.approx(1.0)
 
     @pytest.mark.parametrize(("hours", "width"), [(168, 6.0), (48, 2.0), (1, 0.05), (7200, 240)])
     def test_widths_are_those_people_count_in(self, hours: float, width: float) -> None:
         given = trace((0, 0, 1), end_s=hours * 3600)
-        assert tables.window_h(given, 30) == pytest.approx(width)
+        assert report.window_h(given, 30) == pytest.approx(width)
 
 
 class TestTables:
     def test_a_document_holds_every_figure_and_choice(self, runs: list[ReplayRun]) -> None:
-        found = tables.document(runs[3], SETUP, {"nodes": "0:4", "start_s": None, "ignored": ()})
+        found = report.document(runs[3], SETUP, {"nodes": "0:4", "start_s": None, "ignored": ()})
         json.dumps(found, allow_nan=False)
         assert found["policy"] == "no-rescale"
         assert found["job_nodes"] == 1
@@ -138,7 +137,7 @@ class TestTables:
 
     def test_csv_has_one_line_per_run(self, runs: list[ReplayRun], tmp_path: Path) -> None:
         path = tmp_path / "runs.csv"
-        tables.write_csv(path, [tables.document(run, SETUP, {}) for run in runs])
+        report.write_csv(path, [report.document(run, SETUP, {}) for run in runs])
         with path.open(newline="") as stream:
             rows = list(csv.DictReader(stream))
         assert [row["policy"] for row in rows] == [run.choices.policy for run in runs]
@@ -146,10 +145,10 @@ class TestTables:
             run.metrics.utilization for run in runs
         ]
         with pytest.raises(TraceError, match="BFT-4002"):
-            tables.write_csv(tmp_path / "no" / "runs.csv", [{"policy": "milp"}])
+            report.write_csv(tmp_path / "no" / "runs.csv", [{"policy": "milp"}])
 
     def test_the_comparison_has_a_column_per_run(self, runs: list[ReplayRun]) -> None:
-        rows = tables.comparison(runs)
+        rows = report.comparison(runs)
         assert len(rows) == len(WORDS)
         assert rows[0] == (
             "utilization U", *[f"{run.metrics.utilization:.4f}" for run in runs]
@@ -166,7 +165,7 @@ class TestPage:
     ) -> None:
         path = tmp_path / "report.html"
         shares: list[float] = []
-        page.write_report(path, runs, SETUP, shares.append)
+        report.write_report(path, runs, SETUP, shares.append)
         text = path.read_text()
         assert text.count("<figure id=") == text.count("data:image/svg+xml;base64,") == 5
         assert text.count("<figcaption><b>Figure") == len(FIGURES)
@@ -179,12 +178,12 @@ class TestPage:
             assert f"<td>{run.metrics.utilization:.4f}</td>" in text
         assert shares == sorted(shares)
         assert shares[-1] == 1.0
-        page.write_report(tmp_path / "again.html", runs, SETUP)
+        report.write_report(tmp_path / "again.html", runs, SETUP)
         assert (tmp_path / "again.html").read_text() == text
 
     def test_png_is_a_picture(self, runs: list[ReplayRun], tmp_path: Path) -> None:
         path = tmp_path / "report.png"
-        page.write_report(path, runs[:1], SETUP)
+        report.write_report(path, runs[:1], SETUP)
         assert path.read_bytes().startswith(b"\x89PNG")
 
     def test_every_axis_has_a_name_with_its_unit(self, runs: list[ReplayRun]) -> None:
@@ -211,6 +210,6 @@ class TestPage:
         self, runs: list[ReplayRun], tmp_path: Path, name: str, code: str
     ) -> None:
         with pytest.raises(UsageError) as caught:
-            page.write_report(tmp_path / name, runs, SETUP)
+            report.write_report(tmp_path / name, runs, SETUP)
         assert caught.value.code == code
         assert not (tmp_path / name).exists()

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.batch.traces.fragments import Fragments, make_fragments
-from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.physical import PhysicalCosts, constant
 from bftrainer.lab.simulator.session import Choices, play
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import Submission
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.model.fairness import Limits
 from milp.problem import Curve

@@ -8,8 +8,14 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.simulator.costs import Injection, PhysicalCosts, SlowNodes, constant, draw
-from bftrainer.lab.simulator.physical import PhysicalModel
+from bftrainer.lab.simulator.physical import (
+    Injection,
+    PhysicalCosts,
+    PhysicalModel,
+    SlowNodes,
+    constant,
+    draw,
+)
 from bftrainer.lab.simulator.replay import Replay
 from bftrainer.lab.simulator.session import Choices, settings_of
 from bftrainer.lab.simulator.trainers import Tally

@@ -15,9 +15,9 @@ from _bench.studies.session import StudyRun, play_study
 from _bench.studies.trials import SimStudy
 
 from bftrainer.batch.traces.fragments import Fragments, make_fragments
-from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.physical import PhysicalCosts, constant
 from bftrainer.lab.simulator.session import Choices
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import Submission
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.study.rungs import rule_of
 from bftrainer.study.trials import Start, StudyRule, TrialStage, Verdicts

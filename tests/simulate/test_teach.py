@@ -13,10 +13,19 @@ from bftrainer.cli.main import main
 from bftrainer.decide.policies.base import load_policy, options_of
 from bftrainer.decide.policies.dl2 import Dl2Policy
 from bftrainer.decide.policies.dl2_network import of_bytes
-from bftrainer.lab.teach import course, lessons
-from bftrainer.lab.teach.course import FADES_S, Episodes, returns, split, teach
-from bftrainer.lab.teach.episodes import Episode, Played, draw, play
-from bftrainer.lab.teach.lessons import Watched
+from bftrainer.lab.teach import course
+from bftrainer.lab.teach.course import (
+    FADES_S,
+    Episode,
+    Episodes,
+    Played,
+    Watched,
+    draw,
+    play,
+    returns,
+    split,
+    teach,
+)
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
 from bftrainer.model.errors import UsageError
 
@@ -55,7 +64,7 @@ def test_lessons_lead_to_the_teachers_sizes() -> None:
 
 def test_a_journal_teaches_what_its_daemon_decided() -> None:
     records = recorded(short(3, hours=3.0), "equal-share")
-    found = lessons.read(records, seed=1)
+    found = course.read(records, seed=1)
     assert 50 <= found.teachers["equal-share"] <= len(records)  # some had no nodes
     assert len(found.steps) > len(records)
     nodes = {n.name for r in records for n in r.input.snapshot.nodes or ()}
@@ -67,7 +76,7 @@ def test_a_journal_teaches_what_its_daemon_decided() -> None:
 
 def test_a_journal_of_a_few_decisions_teaches_nothing() -> None:
     with pytest.raises(UsageError, match="BFT-4180"):
-        lessons.read(recorded(short(3), "equal-share")[:20], seed=1)
+        course.read(recorded(short(3), "equal-share")[:20], seed=1)
 
 
 def test_returns_by_hand() -> None:

@@ -16,7 +16,7 @@ from bftrainer.batch.traces.fragments import Fragments, make_fragments
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.batch.traces.statistics import describe, held_down, uninterrupted
 from bftrainer.cli.main import cli
-from bftrainer.lab.simulator.costs import PhysicalCosts, constant
+from bftrainer.lab.simulator.physical import PhysicalCosts, constant
 from bftrainer.lab.simulator.session import Choices, play
 from bftrainer.lab.whatif import Assumptions, advice, as_document, replays, study
 from bftrainer.lab.whatif import document as page

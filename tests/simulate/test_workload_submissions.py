@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bftrainer.batch.traces import TraceError
+from bftrainer.lab import workloads
 from bftrainer.lab.workloads import (
     NETWORKS,
     Submission,
@@ -24,7 +25,6 @@ from bftrainer.lab.workloads import (
     workload_names,
     write_workload,
 )
-from bftrainer.lab.workloads import documents as documents_module
 from milp.problem import Curve
 from tests.support.json_schema import violations
 
@@ -118,7 +118,7 @@ def test_our_own_form_counts_from_the_first_submission(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_read_again_and_follows_the_schema(tmp_path: Path) -> None:
-    schema_path = Path(documents_module.__file__).with_name("workload.schema.json")
+    schema_path = Path(workloads.__file__).with_name("workload.schema.json")
     schema = json.loads(schema_path.read_text())
     plain = hpo(NETWORKS["densenet"], n_trainers=2)
     asking = tuple(replace(one, gres="gpu:a100:4") for one in plain)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bftrainer.batch.local.client import LocalClient, LocalServer, start_server
-from bftrainer.batch.local.processes import NODE_VARIABLE
+from bftrainer.batch.local.cluster import NODE_VARIABLE
 from bftrainer.fleet.generations.members import Rescaled
 from bftrainer.lab.demo.local_site import LocalSite
 from bftrainer.lab.demo.sidecar import DaemonProcess

@@ -14,7 +14,6 @@ from bftrainer.batch.local.scheduler import (
     LocalAllocation,
     PendingJob,
     SchedulerPass,
-    WaitingPilot,
     run_pass,
 )
 from bftrainer.batch.local.workload import PastJob, delays_s, start_times_s
@@ -50,7 +49,7 @@ def waiting(
 def one_pass(
     *queue: PendingJob,
     held: tuple[LocalAllocation, ...] = (),
-    pilots: tuple[WaitingPilot, ...] = (),
+    pilots: tuple[PendingJob, ...] = (),
     nodes: tuple[str, ...] = NODES,
     is_full: bool = True,
 ) -> SchedulerPass:
@@ -131,7 +130,7 @@ def test_pilot_on_its_way_out_is_preferred_and_not_preempted_again() -> None:
 def test_claimed_nodes_are_nobody_elses() -> None:
     claim = waiting("a", 2, claim=("n1", "n2"))
     leaving = held_pilot("p", "n1", is_ending=True)
-    pilots = (WaitingPilot(job_id="q", node="n2", limit_s=1),)
+    pilots = (PendingJob(job_id="q", claim=("n2",), limit_s=1),)
     decided = one_pass(waiting("first", 3), claim, held=(leaving,), pilots=pilots)
     assert decided.starts == {}
     assert decided.claims == {"a": ("n1", "n2")}
@@ -145,11 +144,11 @@ def test_claimed_nodes_are_nobody_elses() -> None:
 
 def test_pilot_starts_only_behind_all_and_within_the_gap() -> None:
     pilots = (
-        WaitingPilot(job_id="too-long", node="n4", limit_s=10.1),
-        WaitingPilot(job_id="fits", node="n4", limit_s=10.0),
-        WaitingPilot(job_id="same-node", node="n4", limit_s=1.0),
-        WaitingPilot(job_id="busy", node="n1", limit_s=1.0),
-        WaitingPilot(job_id="no-such", node="n9", limit_s=1.0),
+        PendingJob(job_id="too-long", claim=("n4",), limit_s=10.1),
+        PendingJob(job_id="fits", claim=("n4",), limit_s=10.0),
+        PendingJob(job_id="same-node", claim=("n4",), limit_s=1.0),
+        PendingJob(job_id="busy", claim=("n1",), limit_s=1.0),
+        PendingJob(job_id="no-such", claim=("n9",), limit_s=1.0),
     )
     busy = (held("r", "n1", "n2", "n3"),)
     assert one_pass(waiting("head", 4), held=busy, pilots=pilots).starts == {"fits": ("n4",)}
@@ -196,7 +195,7 @@ class Simulation:
         self.jobs = {j.job_id: j for j in jobs}
         self.queue: dict[str, PendingJob] = {}
         self.pilots = {f"p{i}": p for i, p in enumerate(pilots)}
-        self.pilot_queue: dict[str, WaitingPilot] = {}
+        self.pilot_queue: dict[str, PendingJob] = {}
         self.running: dict[str, LocalAllocation] = {}
         for job in jobs:
             self.at(job.submit_s, "submit", job.job_id)
@@ -225,7 +224,7 @@ class Simulation:
             self.queue[job_id] = waiting(job_id, job.n_nodes, job.limit_s)
         elif kind == "pilot":
             _, node, limit_s, _ = self.pilots[job_id]
-            self.pilot_queue[job_id] = WaitingPilot(job_id=job_id, node=node, limit_s=limit_s)
+            self.pilot_queue[job_id] = PendingJob(job_id=job_id, claim=(node,), limit_s=limit_s)
         else:
             self.running.pop(job_id, None)  # a pilot may have been preempted before
 

@@ -19,7 +19,7 @@ from bftrainer.decide.throughput.fit import (
     correct,
     fit,
 )
-from bftrainer.lab.workloads.builders import NETWORKS
+from bftrainer.lab.workloads import NETWORKS
 from milp.problem import Curve
 from milp.worth import curve_at
 

@@ -11,8 +11,16 @@ from typing import Any
 
 import pytest
 
-from bftrainer.lab.site.jobs import JobSpec, Kind, Preemptable, SiteJob
-from bftrainer.lab.site.machine import PREEMPT_S, Machine, Maintenance, SchedulerSettings
+from bftrainer.lab.site.machine import (
+    PREEMPT_S,
+    JobSpec,
+    Kind,
+    Machine,
+    Maintenance,
+    Preemptable,
+    SchedulerSettings,
+    SiteJob,
+)
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 
 
@@ -59,11 +67,9 @@ class Site:
             )
         )
 
-    def pilots(
-        self, *nodes: int, at_s: float = 5.0, limits_s: tuple[float, ...] = (3600.0,)
-    ) -> None:
+    def pilots(self, *nodes: int, at_s: float = 5.0, limit_s: float = 3600.0) -> None:
         for node in nodes:
-            mine = Preemptable(name=f"p{node}-{at_s}", limits_s=limits_s, node=1 << node)
+            mine = Preemptable(name=f"p{node}-{at_s}", limit_s=limit_s, node=1 << node)
             self.machine.at(at_s, partial(self.machine.submit_preemptable, mine))
 
     def run(self, until_s: float) -> list[SiteJob]:
@@ -275,11 +281,11 @@ def test_nodes_that_go_while_a_long_cycle_runs_are_in_time() -> None:
 
 def test_a_pilot_starts_where_it_fits_the_plan_and_after_everybody() -> None:
     site = blocked_head()
-    site.pilots(4, limits_s=(1800.0,))
-    site.pilots(5, limits_s=(1800.0, 1740.0))
+    site.pilots(4, limit_s=1800.0)
+    site.pilots(5, limit_s=1740.0)
     site.run(60.0)
     pilots = list(site.machine.preemptable.values())
-    assert [(p.start_s, p.limit_s) for p in pilots] == [(None, 0.0), (20.5, 1740.0)]
+    assert [(p.start_s, p.limit_s) for p in pilots] == [(None, 1800.0), (20.5, 1740.0)]
 
 
 def test_an_immediate_job_is_refused_where_a_pilot_is_in_its_way() -> None:

@@ -8,17 +8,27 @@ from dataclasses import replace
 import pytest
 from _bench.site import measures, scenarios
 
-from bftrainer.lab.site import cells, workload
-from bftrainer.lab.site.arms import ArmOutcome, Harvest, SharedStage, alone, play, waiting_s
-from bftrainer.lab.site.jobs import JobSpec, SiteJob
+from bftrainer.lab.site import workload
+from bftrainer.lab.site.arms import (
+    TICK_S,
+    ArmOutcome,
+    Harvest,
+    Oracle,
+    SharedStage,
+    alone,
+    idle_spans,
+    play,
+    waiting_s,
+)
 from bftrainer.lab.site.machine import (
+    JobSpec,
     Machine,
     Maintenance,
     Neighbour,
     PreemptableUsers,
     SchedulerSettings,
+    SiteJob,
 )
-from bftrainer.lab.site.oracle import TICK_S, Oracle, idle_spans
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler, Opening
 from bftrainer.lab.site.workload import Demand, generate
 
@@ -144,7 +154,7 @@ def test_added_wait_is_a_share_of_what_was_waited() -> None:
 
 
 def test_a_cell_is_judged_by_all_its_seeds() -> None:
-    cell = cells.Cell(bf_interval_s=30.0, bf_duration_s=30.0, n_nodes=100, hours=2.0)
+    cell = workload.Cell(bf_interval_s=30.0, bf_duration_s=30.0, n_nodes=100, hours=2.0)
     runs = [
         {"without": outcome(100.0), "bftrainer": outcome(101.0, avoidable=3)},
         {"without": outcome(100.0), "bftrainer": outcome(99.5, avoidable=8)},
@@ -165,16 +175,16 @@ def test_a_cell_is_judged_by_all_its_seeds() -> None:
 
 
 def test_short_cycles_are_to_reach_more() -> None:
-    assert measures.least_harvest(cells.Cell(bf_interval_s=30.0, bf_duration_s=15.0)) == 0.9
-    assert measures.least_harvest(cells.Cell(bf_interval_s=30.0, bf_duration_s=16.0)) == 0.75
+    assert measures.least_harvest(workload.Cell(bf_interval_s=30.0, bf_duration_s=15.0)) == 0.9
+    assert measures.least_harvest(workload.Cell(bf_interval_s=30.0, bf_duration_s=16.0)) == 0.75
 
 
 def test_the_grid_is_the_one_asked_for() -> None:
-    durations = [(c.bf_interval_s, c.bf_duration_s) for c in cells.grid()]
+    durations = [(c.bf_interval_s, c.bf_duration_s) for c in workload.grid()]
     assert durations == [(30.0, 0.5), (30.0, 7.5), (30.0, 15.0), (30.0, 30.0),
                          (120.0, 0.5), (120.0, 30.0), (120.0, 60.0), (120.0, 120.0)]  # fmt: skip
-    assert {c.n_nodes for c in cells.grid()} == {500}
-    assert (cells.large().n_nodes, cells.large().hours) == (5000, 24.0)
+    assert {c.n_nodes for c in workload.grid()} == {500}
+    assert (workload.large().n_nodes, workload.large().hours) == (5000, 24.0)
 
 
 # ---- runs ------------------------------------------------------------------------------------

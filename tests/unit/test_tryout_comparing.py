@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bftrainer.elastic import checkpoint
-from bftrainer.lab.tryout.report import (
+from bftrainer.lab.tryout import (
     Comparison,
     TrainingOutcome,
     comparison_text,

@@ -11,7 +11,7 @@ import pytest
 from bftrainer.batch.traces import SAMPLE
 from bftrainer.cli.main import main
 from bftrainer.journal.journal import Journal
-from bftrainer.lab.yesterday.journal import past_of
+from bftrainer.lab.yesterday import past_of
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Memory, PilotView, Settings
 from bftrainer.model.trainer import TrainerSpec

@@ -11,25 +11,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingJob:
-    """A pending ordinary job; ``claim``: assigned nodes that pilots still have to leave.
+    """A pending job; ``claim``: assigned nodes that pilots still have to leave, a pilot's its node.
 
     Without ``may_preempt`` it waits where it would preempt, and all behind it.
     """
 
     job_id: str
-    n_nodes: int
+    n_nodes: int = 1
     limit_s: float
     claim: tuple[str, ...] = ()
     may_preempt: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingPilot:
-    """A pending pilot, for one particular node."""
-
-    job_id: str
-    node: str
-    limit_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +60,7 @@ def run_pass(
     nodes: Sequence[str],
     held: Iterable[LocalAllocation],
     waiting: Sequence[PendingJob],
-    pilots: Sequence[WaitingPilot],
+    pilots: Sequence[PendingJob],
     is_full: bool,
 ) -> SchedulerPass:
     """Serve the queue in order; a full pass also backfills behind a blocked job.
@@ -79,11 +70,13 @@ def run_pass(
     after they have ended starts the job.
     """
     board = _Board(now_s=now_s, nodes=nodes, held=held)
-    rest = board.serve_claims(waiting)
+    claiming = [job for job in waiting if job.claim and set(job.claim) <= set(nodes)]
+    for job in claiming:  # they start, or go on waiting
+        board.take(job, job.claim)
     head: PendingJob | None = None
     start_s = 0.0
     n_extra = 0
-    for job in rest:
+    for job in [job for job in waiting if job not in claiming]:
         if job.n_nodes > len(nodes):
             continue  # nodes are down; must not block other jobs
         n_available = len(board.available())
@@ -147,21 +140,12 @@ class _Board:
         # Nodes with ending pilots cost nothing; of other pilots the youngest loses least.
         return (1, 0.0) if pilot.is_ending else (2, -pilot.start_s)
 
-    def serve_claims(self, waiting: Sequence[PendingJob]) -> list[PendingJob]:
-        """Start or keep waiting the jobs with a claim; return the jobs without one."""
-        rest = []
-        for job in waiting:
-            if job.claim and set(job.claim) <= set(self.nodes):
-                self._take(job, job.claim)
-            else:
-                rest.append(job)
-        return rest
-
     def place(self, job: PendingJob) -> None:
         """Give the job the cheapest available nodes."""
-        self._take(job, tuple(self.available()[: job.n_nodes]))
+        self.take(job, tuple(self.available()[: job.n_nodes]))
 
-    def _take(self, job: PendingJob, nodes: tuple[str, ...]) -> None:
+    def take(self, job: PendingJob, nodes: tuple[str, ...]) -> None:
+        """Let a job start, or claim nodes whose pilots are preempted."""
         in_the_way = [self.pilots[n] for n in nodes if n in self.pilots]
         self.result.preempted += [p.job_id for p in in_the_way if not p.is_ending]
         (self.result.claims if in_the_way else self.result.starts)[job.job_id] = nodes
@@ -177,14 +161,13 @@ class _Board:
         free_s = {n: self.taken_until_s.get(n, self.now_s) for n in self.nodes}
         return sorted((n for n in self.nodes if free_s[n] <= at_s), key=free_s.__getitem__)
 
-    def serve_pilots(self, pilots: Sequence[WaitingPilot]) -> None:
+    def serve_pilots(self, pilots: Sequence[PendingJob]) -> None:
         """Start pilots on the remaining nodes if their limit ends before the plan begins."""
         plan = self.result.plan
         for pilot in pilots:
-            node = pilot.node
+            [node], ends_s = pilot.claim, self.now_s + pilot.limit_s
             if node not in self.nodes or node in self.taken_until_s or node in self.pilots:
                 continue
-            ends_s = self.now_s + pilot.limit_s
             if plan is not None and node in plan.nodes and ends_s > plan.start_s:
                 continue
             self.result.starts[pilot.job_id] = (node,)

@@ -1,8 +1,8 @@
 """The local batch system's process: ``python -m bftrainer.batch.local.server --dir DIR``.
 
-It serves requests on DIR/local.sock and runs jobs as processes on this machine. It ends on
-SIGTERM, on a ``shutdown`` request or with the process that started it, and kills everything it
-started.
+It serves JSON requests on DIR/local.sock (``client`` sends them; nodes, jobs and pilots are
+answered as records of the model) and runs jobs as processes on this machine. It ends on SIGTERM, on
+a ``shutdown`` request or with the process that started it, and kills everything it started.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fcntl
+import json
 import logging
 import math
 import os
@@ -17,16 +18,279 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from bftrainer.batch.local.cluster import LocalCluster
-from bftrainer.batch.local.processes import JobProcesses
-from bftrainer.batch.local.requests import Operations
-from bftrainer.batch.local.workload import JobWorkload, WorkloadProgress, load_workload
-from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.batch.batch_system import PilotObservation
+from bftrainer.batch.local.cluster import (
+    JOB_VARIABLE,
+    NODE_VARIABLE,
+    EndReason,
+    JobProcesses,
+    JobRequest,
+    LocalCluster,
+    LocalJob,
+    Phase,
+)
+from bftrainer.batch.local.workload import (
+    JobWorkload,
+    WorkloadProgress,
+    load_workload,
+    workload_from_json,
+)
+from bftrainer.model.cluster import (
+    EndedBy,
+    Job,
+    JobState,
+    Node,
+    NodeState,
+    Presence,
+    SchedulerCycle,
+)
+from bftrainer.model.errors import BatchSystemError, BftError, ExitCode, UsageError
+from milp.plain import Form, codec, encode_any, parse
+
+ORDINARY_PARTITION = "batch"
+PILOT_PARTITION = "bf"
+_FORM = Form()
+_STATES = {
+    Phase.PENDING: JobState.PENDING,
+    Phase.RUNNING: JobState.RUNNING,
+    Phase.ENDING: JobState.COMPLETING,
+}
+_ENDED_BY = {
+    EndReason.COMPLETED: EndedBy.ITSELF,
+    EndReason.FAILED: EndedBy.ITSELF,
+    EndReason.CANCELLED: EndedBy.CANCELLED,
+    EndReason.PREEMPTED: EndedBy.PREEMPTED,
+    EndReason.TIMEOUT: EndedBy.TIME_LIMIT,
+    EndReason.NODE_FAIL: EndedBy.NODE,
+}
+Fields = Mapping[str, Any]
+
+
+def nodes_of(cluster: LocalCluster, gpus: int) -> list[Node]:
+    """Return every node, with so many GPUs."""
+    users = {n: j for j in cluster.jobs.values() if j.is_on_nodes for n in j.nodes}
+    planned = {n for j in cluster.jobs.values() for n in j.claim}
+    planned.update(cluster.plan.nodes if cluster.plan else ())
+
+    def state(node: str) -> NodeState:
+        if node in cluster.down:
+            return NodeState.DOWN
+        if node in users:
+            ends = users[node].phase is Phase.ENDING
+            return NodeState.COMPLETING if ends else NodeState.ALLOCATED
+        return NodeState.PLANNED if node in planned else NodeState.IDLE
+
+    return [
+        Node(
+            name=node,
+            state=state(node),
+            reason=cluster.down.get(node, ""),
+            node_type="gpu" if gpus else "cpu",
+            gpus=gpus,
+            cpus=max(1, (os.cpu_count() or 1) // len(cluster.nodes)),
+            partitions=(ORDINARY_PARTITION, PILOT_PARTITION),
+        )
+        for node in cluster.nodes
+    ]
+
+
+def job_of(job: LocalJob, cluster: LocalCluster, gpus: int) -> Job:
+    """Return a job of the queue."""
+    request = job.request
+    plan = cluster.plan if cluster.plan and cluster.plan.job_id == job.job_id else None
+    is_planned = job.phase is Phase.PENDING and plan is not None
+    return Job(
+        job_id=job.job_id,
+        user=request.user,
+        partitions=(PILOT_PARTITION if job.is_pilot else ORDINARY_PARTITION,),
+        state=_STATES[job.phase],
+        n_nodes=request.n_nodes,
+        time_limit_s=request.limit_s,
+        reason=_reason(job, is_head=plan is not None),
+        priority=0.0 if job.is_pilot else 1.0,
+        submit_s=job.submit_s,
+        start_s=plan.start_s if plan and is_planned else job.start_s,
+        nodes=job.nodes,
+        planned_nodes=plan.nodes if plan else job.claim,
+        required_nodes=(request.node,) if request.node else (),
+        gpus_per_node=gpus,
+        pilot_id=request.pilot_id,
+    )
+
+
+def _reason(job: LocalJob, *, is_head: bool = False) -> str:
+    if job.phase is Phase.PENDING:
+        return "Resources" if is_head or job.claim else "Priority"
+    return job.end_reason.value if job.end_reason else ""
+
+
+def pilot_of(job: LocalJob | None) -> PilotObservation:
+    """Return what is known of a pilot; of an ordinary job nothing."""
+    if job is None or not job.is_pilot:
+        return PilotObservation(presence=Presence.ABSENT)
+    is_over = job.phase is Phase.ENDED
+    return PilotObservation(
+        presence=Presence.ABSENT if is_over else Presence.PRESENT,
+        phase="" if is_over else job.phase.value,
+        node=job.nodes[0] if job.nodes else None,
+        start_s=job.start_s,
+        reason=_reason(job),
+        has_failed=job.end_reason is EndReason.FAILED,
+        ended_by=_ENDED_BY[job.end_reason] if job.end_reason else EndedBy.UNKNOWN,
+    )
+
+
+class Operations:
+    """The requests that the server answers; keeps the two switches that requests may set.
+
+    The arguments of ``_op_NAME`` are the fields of the request NAME.
+    """
+
+    def __init__(self, cluster: LocalCluster, background: WorkloadProgress, *, gpus: int) -> None:
+        self.is_paused = False
+        self.is_shutting_down = False
+        self._cluster, self._background, self._gpus = cluster, background, gpus
+        self._now_s = 0.0
+
+    def answer(self, line: bytes, now_s: float) -> bytes | None:
+        """Carry out one request; None: stay silent (the controller is "down").
+
+        A request that comes while the server is paused is dropped and never carried out: its
+        sender has timed out.
+        """
+        self._now_s = now_s
+        try:
+            request = parse(line)
+            op = request.pop("op")
+            if self.is_paused and op not in ("resume", "shutdown"):
+                return None
+            result: Fields = {"ok": True, **self._carry_out(op, request)}
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
+            result = _refusal(_malformed(f"{type(problem).__name__}: {problem}"))
+        except BftError as refusal:
+            result = _refusal(refusal)
+        return json.dumps(result).encode() + b"\n"
+
+    def _carry_out(self, op: str, request: Fields) -> Fields:
+        operation = getattr(self, f"_op_{op}")
+        hints = typing.get_type_hints(operation)
+        any_of = hints.get("fields")  # **fields: they are read by the operation
+        given = {
+            name: codec(hints.get(name, any_of), _FORM).decode(one) for name, one in request.items()
+        }
+        found: Fields = encode_any(operation(**given) or {}, _FORM)
+        return found
+
+    def _op_info(self) -> Fields:
+        cluster = self._cluster
+        return {
+            "now_s": self._now_s,
+            "pid": os.getpid(),
+            "cycle_s": cluster.cycle_s,
+            "kill_wait_s": cluster.kill_wait_s,
+            "nodes": cluster.nodes,
+            "gpus": self._gpus,
+        }
+
+    def _op_submit(
+        self, *, user: str, n_nodes: int, limit_s: float, argv: tuple[str, ...]
+    ) -> Fields:
+        wanted = JobRequest(user=user, n_nodes=n_nodes, limit_s=limit_s, argv=argv)
+        return {"job_id": self._cluster.submit(wanted, self._now_s).job_id}
+
+    def _op_launch(self, **fields: Any) -> Fields:
+        wanted = codec(JobRequest, _FORM).decode({**fields, "n_nodes": 1})
+        program, log_path = wanted.argv[0], wanted.log_path
+        if None in (wanted.pilot_id, wanted.node, log_path):
+            raise ValueError("pilot_id, node or log_path is missing")
+        if not os.access(program, os.X_OK) or not Path(program).is_absolute():
+            raise ValueError(f"{program!r} is not an absolute path of a program")
+        if not log_path.is_absolute() or not os.access(log_path.parent, os.W_OK):
+            raise ValueError(f"log_path '{log_path}' is not an absolute path in a writable folder")
+        if {JOB_VARIABLE, NODE_VARIABLE} & wanted.environment.keys():
+            raise ValueError(f"{JOB_VARIABLE} and {NODE_VARIABLE} are set by the batch system")
+        return {"job_id": self._cluster.submit(wanted, self._now_s).job_id}
+
+    def _op_cancel(
+        self, *, job_ids: list[str], force: bool = False, pilots_only: bool = False
+    ) -> None:
+        for job_id in job_ids:
+            job = self._cluster.jobs.get(job_id)
+            if job is not None and (job.is_pilot or not pilots_only):
+                self._cluster.cancel(job, self._now_s, is_force=force)
+
+    def _op_snapshot(self) -> Fields:
+        cluster, depth = self._cluster, self._cluster.cycle_depth
+        return {
+            "now_s": self._now_s,
+            "cycle_s": cluster.cycle_s,
+            "nodes": nodes_of(cluster, self._gpus),
+            "jobs": [job_of(job, cluster, self._gpus) for job in cluster.jobs.values()],
+            "cycle": SchedulerCycle(ended_s=cluster.cycle_ended_s, depth=depth, queue_length=depth),
+        }
+
+    def _op_pilots(self, *, job_ids: list[str]) -> Fields:
+        ended = {job.job_id: job for job in self._cluster.ended}
+        return {"pilots": {i: pilot_of(self._cluster.jobs.get(i, ended.get(i))) for i in job_ids}}
+
+    def _op_history(self) -> Fields:
+        """Return every ordinary job in the order of submission, ended or not."""
+        jobs = [*self._cluster.ended, *self._cluster.jobs.values()]
+        ordinary = sorted((j for j in jobs if not j.is_pilot), key=lambda j: int(j.job_id))
+        return {"jobs": [_past(job) for job in ordinary], "workload": self._background.view()}
+
+    def _op_start_workload(self, *, workload: Any = None) -> None:
+        given = None if workload is None else workload_from_json(workload)
+        self._background.start(given, self._now_s)
+
+    def _op_set_node(self, *, node: str, is_up: bool, reason: str) -> None:
+        if is_up:
+            self._cluster.set_up(node)
+        else:
+            self._cluster.set_down(node, reason, self._now_s)
+
+    def _op_pause(self) -> None:
+        self.is_paused = True
+
+    def _op_resume(self) -> None:
+        self.is_paused = False
+
+    def _op_shutdown(self) -> None:
+        self.is_shutting_down = True
+
+
+def _past(job: LocalJob) -> Fields:
+    return {
+        "job_id": job.job_id,
+        "user": job.request.user,
+        "n_nodes": job.request.n_nodes,
+        "limit_s": job.request.limit_s,
+        "submit_s": job.submit_s,
+        "start_s": job.start_s,
+        "end_s": job.end_s,
+        "nodes": job.nodes,
+        "reason": job.end_reason.value if job.end_reason else "",
+    }
+
+
+def _refusal(problem: BftError) -> Fields:
+    fields = ("code", "cause", "next_step")
+    return {"ok": False, **{name: getattr(problem, name) for name in fields}}
+
+
+def _malformed(what: str) -> BatchSystemError:
+    return BatchSystemError(
+        "BFT-1252",
+        f"The local batch system cannot use this request ({what}).",
+        "Correct the request.",
+    )
+
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
 SOCKET_NAME = "local.sock"

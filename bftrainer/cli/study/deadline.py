@@ -94,7 +94,7 @@ def _trace(path: Path, options: dict[str, Any]) -> Fragments:
         return load(path, **{name: options[name] for name in (*names, "ignored")})
     if options["nodes"] != ":" or options["start_s"] is not None:
         raise click.UsageError("--nodes and --start choose a part of a trace, not of a journal.")
-    from bftrainer.lab.yesterday.journal import past_of  # noqa: PLC0415 - slow to import
+    from bftrainer.lab.yesterday import past_of  # noqa: PLC0415 - slow to import
 
     with read_journal(path) as opened:
         return past_of(opened, options["hours"] or math.inf).trace

@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from bftrainer.lab.demo.summary import GiveBack
-from bftrainer.lab.demo.watch import Span, Use
+from bftrainer.lab.demo.watch import GiveBack, Span, Use
 
 # Okabe and Ito's palette: told apart by everybody, also in print.
 TRAINER_COLOURS = ("#0072B2", "#E69F00", "#009E73")

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from bftrainer.lab.simulator.trainers import SimTrainer, Tally
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import Submission
 from bftrainer.model.decision import PilotView, Plan
 from bftrainer.model.trainer import MeasuredCosts
 

@@ -17,7 +17,7 @@ from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.trainers import SimTrainer, Tally, World, make_trainer
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import Submission
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from bftrainer.model.fairness import Blackout
 

@@ -11,13 +11,12 @@ from functools import partial
 
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.simulator.costs import Injection, PhysicalCosts, draw
 from bftrainer.lab.simulator.metrics import Metrics, measure
 from bftrainer.lab.simulator.paper import PaperModel
-from bftrainer.lab.simulator.physical import PhysicalModel
+from bftrainer.lab.simulator.physical import Injection, PhysicalCosts, PhysicalModel, draw
 from bftrainer.lab.simulator.replay import Outcome, Replay
 from bftrainer.lab.simulator.trainers import Tally
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import Submission
 from bftrainer.model.decision import DecisionInput, Plan, Settings
 from bftrainer.model.fairness import Limits
 from bftrainer.site.policy.calendar import next_blackout

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import Submission
 from bftrainer.model.cluster import Node, NodeState, Snapshot
 from bftrainer.model.node_request import gpus_of_type
 from bftrainer.model.trainer import (

@@ -1,37 +1,138 @@
-"""Arms of an experiment on the simulated site, each from the same stage.
+"""Arms of an experiment on the simulated site, each from the same stage, and the oracle.
 
 Two schedules that differ by one start are soon different altogether: the phase of backfill alone
 changes the mean wait of hours by a tenth and more. So what bftrainer adds is measured block by
 block: each begins with a copy of the machine beside bftrainer, in which it is not, and both run on
-to the end of the block.
+to the end of the block. The same jobs come to all arms, which are played in worker processes.
 
-Called by ``grid`` and ``scenarios`` in worker processes. The same jobs come to all arms.
+The oracle is the node time that pilots could have held if all starts and ends of jobs were known.
+It is bound by Slurm only, and by the reserve: while a job of the queue is blocked, a pilot starts
+at the end of the first backfill cycle that began after its node fell idle, if a minute of it fits
+what that cycle planned on the node; if no job is blocked, one tick of the main scheduler later.
+It is gone in the moment in which the node's next job starts, and never asked for in vain.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from bftrainer.lab.site.jobs import JobSpec
 from bftrainer.lab.site.machine import (
+    JobSpec,
     Machine,
     Maintenance,
     Neighbour,
     PreemptableUsers,
     SchedulerSettings,
+    SiteJob,
+    positions,
 )
-from bftrainer.lab.site.oracle import Oracle, idle_spans
-from bftrainer.lab.site.scheduler import Backfill, MainScheduler, knows_nobody
+from bftrainer.lab.site.scheduler import Backfill, MainScheduler, Opening, knows_nobody
+
+TICK_S = 2.0  # from a submission to the main scheduler's pass, in the mean
+SHORTEST_S = 60.0  # limit that Slurm knows
+Span = tuple[float, float]
+
+
+def idle_spans(
+    jobs: Iterable[SiteJob], n_nodes: int, window: Span, maintenance: Iterable[Maintenance] = ()
+) -> list[list[Span]]:
+    """Return when each node had no ordinary job and was not closed, within the window."""
+    ends: list[list[Span]] = [[] for _ in range(n_nodes)]
+    for closed in maintenance:
+        for node in positions(closed.nodes):
+            ends[node].append((closed.start_s, closed.end_s))
+    for job in jobs:
+        if job.start_s is None:
+            continue
+        span = (job.start_s, window[1] if job.end_s is None else job.end_s)
+        for node in positions(job.nodes):
+            ends[node].append(span)
+    return [list(_between(sorted(spans), window)) for spans in ends]
+
+
+def _between(busy: Sequence[Span], window: Span) -> Iterator[Span]:
+    free_s, until_s = window
+    for start_s, end_s in busy:
+        if start_s > free_s:
+            yield free_s, min(start_s, until_s)
+        free_s = max(free_s, end_s)
+        if free_s >= until_s:
+            return
+    yield free_s, until_s
+
+
+class Oracle:
+    """The times at which pilots could start on a machine."""
+
+    def __init__(self, openings: Sequence[Opening], waits: Sequence[tuple[float, bool]]) -> None:
+        """Take what the schedulers noted.
+
+        Args:
+            openings: cycles of backfill, as they came to preemptable jobs.
+            waits: from when on a job of the queue was blocked, and from when none was.
+        """
+        self._openings = openings
+        self._began_s = [opening.began_s for opening in openings]
+        self._waits, self._waits_s = waits, [at_s for at_s, _ in waits]
+
+    def node_s(self, idle: Sequence[Sequence[Span]], reserve: int) -> float:
+        """Return the node-seconds held, ``reserve`` of the idle nodes being left alone."""
+        usable = [s for node, spans in enumerate(idle) for s in self._held(1 << node, spans)]
+        return _with_reserve(usable, [s for spans in idle for s in spans], reserve)
+
+    def _held(self, node: int, spans: Sequence[Span]) -> Iterator[Span]:
+        for from_s, until_s in spans:
+            at_s = from_s
+            while at_s < until_s:
+                start_s, end_s = self._next(node, at_s)
+                if end_s - start_s > SHORTEST_S and start_s < until_s:
+                    yield start_s, min(end_s, until_s)
+                    at_s = end_s
+                else:
+                    at_s = start_s
+
+    def _next(self, node: int, at_s: float) -> Span:
+        """Return when Slurm comes to a pilot next, and by when that has to be over."""
+        open_s, close_s = self._unblocked(at_s)
+        n = bisect_left(self._began_s, at_s)
+        opening = self._openings[n] if n < len(self._openings) else None
+        if opening is None or open_s + TICK_S < min(opening.at_s, close_s):
+            return open_s + TICK_S, math.inf  # it goes on when somebody waits again
+        planned = min((s for s, nodes in opening.planned if nodes & node), default=math.inf)
+        return opening.at_s, planned
+
+    def _unblocked(self, at_s: float) -> Span:
+        """Return the first time from then on in which no job of the queue is blocked."""
+        n = max(0, bisect_left(self._waits_s, at_s) - 1)
+        for k in range(n, len(self._waits)):
+            if not self._waits[k][1]:
+                end_s = self._waits_s[k + 1] if k + 1 < len(self._waits) else math.inf
+                if end_s > at_s:
+                    return max(at_s, self._waits_s[k]), end_s
+        return math.inf, math.inf
+
+
+def _with_reserve(usable: Sequence[Span], idle: Sequence[Span], reserve: int) -> float:
+    changes = [(at_s, step, 0) for span in usable for at_s, step in zip(span, (1, -1), strict=True)]
+    changes += [(at_s, 0, step) for span in idle for at_s, step in zip(span, (1, -1), strict=True)]
+    total, n_usable, n_idle, before_s = 0.0, 0, 0, 0.0
+    for at_s, usable_step, idle_step in sorted(changes):
+        total += (at_s - before_s) * max(0, min(n_usable, n_idle - reserve))
+        n_usable, n_idle, before_s = n_usable + usable_step, n_idle + idle_step, at_s
+    return total
+
 
 if TYPE_CHECKING:
-    from bftrainer.lab.site.sidecar import Sidecar
+    from bftrainer.lab.site.sidecar import Core
 
 
 def alone(machine: Machine, backfill: Backfill) -> Machine:
@@ -119,27 +220,67 @@ class ArmOutcome:
 
 def play(stage: SharedStage, arm: Arm) -> ArmOutcome:
     """Run one arm."""
-    began_s = time.process_time()
     machine = Machine(stage.slurm, stage.maintenance)
-    main = MainScheduler(machine)
-    sidecar = _sidecar(machine, stage) if arm == "bftrainer" else None
-    backfill = Backfill(machine, sidecar.know) if sidecar else Backfill(machine)
+    if arm == "bftrainer":
+        from bftrainer.lab.site.sidecar import Core  # noqa: PLC0415 - it imports what is judged
+
+        core = Core(machine, start_s=stage.start_s, poll_s=stage.poll_s)
+        return play_beside(stage, machine, core)[0]
+    MainScheduler(machine)
+    backfill = Backfill(machine)
     machine.load(stage.jobs)
-    if sidecar is not None:
-        sidecar.last_cycle = lambda: backfill.last
-        machine.at(stage.warm_s, sidecar.begin)
-        machine.at(stage.warm_s + stage.settle_s, sidecar.count_from_now)
-    elif arm == "preemptable":
+    if arm == "preemptable":
         machine.at(stage.warm_s, PreemptableUsers(machine, stage.seed).begin)
+    return _outcome(stage, machine, backfill)
+
+
+def play_beside(stage: SharedStage, machine: Machine, core: Core) -> tuple[ArmOutcome, Harvest]:
+    """Run a machine with bftrainer beside it."""
+    from bftrainer.lab.site.sidecar import Sidecar  # noqa: PLC0415 - it imports what is judged
+
+    sidecar, main = Sidecar(machine, hello_s=stage.hello_s, core=core), MainScheduler(machine)
+    backfill = Backfill(machine, sidecar.know)
+    machine.load(stage.jobs)
+    sidecar.last_cycle = lambda: backfill.last
+    machine.at(stage.warm_s, sidecar.begin)
+    machine.at(stage.warm_s + stage.settle_s, sidecar.count_from_now)
+    outcome = _outcome(stage, machine, backfill, has_blocks=True)
+    sidecar.count()
+    window = (stage.warm_s + stage.settle_s, stage.end_s)
+    idle = idle_spans(machine.jobs, stage.slurm.n_nodes, window, stage.maintenance)
+    oracle = Oracle(backfill.openings, main.waits)
+    harvest = Harvest(
+        held_s=sidecar.held_s,
+        oracle_s=oracle.node_s(idle, core.settings.reserve_nodes_per_type),
+        idle_s=sum(to_s - from_s for spans in idle for from_s, to_s in spans),
+        submissions=sidecar.n_submissions,
+        releases=sidecar.n_releases,
+        pilots=len(sidecar.requested),
+        pilots_trained=len(sidecar.trained),
+        decisions=core.n_decisions,
+        decide_s=core.cpu_s,
+    )
+    return replace(outcome, harvest=harvest), harvest
+
+
+def _outcome(
+    stage: SharedStage, machine: Machine, backfill: Backfill, *, has_blocks: bool = False
+) -> ArmOutcome:
+    """Run to the end."""
+    began_s = time.process_time()
     machine.run(stage.warm_s)
     starts, cycles = backfill.n_starts, backfill.n_cycles
-    blocks = tuple(run_blocks(stage, machine, backfill)) if sidecar else ()
+    blocks = tuple(run_blocks(stage, machine, backfill)) if has_blocks else ()
     machine.run(stage.end_s)
     lost = [one for one in backfill.lost if one.cycle_s >= stage.warm_s]
-    harvest = _harvest(stage, machine, sidecar, backfill, main) if sidecar else None
     counted = [job for job in machine.jobs if job.spec.submit_s >= stage.warm_s]
+    waits_s = [
+        (stage.end_s if job.start_s is None else job.start_s) - job.spec.submit_s
+        for job in counted
+        if job.spec.submit_s < stage.end_s and job.is_eligible and not job.is_refused
+    ]
     return ArmOutcome(
-        wait_s=mean_wait_s(stage, machine),
+        wait_s=fmean(waits_s or [0.0]),
         refused=sum(job.is_refused for job in counted),
         backfill_starts=backfill.n_starts - starts,
         cycles=backfill.n_cycles - cycles,
@@ -149,7 +290,6 @@ def play(stage: SharedStage, arm: Arm) -> ArmOutcome:
         preempted=machine.n_preempted,
         cpu_s=time.process_time() - began_s,
         blocks=blocks,
-        harvest=harvest,
     )
 
 
@@ -167,44 +307,3 @@ def run_blocks(
         machine.run(to_s)
         yield waiting_s(twin, from_s, to_s), waiting_s(machine, from_s, to_s)
         from_s = to_s
-
-
-def _sidecar(machine: Machine, stage: SharedStage) -> Sidecar:
-    # They import the core to judge.
-    from bftrainer.lab.site.core import Core  # noqa: PLC0415
-    from bftrainer.lab.site.sidecar import Sidecar  # noqa: PLC0415
-
-    core = Core(machine, start_s=stage.start_s, poll_s=stage.poll_s)
-    return Sidecar(machine, hello_s=stage.hello_s, core=core)
-
-
-def mean_wait_s(stage: SharedStage, machine: Machine) -> float:
-    """Return the mean wait of the jobs submitted after the warm-up, so far."""
-    waits_s = [
-        (stage.end_s if job.start_s is None else job.start_s) - job.spec.submit_s
-        for job in machine.jobs
-        if stage.warm_s <= job.spec.submit_s < stage.end_s
-        and job.is_eligible
-        and not job.is_refused
-    ]
-    return fmean(waits_s or [0.0])
-
-
-def _harvest(
-    stage: SharedStage, machine: Machine, sidecar: Sidecar, backfill: Backfill, main: MainScheduler
-) -> Harvest:
-    sidecar.count()
-    window = (stage.warm_s + stage.settle_s, stage.end_s)
-    idle = idle_spans(machine.jobs, stage.slurm.n_nodes, window, stage.maintenance)
-    oracle = Oracle(backfill.openings, main.waits)
-    return Harvest(
-        held_s=sidecar.held_s,
-        oracle_s=oracle.node_s(idle, sidecar.core.settings.reserve_nodes_per_type),
-        idle_s=sum(to_s - from_s for spans in idle for from_s, to_s in spans),
-        submissions=sidecar.n_submissions,
-        releases=sidecar.n_releases,
-        pilots=len(sidecar.requested),
-        pilots_trained=len(sidecar.trained),
-        decisions=sidecar.core.n_decisions,
-        decide_s=sidecar.core.cpu_s,
-    )

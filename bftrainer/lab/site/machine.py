@@ -1,23 +1,244 @@
-"""The state of a simulated Slurm machine and its clock: events in order of time.
+"""The state of a simulated Slurm machine, its clock, and backfill's view of its future.
 
 The two schedulers (``scheduler``) start ordinary jobs on it; the owner of preemptable jobs is a
 ``Neighbour``. One ordinary partition and, below it, one whose jobs are cancelled for it
 (PreemptMode=CANCEL, by tier). All times are seconds since the begin of the run.
+
+A ``Timeline`` says which nodes are free from when until when. It is built from the running jobs'
+limits; each planned job closes a part of it. As Slurm does it (slurm.conf(5),
+``SchedulerParameters``; measured on 22.05): running jobs that end close together, within spans that
+begin with 30 s and double, end with the last of them; begin and end of a plan are rounded down to
+slots of ``bf_resolution``, and a job whose limit reaches into a closed slot does not fit; what may
+be preempted is no obstacle.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
-from bisect import insort
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
+from typing import Literal
 
-from bftrainer.lab.site.jobs import JobSpec, NodeSet, Preemptable, SiteJob, lowest, neighbours
-from bftrainer.lab.site.timeline import Timeline
+NodeSet = int
+
+
+def lowest(some: NodeSet, count: int) -> NodeSet:
+    """Return the ``count`` lowest nodes of a set, or all of it."""
+    rest = some
+    for _ in range(count):
+        rest &= rest - 1
+        if not rest:
+            break
+    return some ^ rest
+
+
+def positions(some: NodeSet) -> Iterator[int]:
+    """Yield the numbers of the nodes, ascending."""
+    while some:
+        bit = some & -some
+        yield bit.bit_length() - 1
+        some ^= bit
+
+
+def neighbours(some: NodeSet, count: int) -> NodeSet:
+    """Choose as Slurm does without a topology: neighbours in the order of slurm.conf.
+
+    Of the shortest row that is long enough; while there is none, all of the longest. At least
+    ``count`` nodes have to be in ``some``.
+    """
+    chosen = 0
+    rows = sorted(_rows(some), key=itemgetter(1), reverse=True)
+    for n, (row, length) in enumerate(rows):
+        if length >= count:
+            enough = [other for other in rows[n:] if other[1] >= count]
+            return chosen | lowest(min(enough, key=itemgetter(1))[0], count)
+        chosen |= row
+        count -= length
+    return chosen
+
+
+def _rows(some: NodeSet) -> list[tuple[NodeSet, int]]:
+    rows = []
+    while some:
+        row = some & ~(some + (some & -some))
+        rows.append((row, row.bit_count()))
+        some ^= row
+    return rows
+
+
+Kind = Literal["sbatch", "srun", "immediate"]  # srun: tried at once; immediate: then or never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One job, or one task of an array, as its user submits it."""
+
+    number: int
+    submit_s: float
+    n_nodes: int
+    limit_s: float
+    run_s: float  # it ends by itself after this, or at its limit
+    priority: float = 0.0
+    user: str = "u"
+    kind: Kind = "sbatch"
+    array: int = 0  # tasks of the same array have the same number; 0: none
+    held_by: str = ""  # a limit for which Slurm never starts it: its reason in squeue
+
+    def __deepcopy__(self, _memo: object) -> JobSpec:
+        return self
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class SiteJob:
+    """A job in the queue or on nodes."""
+
+    spec: JobSpec
+    start_s: float | None = None
+    end_s: float | None = None
+    nodes: NodeSet = 0
+    by_backfill: bool = False
+    is_refused: bool = False  # immediate, and there was no room
+    reason: str = "None"
+    planned_s: float | None = None  # backfill's plan, as squeue shows it
+    planned: NodeSet = 0
+    preempted_in: int = -1  # the last backfill cycle that preempted for it
+    key: tuple[float, float, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = (-self.spec.priority, self.spec.submit_s, self.spec.number)
+
+    @property
+    def is_eligible(self) -> bool:
+        """Return whether Slurm would start it if there was room."""
+        return not self.spec.held_by
+
+    @property
+    def ends_by_s(self) -> float:
+        """The time at which a running job reaches its time limit."""
+        return math.inf if self.start_s is None else self.start_s + self.spec.limit_s
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Preemptable:
+    """A one-node job of the lowest partition: a pilot, or what a user submits there."""
+
+    name: str
+    limit_s: float
+    node: NodeSet = 0  # the one it asks for; 0: any
+    run_s: float = math.inf
+    start_s: float | None = None
+    at: NodeSet = 0  # where it runs
+
+
+FIRST_SPAN_S = 30.0
+Gap = tuple[float, float, NodeSet]  # free from, until, which nodes
+
+
+class Timeline:
+    """Free gaps in order of their begin; a node may have several."""
+
+    def __init__(
+        self, now_s: float, free: NodeSet, ends: Iterable[tuple[float, NodeSet]], slot_s: float
+    ) -> None:
+        """Begin with nothing planned.
+
+        Args:
+            now_s: when the plan is made.
+            free: nodes without an ordinary job now.
+            ends: of running jobs: when their limit strikes, and their nodes.
+            slot_s: bf_resolution.
+        """
+        self.now_s, self._slot_s = now_s, slot_s
+        self._bounds_s: list[float] = []  # of the spans in which ends are one
+        self._last_s: list[float] = []  # end in each
+        self._gaps: list[Gap] = [(now_s, math.inf, free)]
+        ordered = sorted((max(end_s, now_s + 1.0), nodes) for end_s, nodes in ends)
+        span_s = FIRST_SPAN_S
+        mark_s = ordered[0][0] // FIRST_SPAN_S * FIRST_SPAN_S + FIRST_SPAN_S if ordered else 0.0
+        together = 0
+        for n, (end_s, nodes) in enumerate(ordered):
+            together |= nodes
+            is_last = n + 1 == len(ordered)
+            if is_last or ordered[n + 1][0] > mark_s + span_s:
+                self._bounds_s.append(mark_s + span_s)
+                self._last_s.append(end_s)
+                self._gaps.append((end_s, math.inf, together))
+                together = 0
+                while not is_last and ordered[n + 1][0] > mark_s + span_s:
+                    span_s *= 2.0
+
+    def advance(self, now_s: float) -> None:
+        """Let time pass in which no job started or ended."""
+        self.now_s = now_s
+        self._gaps = [(max(b, now_s), e, nodes) for b, e, nodes in self._gaps if e > now_s]
+
+    def earliest(self, count: int, limit_s: float, among: NodeSet) -> tuple[float, NodeSet] | None:
+        """Return when so many nodes are first free for the whole limit, and all that are then."""
+        total, closing = 0, list[tuple[float, int]]()
+        for begin_s, end_s, nodes in self._gaps:
+            if end_s - begin_s <= limit_s:
+                continue
+            size = (nodes & among).bit_count()
+            if not size:
+                continue
+            while closing and closing[0][0] <= begin_s:
+                total -= heapq.heappop(closing)[1]
+            total += size
+            if end_s != math.inf:
+                heapq.heappush(closing, (end_s - limit_s, size))
+            if total >= count:
+                return begin_s, among & _union(self._gaps, begin_s, limit_s)
+        return None
+
+    def close(self, start_s: float, end_s: float, nodes: NodeSet) -> None:
+        """Plan a job, in slots."""
+        begin_s = max(self._slot(start_s), self.now_s)
+        self.cut(begin_s, max(self._slot(end_s), begin_s + self._slot_s), nodes)
+
+    def start(self, end_s: float, nodes: NodeSet) -> None:
+        """Let a job run from now until its limit."""
+        at = min(bisect_right(self._bounds_s, end_s), len(self._last_s) - 1)
+        self.cut(self.now_s, max(end_s, self._last_s[at] if at >= 0 else end_s), nodes)
+
+    def cut(self, begin_s: float, end_s: float, nodes: NodeSet) -> None:
+        """Take nodes out of all gaps from one moment to another."""
+        kept, parts = [], []
+        for gap in self._gaps:
+            from_s, to_s, some = gap
+            part = some & nodes
+            if not part or to_s <= begin_s or from_s >= end_s:
+                kept.append(gap)
+                continue
+            if some != part:
+                kept.append((from_s, to_s, some ^ part))
+            if from_s < begin_s:
+                parts.append((from_s, begin_s, part))
+            if end_s < to_s:
+                parts.append((end_s, to_s, part))
+        for gap in parts:
+            insort(kept, gap)
+        self._gaps = kept
+
+    def open_now(self, limit_s: float) -> NodeSet:
+        """Return the nodes that are free now for the whole limit."""
+        return _union(self._gaps, self.now_s, limit_s)
+
+    def _slot(self, at_s: float) -> float:
+        return at_s if math.isinf(at_s) else math.floor(at_s / self._slot_s) * self._slot_s
+
+
+def _union(gaps: Iterable[Gap], at_s: float, limit_s: float) -> NodeSet:
+    found = 0
+    for begin_s, end_s, nodes in gaps:
+        if begin_s <= at_s and end_s - limit_s > at_s:
+            found |= nodes
+    return found
 
 
 class Neighbour:
@@ -218,27 +439,21 @@ class Machine:
 
     def submit_preemptable(self, mine: Preemptable) -> None:
         """Put one into the queue, behind all ordinary jobs."""
-        mine.submit_s = self.now_s
         self.preemptable[mine.name] = mine
         self.scheduler.wants_pass(is_end=False)
 
     def start_waiting(
         self, waiting: Iterable[Preemptable], open_for: Callable[[float], NodeSet]
     ) -> None:
-        """Start those that find a free node that is open for one of their limits."""
+        """Start those that find a free node that is open for their limit."""
         for mine in waiting:
             free = (mine.node or self.every) & ~self.busy & ~self.held
-            for limit_s in mine.limits_s if free else ():
-                open_ = free & open_for(limit_s)
-                if open_:
-                    self._start_preemptable(mine, open_ & -open_, limit_s)
-                    break
-
-    def _start_preemptable(self, mine: Preemptable, node: NodeSet, limit_s: float) -> None:
-        mine.start_s, mine.at, mine.limit_s = self.now_s, node, limit_s
-        self.held |= node
-        self.at(self.now_s + min(mine.run_s, limit_s), partial(self.cancel_preemptable, mine))
-        self.neighbour.started(mine)
+            if free and (open_ := free & open_for(mine.limit_s)):
+                mine.start_s, mine.at = self.now_s, open_ & -open_
+                self.held |= mine.at
+                end_s = self.now_s + min(mine.run_s, mine.limit_s)
+                self.at(end_s, partial(self.cancel_preemptable, mine))
+                self.neighbour.started(mine)
 
     def cancel_preemptable(self, mine: Preemptable) -> None:
         """Take one out of the queue or off its node; one that is gone is no error."""
@@ -283,4 +498,4 @@ class PreemptableUsers(Neighbour):
     def _submit(self) -> None:
         run_s = LIMIT_S * self._chance.uniform(SHORTEST_SHARE, 1.0)
         name = f"u{next(self._number):07d}"
-        self._machine.submit_preemptable(Preemptable(name=name, limits_s=(LIMIT_S,), run_s=run_s))
+        self._machine.submit_preemptable(Preemptable(name=name, limit_s=LIMIT_S, run_s=run_s))

@@ -20,9 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bftrainer.lab.site.jobs import NodeSet, SiteJob, neighbours
-from bftrainer.lab.site.machine import Machine, Scheduler
-from bftrainer.lab.site.timeline import Timeline
+from bftrainer.lab.site.machine import Machine, NodeSet, Scheduler, SiteJob, Timeline, neighbours
 
 SLICE_S = 2.5  # bf_yield_interval and bf_yield_sleep
 Planned = tuple[float, float, NodeSet]  # start, end by its limit, nodes

@@ -1,4 +1,4 @@
-"""Ordinary jobs of the simulated site: generated, or from a file in SWF.
+"""Ordinary jobs of the simulated site, generated or from a file in SWF, and the cells of the grid.
 
 Groups arrive at random: single jobs of many sizes, and arrays of small tasks of which most take
 equally long. Run times are lognormal, limits a multiple of them, some jobs fail at once;
@@ -14,10 +14,93 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bftrainer.lab.site.jobs import JobSpec, Kind
+from bftrainer.lab.site.arms import SharedStage
+from bftrainer.lab.site.machine import JobSpec, Kind, Maintenance, SchedulerSettings
+
+INTERVALS_S = (30.0, 120.0)
+SHORTEST_CYCLE_S = 0.5
+CYCLE_SHARES = (0.25, 0.5, 1.0)  # of an interval
+SEEDS = 5
+WARM_S = 2 * 3600.0
+LOAD = 1.2  # asked for; what is submitted late runs beyond the end, so that this is about 0.9 used
+MAINTENANCE_SHARE = 1 / 16  # of the nodes, for an hour
+MAINTENANCE_AT, MAINTENANCE_S = 0.4, 3600.0  # of the span that is counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One machine under one kind of load."""
+
+    bf_interval_s: float
+    bf_duration_s: float
+    n_nodes: int = 500
+    hours: float = 3.0
+    warm_s: float = WARM_S
+    load: float = LOAD
+    start_s: float = 0.0  # of a worker
+    poll_s: float | None = None
+    log: str = ""  # an SWF log instead of drawn jobs: its text
+
+    @property
+    def name(self) -> str:
+        """The name of the cell in reports."""
+        kind = ", log" if self.log else ""
+        return f"{self.n_nodes} nodes, {self.bf_interval_s:g}/{self.bf_duration_s:g} s{kind}"
+
+    def stage(self, seed: int) -> SharedStage:
+        """Return what all arms of a seed share."""
+        end_s = self.warm_s + 3600.0 * self.hours
+        at_s = self.warm_s + MAINTENANCE_AT * (end_s - self.warm_s)
+        n_closed = max(1, round(MAINTENANCE_SHARE * self.n_nodes))
+        closed = Maintenance(start_s=at_s, end_s=at_s + MAINTENANCE_S, nodes=(1 << n_closed) - 1)
+        phase_s = zlib.crc32(f"{seed}".encode()) % 1000 / 1000.0 * self.bf_interval_s
+        return SharedStage(
+            slurm=SchedulerSettings(
+                n_nodes=self.n_nodes,
+                bf_interval_s=self.bf_interval_s,
+                bf_duration_s=self.bf_duration_s,
+                first_cycle_s=phase_s,
+            ),
+            jobs=self._jobs(seed, end_s),
+            warm_s=self.warm_s,
+            end_s=end_s,
+            maintenance=(closed,),
+            start_s=self.start_s,
+            poll_s=self.poll_s,
+            seed=seed,
+        )
+
+    def _jobs(self, seed: int, span_s: float) -> tuple[JobSpec, ...]:
+        if self.log:
+            return read(self.log, n_nodes=self.n_nodes, load=self.load, span_s=span_s)
+        return generate(Demand(n_nodes=self.n_nodes, span_s=span_s, load=self.load, seed=seed))
+
+
+def grid() -> tuple[Cell, ...]:
+    """Return the whole grid at 500 nodes."""
+    return tuple(
+        Cell(bf_interval_s=interval_s, bf_duration_s=duration_s)
+        for interval_s in INTERVALS_S
+        for duration_s in (SHORTEST_CYCLE_S, *(share * interval_s for share in CYCLE_SHARES))
+    )
+
+
+def large() -> Cell:
+    """Return the cell of 5,000 nodes: one day."""
+    return Cell(bf_interval_s=120.0, bf_duration_s=30.0, n_nodes=5000, hours=24.0)
+
+
+def quick() -> tuple[Cell, ...]:
+    """Return a small machine whose cycles are short, and long."""
+    small: Callable[[float], Cell] = lambda duration_s: Cell(  # noqa: E731
+        bf_interval_s=30.0, bf_duration_s=duration_s, n_nodes=64, hours=2.0, warm_s=3600.0
+    )
+    return small(SHORTEST_CYCLE_S), small(30.0)
+
 
 ARRAY_SHARE = 0.3  # of groups
 FAILING_SHARE = 0.04  # of jobs, within seconds
@@ -115,15 +198,6 @@ def _group(
 FIELDS = 18
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    submit_s: float
-    run_s: float
-    processors: float
-    limit_s: float
-    user: str
-
-
 def read(text: str, *, n_nodes: int, load: float, span_s: float) -> tuple[JobSpec, ...]:
     """Return the first jobs of a log that fill a span.
 
@@ -139,28 +213,29 @@ def read(text: str, *, n_nodes: int, load: float, span_s: float) -> tuple[JobSpe
     rows = [row for line in text.splitlines() if (row := _row(line)) is not None]
     if not rows:
         raise ValueError("no job in it ran")
-    widest = max(row.processors for row in rows)
-    sizes = [max(1, round(0.5 * n_nodes * row.processors / widest)) for row in rows]
-    work = sum(n * row.run_s for n, row in zip(sizes, rows, strict=True))
-    first_s = min(row.submit_s for row in rows)
-    lasts_s = max(1.0, max(row.submit_s for row in rows) - first_s)
+    widest, first_s = max(row[3] for row in rows), min(row[0] for row in rows)
+    sizes = [max(1, round(0.5 * n_nodes * row[3] / widest)) for row in rows]
+    work = sum(n * row[1] for n, row in zip(sizes, rows, strict=True))
+    lasts_s = max(1.0, max(row[0] for row in rows) - first_s)
     squeeze = work / (load * n_nodes * lasts_s)
     specs = [
         JobSpec(
             number=number,
-            submit_s=(row.submit_s - first_s) * squeeze,
+            submit_s=(submit_s - first_s) * squeeze,
             n_nodes=size,
-            limit_s=math.ceil(max(row.limit_s, row.run_s) / 60.0) * 60.0,
-            run_s=row.run_s,
-            user=row.user,
+            limit_s=math.ceil(max(limit_s, run_s) / 60.0) * 60.0,
+            run_s=run_s,
+            user=f"u{user:.0f}",
         )
-        for number, (size, row) in enumerate(zip(sizes, rows, strict=True), 1)
+        for number, (size, (submit_s, run_s, limit_s, _, user)) in enumerate(
+            zip(sizes, rows, strict=True), 1
+        )
     ]
     return tuple(s for s in sorted(specs, key=lambda s: s.submit_s) if s.submit_s < span_s)
 
 
-def _row(line: str) -> _Row | None:
-    """Return what a line says; None: a comment, or a job that never ran."""
+def _row(line: str) -> tuple[float, float, float, float, float] | None:
+    """Return submission, run time, limit, processors, user; None: no job, or one that never ran."""
     cells = line.split()
     if not cells or cells[0].startswith(";"):
         return None
@@ -168,12 +243,5 @@ def _row(line: str) -> _Row | None:
         raise ValueError(f"{len(cells)} fields, not {FIELDS}: not the Standard Workload Format")
     values = [float(cell) for cell in cells]
     processors = max(values[4], values[7])
-    if values[3] <= 0 or processors <= 0:
-        return None
-    return _Row(
-        submit_s=values[1],
-        run_s=values[3],
-        processors=processors,
-        limit_s=values[8],
-        user=f"u{values[11]:.0f}",
-    )
+    ran = values[3] > 0 and processors > 0
+    return (values[1], values[3], values[8], processors, values[11]) if ran else None

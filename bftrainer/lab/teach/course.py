@@ -1,5 +1,10 @@
 """Trains a network from start to end: source, warm-up, rollouts, comparison with the old network.
 
+Episodes to learn from are stretches of a pool's history, recorded or drawn. Lessons are a teacher's
+decisions as single steps. A teacher says how many nodes each trainer has, not in which order they
+were handed out. So any trainer that still lacks nodes is as right as another: the label of a step
+is spread over all of them, and one of them, drawn at random, is taken.
+
 All rollouts of an episode see the same pool and the same arrivals, so that their mean return at a
 time explains what those caused. The return is minus the trainers in the system from then on,
 discounted over two hours.
@@ -11,19 +16,279 @@ and its predecessor on episodes that neither learning nor choosing has seen.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from bftrainer.decide.policies.base import AllocationPolicy, load_policy, options_of
-from bftrainer.decide.policies.dl2 import FEATURES, WINDOW, Best, Dl2Policy
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
+from bftrainer.decide.decision import decide
+from bftrainer.decide.policies.base import (
+    AllocationPolicy,
+    Context,
+    Decided,
+    Traits,
+    load_policy,
+    options_of,
+)
+from bftrainer.decide.policies.distribution import Handing
+from bftrainer.decide.policies.dl2 import FEATURES, WINDOW, Best, Dl2Options, Dl2Policy, Filling
 from bftrainer.decide.policies.dl2_network import Array, Mask, Network, fresh, probabilities
-from bftrainer.lab.teach.episodes import Episode, Played, draw, play
+from bftrainer.lab.simulator.paper import PaperModel
+from bftrainer.lab.simulator.replay import Replay
+from bftrainer.lab.simulator.session import Choices, settings_of
+from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.lab.teach.learner import Adam, LearningStep, batch_of, improve, warm_up
-from bftrainer.lab.teach.lessons import Watched, read
+from bftrainer.lab.workloads import Submission, diverse
+from bftrainer.lab.yesterday import Availability
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
+from bftrainer.model.errors import UsageError
+from milp.problem import Problem
+
+
+def steps_of(
+    problem: Problem, context: Context, sizes: Mapping[str, int], chance: np.random.Generator
+) -> list[LearningStep]:
+    """Return the steps from an empty pool to these sizes, void at last."""
+    filling = Filling(Handing(problem, admits=True), context)
+    handing, steps = filling.handing, list[LearningStep]()
+
+    def choose(rows: Array, mask: Mask) -> int:
+        lacks = [
+            sizes.get(handing.trainers[j].trainer_id, 0) > handing.size(j) for j in filling.seen
+        ]
+        wanted = np.array([*lacks, False]) & mask
+        if not wanted.any():
+            wanted[-1] = True
+        steps.append(LearningStep(rows=rows, mask=mask, wanted=wanted / wanted.sum()))
+        return int(chance.choice(np.flatnonzero(wanted)))
+
+    filling.run(choose)
+    return steps
+
+
+class Watched:
+    """A teacher whose decisions are noted as steps."""
+
+    def __init__(self, teacher: AllocationPolicy, options: object, seed: int) -> None:
+        """Watch a teacher.
+
+        Args:
+            teacher: that decides.
+            options: its own; those of the caller are dl2's.
+            seed: of the order of steps.
+        """
+        self._teacher, self._options = teacher, options
+        self._chance = np.random.default_rng((seed, 61))
+        self.steps: list[LearningStep] = []
+        self.name = teacher.name
+        # dl2 compares times of trainers, so their curves are comparable whoever teaches.
+        self.traits: Traits = replace(teacher.traits, options=type(options), reads_rates=True)
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
+        """Let the teacher decide."""
+        found = self._teacher.allocate(problem, context)
+        sizes = found.allocation.sizes()
+        known = replace(context, options=Dl2Options())
+        self.steps += steps_of(problem, known, sizes, self._chance)
+        return found
+
+
+PARTS = 10  # that the journal's time is cut into
+LEAST_DECISIONS = 50
+
+
+class _Asked:
+    """Notes the problem of a decision; no trainer gets a node."""
+
+    name = "asked"
+    traits = Traits(admits=True, reads_rates=True, follows_curves=False)
+
+    def __init__(self) -> None:
+        self.seen: tuple[Problem, Context] | None = None
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
+        """Note the first problem of a decision."""
+        self.seen = self.seen or (problem, context)
+        return Handing(problem, admits=True).answer(self.name, lambda _: ())
+
+
+@dataclass(slots=True, kw_only=True)
+class FromJournal:
+    """The steps and episodes read from a journal."""
+
+    steps: list[LearningStep] = field(default_factory=list)
+    teachers: Counter[str] = field(default_factory=Counter)  # policy -> decisions
+    episodes: tuple[Episode, ...] = ()
+
+
+def read(records: Iterable[DecisionRecord], *, seed: int) -> FromJournal:
+    """Read a journal's decisions.
+
+    Raises:
+        UsageError: BFT-4180, there are too few of them.
+    """
+    chance, found = np.random.default_rng((seed, 67)), FromJournal()
+    pool, n_decisions = Availability(), 0
+    trainers: dict[str, tuple[float, Submission]] = {}  # with the time of submission
+    for record in records:
+        settings = replace(record.input.settings, policy="asked", policy_options={})
+        asked = _Asked()
+        decide(replace(record.input, settings=settings), asked)
+        if asked.seen is None:
+            continue
+        problem, context = asked.seen
+        sizes = Counter(record.plan.assignment.values())
+        context = replace(context, options=Dl2Options())
+        found.steps += steps_of(problem, context, sizes, chance)
+        found.teachers[record.input.settings.policy] += 1
+        n_decisions += 1
+        pool.note(record.input.now_s, {node.name for node in problem.nodes})
+        for trainer in problem.trainers:
+            known = context.trainers[trainer.trainer_id]
+            submission = Submission(
+                submit_s=0.0,
+                name=trainer.trainer_id,
+                n_min=trainer.n_min,
+                n_max=trainer.n_max,
+                samples=max(1.0, known.done_samples + (known.left_samples or 0.0)),
+                curve=trainer.curve,
+                rescale_up_s=trainer.rescale_up_s,
+                rescale_down_s=trainer.rescale_down_s,
+                weight=trainer.weight or 1.0,
+            )
+            trainers[trainer.trainer_id] = known.submitted_s, submission
+    if n_decisions < LEAST_DECISIONS:
+        raise UsageError(
+            "BFT-4180",
+            f"The journal holds {n_decisions} decisions with nodes and trainers; to learn from it "
+            f"takes {LEAST_DECISIONS}.",
+            "Wait until the daemon has decided more often, or leave out --from to learn from "
+            "drawn pools.",
+        )
+    found.episodes = _episodes(pool, trainers)
+    return found
+
+
+def _episodes(
+    pool: Availability, trainers: Mapping[str, tuple[float, Submission]]
+) -> tuple[Episode, ...]:
+    """Cut the time into parts; in each those trainers take part that were submitted in it."""
+    begin_s, last_s = pool.begin_s, pool.end_s + 1.0
+    whole = pool.trace(last_s)
+    part_s, found = (last_s - begin_s) / PARTS, []
+    for part in range(PARTS):
+        from_s = begin_s + part * part_s
+        everywhere = slice(0, len(whole.names))
+        trace = whole.restrict(everywhere, start_s=from_s, hours=part_s / HOUR_S)
+        there = sorted(
+            (max(0.0, submitted_s - from_s), name)
+            for name, (submitted_s, _) in trainers.items()
+            if submitted_s < from_s + part_s
+        )
+        submissions = tuple(replace(trainers[name][1], submit_s=at_s) for at_s, name in there)
+        if submissions and len(trace):
+            found.append(Episode(trace=trace, submissions=submissions))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Episode:
+    """A stretch of a pool's history with submissions to play on it."""
+
+    trace: Fragments
+    submissions: tuple[Submission, ...]
+    p_jmax: int = 40
+    t_fwd_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Played:
+    """The times at which trainers entered and left the system."""
+
+    begin_s: float
+    end_s: float
+    submitted_s: Array
+    finished_s: Array  # the end for those that did not finish
+
+    def in_system(self, at_s: Array) -> Array:
+        """Return how many trainers were there at each time."""
+        came = np.searchsorted(np.sort(self.submitted_s), at_s, side="right")
+        went = np.searchsorted(np.sort(self.finished_s), at_s, side="right")
+        found: Array = (came - went).astype(np.float64)
+        return found
+
+    @property
+    def mean_s(self) -> float:
+        """Mean time in the system, up to the end."""
+        return float((self.finished_s - self.submitted_s).mean())
+
+
+def play(
+    episode: Episode,
+    policy: AllocationPolicy,
+    on_plan: Callable[[DecisionInput, Plan], None] | None = None,
+) -> Played:
+    """Play an episode with the paper's cost model."""
+    choices = Choices(policy=policy.name, p_jmax=episode.p_jmax, t_fwd_s=episode.t_fwd_s)
+    found = Replay(
+        episode.trace,
+        episode.submissions,
+        settings=settings_of(choices),
+        policy=policy,
+        books=PaperModel(Tally()),
+        on_plan=on_plan,
+    ).run()
+    begin_s, end_s = episode.trace.span_s
+    return Played(
+        begin_s=begin_s,
+        end_s=end_s,
+        submitted_s=np.array([t.record.submitted_s for t in found.trainers]),
+        finished_s=np.array(
+            [end_s if t.finished_s is None else t.finished_s for t in found.trainers]
+        ),
+    )
+
+
+HOURS = 4.0
+N_TRAINERS = 40
+MEAN_ARRIVAL_S = 240.0
+NODES = (8, 16, 32, 64)
+HOLES_PER_NODE_H = 3.0
+SPREAD = 1.0  # of the logarithm of a length
+MEAN_NODE_S = 3600.0  # a trainer's length on one node
+
+
+def draw(seed: int) -> Episode:
+    """Draw an episode; the same seed gives the same."""
+    chance = np.random.default_rng((seed, 59))
+    n_nodes = int(chance.choice(NODES))
+    trace = generate(
+        GeneratorParameters(
+            n_nodes=n_nodes,
+            machine_nodes=n_nodes,
+            hours=HOURS,
+            holes_per_hour=HOLES_PER_NODE_H * n_nodes,
+            length_scale_s=300.0,
+            seed=seed,
+        )
+    )
+    # The load follows the pool, so that there is always something to decide.
+    arrivals = MEAN_ARRIVAL_S * max(NODES) / n_nodes / 4
+    workload = diverse(n_trainers=N_TRAINERS, seed=seed, mean_arrival_s=arrivals)
+    lengths = chance.lognormal(np.log(MEAN_NODE_S) - SPREAD**2 / 2, SPREAD, N_TRAINERS)
+    return Episode(
+        trace=trace,
+        submissions=tuple(
+            replace(one, samples=max(1.0, length * one.curve.samples_per_s[0]))
+            for one, length in zip(workload, lengths, strict=True)
+            if one.submit_s < HOURS * 3600.0
+        ),
+    )
+
 
 ROLLOUTS = 4
 MOST_STEPS = 4000
@@ -221,15 +486,10 @@ def of_journal(path: Path, seed: int) -> Source:
     Raises:
         UsageError: BFT-4180, it holds too few decisions.
     """
-    found = read(_decisions(path), seed=seed)
-    [(teacher, _)] = found.teachers.most_common(1)
-    return Source(teacher=load_policy(teacher), labels=found.steps, episodes=split(found.episodes))
-
-
-def _decisions(path: Path) -> Iterator[DecisionRecord]:
     from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
 
     with Journal.open(path, clock=time.time, is_verified=False) as journal:
-        for entry in journal.entries():
-            if entry.kind == "decision":
-                yield entry.payload_as(DecisionRecord)
+        decisions = journal.entries("decision")
+        found = read((entry.payload_as(DecisionRecord) for entry in decisions), seed=seed)
+    [(teacher, _)] = found.teachers.most_common(1)
+    return Source(teacher=load_policy(teacher), labels=found.steps, episodes=split(found.episodes))

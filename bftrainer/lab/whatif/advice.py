@@ -1,18 +1,42 @@
-"""Chooses the settings to try and the ones to recommend.
+"""Predicts a site's gain from a trace: figures, settings, harvest, cost of a second.
 
-Three small sweeps in turn, each with the best values of the previous ones: P_jmax, T_fwd,
-hold-down time. A sweep is judged by U, compared on the same stretches; among settings whose
-difference is small or may be chance other criteria decide.
+A coarse sample of the trace is replayed for every value tried, a finer one for the expected harvest
+and for the price of a second. Three small sweeps in turn, each with the best values of the previous
+ones, choose P_jmax, T_fwd and the hold-down time. A sweep is judged by U, compared on the same
+stretches; among settings whose difference is small or may be chance other criteria decide.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from bftrainer.lab.whatif.replays import NODES_PER_TRAINER, Assumptions, Estimate
+from bftrainer.batch.traces.fragments import Fragments
+from bftrainer.batch.traces.statistics import IdleTime, describe, statistics, uninterrupted
+from bftrainer.decide.policies.base import load_policy
+from bftrainer.lab.simulator.physical import PhysicalCosts, Quantity
+from bftrainer.lab.whatif.replays import (
+    NODES_PER_TRAINER,
+    Assumptions,
+    Estimate,
+    Replays,
+    ReplaySetting,
+    Sums,
+    Values,
+    estimate,
+    harvested_share,
+    lost_share_per_second,
+    some_nodes,
+    stretches,
+    times,
+    utilization,
+)
+from bftrainer.model.errors import ExitCode, UsageError
 
 P_JMAX_WORTH = 0.01  # a larger P_jmax slows every trainer: it must gain this much U
 AS_GOOD = 0.002  # of U: smaller differences do not matter
@@ -130,3 +154,249 @@ def sweep(setting: Preference, values: Sequence[float], tried: TriedSetting) -> 
 def idle_confirmations(hold_down_s: float, poll_interval_s: float) -> int:
     """Return the policy setting that claims a node after this time (docs/reference/policy.md)."""
     return min(100, 1 + math.ceil(hold_down_s / poll_interval_s))
+
+
+# Events to replay per value and for the expected harvest: half a minute of processor time.
+COARSE_EVENTS, COARSE_EACH = 400.0, 80.0
+FINE_EVENTS, FINE_EACH = 1500.0, 190.0
+LARGE_POOL = "p99"  # of the pool's size over time
+CLAIM_STEP_S, PAUSE_STEP_S = 5.0, 2.0  # of the finite differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """The harvest of one policy with the recommended settings."""
+
+    policy: str
+    utilization: Estimate  # U, against the full N_eq
+    harvested_share: Estimate  # of the idle node-time
+    node_hours_per_day: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondMore:
+    """The cost of one more second."""
+
+    name: str
+    share_of_work: Estimate  # of the samples
+    node_hours_per_day: Estimate  # that share of the harvest
+    step_s: float  # of the finite difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """The part of the trace that the replays cover."""
+
+    nodes: int
+    part_of_idle: float  # of the idle node-time of all nodes, while replayed
+    coarse_stretches: int
+    coarse_hours: float
+    fine_stretches: int
+    fine_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusinessCase:
+    """The whole business case."""
+
+    idle: IdleTime
+    sweeps: tuple[Sweep, ...]  # P_jmax, T_fwd, hold-down time
+    t_fwd_s: float  # recommended
+    p_jmax: int  # recommended, for the whole machine
+    hold_down_s: float  # recommended
+    expected: tuple[Expected, ...]  # one per policy
+    seconds: tuple[SecondMore, ...]
+    replayed: Replayed
+    assumptions: Assumptions
+    notes: tuple[str, ...]  # of the trace's source
+
+
+def study(
+    trace: Fragments,
+    given: Assumptions,
+    progress: Callable[[float], None] = lambda _: None,
+    *,
+    processes: int = 1,
+) -> BusinessCase:
+    """Return the business case.
+
+    Args:
+        trace: of a machine's idle time.
+        given: what is assumed and tried.
+        progress: told which share is done, 0 to 1.
+        processes: replay so many stretches side by side.
+
+    Raises:
+        UsageError: BFT-4140 when no node is ever idle, BFT-4141 when the machine is said to
+            have fewer nodes than the trace names, BFT-3050 for an unknown policy.
+    """
+    _check(trace, given)
+    idle = describe(trace, given.n_nodes)
+    part, share = some_nodes(uninterrupted(trace), given.seed)
+    coarse = stretches(part, events_each=COARSE_EACH, events=COARSE_EVENTS, seed=given.seed)
+    fine = stretches(part, events_each=FINE_EACH, events=FINE_EVENTS, seed=given.seed)
+    tried = p_jmax_values(given, idle.eq_nodes, statistics(trace).pool_nodes[LARGE_POOL])
+    policies = len(given.policies) + 2  # the last two are of a second more
+    n_coarse = len(coarse) * (len(tried) + len(given.t_fwd_s) + len(given.hold_down_s))
+    done, total = itertools.count(1), n_coarse + len(fine) * policies
+    quick = Replays(part, coarse, given, lambda: progress(next(done) / total), processes=processes)
+    sweeps, best = _settings(quick, given, tried, share)
+    done = itertools.count(n_coarse + 1)  # some values were known already
+    careful = Replays(
+        part, fine, given, lambda: progress(min(1.0, next(done) / total)), processes=processes
+    )
+    of_policies = [dataclasses.replace(best, policy=policy) for policy in given.policies]
+    dearer = _dearer(best)
+    careful.play([*of_policies, *[setting for _, setting, _ in dearer]])
+    expected = tuple(_expected(careful, setting, given, idle) for setting in of_policies)
+    return BusinessCase(
+        idle=idle,
+        sweeps=sweeps,
+        t_fwd_s=best.t_fwd_s,
+        p_jmax=int(sweeps[0].chosen),
+        hold_down_s=best.hold_down_s,
+        expected=expected,
+        seconds=_seconds(careful, best, dearer, given, expected[0].node_hours_per_day),
+        replayed=Replayed(
+            nodes=len(part.names),
+            part_of_idle=share,
+            coarse_stretches=len(quick),
+            coarse_hours=quick.hours,
+            fine_stretches=len(careful),
+            fine_hours=careful.hours,
+        ),
+        assumptions=given,
+        notes=trace.notes,
+    )
+
+
+def _check(trace: Fragments, given: Assumptions) -> None:
+    for policy in given.policies:
+        load_policy(policy)
+    if not trace.node_seconds() > 0:
+        raise UsageError(
+            "BFT-4140",
+            "No node is ever idle in this trace: there is nothing to harvest.",
+            "Choose another part of it, or leave --unfillable out.",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        )
+    if given.n_nodes is not None and given.n_nodes < len(trace.names):
+        raise UsageError(
+            "BFT-4141",
+            f"The trace names {len(trace.names)} nodes, more than the {given.n_nodes} given.",
+            "Give the number of nodes of the whole machine, or leave --nodes out.",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        )
+
+
+def _settings(
+    replays: Replays, given: Assumptions, p_jmax: tuple[int, ...], share: float
+) -> tuple[tuple[Sweep, ...], ReplaySetting]:
+    """Sweep the settings in turn, each with the best values of the earlier ones.
+
+    P_jmax is the whole machine's; the part that is replayed has its share of the trainers.
+    """
+    best = ReplaySetting(
+        policy=given.policies[0],
+        t_fwd_s=given.t_fwd_s[len(given.t_fwd_s) // 2],
+        p_jmax=p_jmax[0],
+        hold_down_s=given.hold_down_s[0],
+        costs=given.costs,
+        seed=given.seed,
+    )
+    sweeps = []
+    for setting, values in (
+        (P_JMAX, p_jmax),
+        (T_FWD, given.t_fwd_s),
+        (HOLD_DOWN, given.hold_down_s),
+    ):
+        over = partial(_with, best, share, setting.name)
+        replays.play(map(over, values))
+        sweeps.append(sweep(setting, values, _Compared(replays, given, over)))
+        best = over(sweeps[-1].chosen)
+    return tuple(sweeps), best
+
+
+def _with(base: ReplaySetting, share: float, name: str, value: float) -> ReplaySetting:
+    changed: dict[str, Any] = {name: max(1, round(value * share)) if name == "p_jmax" else value}
+    return dataclasses.replace(base, **changed)
+
+
+class _Compared:
+    """Settings that differ in one value, on the same stretches."""
+
+    def __init__(
+        self, replays: Replays, given: Assumptions, setting: Callable[[float], ReplaySetting]
+    ) -> None:
+        self._replays, self._given, self._setting = replays, given, setting
+
+    def used(self, value: float, /) -> Estimate:
+        """Return U with a value."""
+        setting = self._setting(value)
+        return estimate(self._figure(setting), self._replays.of(setting), seed=self._given.seed)
+
+    def gain(self, value: float, over: float, /) -> Estimate:
+        """Return how much greater U is with a value than with another."""
+        new, old = self._setting(value), self._setting(over)
+        plays = self._replays.of(new), self._replays.of(old)
+        with_new, with_old = self._figure(new), self._figure(old)
+        return estimate(lambda a, b: with_new(a) - with_old(b), *plays, seed=self._given.seed)
+
+    def _figure(self, setting: ReplaySetting) -> Callable[[Sums], Values]:
+        return partial(utilization, curve=self._given.network.curve, p_jmax=setting.p_jmax)
+
+
+def _expected(
+    replays: Replays, setting: ReplaySetting, given: Assumptions, idle: IdleTime
+) -> Expected:
+    played = replays.of(setting)
+    use = partial(utilization, curve=given.network.curve, p_jmax=setting.p_jmax)
+    share = estimate(harvested_share, played, seed=given.seed)
+    return Expected(
+        policy=setting.policy,
+        utilization=estimate(use, played, seed=given.seed),
+        harvested_share=share,
+        node_hours_per_day=times(share, idle.node_hours_per_day),
+    )
+
+
+def _dearer(best: ReplaySetting) -> list[tuple[str, ReplaySetting, float]]:
+    """Return what a second more is measured by: its name, the setting with it, how many seconds."""
+    return [
+        (name, dataclasses.replace(best, costs=_longer(best.costs, costs, step_s)), step_s)
+        for name, costs, step_s in (
+            ("claim latency", ("claim",), CLAIM_STEP_S),
+            ("pause", ("pause_up", "pause_down", "pause_loss"), PAUSE_STEP_S),
+        )
+    ]
+
+
+def _longer(costs: PhysicalCosts, names: Sequence[str], step_s: float) -> PhysicalCosts:
+    longer = {
+        name: Quantity(tuple(value_s + step_s for value_s in getattr(costs, name).values_s))
+        for name in names
+    }
+    return dataclasses.replace(costs, **longer)
+
+
+def _seconds(
+    replays: Replays,
+    best: ReplaySetting,
+    dearer: Sequence[tuple[str, ReplaySetting, float]],
+    given: Assumptions,
+    harvest: Estimate,
+) -> tuple[SecondMore, ...]:
+    """Return the cost of one more second of each kind, by finite differences on equal stretches.
+
+    The decision knows what a pause costs, as the daemon does, and moves fewer nodes when it
+    costs more.
+    """
+    found = []
+    for name, setting, step_s in dearer:
+        figure = partial(lost_share_per_second, step_s=step_s)
+        lost = estimate(figure, replays.of(best), replays.of(setting), seed=given.seed)
+        per_day = times(lost, harvest.value)
+        found.append(
+            SecondMore(name=name, node_hours_per_day=per_day, share_of_work=lost, step_s=step_s)
+        )
+    return tuple(found)

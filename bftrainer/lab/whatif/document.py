@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.lab import html
-from bftrainer.lab.whatif.advice import Sweep, idle_confirmations
+from bftrainer.lab.whatif.advice import BusinessCase, Sweep, idle_confirmations
 from bftrainer.lab.whatif.replays import Estimate
-from bftrainer.lab.whatif.study import BusinessCase
 
 SCHEMA = "bftrainer/whatif/1"
 Row = tuple[str, str]

@@ -29,10 +29,9 @@ from numpy.typing import NDArray
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.batch.traces.statistics import held_down
 from bftrainer.lab.parallel import play_each
-from bftrainer.lab.simulator.costs import MEASURED, PhysicalCosts
+from bftrainer.lab.simulator.physical import MEASURED, PhysicalCosts
 from bftrainer.lab.simulator.session import Choices, play
-from bftrainer.lab.workloads.builders import NETWORKS, SAMPLES, Table2Network, hpo
-from bftrainer.lab.workloads.submission import TrainerWorkload
+from bftrainer.lab.workloads import NETWORKS, SAMPLES, Table2Network, TrainerWorkload, hpo
 from milp.problem import Curve
 
 MOST_EQ_NODES = 64.0  # of a replay; a part of the nodes represents a larger pool

@@ -13,9 +13,9 @@ from _bench.studies.curves import drawn
 from _bench.studies.session import play_study
 from _bench.studies.trials import SimStudy
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
-from bftrainer.lab.simulator.costs import MEASURED
+from bftrainer.lab.simulator.physical import MEASURED
 from bftrainer.lab.simulator.session import Choices
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import Submission
 from bftrainer.study.deadline.work import Work, finish_s, parts_of
 from bftrainer.study.rungs import Asha, Full, Sha, ladder
 from bftrainer.study.trials import StudyRule

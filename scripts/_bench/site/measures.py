@@ -9,7 +9,7 @@ from statistics import fmean
 
 from _bench.targets import Target
 from bftrainer.lab.site.arms import Arm, ArmOutcome, Harvest
-from bftrainer.lab.site.cells import Cell
+from bftrainer.lab.site.workload import Cell
 
 MOST_AVOIDABLE = 5.0  # per 1,000 backfill starts
 FEWEST_STARTS = 2000

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from _bench.targets import Target
 from bftrainer.lab.site.arms import ArmOutcome, SharedStage
-from bftrainer.lab.site.jobs import JobSpec
-from bftrainer.lab.site.machine import SchedulerSettings
+from bftrainer.lab.site.machine import JobSpec, SchedulerSettings
 
 N_BUSY, N_OURS = 10, 20
 SETTLE_S, COUNTED_S = 600.0, 7200.0

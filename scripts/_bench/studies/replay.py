@@ -13,7 +13,7 @@ from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.physical import CLOCK_STEP_S
 from bftrainer.lab.simulator.replay import Outcome, Replay
 from bftrainer.lab.simulator.trainers import SimTrainer, make_trainer
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import Submission
 from bftrainer.model.decision import DecisionInput, Plan, Settings
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from _bench.studies.curves import LearningCurves
 from bftrainer.lab.simulator.trainers import SimTrainer
-from bftrainer.lab.workloads.submission import Submission
+from bftrainer.lab.workloads import Submission
 from bftrainer.study.trials import Start, StudyRule, StudyTrial, TrialStage, Value
 
 

@@ -14,8 +14,7 @@ from bftrainer.lab.papers.bftrainer.scenario import DIVERSE, EXPECTED, Sweeps
 from bftrainer.lab.papers.bftrainer.series import Series
 from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, Table, percent
 from bftrainer.lab.papers.paper import Records
-from bftrainer.lab.workloads import NETWORKS
-from bftrainer.lab.workloads.builders import SAMPLES
+from bftrainer.lab.workloads import NETWORKS, SAMPLES
 from milp.problem import Objective
 
 THROUGHPUT, EFFICIENCY = Objective.THROUGHPUT, Objective.SCALING_EFFICIENCY

@@ -10,8 +10,15 @@ from typing import Any
 from bftrainer.batch.traces import SAMPLE, Fragments, read_trace
 from bftrainer.lab.papers.findings import read_expected
 from bftrainer.lab.papers.paper import Extent
-from bftrainer.lab.workloads import NETWORKS, TrainerWorkload, diverse, hpo, read_workload
-from bftrainer.lab.workloads.builders import RESCALE_DOWN_S, RESCALE_UP_S
+from bftrainer.lab.workloads import (
+    NETWORKS,
+    RESCALE_DOWN_S,
+    RESCALE_UP_S,
+    TrainerWorkload,
+    diverse,
+    hpo,
+    read_workload,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

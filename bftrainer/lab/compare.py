@@ -1,0 +1,462 @@
+"""Policies side by side: the same workloads with each of them, with confidence intervals.
+
+An ``Arena`` plays one policy with one seed: idle nodes of a trace, AdaptDL's cluster, a whole site.
+``play_all`` plays all pairs in several processes. An interval is Student's, over seeds. Policies
+are compared in pairs, seed by seed: what is common to a seed (how much was idle, which trainers
+came first) is not noise then.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from html import escape
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from bftrainer.batch.traces import Fragments
+from bftrainer.batch.traces.generator import GeneratorParameters, generate
+from bftrainer.decide.policies.base import load_policy
+from bftrainer.lab import html
+from bftrainer.lab.adaptdl import Application, Setup, read_applications, read_jobs
+from bftrainer.lab.adaptdl import play as play_cluster
+from bftrainer.lab.parallel import play_each
+from bftrainer.lab.simulator.metrics import jain, static_samples
+from bftrainer.lab.simulator.session import Choices, of_size, play
+from bftrainer.lab.simulator.trainers import SimTrainer
+from bftrainer.lab.site.sidecar import play as play_site
+from bftrainer.lab.site.workload import Cell
+from bftrainer.lab.workloads import Submission, TrainerWorkload
+from bftrainer.study.plots import matplotlib, new_canvas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The figures of one play; None: there was nothing to average."""
+
+    # Submission to end. Who has not ended by the end of the play counts until then, so that a
+    # policy gains nothing by ending short trainers alone.
+    jct_mean_s: float | None
+    jct_p95_s: float | None
+    makespan_s: float | None  # begin to the last end; None: not all ended
+    utilization: float | None  # U; None: the arena has no reference
+    node_h: float  # node-hours that trainers had (of GPUs, where a node is one)
+    fairness: float | None  # Jain's index
+    rescales: int
+    decision_ms: float  # mean
+    completed: int
+    submitted: int
+    job_wait_s: float | None = None  # mean of ordinary jobs; None: the arena has none
+    job_wait_added: float | None = None  # of it, because of the trainers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arena:
+    """A workload on a machine, drawn anew for each seed. Pickled."""
+
+    name: str  # by which users choose it
+    about: str  # a description of what is played, one sentence
+
+    def play(self, policy: str, seed: int) -> Score:
+        """Play a policy; the same seed gives all policies the same.
+
+        Raises:
+            UsageError: BFT-3050, there is no such policy; BFT-3070 to 3072, data are missing.
+        """
+        raise NotImplementedError
+
+
+# Spot instances: a small pool whose nodes come and go within minutes.
+POOL = GeneratorParameters(
+    n_nodes=64, machine_nodes=64, hours=12.0, holes_per_hour=200.0, length_scale_s=300.0
+)
+MINUTE_S = 60
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleNodes(Arena):
+    """A trace and a workload; a seed chooses nodes, start and order of submission."""
+
+    trace: Fragments | None  # None: generated anew for each seed (POOL)
+    workload: TrainerWorkload
+    choices: Choices
+    n_trainers: int | None = None  # the first of each order; None: all
+    n_nodes: int = 256  # of the trace, at most
+    hours: float = 24.0  # at most
+
+    def play(self, policy: str, seed: int) -> Score:
+        """Replay a part of the trace."""
+        draws = random.Random(seed)  # noqa: S311 - a simulation
+        trace = self._part(draws, seed)
+        submissions = shuffled(self.workload, draws)[: self.n_trainers]
+        outcome, metrics = play(trace, submissions, replace(self.choices, policy=policy, seed=seed))
+        begin_s, end_s = trace.span_s
+        mean_s, p95_s, makespan_s = completions(outcome.trainers, begin_s, end_s)
+        return Score(
+            jct_mean_s=mean_s,
+            jct_p95_s=p95_s,
+            makespan_s=makespan_s,
+            utilization=metrics.utilization,
+            node_h=outcome.tally.node_s_used / HOUR_S,
+            fairness=metrics.jain_index,
+            rescales=metrics.rescales,
+            decision_ms=metrics.decision_ms_mean,
+            completed=metrics.completed,
+            submitted=metrics.submitted,
+        )
+
+    def _part(self, draws: random.Random, seed: int) -> Fragments:
+        if self.trace is None:
+            return generate(replace(POOL, seed=seed, hours=min(self.hours, POOL.hours)))
+        n_nodes = min(self.n_nodes, len(self.trace.names))
+        first = draws.randrange(len(self.trace.names) - n_nodes + 1)
+        begin_s, end_s = self.trace.span_s
+        hours = min(self.hours, (end_s - begin_s) / HOUR_S)
+        spare_s = int(end_s - begin_s - hours * HOUR_S)
+        start_s = begin_s + draws.randrange(0, spare_s + 1, MINUTE_S)
+        return self.trace.restrict(slice(first, first + n_nodes), start_s=start_s, hours=hours)
+
+
+Completion = tuple[float | None, float | None, float | None]
+
+
+def completions(trainers: Iterable[SimTrainer], begin_s: float, end_s: float) -> Completion:
+    """Return mean and 95th percentile of completion times, and the makespan, of those that came."""
+    came = [t for t in trainers if t.record.submitted_s < end_s]
+    times_s = [(t.finished_s or end_s) - t.record.submitted_s for t in came]
+    ended_s = [t.finished_s for t in came if t.finished_s is not None]
+    return completion(
+        times_s, max(ended_s, default=begin_s) - begin_s, has_all=len(ended_s) == len(came)
+    )
+
+
+def completion(times_s: Sequence[float], last_s: float, *, has_all: bool) -> Completion:
+    """Return the same of given times; ``has_all``: all jobs have ended."""
+    if not times_s:
+        return None, None, None
+    makespan_s = last_s if has_all else None
+    return float(np.mean(times_s)), float(np.quantile(times_s, 0.95)), makespan_s
+
+
+def shuffled(workload: TrainerWorkload, draws: random.Random) -> list[Submission]:
+    """Return the same trainers in another order, at the same times of submission."""
+    trainers = list(workload)
+    times_s = [trainer.submit_s for trainer in trainers]
+    draws.shuffle(trainers)
+    return [replace(t, submit_s=at_s) for t, at_s in zip(trainers, times_s, strict=True)]
+
+
+WORKLOADS = 8  # as published; a seed chooses one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dedicated(Arena):
+    """160 jobs on 16 nodes of 4 GPUs."""
+
+    folder: Path  # of AdaptDL's data
+
+    def play(self, policy: str, seed: int) -> Score:
+        """Play a workload to its end."""
+        number = (seed - 1) % WORKLOADS + 1
+        jobs = read_jobs(
+            self.folder / "workloads" / f"workload-{number}.csv", _applications(self.folder)
+        )
+        rule = load_policy(policy)
+        found = play_cluster(jobs, rule, Setup(is_rigid=rule.traits.is_rigid, seed=seed))
+        times_s = list(found.completion_s().values())
+        ends_s = [job.ended_s for job in found.jobs if job.ended_s is not None]
+        last_s = float(max(ends_s, default=0) - min(job.submitted_s for job in jobs))
+        mean_s, p95_s, makespan_s = completion(times_s, last_s, has_all=len(times_s) == len(jobs))
+        return Score(
+            jct_mean_s=mean_s,
+            jct_p95_s=p95_s,
+            makespan_s=makespan_s,
+            utilization=None,
+            node_h=sum(job.gpu_s for job in found.jobs) / HOUR_S,
+            fairness=None,
+            rescales=sum(job.restarts for job in found.jobs),
+            decision_ms=1e3 * found.decide_s / max(1, found.decisions),
+            completed=len(times_s),
+            submitted=len(jobs),
+        )
+
+
+@cache
+def _applications(folder: Path) -> dict[str, Application]:
+    return read_applications(folder)
+
+
+LOAD = 0.8  # of ordinary jobs, of all nodes
+WORK = 0.05  # of each trainer's samples, so that they end within hours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site(Arena):
+    """A machine with ordinary jobs; a seed chooses these and the order of the trainers."""
+
+    workload: TrainerWorkload
+    n_trainers: int
+    p_jmax: int
+    n_nodes: int
+    hours: float
+
+    def play(self, policy: str, seed: int) -> Score:
+        """Play a site."""
+        cell = Cell(
+            bf_interval_s=30.0,
+            bf_duration_s=0.5,
+            n_nodes=self.n_nodes,
+            hours=self.hours,
+            warm_s=HOUR_S,
+            load=LOAD,
+        )
+        found = play_site(cell.stage(seed), self._submitted(policy, seed), policy, self.p_jmax)
+        span_s = found.end_s - found.begin_s
+        trainers = found.trainers
+        mean_s, p95_s, makespan_s = completions(trainers, found.begin_s, found.end_s)
+        reached = sum(t.processed for t in trainers)
+        static = static_samples(trainers, found.harvest.idle_s / span_s, self.p_jmax, span_s)
+        without_s = sum(before_s for before_s, _ in found.arm.blocks)
+        beside_s = sum(after_s for _, after_s in found.arm.blocks)
+        return Score(
+            jct_mean_s=mean_s,
+            jct_p95_s=p95_s,
+            makespan_s=makespan_s,
+            utilization=reached / static if static else 0.0,
+            node_h=found.node_s / HOUR_S,
+            fairness=jain(trainers, found.end_s),
+            rescales=sum(t.rescales for t in trainers),
+            decision_ms=1e3 * found.harvest.decide_s / max(1, found.harvest.decisions),
+            completed=sum(t.finished_s is not None for t in trainers),
+            submitted=len(trainers),
+            job_wait_s=found.arm.wait_s,
+            job_wait_added=beside_s / without_s - 1.0 if without_s else None,
+        )
+
+    def _submitted(self, policy: str, seed: int) -> list[Submission]:
+        """Return the trainers; for a rigid policy each has one size, as in a replay."""
+        draws = random.Random(seed)  # noqa: S311 - a simulation
+        some = [
+            replace(one, samples=one.samples * WORK)
+            for one in shuffled(self.workload, draws)[: self.n_trainers]
+        ]
+        if not load_policy(policy).traits.is_rigid:
+            return some
+        wanted = max(1, round((1.0 - LOAD) * self.n_nodes / self.p_jmax))
+        return [of_size(one, wanted) for one in some]
+
+
+Key = tuple[str, str, int]  # arena, policy, seed
+
+
+def play_all(
+    arenas: Sequence[Arena],
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    processes: int,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> dict[Key, Score]:
+    """Return all scores."""
+    tasks = [
+        (arena.name, policy, seed) for arena in arenas for seed in seeds for policy in policies
+    ]
+    by_name = {arena.name: arena for arena in arenas}
+    return play_each(partial(_play, by_name), tasks, processes=processes, on_progress=on_progress)
+
+
+def _play(arenas: dict[str, Arena], key: Key) -> Score:
+    name, policy, seed = key
+    return arenas[name].play(policy, seed)
+
+
+SCHEMA = "bftrainer/compare/1"
+HEADERS = (
+    "POLICY", ">U", ">JCT MEAN h", ">P95 h", ">JCT AGAINST", ">MAKESPAN h", ">NODE-h",
+    ">FAIRNESS", ">RESCALES", ">DECISION ms", ">ENDED", ">JOB WAIT",
+)  # fmt: skip
+# 97.5% quantiles of Student's distribution, by degrees of freedom from 1 on.
+_STUDENT = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+Plays = Mapping[tuple[str, str, int], Score]  # arena, policy, seed
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean over seeds and half the width of its 95% confidence interval."""
+
+    mean: float
+    half: float | None  # None: one seed
+    count: int
+
+    def shown(self, digits: int, *, scale: float = 1.0, sign: str = "") -> str:
+        """Return it as text, times ``scale``."""
+        around = "" if self.half is None else f" ±{scale * self.half:.{digits}f}"
+        return f"{scale * self.mean:{sign}.{digits}f}{around}"
+
+
+def interval(values: Sequence[float | None]) -> Interval | None:
+    """Return the interval of a mean; None if a value is missing."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    half = None
+    if len(known) > 1:
+        freedom = len(known) - 1
+        quantile = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else 1.96
+        half = quantile * stdev(known) / math.sqrt(len(known))
+    return Interval(mean=mean(known), half=half, count=len(known))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A policy in an arena."""
+
+    policy: str
+    jct_against: Interval | None  # JCT relative to the first policy's minus 1, in pairs
+    figures: Mapping[str, Interval | None]  # of each field of Score
+
+
+def rows_of(plays: Plays, arena: str, policies: Sequence[str], seeds: Sequence[int]) -> list[Row]:
+    """Return a row for each policy, in their order; the first one is what others are held to."""
+
+    def scores(policy: str) -> list[Score]:
+        return [plays[arena, policy, seed] for seed in seeds]
+
+    first = [score.jct_mean_s for score in scores(policies[0])]
+    found = []
+    for policy in policies:
+        own = scores(policy)
+        pairs = [
+            score.jct_mean_s / beside - 1.0 if score.jct_mean_s and beside else None
+            for score, beside in zip(own, first, strict=True)
+        ]
+        plain = [asdict(score) for score in own]
+        found.append(
+            Row(
+                policy=policy,
+                jct_against=None if policy == policies[0] else interval(pairs),
+                figures={name: interval([one[name] for one in plain]) for name in plain[0]},
+            )
+        )
+    return found
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return a row of the table, under ``HEADERS``."""
+
+    def shown(name: str, digits: int, unit: float = 1.0) -> str:
+        one = row.figures[name]
+        return "-" if one is None else one.shown(digits, scale=1.0 / unit)
+
+    against = row.jct_against
+    ended, whole = row.figures["completed"], row.figures["submitted"]
+    wait, added = row.figures["job_wait_s"], row.figures["job_wait_added"]
+    return (
+        row.policy,
+        shown("utilization", 3),
+        shown("jct_mean_s", 2, HOUR_S),
+        shown("jct_p95_s", 2, HOUR_S),
+        "-" if against is None else f"{against.shown(1, scale=100.0, sign='+')}%",
+        shown("makespan_s", 1, HOUR_S),
+        shown("node_h", 0),
+        shown("fairness", 3),
+        shown("rescales", 0),
+        shown("decision_ms", 2),
+        f"{ended.mean:.0f} of {whole.mean:.0f}" if ended and whole else "-",
+        f"{wait.mean:.0f} s, {added.shown(2, scale=100.0, sign='+')}%" if wait and added else "-",
+    )
+
+
+def document(
+    plays: Plays, arenas: Sequence[Arena], policies: Sequence[str], seeds: Sequence[int]
+) -> dict[str, Any]:
+    """Return all figures, and the scores that they are of."""
+    return {
+        "schema": SCHEMA,
+        "policies": list(policies),
+        "seeds": list(seeds),
+        "arenas": [
+            {
+                "name": arena.name,
+                "about": arena.about,
+                "rows": [
+                    {
+                        "policy": row.policy,
+                        "jct_against": row.jct_against and asdict(row.jct_against),
+                        "figures": {k: v and asdict(v) for k, v in row.figures.items()},
+                        "scores": [asdict(plays[arena.name, row.policy, s]) for s in seeds],
+                    }
+                    for row in rows_of(plays, arena.name, policies, seeds)
+                ],
+            }
+            for arena in arenas
+        ],
+    }
+
+
+FIGURES = (  # field of Score, unit, axis
+    ("utilization", 1.0, "U"),
+    ("jct_mean_s", HOUR_S, "mean JCT, h"),
+    ("rescales", 1.0, "rescales"),
+)
+
+
+def check_pictures() -> None:
+    """Check before the plays that pictures can be drawn.
+
+    Raises:
+        TraceError: BFT-4004, matplotlib is not installed.
+    """
+    matplotlib("figure", html.OTHERWISE)
+
+
+def write_page(
+    path: Path,
+    plays: Plays,
+    arenas: Sequence[Arena],
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    command: str,
+) -> None:
+    """Write the page.
+
+    Raises:
+        TraceError: BFT-4002, no file can be there.
+    """
+    parts = [f"<p>Means over {len(seeds)} seeds with 95% confidence intervals.</p>"]
+    headers = [name.removeprefix(">") for name in HEADERS]
+    for arena in arenas:
+        rows = rows_of(plays, arena.name, policies, seeds)
+        parts += [f"<h2>{escape(arena.name)}</h2>\n<p>{escape(arena.about)}</p>"]
+        parts += [html.table(headers, map(cells, rows)), _figure(rows)]
+    html.write_page(path, "Policies side by side", command, parts)
+
+
+def _figure(rows: Sequence[Row]) -> str:
+    shown = [one for one in FIGURES if all(row.figures[one[0]] is not None for row in rows)]
+    if not shown:
+        return ""
+    canvas = new_canvas((4.0 * len(shown), 0.9 + 0.28 * len(rows)), html.OTHERWISE)
+    all_axes = canvas.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, (name, unit, label) in zip(all_axes, shown, strict=True):
+        found = [row.figures[name] for row in rows]
+        means = [one.mean / unit for one in found if one is not None]
+        halves = [(one.half or 0.0) / unit for one in found if one is not None]
+        places = range(len(rows))
+        axes.barh(places, means, xerr=halves, color="#7aa6c2", ecolor="#333")
+        axes.set_yticks(places, [row.policy for row in rows])
+        axes.set_xlabel(label)
+    all_axes[0].invert_yaxis()
+    return f"<figure>{html.picture(canvas, 'U, JCT and rescales')}</figure>"

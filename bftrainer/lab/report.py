@@ -1,0 +1,404 @@
+"""Reports of replays: documents, tables, CSV, and one page with figures, as HTML or as a picture.
+
+``ReplayRun``s come in; ``bftrainer simulate`` writes what goes out. The formulas are in
+docs/design/simulator.md. As in Fig. 10 of the BFTrainer paper each window has its own U: the
+samples processed in it, divided by those that its mean number of idle nodes would have processed.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bftrainer import __version__
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments, Times
+from bftrainer.batch.traces.text import unreadable
+from bftrainer.decide.policies.base import load_policy
+from bftrainer.lab.html import OTHERWISE, picture, saved, table, write_file, write_page
+from bftrainer.lab.simulator.metrics import WORDS, Metrics, completion_times_s, static_outcome
+from bftrainer.lab.simulator.session import Choices, ReplayRun, job_nodes
+from bftrainer.model.errors import UsageError
+from bftrainer.study.plots import matplotlib, new_canvas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSetup:
+    """The source of the runs."""
+
+    trace: str  # as the user named it
+    workload: str
+    costs: str
+    command: str  # repeats these runs
+
+    def sentence(self, runs: Sequence[ReplayRun]) -> str:
+        """Return trace, workload and choices in words."""
+        run = runs[0]
+        outcome, choices = run.outcome, run.choices
+        name, trace = Path(self.trace).name, outcome.trace
+        text = (
+            f"Trace {name}: {len(trace.names):,} nodes, {trace.duration_s / HOUR_S:,.4g} h, "
+            f"{run.metrics.events:,} events, N_eq {run.metrics.n_eq:,.1f}. "
+            f"Workload {self.workload}: {len(outcome.trainers):,} trainers, P_jmax "
+            f"{choices.p_jmax}, T_fwd {choices.t_fwd_s:g} s, "
+            f"objective {choices.objective.value}, "
+            f"costs {self._costs(choices)}, seed {choices.seed}."
+        )
+        jobs = [r for r in runs if not load_policy(r.choices.policy).traits.rescales]
+        if jobs:
+            nodes = job_nodes(trace, jobs[0].choices)
+            text += f" A job of {jobs[0].choices.policy} asks for {nodes} node{'s' * (nodes > 1)}."
+        return text
+
+    def _costs(self, choices: Choices) -> str:
+        polls = "" if choices.poll_s is None else f", a poll each {choices.poll_s:g} s"
+        return self.costs if choices.costs is None else f"{self.costs} ({choices.costs}{polls})"
+
+
+def label_of(name: str) -> str:
+    """Return a figure's name with its unit."""
+    word = WORDS[name]
+    return f"{word.label} ({word.unit})" if word.unit else word.label
+
+
+def shown_value(metrics: Metrics, name: str) -> str:
+    """Return a figure's number for readers; a dash if there is none."""
+    value = getattr(metrics, name)
+    return "-" if value is None else format(value, WORDS[name].form)
+
+
+def document(run: ReplayRun, setup: ReportSetup, selection: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one replay as a JSON object; ``selection`` is the part of the trace."""
+    choices = run.choices
+    jobs = not load_policy(choices.policy).traits.rescales
+    return {
+        "policy": choices.policy,
+        "trace": setup.trace,
+        "workload": setup.workload,
+        "costs": setup.costs,
+        "costs_s": None if choices.costs is None else choices.costs.by_name(),
+        "poll_interval_s": choices.poll_s,
+        "seed": choices.seed,
+        "selection": {k: v for k, v in selection.items() if v not in (None, (), False)},
+        **dataclasses.asdict(run.metrics),
+        "t_fwd_s": choices.t_fwd_s,
+        "p_jmax": choices.p_jmax,
+        "objective": choices.objective.value,
+        "job_nodes": job_nodes(run.outcome.trace, choices) if jobs else None,
+    }
+
+
+def check_place(path: Path) -> None:
+    """Check before a replay that the file can be written after it.
+
+    Raises:
+        TraceError: BFT-4002, there is no such directory.
+    """
+    if not path.parent.is_dir():
+        raise unreadable(path, FileNotFoundError(2, "There is no such directory"))
+
+
+def write_csv(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
+    """Write one line per replay and one column per figure.
+
+    Raises:
+        TraceError: BFT-4002, no file can be written.
+    """
+    stream = io.StringIO(newline="")
+    names = [name for name in documents[0] if name not in ("selection", "costs_s")]
+    writer = csv.DictWriter(stream, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(documents)
+    try:
+        path.write_text(stream.getvalue(), encoding="utf-8")
+    except OSError as problem:
+        raise unreadable(path, problem) from problem
+
+
+def comparison(runs: Sequence[ReplayRun]) -> list[tuple[str, ...]]:
+    """Return one row per figure of merit, one column per replay."""
+    return [(label_of(name), *[shown_value(run.metrics, name) for run in runs]) for name in WORDS]
+
+
+WIDTHS_H = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0, 24.0)  # widths that readers expect
+
+
+def window_h(trace: Fragments, most: int) -> float:
+    """Return the smallest usual width that gives at most so many windows."""
+    hours = trace.duration_s / HOUR_S
+    return next((width for width in WIDTHS_H if hours <= width * most), hours / most)
+
+
+def edges_of(trace: Fragments, hours: float) -> Times:
+    """Return the edges of windows of so many hours; the last one may be shorter."""
+    begin_s, end_s = trace.span_s
+    edges: Times = np.append(np.arange(begin_s, end_s - 1e-6, hours * HOUR_S), end_s)
+    return edges
+
+
+def hours_of(edges_s: Times) -> Times:
+    """Return the edges in hours from the start."""
+    hours: Times = (edges_s - edges_s[0]) / HOUR_S
+    return hours
+
+
+def nodes_offered(trace: Fragments, edges_s: Times) -> Times:
+    """Return the mean size of the pool in each window."""
+    changes = trace.pool_changes()
+    at_s = np.append(changes.at_s, trace.span_s[1])
+    so_far = np.concatenate(([0.0], np.cumsum(changes.pool_sizes() * np.diff(at_s))))
+    offered: Times = np.diff(np.interp(edges_s, at_s, so_far)) / np.diff(edges_s)
+    return offered
+
+
+def nodes_training(run: ReplayRun, edges_s: Times) -> Times:
+    """Return the mean number of training nodes in each window."""
+    return _gained(run, edges_s, [n.node_s_training for n in run.outcome.notes]) / np.diff(edges_s)
+
+
+def utilization(run: ReplayRun, edges_s: Times) -> Times:
+    """Return U of each window; NaN where no node was idle."""
+    processed = _gained(run, edges_s, [n.processed for n in run.outcome.notes])
+    offered, width_s = nodes_offered(run.outcome.trace, edges_s), np.diff(edges_s)
+    found = np.full(len(processed), np.nan)
+    for k, (n_eq, span_s) in enumerate(zip(offered.tolist(), width_s.tolist(), strict=True)):
+        static = static_outcome(run.outcome, n_eq, span_s)
+        if static > 0:
+            found[k] = processed[k] / static
+    return found
+
+
+def _gained(run: ReplayRun, edges_s: Times, sums: list[float]) -> Times:
+    """Return the growth of a sum in each window, linear between two notes."""
+    at_s = [run.outcome.trace.span_s[0], *(note.at_s for note in run.outcome.notes)]
+    return np.diff(np.interp(edges_s, at_s, [0.0, *sums]))
+
+
+# M. Okabe, K. Ito: colours that colour-blind readers can distinguish.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+POOL_COLOUR = "#BBBBBB"
+PARTS = (
+    ("utilization", "processed (U)", "#009E73"),
+    ("cost_preemption", "lost to preemptions", "#D55E00"),
+    ("cost_rescale", "lost to rescales", "#E69F00"),
+    ("cost_unused", "unused", "#BBBBBB"),
+)
+WINDOWS, FINE_WINDOWS = 30, 200  # a week: 28 of six hours as in the paper's Fig. 10, 168 of one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure of a report."""
+
+    key: str  # of its anchor
+    title: str
+    caption: Callable[[Sequence[ReplayRun]], str]
+    draw: Callable[[Any, Sequence[ReplayRun]], None]
+
+
+def _utilization(axes: Any, runs: Sequence[ReplayRun]) -> None:
+    names = [run.choices.policy for run in runs]
+    values = [100 * run.metrics.utilization for run in runs]
+    bars = axes.bar(names, values, color=[_colour(i) for i in range(len(runs))], width=0.6)
+    axes.bar_label(bars, labels=[f"{value:.1f}" for value in values], padding=2)
+    axes.set(ylabel="U = A_e / A_s (%)", xlabel="policy", ylim=(0, max(100, *values) * 1.08))
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _split(axes: Any, runs: Sequence[ReplayRun]) -> None:
+    names = [run.choices.policy for run in runs]
+    above, below = np.zeros(len(runs)), np.zeros(len(runs))
+    for name, label, colour in PARTS:
+        values = np.array([100 * getattr(run.metrics, name) for run in runs])
+        # Below 0 where a policy did better than the static share.
+        axes.bar(names, values, bottom=np.where(values < 0, below, above), color=colour,
+                 label=label, width=0.6)  # fmt: skip
+        above += np.maximum(values, 0)
+        below += np.minimum(values, 0)
+    axes.set(ylabel="share of A_s (%)", xlabel="policy", ylim=(1.08 * below.min(), None))
+    _finish(axes, axis="y")
+
+
+def _nodes(axes: Any, runs: Sequence[ReplayRun]) -> None:
+    trace = runs[0].outcome.trace
+    edges = edges_of(trace, window_h(trace, FINE_WINDOWS))
+    hours, offered = hours_of(edges), nodes_offered(trace, edges)
+    axes.stairs(offered, hours, fill=True, color=POOL_COLOUR, label="idle (pool)")
+    for i, run in enumerate(runs):
+        axes.stairs(nodes_training(run, edges), hours, color=_colour(i), linewidth=1.0,
+                    label=f"training, {run.choices.policy}")  # fmt: skip
+    axes.set(xlabel="time from the begin (h)", ylabel="nodes", xlim=(0, hours[-1]),
+             ylim=(0, None))  # fmt: skip
+    _finish(axes)
+
+
+def _over_time(axes: Any, runs: Sequence[ReplayRun]) -> None:
+    trace = runs[0].outcome.trace
+    edges = edges_of(trace, window_h(trace, WINDOWS))
+    hours = hours_of(edges)
+    middle = (hours[1:] + hours[:-1]) / 2
+    for i, run in enumerate(runs):
+        axes.plot(middle, 100 * utilization(run, edges), color=_colour(i), marker="o",
+                  markersize=3, linewidth=1.2, label=run.choices.policy)  # fmt: skip
+    axes.set(xlabel="time from the begin (h)", ylabel="U in the window (%)", xlim=(0, hours[-1]),
+             ylim=(0, None))  # fmt: skip
+    _finish(axes)
+
+
+def _completion(axes: Any, runs: Sequence[ReplayRun]) -> None:
+    last_h = 1e-3
+    for i, run in enumerate(runs):
+        hours = np.sort(completion_times_s(run.outcome)) / HOUR_S
+        share = 100 * np.arange(len(hours) + 1) / max(1, len(run.outcome.trainers))
+        last_h = max([last_h, *hours.tolist()])
+        axes.step(np.concatenate(([0.0], hours)), share, where="post", color=_colour(i),
+                  linewidth=1.2, label=run.choices.policy)  # fmt: skip
+    axes.set(xlabel="completion time, submission to end (h)", xlim=(0, last_h * 1.02),
+             ylabel="of the trainers submitted (%)", ylim=(0, None))  # fmt: skip
+    _finish(axes)
+
+
+def _finish(axes: Any, axis: str = "both") -> None:
+    """Draw a grid, and the legend below the axes, where it hides nothing."""
+    axes.grid(axis=axis, alpha=0.3)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, fontsize=8, frameon=False)
+
+
+def _colour(i: int) -> str:
+    return COLOURS[i % len(COLOURS)]
+
+
+def _window(runs: Sequence[ReplayRun], most: int) -> str:
+    return f"{window_h(runs[0].outcome.trace, most):g} h"
+
+
+FIGURES = (
+    Figure(
+        key="utilization",
+        title="Resource utilization efficiency",
+        draw=_utilization,
+        caption=lambda _: (
+            "U: samples processed on the idle fragments (A_e) as a share of what N_eq nodes "
+            "that are always there, shared equally by P_jmax trainers, would process (A_s)."
+        ),
+    ),
+    Figure(
+        key="cost-split",
+        title="Where the rest goes",
+        draw=_split,
+        caption=lambda _: (
+            "A_s split into what was processed, what preemptions and what rescales cost, and "
+            "the rest: nodes without a trainer, sizes other than the static share."
+        ),
+    ),
+    Figure(
+        key="nodes",
+        title="Nodes over time",
+        draw=_nodes,
+        caption=lambda runs: (
+            f"Idle nodes and those on which a trainer trains, means over "
+            f"{_window(runs, FINE_WINDOWS)}."
+        ),
+    ),
+    Figure(
+        key="utilization-over-time",
+        title="Efficiency over time",
+        draw=_over_time,
+        caption=lambda runs: (
+            f"U of each {_window(runs, WINDOWS)}: what was processed in it, over what as many "
+            "nodes as were idle in it on average would have processed."
+        ),
+    ),
+    Figure(
+        key="completion-times",
+        title="Completion times",
+        draw=_completion,
+        caption=lambda runs: (
+            "Share of the submitted trainers that were complete within a time of their "
+            "submission; complete at the end: "
+            + ", ".join(f"{run.choices.policy} {run.metrics.completed:,}" for run in runs)
+            + f" of {runs[0].metrics.submitted:,}."
+        ),
+    ),
+)
+
+
+ENDINGS = (".html", ".png")
+
+
+def check_destination(path: Path) -> None:
+    """Check before the replay that the page can be written after it.
+
+    Raises:
+        UsageError: BFT-4110, the name ends in neither .html nor .png.
+        TraceError: BFT-4004, matplotlib is not installed; BFT-4002, no file can be there.
+    """
+    if path.suffix.lower() not in ENDINGS:
+        raise UsageError(
+            "BFT-4110",
+            f"{path}: a report is HTML or a picture.",
+            f"End the name in {' or '.join(ENDINGS)}.",
+        )
+    matplotlib("figure", OTHERWISE)
+    check_place(path)
+
+
+def write_report(
+    path: Path,
+    runs: Sequence[ReplayRun],
+    setup: ReportSetup,
+    progress: Callable[[float], None] = lambda _: None,
+) -> None:
+    """Write the page in the format given by the ending of its name.
+
+    Raises:
+        UsageError: BFT-4110, see above.
+        TraceError: BFT-4004 and BFT-4002, see above.
+    """
+    check_destination(path)
+    if path.suffix.lower() == ".png":
+        write_file(path, _as_png(runs, setup, progress))
+        return
+    sentence, names = setup.sentence(runs), [run.choices.policy for run in runs]
+    rows = [
+        (label_of(name), *(shown_value(run.metrics, name) for run in runs), word.meaning)
+        for name, word in WORDS.items()
+    ]
+    parts = [f"<p>{escape(sentence)}</p>", table(("", *names, ""), rows)]
+    for number, figure in enumerate(FIGURES, start=1):
+        canvas = new_canvas((8.0, 4.5), OTHERWISE)
+        figure.draw(canvas.add_subplot(), runs)
+        parts.append(
+            f'<figure id="{figure.key}">{picture(canvas, figure.title)}\n'
+            f"<figcaption><b>Figure {number}. {escape(figure.title)}.</b> "
+            f"{escape(figure.caption(runs))} {escape(sentence)} "
+            f"<code>{escape(setup.command)}</code></figcaption></figure>"
+        )
+        progress(number / len(FIGURES))
+    write_page(path, f"Replay of idle nodes: {', '.join(names)}", setup.command, parts)
+
+
+def _as_png(
+    runs: Sequence[ReplayRun], setup: ReportSetup, progress: Callable[[float], None]
+) -> bytes:
+    canvas = new_canvas((13.0, 15.5), OTHERWISE)
+    grid = canvas.subplots(3, 2).flat
+    words = [setup.sentence(runs), f"Made by bftrainer {__version__} with: {setup.command}"]
+    for number, (axes, figure) in enumerate(zip(grid, FIGURES, strict=False), start=1):
+        figure.draw(axes, runs)
+        axes.set_title(f"Figure {number}. {figure.title}", fontsize=11, loc="left")
+        words.append(f"Figure {number}. {figure.caption(runs)}")
+        progress(number / (len(FIGURES) + 1))
+    last = list(canvas.axes)[len(FIGURES)]
+    last.axis("off")
+    text = "\n\n".join(textwrap.fill(word, 78) for word in words)
+    last.text(0.0, 1.0, text, va="top", fontsize=9, transform=last.transAxes, parse_math=False)
+    return saved(canvas, "png")

@@ -1,1 +1,0 @@
-"""Reports of replays: course over time, tables, CSV, and pages with figures."""
