@@ -7,13 +7,14 @@ tries the first that waits. Sizes come from the dynamic program of the policy ``
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from bftrainer.decide.policies.convolution import Floats, best_sizes
+from bftrainer.lab.kernel import Kernel
 from bftrainer.lab.papers.ibm.jobs import IbmJob
 
 
@@ -56,52 +57,56 @@ class Simulation:
     def __init__(self, jobs: Sequence[IbmJob], rules: Rules) -> None:
         self._jobs, self._rules = jobs, rules
         self._left = np.array([job.minutes for job in jobs], dtype=np.float64)
-        self._rate = np.zeros(len(jobs))
-        self._size = np.zeros(len(jobs))
-        self._gpu_min = np.zeros(len(jobs))
+        self._rate, self._size, self._gpu_min = np.zeros((3, len(jobs)))
         self._end_min = np.full(len(jobs), np.nan)
-        self._coming = deque(range(len(jobs)))
         self._waiting: list[int] = []
         self._running: list[int] = []
+        self._first = 0  # of those who run, the next to end
         self._least = 0  # GPUs that all who run must have
         self._n_dropped = 0
-        self._now_min = 0.0
+        self._has_round = False  # one is coming
+        # At one time a round is first, then a completion, then an arrival.
+        self._kernel = Kernel(advance=self._advance)
+        self._kernel.source(self._next_end_min, self._end)
+        for index, job in enumerate(jobs):
+            self._kernel.at(job.at_min, partial(self._arrive, index), rank=1)
 
     def run(self) -> IbmOutcome:
         """Play it."""
-        delta_min, has_changed, tick_min = self._rules.delta_min, False, 0.0
-        while self._coming or self._running or self._waiting:
-            ids = np.array(self._running, dtype=np.int64)
-            ends_min = self._now_min + self._left[ids] / self._rate[ids]
-            done_min = float(ends_min.min()) if len(ids) else math.inf
-            new_min = self._jobs[self._coming[0]].at_min if self._coming else math.inf
-            if delta_min and has_changed and tick_min <= min(done_min, new_min):
-                self._advance(ids, tick_min)
-                self._round()
-                has_changed = False
-                continue
-            self._advance(ids, min(done_min, new_min))
-            if done_min <= new_min:
-                self._end(self._running[int(ends_min.argmin())])
-            else:
-                self._arrive(self._coming.popleft())
-            if delta_min and not has_changed:
-                has_changed, tick_min = True, delta_min * math.ceil(self._now_min / delta_min)
-        return self._outcome()
+        self._kernel.run()
+        has_run = ~np.isnan(self._end_min)
+        at_min = np.array([job.at_min for job in self._jobs])
+        minutes = np.array([job.minutes for job in self._jobs])
+        return IbmOutcome(
+            n_jobs=len(self._jobs),
+            n_dropped=self._n_dropped,
+            completion_min=(self._end_min - at_min)[has_run],
+            ends_min=np.sort(self._end_min[has_run]),
+            optimal_gpu_min=float(minutes[has_run].sum()),
+            actual_gpu_min=float(self._gpu_min[has_run].sum()),
+        )
 
-    def _advance(self, ids: np.typing.NDArray[np.int64], to_min: float) -> None:
-        span_min = to_min - self._now_min
+    def _next_end_min(self) -> float:
+        """Return when the first running job ends at today's rates."""
+        if not self._running:
+            return math.inf
+        ends_min = self._kernel.now + self._left[self._running] / self._rate[self._running]
+        self._first = int(ends_min.argmin())
+        return float(ends_min[self._first])
+
+    def _advance(self, to_min: float) -> None:
+        span_min, ids = to_min - self._kernel.now, self._running
         self._left[ids] -= span_min * self._rate[ids]
         self._gpu_min[ids] += span_min * self._size[ids]
-        self._now_min = to_min
 
-    def _end(self, job: int) -> None:
-        self._running.remove(job)
+    def _end(self) -> None:
+        job = self._running.pop(self._first)
         self._least -= self._jobs[job].sizes.least
-        self._end_min[job] = self._now_min
+        self._end_min[job] = self._kernel.now
         if self._rules.delta_min is None:
             self._try_waiting()
             self._resize()
+        self._want_round()
 
     def _arrive(self, job: int) -> None:
         rules = self._rules
@@ -113,9 +118,18 @@ class Simulation:
             self._waiting.append(job)
         else:
             self._n_dropped += 1
+        self._want_round()
+
+    def _want_round(self) -> None:
+        """Have a decision at the next multiple of delta."""
+        delta_min = self._rules.delta_min
+        if delta_min and not self._has_round:
+            self._has_round = True
+            now = self._kernel.now
+            self._kernel.at(delta_min * math.ceil(now / delta_min), self._round, rank=-1)
 
     def _round(self) -> None:
-        """Decide at a multiple of delta."""
+        self._has_round = False
         self._try_waiting()
         if not self._rules.waits:
             self._n_dropped += len(self._waiting)
@@ -147,16 +161,3 @@ class Simulation:
         for job, one, size in zip(self._running, sizes, found or (), strict=True):
             self._size[job] = size
             self._rate[job] = one.factors[size - one.least]
-
-    def _outcome(self) -> IbmOutcome:
-        has_run = ~np.isnan(self._end_min)
-        at_min = np.array([job.at_min for job in self._jobs])
-        minutes = np.array([job.minutes for job in self._jobs])
-        return IbmOutcome(
-            n_jobs=len(self._jobs),
-            n_dropped=self._n_dropped,
-            completion_min=(self._end_min - at_min)[has_run],
-            ends_min=np.sort(self._end_min[has_run]),
-            optimal_gpu_min=float(minutes[has_run].sum()),
-            actual_gpu_min=float(self._gpu_min[has_run].sum()),
-        )
