@@ -139,9 +139,9 @@ def _decisions(measured: Measured, trace: Fragments) -> None:
 def _trace(arguments: argparse.Namespace) -> Fragments:
     data = os.environ.get("BFTRAINER_DATA")
     scenario = choose_scenario(arguments.trace, Path(data) if data else None, FULL)
-    for remark in scenario.remarks()[:1]:
+    for remark in scenario.remarks[:1]:
         note(remark)
-    return repeated(scenario.trace, 3)
+    return repeated(scenario.content.trace, 3)
 
 
 BENCHMARK = Benchmark(

@@ -27,7 +27,7 @@ from bftrainer.lab.papers.dl2.setting import LARGE, MODELS, QUICK, TESTBED, Amou
 from bftrainer.lab.papers.dl2.speeds import RECORDS, measured, read_speeds
 from bftrainer.lab.papers.dl2.training import Acting
 from bftrainer.lab.papers.findings import ValueLine
-from bftrainer.lab.papers.paper import play_all
+from bftrainer.lab.papers.paper import reproduce
 from bftrainer.model.errors import UsageError
 
 DATA = os.environ.get("BFTRAINER_DATA", "")
@@ -161,15 +161,8 @@ def test_the_papers_learner_sees_what_the_paper_says() -> None:
 
 def _lines(extent: Amounts, *only: str) -> list[ValueLine]:
     scenario = PAPER.choose_scenario(None, FOLDER, extent)
-    results = PAPER.choose(only)
-    runs = {run for result in results for run in result.runs(extent)}
-    records = play_all(PAPER, scenario, runs, processes=1)
-    return [
-        line
-        for result in results
-        if result.find is not None
-        for line in result.find(records, extent).lines
-    ]
+    made = reproduce(PAPER, scenario, extent, PAPER.choose(only), processes=1)
+    return [line for finding in made.findings.values() for line in finding.lines]
 
 
 @pytest.mark.long

@@ -10,26 +10,16 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.lab.papers.elasticity.paper import PAPER
-from bftrainer.lab.papers.elasticity.replays import OneJob, Slowed, play
-from bftrainer.lab.papers.elasticity.setting import (
-    EXPECTED,
-    FULL,
-    QUICK,
-    ElasticitySeeds,
-    choose_scenario,
-)
-from bftrainer.lab.papers.elasticity.simulator import ElasticJobOutcome, SlowedOutcome, cifar
+from bftrainer.lab.papers.elasticity.replays import FULL, QUICK, Extents, OneJob, Slowed, play
+from bftrainer.lab.papers.elasticity.simulator import JOBS, SlowedOutcome, Training
 from bftrainer.lab.papers.findings import ValueLine
-from bftrainer.lab.papers.paper import play_all
-
-CLUSTERS = choose_scenario(None, None, QUICK)
+from bftrainer.lab.papers.paper import reproduce
 
 
-def lines(result_id: str, extent: ElasticitySeeds) -> list[ValueLine]:
-    [result] = PAPER.choose([result_id])
-    assert result.find is not None
-    records = play_all(PAPER, CLUSTERS, result.runs(extent), processes=1)
-    return list(result.find(records, extent).lines)
+def lines(result_id: str, extent: Extents) -> list[ValueLine]:
+    scenario = PAPER.choose_scenario(None, None, extent)
+    made = reproduce(PAPER, scenario, extent, PAPER.choose([result_id]), processes=1)
+    return made.findings[result_id].lines
 
 
 def assert_within(found: list[ValueLine], most: float) -> None:
@@ -67,19 +57,19 @@ def test_replacing_stragglers_saves_more_the_slower_they_are() -> None:
 
 def test_a_constant_number_of_gpus_by_hand() -> None:
     """200 epochs of 50,000 samples in steps of 1,024, 0.2 s on 4 GPUs."""
-    found = play(CLUSTERS, OneJob(job="cifar", start=4, seed=None))
-    assert isinstance(found, ElasticJobOutcome)
+    found = play(None, OneJob(job="cifar", start=4))
+    assert isinstance(found, Training)
     assert found.completion_s == pytest.approx(200 * 50_000 / 1024 * 0.2)
     assert found.used_gpu_s == pytest.approx(4 * found.completion_s)
 
 
 def test_scaling_in_by_hand() -> None:
     """From 8: 10 steps, 50 s of boot, a pause, 10 steps on 12, a pause, 10 steps on 4."""
-    job = cifar()
+    job = JOBS["cifar"]
     quiet = OneJob(job="cifar", start=8, seed=1, step_noise=0.0)
-    found = play(CLUSTERS, quiet)
-    assert isinstance(found, ElasticJobOutcome)
-    assert found.settled_at == 4
+    found = play(None, quiet)
+    assert isinstance(found, Training)
+    assert found.workers == 4
     measured_s = 10 * (job.step_s(8) + job.step_s(12) + job.step_s(4))
     boot_s = found.settled_s - measured_s - 3.179 - 2.612
     assert boot_s == pytest.approx(50.0, rel=0.5)
@@ -88,7 +78,7 @@ def test_scaling_in_by_hand() -> None:
 
 def test_stragglers_that_stay_slow_everybody_down() -> None:
     none, kept, replaced = (
-        play(CLUSTERS, Slowed(slowdown=slowdown, replaces=replaces, seed=1))
+        play(None, Slowed(slowdown=slowdown, replaces=replaces, seed=1))
         for slowdown, replaces in ((1.0, False), (4.0, False), (4.0, True))
     )
     assert isinstance(none, SlowedOutcome)
@@ -133,8 +123,3 @@ def test_the_command_writes_what_it_found(capsys: pytest.CaptureFixture[str]) ->
     assert result["id"] == "fig6"
     assert len(document["clusters"]["assumed"]) == 8
     assert all(line["why"] == "" for line in result["lines"])
-
-
-def test_every_line_has_a_source() -> None:
-    entries = [line for lines_of in EXPECTED.results.values() for line in lines_of.values()]
-    assert all(line["source"] for line in entries)

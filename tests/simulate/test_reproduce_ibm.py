@@ -11,7 +11,6 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.lab.papers.findings import ValueLine
-from bftrainer.lab.papers.ibm import figures, tables
 from bftrainer.lab.papers.ibm.jobs import (
     ELASTIC,
     Arrivals,
@@ -22,13 +21,11 @@ from bftrainer.lab.papers.ibm.jobs import (
     sizes_of,
 )
 from bftrainer.lab.papers.ibm.paper import PAPER
-from bftrainer.lab.papers.ibm.replays import Experiment, play
-from bftrainer.lab.papers.ibm.setting import FULL, QUICK, choose_scenario
+from bftrainer.lab.papers.ibm.replays import FULL, QUICK, Experiment, IbmSeeds, play
 from bftrainer.lab.papers.ibm.simulator import IbmOutcome, Rules, Simulation
-from bftrainer.lab.papers.paper import play_all
+from bftrainer.lab.papers.paper import reproduce
 
 WORLD = read_world("ordered")
-CLUSTER = choose_scenario(None, None, QUICK)
 FEW = replace(QUICK, table3=5, figures=5, sensitivity=2)
 
 
@@ -128,51 +125,51 @@ def test_one_seed_gives_every_kind_of_batch_the_same_jobs() -> None:
 # ---- what the paper shows ---------------------------------------------------------------------
 
 
+def _lines(extent: IbmSeeds, *only: str, processes: int = 1) -> dict[str, list[ValueLine]]:
+    scenario = PAPER.choose_scenario(None, None, extent)
+    made = reproduce(PAPER, scenario, extent, PAPER.choose(only), processes=processes)
+    return {name: finding.lines for name, finding in made.findings.items()}
+
+
 def _deviations(lines: Sequence[ValueLine]) -> dict[str, float]:
     return {one.what: abs(one.deviation) for one in lines if one.deviation is not None}
 
 
 def test_table_2_is_within_2_5_percent() -> None:
-    found = _deviations(tables.table2({}, FULL).lines)
+    found = _deviations(_lines(FULL, "table2")["table2"])
     assert len(found) == 5
     assert max(found.values()) <= 2.5
 
 
 @pytest.mark.long
 def test_table_3_is_within_20_percent() -> None:
-    records = play_all(PAPER, CLUSTER, tables.table3_runs(FEW), processes=1)
-    found = _deviations(tables.table3(records, FEW).lines)
+    found = _deviations(_lines(FEW, "table3")["table3"])
     assert len(found) == 10
     assert max(found.values()) <= 20.0
 
 
 def test_elastic_batches_gain_in_every_figure_and_nothing_without_elasticity() -> None:
-    runs = (*figures.fig5_runs(FEW), *figures.fig6_runs(FEW), *figures.fig8_runs(FEW))
-    records = play_all(PAPER, CLUSTER, runs, processes=1)
-    results = [find(records, FEW) for find in (figures.fig5, figures.fig6, figures.fig8)]
-    assert all(line.holds for result in results for line in result.lines)
-    assert results[0].lines[3].ours == 0.0
+    results = _lines(FEW, "fig5", "fig6", "fig8")
+    assert all(line.holds for lines in results.values() for line in lines)
+    assert results["fig5"][3].ours == 0.0
 
 
 @pytest.mark.long
 def test_the_order_of_table_3_is_kept_in_every_row() -> None:
-    records = play_all(PAPER, CLUSTER, tables.runs(FULL), processes=1)
-    assert all(line.holds for line in tables.find(records, FULL).lines)
+    assert all(line.holds for line in _lines(FULL, "sensitivity")["sensitivity"])
 
 
 @pytest.mark.long
 def test_tables_3_and_4_are_within_20_percent_in_the_mean_of_many_seeds() -> None:
-    extent = replace(FULL, table4=6)
-    runs = (*tables.table3_runs(extent), *tables.table4_runs(extent))
-    records = play_all(PAPER, CLUSTER, runs, processes=2)
-    lines = (*tables.table3(records, extent).lines, *tables.table4(records, extent).lines)
+    found = _lines(replace(FULL, table4=6), "table3", "table4", processes=2)
+    lines = [*found["table3"], *found["table4"]]
     assert max(_deviations(lines).values()) <= 20.0
     assert all(line.holds is not False for line in lines)
 
 
 def test_the_same_seed_gives_the_same_record() -> None:
     run = Experiment(seed=3, minutes=60.0)
-    assert play(CLUSTER, run) == play(CLUSTER, run)
+    assert play(None, run) == play(None, run)
 
 
 def test_the_command_lists_the_assumptions_and_refuses_a_trace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,15 +12,21 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.lab.papers.findings import ValueLine
-from bftrainer.lab.papers.paper import Records, Result, play_all
-from bftrainer.lab.papers.rubberband import instance_start
-from bftrainer.lab.papers.rubberband.contradictions import most_instances, paid_instances
+from bftrainer.lab.papers.paper import Reproduction, Result, reproduce
+from bftrainer.lab.papers.rubberband.figures import INIT_S, START_MEAN_S, TIGHT_MIN, started
 from bftrainer.lab.papers.rubberband.paper import PAPER
-from bftrainer.lab.papers.rubberband.replays import Planner, Planning, play
-from bftrainer.lab.papers.rubberband.residual import ROWS, Table2Reading, nearest
-from bftrainer.lab.papers.rubberband.setting import EXPECTED, QUICK, Points, choose_scenario
+from bftrainer.lab.papers.rubberband.profiles import steady
+from bftrainer.lab.papers.rubberband.residual import (
+    ROWS,
+    Table2Reading,
+    most_instances,
+    nearest,
+    paid_instances,
+)
+from bftrainer.lab.papers.rubberband.setting import QUICK, Planner, Planning, Points, play
 from bftrainer.study.plan.stage_cost import Planned
 
+Lines = Mapping[str, Sequence[ValueLine]]
 FEW = replace(
     QUICK,
     samples=50,
@@ -40,33 +46,28 @@ NOT_AS_IN_THE_PAPER = {  # and why: docs/design/reproduce.md
 }
 
 
-def played(extent: Points, *, without: Collection[str] = ()) -> Records:
+def played(extent: Points, *, without: Collection[str] = ()) -> Reproduction:
     results = [result for result in PAPER.results if result.result_id not in without]
-    runs = {run for result in results for run in result.runs(extent)}
-    return play_all(PAPER, choose_scenario(None, None, extent), runs, processes=1)
+    scenario = PAPER.choose_scenario(None, None, extent)
+    return reproduce(PAPER, scenario, extent, results, processes=1)
 
 
 @pytest.fixture(scope="module")
-def records() -> Records:
+def made() -> Reproduction:
     return played(FEW, without=TAKES_LONG)
 
 
-def lines_of(
-    records: Records, extent: Points, *, without: Collection[str] = ()
-) -> Mapping[str, tuple[ValueLine, ...]]:
-    return {
-        result.result_id: result.find(records, extent).lines
-        for result in PAPER.results
-        if result.find is not None and result.result_id not in without
-    }
+@pytest.fixture(scope="module")
+def lines(made: Reproduction) -> Lines:
+    return {name: finding.lines for name, finding in made.findings.items()}
 
 
-def assert_as_documented(lines: Mapping[str, tuple[ValueLine, ...]]) -> None:
-    for result in PAPER.results:
-        if result.result_id not in lines:
+def assert_as_documented(made: Reproduction) -> None:
+    for result in made.results:
+        if result.missing:
             continue
         assert not result.why  # it would excuse every line
-        found = lines[result.result_id]
+        found = made.findings[result.result_id].lines
         others = {line.what for line in found if line.holds is False}
         assert others == NOT_AS_IN_THE_PAPER.get(result.result_id, set())
         assert [line.what for line in found if deviates(line, result) and not line.why] == []
@@ -76,18 +77,18 @@ def deviates(line: ValueLine, result: Result) -> bool:
     return line.holds is False or abs(line.deviation or 0.0) > result.tolerance
 
 
-def test_statements_hold_but_those_that_are_explained(records: Records) -> None:
-    assert_as_documented(lines_of(records, FEW, without=TAKES_LONG))
+def test_statements_hold_but_those_that_are_explained(made: Reproduction) -> None:
+    assert_as_documented(made)
 
 
 @pytest.mark.long
 def test_the_quick_reproduction_says_the_same() -> None:
-    assert_as_documented(lines_of(played(QUICK), QUICK))
+    assert_as_documented(played(QUICK))
 
 
-def test_the_exact_plan_is_in_time_and_never_dearer(records: Records) -> None:
+def test_the_exact_plan_is_in_time_and_never_dearer(made: Reproduction) -> None:
     plans = defaultdict[Planning, dict[Planner, Planned]](dict)
-    for run, plan in records.items():
+    for run, plan in made.records.items():
         if plan is not None:
             plans[replace(run, planner=Planner.EXACT)][run.planner] = plan
     compared = [(run, of) for run, of in plans.items() if len(of) > 1]
@@ -100,23 +101,22 @@ def test_the_exact_plan_is_in_time_and_never_dearer(records: Records) -> None:
         assert all(exact.cost <= plan.cost + 1e-9 for plan in of.values())
 
 
-def test_regression_profile_d_keeps_its_fit_of_table_2(records: Records) -> None:
+def test_regression_profile_d_keeps_its_fit_of_table_2(lines: Lines) -> None:
     """No prediction: D was fitted to these rows."""
-    table2 = lines_of(records, FEW, without=TAKES_LONG)["table2"]
+    table2 = lines["table2"]
     costs = [line for line in table2 if ": cost (" in line.what and "naive" not in line.what]
     assert len(costs) == 6
     assert max(abs(line.deviation or 0.0) for line in costs) <= 6.0
 
 
-def test_savings_of_20_min_under_each_profile(records: Records) -> None:
+def test_savings_of_20_min_under_each_profile(lines: Lines) -> None:
     """A, C and E were not fitted to static 20 min, the dearer side of the saving."""
-    table2 = lines_of(records, FEW, without=TAKES_LONG)["table2"]
+    table2 = lines["table2"]
     savings = [line.ours for line in table2 if line.what.startswith("20 min: cost of RubberBand")]
     assert savings == pytest.approx([43.0, 18.7, 31.7, 48.5, 41.3], abs=0.1)
 
 
-def test_measured_rows_stand_beside_predictions(records: Records) -> None:
-    lines = lines_of(records, FEW, without=TAKES_LONG)
+def test_measured_rows_stand_beside_predictions(lines: Lines) -> None:
     real = lines["real"]
     assert len(real) == 12  # time and cost of six rows
     assert all(line.ours and "nothing was run" in line.why for line in real)
@@ -134,7 +134,7 @@ def test_a_profile_that_ends_early_gives_the_gain_of_fig_12(
     flat_from: int, least: float, most: float
 ) -> None:
     static, exact = (
-        play(choose_scenario(None, None, FEW), instance_start.tightest(planner, flat_from))
+        play(None, started(planner, steady(START_MEAN_S, flat_from), INIT_S[0], TIGHT_MIN))
         for planner in (Planner.STATIC, Planner.EXACT)
     )
     assert static is not None
@@ -142,8 +142,8 @@ def test_a_profile_that_ends_early_gives_the_gain_of_fig_12(
     assert least <= static.cost / exact.cost <= most
 
 
-def test_the_plan_of_table_3_is_the_exact_one_for_its_time(records: Records) -> None:
-    table3 = lines_of(records, FEW, without=TAKES_LONG)["table3"]
+def test_the_plan_of_table_3_is_the_exact_one_for_its_time(lines: Lines) -> None:
+    table3 = lines["table3"]
     ratios = [line.ours for line in table3 if "over Table 3" in line.what]
     assert ratios == pytest.approx([1.0] * 5)
 
@@ -180,8 +180,3 @@ def test_the_command_writes_what_it_found(capsys: pytest.CaptureFixture[str]) ->
     assert len(compared) == 8
     assert max(abs(line["deviation"]) for line in compared) <= 2.0
     assert document["cloud"]["price_h"] == 12.24
-
-
-def test_every_line_has_a_source() -> None:
-    entries = [line for lines in EXPECTED.results.values() for line in lines.values()]
-    assert all(entry["source"] for entry in entries)

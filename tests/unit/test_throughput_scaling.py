@@ -18,7 +18,7 @@ from bftrainer.decide.policies.base import Context, Decided, Standing, load_poli
 from bftrainer.decide.policies.utility_exact import best_sizes
 from bftrainer.decide.policy_answer import ask
 from bftrainer.decide.throughput.fit import MeasuredSize
-from bftrainer.lab.papers.elasticity.simulator import on_cpus
+from bftrainer.lab.papers.elasticity.simulator import JOBS
 from milp.problem import Curve, Problem, ProblemTrainer
 from tests.conformance.policy import PolicyConformance
 from tests.support.policies import problem_of, trainer
@@ -95,7 +95,7 @@ class TestThroughputScaling(PolicyConformance):
 
 # ---- utility ------------------------------------------------------------------------------------
 
-JOB = on_cpus()
+JOB = JOBS["cpus"]
 WORK = replace(NEW, submitted_s=1000.0, left_samples=JOB.samples)
 STEP_AT_60_MIN = ((3600.0, 100.0), (3600.001, 0.0))
 BRIDGED = ((3600.0, 100.0), (JOB.samples / JOB.rate(4), 0.0))

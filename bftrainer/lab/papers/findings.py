@@ -1,21 +1,9 @@
-"""The findings of a result: lines beside the published values, tables and charts.
-
-The published values are in the paper's ``expected.json``:
-
-    {"citation": "...",
-     "results": {RESULT: {LINE: {"what": ..., "unit": ..., "source": ..., "value" or "says": ...,
-                                 "is_relative": ...}}},
-     "tables": {TABLE: {"source": ..., "columns": [...], "rows": {NAME: [...]}}}}
-
-A line with ``value`` has a number to compare with; one with ``says`` quotes a statement; one with
-neither gets the published value from the code that asks, which takes it from a table.
-"""
+"""The findings of a result: lines beside the published values, tables and charts."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from importlib.resources import files
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -56,10 +44,14 @@ class ValueLine:
 class Plotted:
     """One line, or one group of bars, of a chart; x may be names."""
 
-    label: str
-    x: tuple[float, ...] | tuple[str, ...]
+    label: str  # ends with "paper" for published values
+    x: tuple[Any, ...]
     y: tuple[float, ...]
-    is_papers: bool = False
+
+    @property
+    def is_papers(self) -> bool:
+        """Return whether the values are published ones."""
+        return self.label.endswith("paper")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +62,9 @@ class Chart:
     title: str
     x_label: str
     y_label: str
-    plotted: tuple[Plotted, ...]
     has_bars: bool = False
     is_log: bool = False
+    plotted: list[Plotted] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,35 +76,20 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reproduced:
-    """The lines, charts and tables computed for one result."""
+class Finding:
+    """The lines, charts and tables computed for one result.
 
-    lines: tuple[ValueLine, ...]
-    charts: tuple[Chart, ...] = ()
-    tables: tuple[Table, ...] = ()
+    ``known`` and ``drawn`` are the result's lines and charts by key, as ``expected.json`` has them.
+    """
 
-
-def percent(share: float) -> float:
-    """Return a share as a percentage."""
-    return 100.0 * share
-
-
-def ratio(value: float, other: float) -> float | None:
-    """Return a ratio; None if the denominator is 0."""
-    return value / other if other else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperValues:
-    """The published values of one paper."""
-
-    citation: str
-    results: dict[str, dict[str, Any]]
-    tables: dict[str, dict[str, Any]]
+    known: Mapping[str, Mapping[str, Any]]
+    drawn: Mapping[str, Mapping[str, Any]]
+    lines: list[ValueLine] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
 
     def line(
         self,
-        result: str,
         key: str,
         ours: float | None,
         *,
@@ -121,30 +98,54 @@ class PaperValues:
         why: str = "",
         **words: object,
     ) -> ValueLine:
-        """Return our value beside the published one.
+        """Add our value beside the published one.
 
         Args:
-            result: the result's id.
             key: of the line.
             ours: our value, in the line's unit.
             paper: the published value where it comes from a table.
             holds: whether the published statement holds here.
-            why: the reason of a deviation, if the result's does not fit.
-            words: what the placeholders of ``what`` stand for.
+            why: the reason of a deviation, if neither the line's nor the result's fits.
+            words: what the placeholders of ``what`` and of the line's ``why`` stand for.
         """
-        entry = self.results[result][key]
-        return ValueLine(
-            what=entry["what"].format(**words),
-            ours=ours,
-            paper=entry.get("value", paper),
-            unit=entry.get("unit", "%"),
-            says=entry.get("says", ""),
-            holds=holds,
-            why=why,
-            is_relative=entry.get("is_relative", False),
-        )
+        entry = {name: value for name, value in self.known[key].items() if name != "source"}
+        what, reason = (entry.pop(name, "").format(**words) for name in ("what", "why"))
+        found = ValueLine(
+            what=what, ours=ours, paper=entry.pop("value", paper), holds=holds, why=why or reason,
+            **entry,
+        )  # fmt: skip
+        self.lines.append(found)
+        return found
+
+    def chart(
+        self, key: str, x: Iterable[Any], ys: Mapping[str, Sequence[float]], **words: object
+    ) -> None:
+        """Draw lines, or bars, by label over x; a chart that is there gets more of them."""
+        entry = dict(self.drawn[key])
+        name = str(entry.pop("name", key)).format(**words)
+        chart = next((one for one in self.charts if one.name == name), None)
+        if chart is None:
+            title = entry.pop("title").format(**words)
+            chart = Chart(name=name, title=title, **entry)
+            self.charts.append(chart)
+        at = tuple(x)
+        chart.plotted.extend(Plotted(label=label, x=at, y=tuple(y)) for label, y in ys.items())
+
+    def table(self, headers: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+        """Add a table."""
+        self.tables.append(Table(headers=tuple(headers), rows=tuple(map(tuple, rows))))
 
 
-def read_expected(package: str) -> PaperValues:
-    """Read the ``expected.json`` of a package."""
-    return PaperValues(**json.loads(files(package).joinpath("expected.json").read_text("utf-8")))
+def percent(share: float) -> float:
+    """Return a share as a percentage."""
+    return 100.0 * share
+
+
+def less(ours: float, other: float) -> float:
+    """Return by how many percent ours is less."""
+    return percent(1.0 - ours / other)
+
+
+def ratio(value: float, other: float) -> float | None:
+    """Return a ratio; None if the denominator is 0."""
+    return value / other if other else None

@@ -1,51 +1,71 @@
 """The parts of a paper's reproduction; papers are found by their folder, replays played.
 
-A ``Paper`` chooses a scenario (what is replayed), and names its results. A result says which
-replays it needs and computes its findings from their records. Replays are asked for by value, so
-results that need the same replay share it.
+A ``Paper`` chooses a scenario (what is replayed) and names its results. What is said of a result,
+and what the paper says, is data, ``expected.json``:
+
+    {"citation": "...", "section": "...",
+     "scenario": {"summary": "...", "document": {SECTION: {...}}, "assumed": {WHAT: "..."}},
+     "results": {RESULT: {"shows": ..., "how": ..., "why": ..., "tolerance": ..., "missing": ...,
+         "lines": {LINE: {"what": ..., "unit": ..., "source": ..., "value" or "says": ...,
+                          "why": ..., "is_relative": ...}},
+         "charts": {CHART: {"name": ..., "title": ..., "x_label": ..., "y_label": ...,
+                            "has_bars": ..., "is_log": ...}}}},
+     "tables": {TABLE: {"source": ..., "columns": [...], "rows": {NAME: [...]}}}}
+
+A line with ``value`` has a number to compare with; one with ``says`` quotes a statement; one with
+neither gets the published value from the code, which takes it from a table.
+
+A finding is computed by a generator: it yields the replays that it needs, in dicts and lists of
+any depth, and is sent the same structure with the record of each. One that needs none is a plain
+function. Replays are asked for by value, so results that need the same replay share it.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections import ChainMap
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Any
 
 from bftrainer.lab import papers
-from bftrainer.lab.papers.findings import Reproduced
+from bftrainer.lab.papers.findings import Finding
 from bftrainer.lab.parallel import play_each
 from bftrainer.model.errors import UsageError
 
 Records = Mapping[Any, Any]  # replay -> what it left
+Steps = Generator[Any, Any, None]
+Find = Callable[[Finding, Any], Steps | None]  # finding, extent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """The amount that is replayed; papers add their sweeps and spans."""
+    """The amount that is replayed; papers add their sweeps and spans, in full by default."""
 
-    name: str
+    name: str = "full"
     shortened: str = ""  # what is left out; empty: nothing
 
+    def seeds(self, number: str, first: int = 1000) -> range:
+        """Return as many seeds as a field says; assumptions were chosen with smaller ones."""
+        return range(first, first + getattr(self, number))
 
-class Scenario(Protocol):
-    """The scenario of a replay: a workload, and a machine where the paper has one. Pickled."""
 
-    @property
-    def is_papers(self) -> bool:
-        """Return whether the paper's values can be expected."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """The scenario of all replays: a workload, and a machine where the paper has one. Pickled."""
 
-    def remarks(self) -> list[str]:
-        """Return what a reader must know before any value."""
-
-    def summary(self) -> str:
-        """Return one sentence for the report."""
-
-    def document(self) -> dict[str, Any]:
-        """Return what the JSON document says of it, by section."""
+    summary: str  # one sentence for the report
+    document: Mapping[str, Any]  # by section of the JSON document
+    remarks: Sequence[str] = ()  # what a reader must know before any value
+    is_papers: bool = True  # the paper's values can be expected
+    content: Any = None  # what ``play`` gets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +77,13 @@ class Result:
 
     result_id: str
     shows: str  # what the paper shows
-    how: str  # how ours is computed
+    how: str = ""  # how ours is computed
     why: str = ""  # lines deviate by more than the tolerance
     tolerance: float = 2.0  # points, or percent
-    runs: Callable[[Any], tuple[Hashable, ...]] = lambda _: ()  # extent -> replays
-    find: Callable[[Records, Any], Reproduced] | None = None  # records, extent -> finding
     missing: str = ""
+    lines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    find: Find | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +102,7 @@ class Paper:
     full: Extent
     quick: Extent
     choose_scenario: Callable[[Path | None, Path | None, Any], Scenario]
-    play: Callable[[Any, Any], Any]  # scenario, replay -> record
+    play: Callable[[Any, Any], Any]  # content of the scenario, replay -> record
     cost: Callable[[Any], tuple[Any, ...]] = lambda _: ()
     reads_trace: bool = True  # False: it draws what it replays, and has no use for a trace
 
@@ -98,6 +119,52 @@ class Paper:
                 "BFT-4160", f"There is no result called {name[:60]!r}.", f"Use {', '.join(known)}."
             )
         return tuple(r for r in self.results if not wanted or r.result_id in wanted)
+
+
+@cache
+def read_expected(package: str) -> dict[str, Any]:
+    """Read the ``expected.json`` of a package."""
+    found: dict[str, Any] = json.loads(files(package).joinpath("expected.json").read_text("utf-8"))
+    return found
+
+
+def paper_of(package: str, *modules: ModuleType, **parts: Any) -> Paper:
+    """Return the paper of a package.
+
+    Args:
+        package: has ``expected.json``.
+        modules: a result is computed by the function of its name in one of them.
+        parts: of ``Paper``, those that are code.
+    """
+    expected, finds = read_expected(package), ChainMap(*map(vars, modules))
+    results = [
+        Result(
+            result_id=name,
+            find=None if "missing" in entry else finds[name.replace("-", "_")],
+            **entry,
+        )
+        for name, entry in expected["results"].items()
+    ]
+    citation, section = expected["citation"], expected["section"]
+    return Paper(citation=citation, section=section, results=tuple(results), **parts)
+
+
+def drawn_scenario(
+    package: str, *, words: Mapping[str, Any] | None = None, **more: Any
+) -> Scenario:
+    """Return a scenario that reads no file: its summary, and what is assumed.
+
+    Args:
+        package: has ``expected.json``.
+        words: what placeholders in the assumptions stand for.
+        more: parts of ``Scenario``; remarks come before the assumptions.
+    """
+    given = read_expected(package)["scenario"]
+    assumed = {what: text.format_map(words or {}) for what, text in given["assumed"].items()}
+    [(section, settings)] = given["document"].items()
+    remarks = [*more.pop("remarks", ()), *(f"Assumed, {w}: {text}." for w, text in assumed.items())]
+    document = {section: {**settings, **more.pop("settings", {}), "assumed": assumed}}
+    return Scenario(summary=given["summary"], document=document, remarks=remarks, **more)
 
 
 def names() -> list[str]:
@@ -126,7 +193,8 @@ class Reproduction:
     scenario: Scenario
     extent: Extent
     results: tuple[Result, ...]
-    findings: Mapping[str, Reproduced]  # by result_id; none for a result that is missing
+    findings: Mapping[str, Finding]  # by result_id; none for a result that is missing
+    records: Records = field(default_factory=dict)
 
 
 def reproduce(
@@ -139,19 +207,40 @@ def reproduce(
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> Reproduction:
     """Play what the results need, each replay once, and compute their findings."""
-    runs = {run for result in results for run in result.runs(extent)}
-    records = play_all(paper, scenario, runs, processes=processes, on_progress=on_progress)
+    findings: dict[str, Finding] = {}
+    asking: list[tuple[Steps, Any]] = []  # with the replays that it needs
+    for result in results:
+        if result.find is not None:
+            finding = Finding(known=result.lines, drawn=result.charts)
+            findings[result.result_id] = finding
+            if steps := result.find(finding, extent):
+                asking.append((steps, next(steps)))
+    needed = {run for _, wanted in asking for run in _leaves(wanted)}
+    records = play_all(paper, scenario, needed, processes=processes, on_progress=on_progress)
+    for steps, wanted in asking:
+        with suppress(StopIteration):
+            steps.send(_filled(wanted, records))
     return Reproduction(
-        paper=paper,
-        scenario=scenario,
-        extent=extent,
-        results=tuple(results),
-        findings={
-            result.result_id: result.find(records, extent)
-            for result in results
-            if result.find is not None
-        },
-    )
+        paper=paper, scenario=scenario, extent=extent, results=tuple(results), findings=findings,
+        records=records,
+    )  # fmt: skip
+
+
+def _leaves(wanted: Any) -> Iterator[Hashable]:
+    if not isinstance(wanted, dict | list | tuple):
+        yield wanted
+        return
+    for part in wanted.values() if isinstance(wanted, dict) else wanted:
+        yield from _leaves(part)
+
+
+def _filled(wanted: Any, records: Records) -> Any:
+    """Return the same dicts and lists with the record of each replay."""
+    if isinstance(wanted, dict):
+        return {key: _filled(part, records) for key, part in wanted.items()}
+    if isinstance(wanted, list | tuple):
+        return [_filled(part, records) for part in wanted]
+    return records[wanted]
 
 
 def play_all(
@@ -164,5 +253,5 @@ def play_all(
 ) -> Records:
     """Play each replay once; the records do not depend on the number of processes."""
     todo = sorted(set(runs), key=paper.cost)  # the longest first
-    play = partial(paper.play, scenario)
+    play = partial(paper.play, scenario.content)
     return play_each(play, todo, processes=processes, on_progress=on_progress)

@@ -21,7 +21,8 @@ HEADERS = ("RESULT", "WHAT", ">OURS", ">PAPER", ">DEVIATION", "WHY")
 def remarks(made: Reproduction) -> list[str]:
     """Return what a reader must know before any value."""
     shortened = made.extent.shortened
-    return made.scenario.remarks() + ([f"Shortened (--quick): {shortened}"] if shortened else [])
+    found = list(made.scenario.remarks)
+    return [*found, f"Shortened (--quick): {shortened}"] if shortened else found
 
 
 def explain(line: ValueLine, result: Result, made: Reproduction) -> str:
@@ -43,7 +44,7 @@ def document(made: Reproduction) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "paper": made.paper.citation,
-        **made.scenario.document(),
+        **made.scenario.document,
         "extent": made.extent.name,
         "remarks": remarks(made),
         "results": [_result(result, made) for result in made.results],
@@ -144,7 +145,7 @@ def markdown(made: Reproduction, pictures: Mapping[str, str]) -> str:
         "",
         f"{made.paper.citation}, {made.paper.section}.",
         "",
-        made.scenario.summary(),
+        made.scenario.summary,
         "",
         *(f"**{remark}**\n" for remark in remarks(made)),
     ]

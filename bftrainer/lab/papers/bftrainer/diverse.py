@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from statistics import harmonic_mean, mean, median
-from typing import Any
 
 import numpy as np
 
 from bftrainer.lab.papers.bftrainer.replays import PaperReplay, Record
-from bftrainer.lab.papers.bftrainer.scenario import DIVERSE, EXPECTED, Sweeps
+from bftrainer.lab.papers.bftrainer.scenario import DIVERSE, TABLES, Sweeps
 from bftrainer.lab.papers.bftrainer.series import Series
-from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, Table, percent
-from bftrainer.lab.papers.paper import Records
+from bftrainer.lab.papers.findings import Finding, percent
+from bftrainer.lab.papers.paper import Steps
 from bftrainer.lab.workloads import NETWORKS, SAMPLES
 from milp.problem import Objective
 
@@ -24,6 +24,8 @@ TABLE_ID = {THROUGHPUT: "table3", EFFICIENCY: "table4"}
 # Section 5.3 does not state T_fwd. The published replayer's default is 10 s, and of 10 to 300 s it
 # fits Tables 3 and 4 best: a longer one favours trainers more than they show.
 TABLES_T_FWD_S = 10.0
+N_TRAINERS = 1000
+LARGEST = 64  # nodes of one trainer
 NAMES = tuple(network.name for network in NETWORKS.values())
 
 
@@ -39,21 +41,6 @@ def by_p_jmax(objective: Objective, extent: Sweeps) -> tuple[PaperReplay, ...]:
     return tuple(run_of(objective, p_jmax=p) for p in extent.p_jmax)
 
 
-def all_p_jmax(extent: Sweeps) -> tuple[PaperReplay, ...]:
-    """Return a replay per objective and P_jmax."""
-    return tuple(run for objective in BOTH for run in by_p_jmax(objective, extent))
-
-
-def table3_runs(extent: Sweeps) -> tuple[PaperReplay, ...]:
-    """Return the replays of Table 3."""
-    return by_p_jmax(THROUGHPUT, extent)
-
-
-def table4_runs(extent: Sweeps) -> tuple[PaperReplay, ...]:
-    """Return the replays of Table 4."""
-    return by_p_jmax(EFFICIENCY, extent)
-
-
 def runtimes_h(record: Record) -> dict[str, float]:
     """Return the mean runtime of each network's completed trainers, h."""
     found: dict[str, list[float]] = {name: [] for name in NAMES}
@@ -63,104 +50,57 @@ def runtimes_h(record: Record) -> dict[str, float]:
     return {name: mean(hours) for name, hours in found.items() if hours}
 
 
-def _table(objective: Objective) -> dict[str, Any]:
-    return EXPECTED.tables[TABLE_ID[objective]]
-
-
 def _paper_h(objective: Objective, p_jmax: int) -> dict[str, float]:
-    table = _table(objective)
+    table = TABLES[TABLE_ID[objective]]
     at = table["columns"].index(p_jmax)
     return {name: row[at] for name, row in table["rows"].items()}
 
 
-def _range(hours: Mapping[str, float]) -> float:
-    return max(hours.values()) / min(hours.values())
-
-
-def _over_alexnet(hours: Mapping[str, float]) -> float:
-    return hours["DenseNet"] / hours["AlexNet"]
-
-
-def fig12(records: Records, extent: Sweeps) -> Reproduced:
+def fig12(found: Finding, extent: Sweeps) -> Steps:
     """Runtime by network with both objectives, and DenseNet's over AlexNet's."""
-    ours = {o: runtimes_h(records[run_of(o)]) for o in BOTH}
-    paper = {o: _paper_h(o, 10) for o in BOTH}
-    lines = [
-        EXPECTED.line("fig12", "range", _range(ours[o]), paper=_range(paper[o]), objective=LABEL[o])
-        for o in BOTH
-    ]
-    found = {p: runtimes_h(records[run_of(THROUGHPUT, p_jmax=p)]) for p in extent.p_jmax}
-    both = {p: hours for p, hours in found.items() if {"AlexNet", "DenseNet"} <= set(hours)}
-    if both:
-        apart = [_over_alexnet(hours) for hours in both.values()]
-        then = [_over_alexnet(_paper_h(THROUGHPUT, p)) for p in both]
-        lines += [
-            EXPECTED.line("fig12", "DenseNet, mean", mean(apart), paper=mean(then)),
-            EXPECTED.line("fig12", "DenseNet, largest", max(apart), paper=max(then)),
-        ]
-    plotted = [
-        Plotted(
-            label=f"{LABEL[o]}, paper" if is_papers else LABEL[o],
-            x=NAMES,
-            y=tuple(hours[o].get(name, 0.0) for name in NAMES),
-            is_papers=is_papers,
-        )
-        for hours, is_papers in ((ours, False), (paper, True))
-        for o in BOTH
-    ]
-    chart = Chart(
-        name="fig12",
-        title=f"Runtime by network, P_jmax 10, T_fwd {TABLES_T_FWD_S:g} s",
-        x_label="",
-        y_label="mean runtime (h)",
-        plotted=tuple(plotted),
-        has_bars=True,
+    by_objective, by_p = yield (
+        {o: run_of(o) for o in BOTH},
+        {p: run_of(THROUGHPUT, p_jmax=p) for p in extent.p_jmax},
     )
-    return Reproduced(lines=tuple(lines), charts=(chart,))
+    ours = {o: runtimes_h(record) for o, record in by_objective.items()}
+    paper = {o: _paper_h(o, 10) for o in BOTH}
+    for o in BOTH:
+        mine, its = (max(of[o].values()) / min(of[o].values()) for of in (ours, paper))
+        found.line("range", mine, paper=its, objective=LABEL[o])
+    apart, then = [], []
+    for p, record in by_p.items():
+        hours, published = runtimes_h(record), _paper_h(THROUGHPUT, p)
+        if {"AlexNet", "DenseNet"} <= set(hours):
+            apart.append(hours["DenseNet"] / hours["AlexNet"])
+            then.append(published["DenseNet"] / published["AlexNet"])
+    if apart:
+        found.line("DenseNet, mean", mean(apart), paper=mean(then))
+        found.line("DenseNet, largest", max(apart), paper=max(then))
+    for of, whose in ((ours, ""), (paper, ", paper")):
+        ys = {LABEL[o] + whose: [of[o].get(name, 0.0) for name in NAMES] for o in BOTH}
+        found.chart("fig12", NAMES, ys)
 
 
-def _compare(objective: Objective, records: Records, extent: Sweeps) -> Reproduced:
-    table_id, networks = TABLE_ID[objective], tuple(_table(objective)["rows"])
-    ours = {p: runtimes_h(records[run_of(objective, p_jmax=p)]) for p in extent.p_jmax}
-    paper = {p: _paper_h(objective, p) for p in extent.p_jmax}
-    lines = [
-        EXPECTED.line(
-            table_id, "cell", ours[p].get(name), paper=paper[p][name], network=name, p_jmax=p
-        )
-        for p in extent.p_jmax
-        for name in networks
-    ]
-    ratios = [hours / paper[p][name] for p in extent.p_jmax for name, hours in ours[p].items()]
+def _compare(objective: Objective, found: Finding, extent: Sweeps) -> Steps:
+    """Compare the runtimes of a table."""
+    records = yield {p: run_of(objective, p_jmax=p) for p in extent.p_jmax}
+    ours = {p: runtimes_h(record) for p, record in records.items()}
+    paper = {p: _paper_h(objective, p) for p in ours}
+    found.line("median", median(h / paper[p][name] for p in ours for name, h in ours[p].items()))
+    networks = tuple(TABLES[TABLE_ID[objective]]["rows"])
+    for p, hours in ours.items():
+        for name in networks:
+            found.line("cell", hours.get(name), paper=paper[p][name], network=name, p_jmax=p)
 
     def cell(name: str, p: int) -> str:
         now = f"{ours[p][name]:.2f}" if name in ours[p] else "-"
         return f"{now} ({paper[p][name]:g})"
 
-    table = Table(
-        headers=("mean runtime in h (paper)", *(f"P_jmax {p}" for p in extent.p_jmax)),
-        rows=tuple((name, *(cell(name, p) for p in extent.p_jmax)) for name in networks),
-    )
-    middle = EXPECTED.line(table_id, "median", median(ratios))
-    return Reproduced(lines=(middle, *lines), tables=(table,))
+    headers = ("mean runtime in h (paper)", *(f"P_jmax {p}" for p in ours))
+    found.table(headers, ((name, *(cell(name, p) for p in ours)) for name in networks))
 
 
-def table3(records: Records, extent: Sweeps) -> Reproduced:
-    """Compare Table 3, whose objective is samples per second."""
-    return _compare(THROUGHPUT, records, extent)
-
-
-def table4(records: Records, extent: Sweeps) -> Reproduced:
-    """Compare Table 4, whose objective is scaling efficiency."""
-    return _compare(EFFICIENCY, records, extent)
-
-
-N_TRAINERS = 1000
-LARGEST = 64  # nodes of one trainer
-
-
-def all_t_fwd(extent: Sweeps) -> tuple[PaperReplay, ...]:
-    """Return a replay per objective and forward-looking time."""
-    return tuple(run_of(o, t_fwd_s=t) for o in BOTH for t in extent.diverse_t_fwd_s)
+table3, table4 = partial(_compare, THROUGHPUT), partial(_compare, EFFICIENCY)
 
 
 def utilization(record: Record) -> float:
@@ -181,27 +121,16 @@ def utilization(record: Record) -> float:
     return percent(found.a_e / (rate * record.run.p_jmax * span_s))
 
 
-def fig13(records: Records, extent: Sweeps) -> Reproduced:
+def fig13(found: Finding, extent: Sweeps) -> Steps:
     """U against T_fwd with both objectives."""
     times = extent.diverse_t_fwd_s
-    ours = {o: tuple(utilization(records[run_of(o, t_fwd_s=t)]) for t in times) for o in BOTH}
+    records = yield {o: [run_of(o, t_fwd_s=t) for t in times] for o in BOTH}
+    ours = {o: [utilization(record) for record in records[o]] for o in BOTH}
     lead = min(e - s for e, s in zip(ours[EFFICIENCY], ours[THROUGHPUT], strict=True))
-    return Reproduced(
-        lines=(
-            EXPECTED.line("fig13", "lead", lead, holds=lead > 0),
-            EXPECTED.line("fig13", "least", min(map(min, ours.values()))),
-            EXPECTED.line("fig13", "largest", max(map(max, ours.values()))),
-        ),
-        charts=(
-            Chart(
-                name="fig13",
-                title="Diverse trainers: utilization efficiency, P_jmax 10",
-                x_label="forward-looking time (s)",
-                y_label="U (%)",
-                plotted=tuple(Plotted(label=LABEL[o], x=times, y=ours[o]) for o in BOTH),
-            ),
-        ),
-    )
+    found.line("lead", lead, holds=lead > 0)
+    found.line("least", min(map(min, ours.values())))
+    found.line("largest", max(map(max, ours.values())))
+    found.chart("fig13", times, {LABEL[o]: ours[o] for o in BOTH})
 
 
 def _integral_kh(record: Record) -> float:
@@ -223,103 +152,43 @@ def _beyond(series: Series, p_jmax: int) -> float:
     return percent(float((beyond * for_s).sum() / (series.pool * for_s).sum()))
 
 
-def fig14(records: Records, extent: Sweeps) -> Reproduced:
+def fig14(found: Finding, extent: Sweeps) -> Steps:
     """Resource integral, runtime and U against P_jmax."""
-    found = {o: [records[run] for run in by_p_jmax(o, extent)] for o in BOTH}
-    integral = {o: [_integral_kh(r) for r in found[o]] for o in BOTH}
-    runtime = {o: [_mean_runtime_h(r) for r in found[o]] for o in BOTH}
-    u = {o: [utilization(r) for r in found[o]] for o in BOTH}
+    records, at_10 = yield {o: by_p_jmax(o, extent) for o in BOTH}, run_of(EFFICIENCY)
+
+    def by_objective(of: Callable[[Record], float]) -> dict[str, list[float]]:
+        return {LABEL[o]: [of(record) for record in records[o]] for o in BOTH}
+
+    integral, runtime, u = map(by_objective, (_integral_kh, _mean_runtime_h, utilization))
+    more, longer, ours = (of[LABEL[EFFICIENCY]] for of in (integral, runtime, u))
     # U is flat beyond P_jmax 25: half a point more or less says nothing.
-    grows = all(b > a - 1.0 for a, b in pairwise(u[EFFICIENCY]))
-    pool = records[run_of(EFFICIENCY)].series
-    more, longer = integral[EFFICIENCY], runtime[EFFICIENCY]
-
-    def chart(name: str, title: str, y_label: str, ys: Mapping[Objective, list[float]]) -> Chart:
-        return Chart(
-            name=name,
-            title=title,
-            x_label="P_jmax",
-            y_label=y_label,
-            plotted=tuple(
-                Plotted(label=LABEL[o], x=tuple(map(float, extent.p_jmax)), y=tuple(ys[o]))
-                for o in BOTH
-            ),
-        )
-
-    return Reproduced(
-        lines=(
-            EXPECTED.line("fig14", "integral", 100.0 * (more[-1] / more[0] - 1.0)),
-            EXPECTED.line("fig14", "runtime", longer[-1] / longer[0]),
-            EXPECTED.line("fig14", "beyond, P_jmax 5", _beyond(pool, 5)),
-            EXPECTED.line("fig14", "beyond, P_jmax 10", _beyond(pool, 10)),
-            EXPECTED.line("fig14", "U", u[EFFICIENCY][-1] - u[EFFICIENCY][0], holds=grows),
-        ),
-        charts=(
-            chart("fig14a", "Resource integral of 1,000 trainers", "thousand node-hours", integral),
-            chart("fig14b", "Runtime, mean over networks", "hours", runtime),
-            chart("fig14c", "Utilization efficiency", "U (%)", u),
-        ),
-    )
+    grows = all(b > a - 1.0 for a, b in pairwise(ours))
+    found.line("integral", 100.0 * (more[-1] / more[0] - 1.0))
+    found.line("runtime", longer[-1] / longer[0])
+    for p_jmax in (5, 10):
+        found.line(f"beyond, P_jmax {p_jmax}", _beyond(at_10.series, p_jmax))
+    found.line("U", ours[-1] - ours[0], holds=grows)
+    for key, ys in (("fig14a", integral), ("fig14b", runtime), ("fig14c", u)):
+        found.chart(key, map(float, extent.p_jmax), ys)
 
 
-def networks(extent: Sweeps) -> tuple[PaperReplay, ...]:
-    """Return a replay per network of Table 2, over the first hours."""
-    return tuple(PaperReplay(workload=slug, hours=extent.networks_hours) for slug in NETWORKS)
-
-
-def fig15(records: Records, extent: Sweeps) -> Reproduced:
-    """U by network."""
-    ours = {NETWORKS[run.workload].name: records[run].u for run in networks(extent)}
+def fig15(found: Finding, extent: Sweeps) -> Steps:
+    """U by network of Table 2, over the first hours."""
+    hours = extent.networks_hours
+    records = yield {one.name: PaperReplay(workload=n, hours=hours) for n, one in NETWORKS.items()}
+    ours = {name: record.u for name, record in records.items()}
     least = min(ours.values())
-    return Reproduced(
-        lines=(
-            EXPECTED.line("fig15", "AlexNet", ours["AlexNet"]),
-            EXPECTED.line(
-                "fig15", "DenseNet", ours["DenseNet"],
-                why="cause not found: AlexNet agrees, networks that scale better lose less here; "
-                "T_fwd 10 s or nodes at random change it by 1 point",
-            ),
-            EXPECTED.line(
-                "fig15", "least", least, holds=least > 75.0,
-                why="short of it by a fraction of a point: AlexNet's line",
-            ),
-        ),
-        charts=(
-            Chart(
-                name="fig15",
-                title=f"HPO by network, first {extent.networks_hours:g} h",
-                x_label="",
-                y_label="U (%)",
-                plotted=(Plotted(label="ours", x=tuple(ours), y=tuple(ours.values())),),
-                has_bars=True,
-            ),
-        ),
-    )  # fmt: skip
+    for name in ("AlexNet", "DenseNet"):
+        found.line(name, ours[name])
+    found.line("least", least, holds=least > 75.0)
+    found.chart("fig15", ours, {"ours": tuple(ours.values())}, hours=hours)
 
 
-def costs(extent: Sweeps) -> tuple[PaperReplay, ...]:
-    """Return a replay per factor on the rescale costs."""
-    return tuple(PaperReplay(cost_factor=factor) for factor in extent.cost_factors)
-
-
-def fig16(records: Records, extent: Sweeps) -> Reproduced:
+def fig16(found: Finding, extent: Sweeps) -> Steps:
     """U against rescale cost."""
-    ours = [records[run].u for run in costs(extent)]
     factors = extent.cost_factors
+    ours = [record.u for record in (yield [PaperReplay(cost_factor=f) for f in factors])]
     growth = (100.0 - ours[-1]) / (100.0 - ours[0])
-    is_less = growth < 0.5 * factors[-1] / factors[0]
-    return Reproduced(
-        lines=(
-            EXPECTED.line("fig16", "loss", growth, holds=is_less),
-            EXPECTED.line("fig16", "U", ours[-1], holds=ours == sorted(ours, reverse=True)),
-        ),
-        charts=(
-            Chart(
-                name="fig16",
-                title="HPO: utilization efficiency and rescale cost, T_fwd 120 s",
-                x_label="rescale cost (times 18 s up, 12 s down)",
-                y_label="U (%)",
-                plotted=(Plotted(label="ours", x=tuple(map(float, factors)), y=tuple(ours)),),
-            ),
-        ),
-    )
+    found.line("loss", growth, holds=growth < 0.5 * factors[-1] / factors[0])
+    found.line("U", ours[-1], holds=ours == sorted(ours, reverse=True))
+    found.chart("fig16", map(float, factors), {"ours": ours})

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from bftrainer.lab.papers.bftrainer import diverse
-from bftrainer.lab.papers.bftrainer.diverse import all_p_jmax
 from bftrainer.lab.papers.bftrainer.replays import EQUAL, HEURISTIC, MILP, PaperReplay, Record
-from bftrainer.lab.papers.bftrainer.scenario import DIVERSE, EXPECTED, Sweeps
+from bftrainer.lab.papers.bftrainer.scenario import DIVERSE, TABLES, Sweeps
 from bftrainer.lab.papers.bftrainer.series import (
     Column,
     Windows,
@@ -17,187 +17,97 @@ from bftrainer.lab.papers.bftrainer.series import (
     static_outcome,
     windows_of,
 )
-from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, percent, ratio
-from bftrainer.lab.papers.paper import Records
+from bftrainer.lab.papers.findings import Finding, percent, ratio
+from bftrainer.lab.papers.paper import Steps
 from bftrainer.lab.workloads import NETWORKS
 
-X_LABEL = "forward-looking time (s)"
 LONGEST_S = 300.0  # the paper's axes of T_fwd end here
+SATURATED_S = 120.0  # from here on U and return change little
+CURVE = NETWORKS["shufflenet"].curve
+WINDOW_H = 6.0
+P_JMAX_OF_TRIALS = (5, 15, 20, 25, 30, 35)  # of identical trials, besides 10
 
 
-def sweep(extent: Sweeps) -> tuple[PaperReplay, ...]:
-    """Return a replay per forward-looking time."""
-    return tuple(PaperReplay(t_fwd_s=t) for t in extent.t_fwd_s)
+def _sweep(extent: Sweeps) -> dict[float, PaperReplay]:
+    """Return a replay per forward-looking time on the paper's axes."""
+    return {t: PaperReplay(t_fwd_s=t) for t in extent.t_fwd_s if t <= LONGEST_S}
 
 
-def sweep_and_heuristic(extent: Sweeps) -> tuple[PaperReplay, ...]:
-    """Return the sweep and the heuristic of the published replayer."""
-    return (*sweep(extent), HEURISTIC)
-
-
-def sweep_and_both(extent: Sweeps) -> tuple[PaperReplay, ...]:
-    """Return the sweep and equal share in both readings."""
-    return (*sweep(extent), HEURISTIC, EQUAL)
-
-
-def milp_only(_: Sweeps) -> tuple[PaperReplay, ...]:
-    """Return the MILP at T_fwd 120 s."""
-    return (MILP,)
-
-
-def _within_axis(extent: Sweeps) -> tuple[float, ...]:
-    return tuple(t for t in extent.t_fwd_s if t <= LONGEST_S)
-
-
-def fig7a(records: Records, _: Sweeps) -> Reproduced:
+def fig7a(found: Finding, _: Sweeps) -> Steps:
     """Share of decisions that are followed by a preemption within T_fwd."""
+    series = (yield MILP).series
     within_s = tuple(float(t) for t in range(10, 301, 10))
-    series = records[MILP].series
-    losses = share_followed(series, within_s)
     gaps = np.diff(series.at_s)
-    events = [float(np.mean(gaps <= t)) for t in within_s]
+    events = [percent(float(np.mean(gaps <= t))) for t in within_s]
+    losses = [percent(share) for share in share_followed(series, within_s)]
     at_170 = within_s.index(170.0)
-    return Reproduced(
-        lines=(
-            EXPECTED.line("fig7a", "any event", percent(events[at_170])),
-            EXPECTED.line(
-                "fig7a", "loss", percent(losses[at_170]),
-                why="the paper's 90% is met by events of any kind (line above); nodes that join "
-                "are counted there, too",
-            ),
-        ),
-        charts=(
-            Chart(
-                name="fig7a",
-                title="Preemption within the forward-looking time",
-                x_label=X_LABEL,
-                y_label="decisions (%)",
-                plotted=tuple(
-                    Plotted(label=label, x=within_s, y=tuple(map(percent, shares)))
-                    for label, shares in (
-                        ("any event follows", events),
-                        ("a trainer loses nodes", losses),
-                    )
-                ),
-            ),
-        ),
-    )  # fmt: skip
+    found.line("any event", events[at_170])
+    found.line("loss", losses[at_170])
+    ys = {"any event follows": events, "a trainer loses nodes": losses}
+    found.chart("fig7a", within_s, ys)
 
 
 def _rescale_per_event(record: Record) -> float:
     return float(record.series.rescale.sum()) / len(record.series.rescale)
 
 
-def fig7b(records: Records, extent: Sweeps) -> Reproduced:
+def fig7b(found: Finding, extent: Sweeps) -> Steps:
     """Cost of rescales per event."""
-    times = _within_axis(extent)
-    milp = [_rescale_per_event(records[PaperReplay(t_fwd_s=t)]) for t in times]
-    heuristic = _rescale_per_event(records[HEURISTIC])
-    return Reproduced(
-        lines=(
-            EXPECTED.line(
-                "fig7b", "heuristic", heuristic,
-                why="the ratio to the MILP (next line) is met; over which events the paper "
-                "averages is not said",
-            ),
-            EXPECTED.line("fig7b", "over MILP", ratio(heuristic, milp[0])),
-            EXPECTED.line("fig7b", "growth", ratio(milp[-1], milp[0]), holds=milp == sorted(milp)),
-        ),
-        charts=(
-            Chart(
-                name="fig7b",
-                title=f"Rescale cost per event (heuristic: {heuristic:,.0f} samples)",
-                x_label=X_LABEL,
-                y_label="samples per event (thousands)",
-                plotted=(Plotted(label="MILP", x=times, y=tuple(c / 1e3 for c in milp)),),
-            ),
-        ),
-    )  # fmt: skip
+    sweep, other = yield _sweep(extent), HEURISTIC
+    milp, heuristic = [_rescale_per_event(r) for r in sweep.values()], _rescale_per_event(other)
+    found.line("heuristic", heuristic)
+    found.line("over MILP", ratio(heuristic, milp[0]))
+    found.line("growth", ratio(milp[-1], milp[0]), holds=milp == sorted(milp))
+    found.chart("fig7b", sweep, {"MILP": [c / 1e3 for c in milp]}, heuristic=heuristic)
 
 
-def fig8(records: Records, extent: Sweeps) -> Reproduced:
+def fig8(found: Finding, extent: Sweeps) -> Steps:
     """Return on investment: outcome up to the next event over the cost of the decision."""
-    times = _within_axis(extent)
-    returns, ratios = [], []
-    for t in times:
-        series = records[PaperReplay(t_fwd_s=t)].series
-        returns.append(float(series.gross().mean()))
-        ratios.append(ratio(float(series.gross().sum()), float(series.rescale.sum())) or 0.0)
+    sweep = {t: record.series for t, record in (yield _sweep(extent)).items()}
+    returns = {t: float(series.gross().mean()) for t, series in sweep.items()}
+    ratios = [
+        ratio(float(series.gross().sum()), float(series.rescale.sum())) or 0.0
+        for series in sweep.values()
+    ]
     falls = all(later <= sooner for sooner, later in pairwise(ratios))
-    late = [r for t, r in zip(times, returns, strict=True) if t >= 120]
+    late = [r for t, r in returns.items() if t >= SATURATED_S]
     spread = 100.0 * (max(late) / min(late) - 1.0)
-    is_saturated = spread < 1.0 and returns[0] < min(late)
-    return Reproduced(
-        lines=(
-            EXPECTED.line("fig8", "return on cost", ratio(ratios[0], ratios[-1]), holds=falls),
-            EXPECTED.line("fig8", "return", spread, holds=is_saturated),
-        ),
-        charts=(
-            Chart(
-                name="fig8-roi",
-                title="Return on rescale investment",
-                x_label=X_LABEL,
-                y_label="mean return / mean cost",
-                plotted=(Plotted(label="ours", x=times, y=tuple(ratios)),),
-                is_log=True,
-            ),
-            Chart(
-                name="fig8-return",
-                title="Mean return",
-                x_label=X_LABEL,
-                y_label="samples per event (millions)",
-                plotted=(Plotted(label="ours", x=times, y=tuple(r / 1e6 for r in returns)),),
-            ),
-        ),
-    )
+    is_saturated = spread < 1.0 and returns[min(sweep)] < min(late)
+    found.line("return on cost", ratio(ratios[0], ratios[-1]), holds=falls)
+    found.line("return", spread, holds=is_saturated)
+    found.chart("fig8-roi", sweep, {"ours": ratios})
+    found.chart("fig8-return", sweep, {"ours": [r / 1e6 for r in returns.values()]})
 
 
-def fig9(records: Records, extent: Sweeps) -> Reproduced:
+def fig9(found: Finding, extent: Sweeps) -> Steps:
     """U against T_fwd."""
-    times = _within_axis(extent)
-    ours = [records[PaperReplay(t_fwd_s=t)].u for t in times]
-    late = [u for t, u in zip(times, ours, strict=True) if t >= 120]
-    heuristic = EXPECTED.line("fig9", "heuristic", records[HEURISTIC].u)
-    gain = records[MILP].u - ours[0]
-    ends = (times[0], times[-1])
-    return Reproduced(
-        lines=(
-            heuristic,
-            EXPECTED.line(
-                "fig9", "equal share", records[EQUAL].u,
-                why="the published baseline gives what is left of the division to the first "
-                "trainer, so it runs larger and less efficiently; here it is shared, too",
-            ),
-            EXPECTED.line("fig9", "gain", gain, holds=gain > 0 and max(late) - min(late) < 1.0),
-        ),
-        charts=(
-            Chart(
-                name="fig9",
-                title="HPO: utilization efficiency and forward-looking time",
-                x_label=X_LABEL,
-                y_label="U (%)",
-                plotted=(
-                    Plotted(label="MILP", x=times, y=tuple(ours)),
-                    Plotted(label="heuristic", x=ends, y=(records[HEURISTIC].u,) * 2),
-                    Plotted(
-                        label="heuristic, paper",
-                        x=ends,
-                        y=(heuristic.paper or 0.0,) * 2,
-                        is_papers=True,
-                    ),
-                ),
-            ),
-        ),
-    )  # fmt: skip
+    sweep, heuristic, equal, milp = yield _sweep(extent), HEURISTIC, EQUAL, MILP
+    ours = [record.u for record in sweep.values()]
+    late = [record.u for t, record in sweep.items() if t >= SATURATED_S]
+    line = found.line("heuristic", heuristic.u)
+    found.line("equal share", equal.u)
+    gain = milp.u - ours[0]
+    found.line("gain", gain, holds=gain > 0 and max(late) - min(late) < 1.0)
+    found.chart("fig9", sweep, {"MILP": ours})
+    both = {"heuristic": (heuristic.u,) * 2, "heuristic, paper": (line.paper or 0.0,) * 2}
+    found.chart("fig9", (min(sweep), max(sweep)), both)
 
 
-CURVE = NETWORKS["shufflenet"].curve
-WINDOW_H = 6.0
-
-
-def milp_and_heuristic(_: Sweeps) -> tuple[PaperReplay, ...]:
-    """Return the MILP at T_fwd 120 s and the heuristic."""
-    return (MILP, HEURISTIC)
+def exact_replay(found: Finding, extent: Sweeps) -> Steps:
+    """U beside another program's exact replay of the published bookkeeping."""
+    times, rows = TABLES["exact-replay"]["columns"], TABLES["exact-replay"]["rows"]
+    by_name = (HEURISTIC, *(PaperReplay(t_fwd_s=t) for t in times if t in extent.t_fwd_s))
+    records = yield (*by_name, *(replace(run, is_any_node=True) for run in by_name))
+    for record in records:
+        run = record.run
+        is_milp = run.policy == MILP.policy
+        found.line(
+            "U",
+            record.u,
+            paper=rows["MILP" if is_milp else "heuristic"][times.index(run.t_fwd_s)],
+            of=f"MILP, T_fwd {run.t_fwd_s:g} s" if is_milp else "heuristic",
+            nodes="at random" if run.is_any_node else "by name",
+        )
 
 
 def _u_of_windows(record: Record) -> tuple[Windows, Column]:
@@ -207,7 +117,7 @@ def _u_of_windows(record: Record) -> tuple[Windows, Column]:
     return windows, 100.0 * u
 
 
-def linear_u(record: Record) -> Column:
+def _linear_u(record: Record) -> Column:
     """Return U of each six hours, %, with A_s as if nodes scaled linearly."""
     windows = windows_of(record.series, WINDOW_H)
     ideal = windows.n_eq * CURVE.samples_per_s[0] * 3600.0 * WINDOW_H
@@ -215,131 +125,56 @@ def linear_u(record: Record) -> Column:
     return u
 
 
-def fig10(records: Records, _: Sweeps) -> Reproduced:
+def fig10(found: Finding, _: Sweeps) -> Steps:
     """U in each six hours."""
-    windows, milp = _u_of_windows(records[MILP])
-    heuristic = _u_of_windows(records[HEURISTIC])[1]
-    linear = linear_u(records[MILP])
+    records = yield MILP, HEURISTIC
+    (windows, milp), (_windows, heuristic) = map(_u_of_windows, records)
+    linear = _linear_u(records[0])
     ahead = 100.0 * (milp[heuristic > 0] / heuristic[heuristic > 0] - 1.0)
-    from_h = tuple(windows.hours[:-1].tolist())
-    return Reproduced(
-        lines=(
-            EXPECTED.line(
-                "fig10", "mean", float(milp.mean()),
-                why="A_s is that of each six hours' own N_eq, which takes out the swings "
-                "between them; the paper's value is met against linear scaling (next line)",
-            ),
-            EXPECTED.line("fig10", "mean, linear", float(linear.mean())),
-            EXPECTED.line(
-                "fig10", "third best", float(np.sort(milp)[-3:][0]),
-                why=f"as above: {np.sort(linear)[-3:][0]:.1f}% against linear scaling",
-            ),
-            EXPECTED.line("fig10", "lead", float(ahead.max(initial=0.0))),
-        ),
-        charts=(
-            Chart(
-                name="fig10",
-                title="HPO: utilization efficiency in six hours, T_fwd 120 s",
-                x_label="elapsed time (h)",
-                y_label="U (%)",
-                plotted=(
-                    Plotted(label="heuristic", x=from_h, y=tuple(heuristic.tolist())),
-                    Plotted(label="MILP", x=from_h, y=tuple(milp.tolist())),
-                ),
-            ),
-        ),
-    )  # fmt: skip
+    found.line("mean", float(milp.mean()))
+    found.line("mean, linear", float(linear.mean()))
+    found.line("third best", float(np.sort(milp)[-3:][0]), linear=np.sort(linear)[-3:][0])
+    found.line("lead", float(ahead.max(initial=0.0)))
+    ys = {"heuristic": heuristic.tolist(), "MILP": milp.tolist()}
+    found.chart("fig10", windows.hours[:-1].tolist(), ys)
 
 
-def fig11(records: Records, _: Sweeps) -> Reproduced:
+def fig11(found: Finding, _: Sweeps) -> Steps:
     """Costs in each six hours."""
-    milp = windows_of(records[MILP].series, WINDOW_H)
-    heuristic = windows_of(records[HEURISTIC].series, WINDOW_H)
+    milp, heuristic = (windows_of(r.series, WINDOW_H) for r in (yield MILP, HEURISTIC))
     preemption = ratio(float(milp.preemption.sum()), float(heuristic.preemption.sum()))
     rescale = ratio(float(heuristic.rescale.sum()), float(milp.rescale.sum()))
-    from_h = tuple(milp.hours[:-1].tolist())
-
-    def chart(name: str, kind: str, *, is_log: bool) -> Chart:
-        return Chart(
-            name=name,
-            title=f"{kind.capitalize()} cost in six hours, T_fwd 120 s",
-            x_label="elapsed time (h)",
-            y_label="samples (billions)",
-            plotted=tuple(
-                Plotted(label=label, x=from_h, y=tuple((getattr(of, kind) / 1e9).tolist()))
-                for label, of in (("heuristic", heuristic), ("MILP", milp))
-            ),
-            is_log=is_log,
-        )
-
-    return Reproduced(
-        lines=(
-            EXPECTED.line(
-                "fig11", "preemption", preemption,
-                holds=None if preemption is None else abs(preemption - 1.0) < 0.1,
-                why="nodes are handed out by name here; neighbours leave together, and the MILP "
-                "moves less, so fewer of its trainers lose nodes at once",
-            ),
-            EXPECTED.line(
-                "fig11", "rescale", rescale, holds=None if rescale is None else rescale > 2.0
-            ),
-        ),
-        charts=(
-            chart("fig11a", "preemption", is_log=False),
-            chart("fig11b", "rescale", is_log=True),
-        ),
-    )  # fmt: skip
+    is_alike = None if preemption is None else abs(preemption - 1.0) < 0.1
+    found.line("preemption", preemption, holds=is_alike)
+    found.line("rescale", rescale, holds=None if rescale is None else rescale > 2.0)
+    for key, kind in (("fig11a", "preemption"), ("fig11b", "rescale")):
+        both = {"heuristic": heuristic, "MILP": milp}
+        ys = {label: (getattr(of, kind) / 1e9).tolist() for label, of in both.items()}
+        found.chart(key, milp.hours[:-1].tolist(), ys)
 
 
-def speedup(records: Records, _: Sweeps) -> Reproduced:
+def speedup(found: Finding, _: Sweeps) -> Steps:
     """Outcome between contiguous events, MILP over heuristic."""
-    milp, heuristic = records[MILP].series.net(), records[HEURISTIC].series.net()
+    milp, heuristic = (record.series.net() for record in (yield MILP, HEURISTIC))
     # There is no ratio where the heuristic's costs exceed what it processes.
     factor = milp[heuristic > 0] / heuristic[heuristic > 0]
-    worse = float(np.mean(milp < heuristic))
-    return Reproduced(
-        lines=(
-            EXPECTED.line("speedup", "worse", percent(worse)),
-            EXPECTED.line("speedup", "twice", percent(float(np.mean(factor >= 2.0)))),
-            EXPECTED.line("speedup", "five times", percent(float(np.mean(factor >= 5.0)))),
-            EXPECTED.line(
-                "speedup", "mean", float(factor.mean()),
-                why="a mean of ratios: the paper says itself that a few events skew it",
-            ),
-        )
-    )  # fmt: skip
+    found.line("worse", percent(float(np.mean(milp < heuristic))))
+    found.line("twice", percent(float(np.mean(factor >= 2.0))))
+    found.line("five times", percent(float(np.mean(factor >= 5.0))))
+    found.line("mean", float(factor.mean()))
 
 
-P_JMAX_OF_TRIALS = (5, 15, 20, 25, 30, 35)  # of identical trials, besides 10
-
-
-def _settings(extent: Sweeps) -> tuple[PaperReplay, ...]:
-    trials = tuple(PaperReplay(p_jmax=p) for p in P_JMAX_OF_TRIALS if p in extent.p_jmax)
-    return (*all_p_jmax(extent), *trials, *sweep(extent))
-
-
-def runs(extent: Sweeps) -> tuple[PaperReplay, ...]:
-    """Return the heuristic, and all settings of which the abstract names the best."""
-    return (HEURISTIC, *_settings(extent))
+def statements(found: Finding, extent: Sweeps) -> Steps:
+    """75% (heuristic), 80% (mean of the MILP) and 93% (best of all settings)."""
+    trials = [PaperReplay(p_jmax=p) for p in P_JMAX_OF_TRIALS if p in extent.p_jmax]
+    diverse_runs = [run for o in diverse.BOTH for run in diverse.by_p_jmax(o, extent)]
+    sweep = [PaperReplay(t_fwd_s=t) for t in extent.t_fwd_s]
+    heuristic, milp, records = yield HEURISTIC, MILP, [*diverse_runs, *trials, *sweep]
+    best = max(records, key=_u)
+    found.line("heuristic", heuristic.u)
+    found.line("mean", float(_linear_u(milp).mean()))
+    found.line("best", _u(best), workload=best.run.workload, p_jmax=best.run.p_jmax)
 
 
 def _u(record: Record) -> float:
     return diverse.utilization(record) if record.run.workload == DIVERSE else record.u
-
-
-def find(records: Records, extent: Sweeps) -> Reproduced:
-    """Compare 75% (heuristic), 80% (mean of the MILP) and 93% (best)."""
-    best = max(_settings(extent), key=lambda run: _u(records[run]))
-    return Reproduced(
-        lines=(
-            EXPECTED.line("statements", "heuristic", records[HEURISTIC].u),
-            EXPECTED.line("statements", "mean", float(linear_u(records[MILP]).mean())),
-            EXPECTED.line(
-                "statements",
-                "best",
-                _u(records[best]),
-                workload="diverse" if best.workload == DIVERSE else best.workload,
-                p_jmax=best.p_jmax,
-            ),
-        )
-    )

@@ -78,10 +78,10 @@ def _policy(run: PaperReplay) -> AllocationPolicy:
     return AnyNode(policy, seed=SEED) if run.is_any_node else policy
 
 
-def play(scenario: WeekOfNodes, run: PaperReplay) -> Record:
+def play(week: WeekOfNodes, run: PaperReplay) -> Record:
     """Play one replay."""
-    trace = scenario.trace if run.hours is None else first_hours(scenario.trace, run.hours)
-    workload = workload_of(scenario, run.workload, run.cost_factor)
+    trace = week.trace if run.hours is None else first_hours(week.trace, run.hours)
+    workload = workload_of(week, run.workload, run.cost_factor)
     choices = Choices(objective=run.objective, t_fwd_s=run.t_fwd_s, p_jmax=run.p_jmax)
     watch = PlanRecorder()
     outcome = Replay(
@@ -105,8 +105,3 @@ def play(scenario: WeekOfNodes, run: PaperReplay) -> Record:
             for t in outcome.trainers
         ),
     )
-
-
-def longest_first(run: PaperReplay) -> tuple[object, ...]:
-    """Return the sort key of a replay: long replays with many trainers take longest."""
-    return (-(run.hours or 1e9), -run.p_jmax, run)

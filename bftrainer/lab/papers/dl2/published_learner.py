@@ -67,17 +67,14 @@ class Dense:
 def dense(inputs: int, outputs: int, chance: np.random.Generator) -> Dense:
     """Return layers of uniform random numbers."""
 
-    def draw(rows: int, *columns: int) -> Array:
-        return chance.uniform(-(rows**-0.5), rows**-0.5, (rows, *columns))
+    def draw(rows: int, columns: int) -> Array:
+        return chance.uniform(-(rows**-0.5), rows**-0.5, (rows, columns))
 
-    return Dense(
-        first=draw(inputs, HIDDEN),
-        bias_first=draw(inputs, HIDDEN)[0],
-        second=draw(HIDDEN, HIDDEN),
-        bias_second=draw(HIDDEN, HIDDEN)[0],
-        third=draw(HIDDEN, outputs),
-        bias_third=draw(HIDDEN, outputs)[0],
-    )
+    layers = {"first": (inputs, HIDDEN), "second": (HIDDEN, HIDDEN), "third": (HIDDEN, outputs)}
+    numbers: dict[str, Array] = {}
+    for name, shape in layers.items():
+        numbers |= {name: draw(*shape), f"bias_{name}": draw(*shape)[0]}
+    return Dense(**numbers)
 
 
 class PublishedLearner:
@@ -92,11 +89,21 @@ class PublishedLearner:
         self.actor = dense(self._inputs, self._actions, self._chance)
         self._critic = dense(self._inputs, 1, self._chance)
 
+    def _flat(self, rows: Array) -> Array:
+        """Pad to the window's places; (..., J, F) -> (..., inputs)."""
+        flat = rows.reshape(*rows.shape[:-2], -1)
+        padding = [(0, 0)] * (flat.ndim - 1) + [(0, self._inputs - flat.shape[-1])]
+        return np.pad(flat, padding)
+
+    def _wide(self, actions: np.ndarray) -> np.ndarray:
+        """Pad what is there by action; void is the last."""
+        wide = np.zeros((*actions.shape[:-1], self._actions), actions.dtype)
+        wide[..., : actions.shape[-1] - 1], wide[..., -1] = actions[..., :-1], actions[..., -1]
+        return wide
+
     def scores(self, rows: Array) -> Array:
         """Score the actions of the jobs that are there, and void."""
-        flat = np.zeros(self._inputs)
-        flat[: rows.size] = rows.reshape(-1)
-        found = self.actor(flat)
+        found = self.actor(self._flat(rows))
         return np.append(found[: len(rows) * self._setting.per_job], found[-1])
 
     def warm_up(self, labels: Batch) -> None:
@@ -104,25 +111,13 @@ class PublishedLearner:
         adam = Adam(rate=WARM_UP_RATE)
         for _ in range(WARM_UP_STEPS):
             part = labels.take(self._chance.integers(0, len(labels), SAMPLE))
-            flat, mask, wanted = self._flat(part)
-            off = probabilities(self.actor(flat), mask) - wanted
+            flat, mask = self._flat(part.rows), self._wide(part.mask)
+            off = probabilities(self.actor(flat), mask) - self._wide(part.wanted)
             self.actor = adam.step(self.actor, self.actor.gradient(flat, off / SAMPLE))
-
-    def _flat(self, part: Batch) -> tuple[Array, Mask, Array]:
-        """Pad to the window's places."""
-        n_steps, places, features = part.rows.shape
-        flat = np.zeros((n_steps, self._inputs))
-        flat[:, : places * features] = part.rows.reshape(n_steps, -1)
-        mask = np.zeros((n_steps, self._actions), bool)
-        wanted = np.zeros((n_steps, self._actions))
-        n_actions = places * self._setting.per_job
-        for target, given in ((mask, part.mask), (wanted, part.wanted)):
-            target[:, :n_actions], target[:, -1] = given[:, :-1], given[:, -1]
-        return flat, mask, wanted
 
     def learn(self, updates: int) -> None:
         """Learn from its own slots (section 4.3)."""
-        memory = ReplayBuffer(self._inputs, self._actions)
+        memory = ReplayBuffer()
         for_actor, for_critic = Adam(rate=RATE), Adam(rate=RATE)
         done, trace = 0, 0
         while done < updates:
@@ -132,18 +127,25 @@ class PublishedLearner:
             )
             trace += 1
             while not cluster.has_ended and done < updates and cluster.now < LONGEST_SLOTS:
-                memory.begin_slot()
-                Acting(
-                    scores=self.scores,
-                    chance=self._chance,
-                    on_action=memory.note,
-                    override=self._explore,
-                )(cluster)
-                reward = cluster.end_slot()
-                memory.end_slot(cluster.rows(), reward, is_last=cluster.has_ended)
+                self._play_slot(cluster, memory)
                 if len(memory) >= 2 * SAMPLE:
                     self._update(memory, for_actor, for_critic)
                     done += 1
+
+    def _play_slot(self, cluster: Cluster, memory: ReplayBuffer) -> None:
+        """Give the slot's actions its reward, and what is seen after it."""
+        noted: list[tuple[Array, Mask, int]] = []
+
+        def note(rows: Array, mask: Mask, action: int) -> None:
+            action = self._actions - 1 if action == len(mask) - 1 else action
+            noted.append((self._flat(rows), self._wide(mask), action))
+
+        Acting(
+            scores=self.scores, chance=self._chance, on_action=note, override=self._explore
+        )(cluster)  # fmt: skip
+        reward, after = cluster.end_slot(), self._flat(cluster.rows())
+        for before, mask, taken in noted:
+            memory.add((before, after, mask, taken, reward, float(not cluster.has_ended)))
 
     def _explore(self, cluster: Cluster, action: int, mask: Mask) -> int:
         """Replace the action in a poor state (section 4.3, job-aware exploration)."""
@@ -177,47 +179,26 @@ class PublishedLearner:
 
 
 class ReplayBuffer:
-    """The last actions, with what was seen before and after their slot."""
+    """The last actions: what was seen before and after their slot, mask, action, reward, go on."""
 
-    def __init__(self, inputs: int, actions: int) -> None:
+    def __init__(self) -> None:
         """Begin empty."""
-        self._before = np.zeros((REPLAY, inputs))
-        self._after = np.zeros((REPLAY, inputs))
-        self._mask = np.zeros((REPLAY, actions), bool)
-        self._taken = np.zeros(REPLAY, int)
-        self._reward, self._goes_on = np.zeros(REPLAY), np.zeros(REPLAY)
-        self._at, self._filled = 0, 0
-        self._slot: list[int] = []
+        self._kept: list[tuple[Array, Array, Mask, int, float, float]] = []
+        self._added = 0
 
     def __len__(self) -> int:
         """Return how many are kept."""
-        return self._filled
+        return len(self._kept)
 
-    def begin_slot(self) -> None:
-        """Forget which actions were the slot's."""
-        self._slot = []
+    def add(self, one: tuple[Array, Array, Mask, int, float, float]) -> None:
+        """Keep an action, in the place of the oldest if there are too many."""
+        if len(self) < REPLAY:
+            self._kept.append(one)
+        else:
+            self._kept[self._added % REPLAY] = one
+        self._added += 1
 
-    def note(self, rows: Array, mask: Mask, action: int) -> None:
-        """Keep an action; void is the last."""
-        at = self._at
-        self._before[at], self._mask[at] = 0.0, False
-        self._before[at, : rows.size] = rows.reshape(-1)
-        self._mask[at, : len(mask) - 1], self._mask[at, -1] = mask[:-1], mask[-1]
-        self._taken[at] = len(self._mask[at]) - 1 if action == len(mask) - 1 else action
-        self._slot.append(at)
-        self._at, self._filled = (at + 1) % REPLAY, min(self._filled + 1, REPLAY)
-
-    def end_slot(self, rows: Array, reward: float, *, is_last: bool) -> None:
-        """Give the slot's actions its reward, and what is seen after it."""
-        after = np.zeros(self._after.shape[1])
-        after[: rows.size] = rows.reshape(-1)
-        self._after[self._slot] = after
-        self._reward[self._slot], self._goes_on[self._slot] = reward, float(not is_last)
-
-    def draw(
-        self, chance: np.random.Generator, size: int
-    ) -> tuple[Array, Array, Mask, np.ndarray, Array, Array]:
-        """Return before, after, mask, action, reward and whether it goes on."""
-        i = chance.integers(0, self._filled, size)
-        before, after, mask = self._before[i], self._after[i], self._mask[i]
-        return before, after, mask, self._taken[i], self._reward[i], self._goes_on[i]
+    def draw(self, chance: np.random.Generator, size: int) -> list[np.ndarray]:
+        """Return each of the six of actions that are drawn."""
+        drawn = [self._kept[i] for i in chance.integers(0, len(self), size)]
+        return [np.array(column) for column in zip(*drawn, strict=True)]

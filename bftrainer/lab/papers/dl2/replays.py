@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -14,10 +16,11 @@ from bftrainer.lab.papers.dl2.cluster import play as play_trace
 from bftrainer.lab.papers.dl2.published_learner import PublishedLearner
 from bftrainer.lab.papers.dl2.rules import RULES, best_equal_sizes, drf, fitted, greedy, optimus
 from bftrainer.lab.papers.dl2.setting import ALL_REDUCE, SETTINGS, TESTBED, Setting
-from bftrainer.lab.papers.dl2.speeds import Dl2Scenario, Speeds, read_speeds
+from bftrainer.lab.papers.dl2.speeds import Speeds, read_speeds
 
 FITTED_SIZES = 30
 ABSENT = 0.4  # of the nodes, in the test of shrinking pools
+Times = tuple[float, ...]  # mean completion time of each trace, in slots
 TEACHERS: dict[str, training.Teacher] = {"drf": drf, "greedy": greedy}
 
 
@@ -56,26 +59,31 @@ class Improved:
 class Tried:
     """Mean completion time of each trace, in slots."""
 
-    best: tuple[float, ...]
-    last: tuple[float, ...]
-    absent: tuple[float, ...]  # with nodes away
+    best: Times
+    last: Times
+    absent: Times  # with nodes away
     curve: tuple[tuple[int, float], ...]  # iteration, of the validation
 
 
-Run = ByRule | Imitated | Improved
-
-
-def play(scenario: Dl2Scenario, run: Run) -> float | tuple[float, ...] | Tried:
+def play(folder: Path | None, run: ByRule | Imitated | Improved) -> float | Times | Tried:
     """Play one."""
     setting = SETTINGS[run.setting] if not isinstance(run, Imitated) else TESTBED
-    speeds, _ = read_speeds(scenario.folder, setting)
+    speeds, _ = read_speeds(folder, setting)
     if isinstance(run, ByRule):
         setting = replace(setting, absent=run.absent)
         cluster = Cluster(setting, speeds, draw_trace(setting, run.trace), run.trace)
         return play_trace(cluster, _rule(run.rule, speeds))
-    if isinstance(run, Imitated):
-        return _imitated(setting, speeds, run)
-    return _improved(setting, speeds, run)
+    if isinstance(run, Improved):
+        return _improved(setting, speeds, run)
+    teacher = TEACHERS[run.teacher]
+    if run.is_papers:
+        learner = PublishedLearner(setting, speeds, run.seed)
+        learner.warm_up(training.labels_of(setting, speeds, teacher))
+        learner.learn(run.updates)
+        scores = learner.scores
+    else:
+        scores = training.imitate(setting, speeds, teacher, run.seed).scores
+    return training.evaluate(setting, speeds, scores, run.traces)
 
 
 def _rule(name: str, speeds: Speeds) -> Rule:
@@ -86,17 +94,6 @@ def _rule(name: str, speeds: Speeds) -> Rule:
     return RULES[name]
 
 
-def _imitated(setting: Setting, speeds: Speeds, run: Imitated) -> tuple[float, ...]:
-    teacher = TEACHERS[run.teacher]
-    if not run.is_papers:
-        network = training.imitate(setting, speeds, teacher, run.seed)
-        return tuple(training.evaluate(setting, speeds, network.scores, run.traces))
-    learner = PublishedLearner(setting, speeds, run.seed)
-    learner.warm_up(training.labels_of(setting, speeds, teacher))
-    learner.learn(run.updates)
-    return tuple(training.evaluate(setting, speeds, learner.scores, run.traces))
-
-
 def _improved(setting: Setting, speeds: Speeds, run: Improved) -> Tried:
     # Without servers a smoothed warm-up never stops growing a job: its labels stay as they are.
     smooth = 0.0 if setting is ALL_REDUCE else 0.2
@@ -104,23 +101,14 @@ def _improved(setting: Setting, speeds: Speeds, run: Improved) -> Tried:
         setting, speeds, drf, seed=run.seed, iterations=run.iterations, smooth=smooth
     )
 
-    def tried(network: Network, absent: float = 0.0) -> tuple[float, ...]:
+    def tried(network: Network, absent: float = 0.0) -> Times:
         changed = replace(setting, absent=absent)
-        return tuple(training.evaluate(changed, speeds, network.scores, run.traces))
+        return training.evaluate(changed, speeds, network.scores, run.traces)
 
-    return Tried(
-        best=tried(found.best),
-        last=tried(found.last),
-        absent=tried(found.best, ABSENT),
-        curve=found.curve,
-    )
+    best, last, absent = tried(found.best), tried(found.last), tried(found.best, ABSENT)
+    return Tried(best=best, last=last, absent=absent, curve=found.curve)
 
 
-def longest_first(run: Run) -> tuple[bool, bool]:
-    """Order runs: learners take longest."""
-    return (not isinstance(run, Improved), not isinstance(run, Imitated))
-
-
-def against(ours: tuple[float, ...], others: tuple[float, ...]) -> float:
+def against(ours: Sequence[float], others: Sequence[float]) -> float:
     """Return how much longer ours take, %, mean of the traces."""
     return float(100.0 * np.mean(np.array(ours) / np.array(others) - 1.0))

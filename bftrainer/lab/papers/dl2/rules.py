@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -12,11 +12,34 @@ import numpy as np
 from bftrainer.lab.papers.dl2.cluster import TASKS, Cluster, Dl2Job, Rule
 from bftrainer.lab.papers.dl2.speeds import REFERENCE, Speeds
 
-OnStep = Callable[[Dl2Job, tuple[int, int]], None]  # before tasks are placed
+Step = tuple[int, int]  # workers and servers
+OnStep = Callable[[Dl2Job, Step], None]  # before tasks are placed
+Ranked = tuple[tuple[float, ...], Step]  # the least is taken first
 
 
-def _bundle(cluster: Cluster) -> tuple[int, int]:
+def _bundle(cluster: Cluster) -> Step:
     return (1, int(cluster.setting.has_servers))
+
+
+def _by_rank(
+    cluster: Cluster, ranked: Callable[[Dl2Job], Ranked | None], on_step: OnStep | None = None
+) -> None:
+    """Take the first of all jobs' next steps until one does not fit; None: a job wants no more."""
+    heap: list[tuple[tuple[float, ...], Step, Dl2Job]] = []
+
+    def push(job: Dl2Job) -> None:
+        if (step := ranked(job)) is not None:
+            heapq.heappush(heap, (*step, job))
+
+    for job in cluster.active:
+        push(job)
+    while heap:
+        _, more, job = heapq.heappop(heap)
+        if on_step is not None:
+            on_step(job, more)
+        if not cluster.give(job, *more):
+            break
+        push(job)
 
 
 def drf(cluster: Cluster, most: Sequence[int] | None = None, on_step: OnStep | None = None) -> None:
@@ -25,20 +48,16 @@ def drf(cluster: Cluster, most: Sequence[int] | None = None, on_step: OnStep | N
     Args:
         cluster: at the begin of a slot.
         most: workers by type; None: what the setting allows.
-        on_step: told of each step that fits.
+        on_step: told of each step that is tried.
     """
-    heap = [(job.share, job.arrives, job.number, job) for job in cluster.active]
-    heapq.heapify(heap)
     bundle = _bundle(cluster)
-    while heap:
-        job = heapq.heappop(heap)[-1]
+
+    def ranked(job: Dl2Job) -> Ranked | None:
         if job.workers >= (most[job.type] if most else cluster.setting.most):
-            continue
-        if on_step is not None:
-            on_step(job, bundle)
-        if not cluster.give(job, *bundle):
-            break
-        heapq.heappush(heap, (job.share, job.arrives, job.number, job))
+            return None
+        return (job.share, job.arrives, job.number), bundle
+
+    _by_rank(cluster, ranked, on_step)
 
 
 def best_equal_sizes(speeds: Speeds) -> tuple[int, ...]:
@@ -81,63 +100,43 @@ def tetris(cluster: Cluster) -> None:
     _serve(cluster, [cluster.active[i] for i in np.argsort(-score, kind="stable")])
 
 
+def _most_gain(job: Dl2Job, gains: Iterable[tuple[float, Step]]) -> Ranked | None:
+    gain, more = max([(0.0, (0, 0)), *gains])
+    return ((-gain, job.number), more) if gain > 0.0 else None
+
+
 def optimus(cluster: Cluster, believed: Speeds | None = None) -> None:
     """Give the worker or server that saves most time, while one does (Optimus, EuroSys'18)."""
-    speeds = cluster.speeds if believed is None else believed
+    speeds, has_servers = cluster.speeds if believed is None else believed, _bundle(cluster)[1]
 
-    def rate(job: Dl2Job, more: tuple[int, int]) -> float:
-        servers = job.servers + more[1] if cluster.setting.has_servers else 0
-        return max(1e-9, float(speeds[job.type, servers, job.workers + more[0]]))
+    def time_left(job: Dl2Job, more: Step) -> float:
+        servers = job.servers + more[1] if has_servers else 0
+        return (job.epochs - job.done) / max(
+            1e-9, float(speeds[job.type, servers, job.workers + more[0]])
+        )
 
-    def best(job: Dl2Job) -> tuple[float, tuple[int, int]]:
-        if not cluster.setting.has_servers and not job.workers:
-            return math.inf, (1, 0)
-        if cluster.setting.has_servers and not (job.workers and job.servers):
-            return math.inf, (int(not job.workers), int(not job.servers))
-        left, found = job.epochs - job.done, (0.0, (0, 0))
-        for more, fits in zip(TASKS[:2], cluster.allowed(job), strict=False):
-            if fits:
-                found = max(found, (left / rate(job, (0, 0)) - left / rate(job, more), more))
-        return found
+    def ranked(job: Dl2Job) -> Ranked | None:
+        lacks = (int(not job.workers), int(has_servers and not job.servers))
+        if any(lacks):
+            return (-math.inf, job.number), lacks
+        steps = [m for m, fits in zip(TASKS, cluster.allowed(job), strict=False) if fits]
+        single = [more for more in steps if sum(more) == 1]
+        return _most_gain(job, [(time_left(job, (0, 0)) - time_left(job, m), m) for m in single])
 
-    _greedily(cluster, best)
+    _by_rank(cluster, ranked)
 
 
 def greedy(cluster: Cluster, on_step: OnStep | None = None) -> None:
     """Give the step that adds most to the slot's reward (eq. 1), by true speeds."""
 
-    def best(job: Dl2Job) -> tuple[float, tuple[int, int]]:
-        now, found = cluster.rate(job), (0.0, (0, 0))
-        for more, fits in zip(TASKS, cluster.allowed(job), strict=False):
-            if fits:
-                found = max(found, ((cluster.rate(job, more) - now) / job.epochs, more))
-        return found
+    def ranked(job: Dl2Job) -> Ranked | None:
+        now, steps = cluster.rate(job), zip(TASKS, cluster.allowed(job), strict=False)
+        return _most_gain(
+            job,
+            [((cluster.rate(job, more) - now) / job.epochs, more) for more, fits in steps if fits],
+        )
 
-    _greedily(cluster, best, on_step)
-
-
-def _greedily(
-    cluster: Cluster,
-    best: Callable[[Dl2Job], tuple[float, tuple[int, int]]],
-    on_step: OnStep | None = None,
-) -> None:
-    """Take the best step of all jobs while it gains something and fits."""
-    heap: list[tuple[float, int, tuple[int, int], Dl2Job]] = []
-
-    def push(job: Dl2Job) -> None:
-        gain, more = best(job)
-        if gain > 0.0:
-            heapq.heappush(heap, (-gain, job.number, more, job))
-
-    for job in cluster.active:
-        push(job)
-    while heap:
-        _, _, more, job = heapq.heappop(heap)
-        if on_step is not None:
-            on_step(job, more)
-        if not cluster.give(job, *more):
-            break
-        push(job)
+    _by_rank(cluster, ranked, on_step)
 
 
 def fitted(speeds: Speeds, samples: int, seed: int) -> Speeds:

@@ -1,11 +1,12 @@
-"""The clusters of section 6, assumptions about them, and the published values."""
+"""The clusters of section 6, and the amounts that are played."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bftrainer.lab.papers.findings import read_expected
-from bftrainer.lab.papers.paper import Extent
+from bftrainer.lab.papers.paper import Extent, read_expected
+
+TABLES = read_expected(__package__)["tables"]
 
 MODELS = (
     "resnet-50",
@@ -18,18 +19,6 @@ MODELS = (
     "wlm",
 )  # Table 1
 WITHOUT_GPU = frozenset({"cnn-text-classification", "dssm"})
-
-ASSUMED = {
-    "arrivals": "a number per slot drawn from a binomial distribution whose mean is a daily wave "
-    "(the company's trace is not published)",
-    "durations": "log-normal, mean 147 min (testbed 60), from 15 min to a day, at 4 workers and 4 "
-    "servers",
-    "placement": "a task goes to the node of least load; what does not fit there ends the slot's "
-    "allocation",
-    "speeds": "between measured numbers of workers and servers by linear radial basis functions; "
-    "runs recorded as 0 failed and are left out",
-    "begin of a slot": "every job has a worker and a server, as in the published code",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,48 +65,25 @@ ALL_REDUCE = Setting(
 SETTINGS = {one.name: one for one in (LARGE, TESTBED, ALL_REDUCE)}
 
 
-FIRST_LEARNER, FIRST_TRACE = 10, 2000
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts(Extent):
     """Numbers of traces, learners and iterations."""
 
-    traces: int  # a value is the mean of
-    learners: int
-    iterations: int
-    published: int  # learners of the paper
-    updates: int
-    all_reduce: int  # iterations
-
-    def test(self) -> range:
-        """Seeds of the traces that are shown."""
-        return range(FIRST_TRACE, FIRST_TRACE + self.traces)
-
-    def seeds(self, number: int) -> range:
-        """Seeds of learners."""
-        return range(FIRST_LEARNER, FIRST_LEARNER + number)
+    traces: int = 10  # a value is the mean of
+    learners: int = 5
+    iterations: int = 400
+    published: int = 3  # learners of the paper
+    updates: int = 1200
+    all_reduce: int = 50  # iterations
 
 
-FULL = Amounts(
-    name="full",
-    traces=10,
-    learners=5,
-    iterations=400,
-    published=3,
-    updates=1200,
-    all_reduce=50,
-)
+FULL = Amounts()
 QUICK = Amounts(
     name="quick",
     shortened="2 learners of 100 iterations instead of 5 of 400; 1 of the paper's instead of 3.",
-    traces=10,
     learners=2,
     iterations=100,
     published=1,
     updates=600,
     all_reduce=20,
 )
-
-
-EXPECTED = read_expected(__package__)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import ast
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bftrainer.lab.papers.dl2.setting import ASSUMED, MODELS, TESTBED, Setting
-from bftrainer.lab.papers.paper import Extent
+from bftrainer.lab.papers.dl2.setting import MODELS, Setting
 from bftrainer.model.errors import UsageError
 
 Speeds = npt.NDArray[np.float64]  # (type, servers, workers), epochs per slot; [.., 0, ..] is 0
@@ -119,42 +117,3 @@ def read_speeds(folder: Path | None, setting: Setting) -> tuple[Speeds, bool]:
 def _distances(some: Speeds, others: Speeds) -> Speeds:
     found: Speeds = np.linalg.norm(some[:, None] - others[None], axis=2)
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dl2Scenario:
-    """The speeds and clusters that are simulated."""
-
-    folder: Path | None
-    is_papers: bool  # the speeds are measured
-
-    def remarks(self) -> list[str]:
-        """Return where the speeds come from, and the assumptions."""
-        speeds = (
-            "Speeds are those that the authors measured."
-            if self.is_papers
-            else "Speeds are synthetic, so no published value can be expected: the measured ones "
-            f"carry no licence, and BFTRAINER_DATA has no {RECORDS}."
-        )
-        return [speeds, *(f"Assumed, {what}: {assumed}." for what, assumed in ASSUMED.items())]
-
-    def summary(self) -> str:
-        """Return one sentence for the report."""
-        return (
-            "Parameter-server jobs of eight models in slots of 20 min, on 13 nodes (testbed) and "
-            "on 500."
-        )
-
-    def document(self) -> dict[str, Any]:
-        """Return the section ``clusters`` of the JSON document."""
-        return {"clusters": {"measured_speeds": self.is_papers, "assumed": dict(ASSUMED)}}
-
-
-def choose_scenario(_: Path | None, folder: Path | None, __: Extent) -> Dl2Scenario:
-    """Return the clusters.
-
-    Raises:
-        UsageError: BFT-4171, the file of speeds is not one.
-    """
-    is_measured = read_speeds(folder, TESTBED)[1]
-    return Dl2Scenario(folder=folder, is_papers=is_measured)

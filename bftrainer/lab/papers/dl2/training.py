@@ -16,7 +16,6 @@ import numpy as np
 
 from bftrainer.decide.policies.dl2_network import Array, Mask, Network, fresh, probabilities
 from bftrainer.lab.papers.dl2.cluster import TASKS, Cluster, Dl2Job, draw_trace, play
-from bftrainer.lab.papers.dl2.rules import OnStep
 from bftrainer.lab.papers.dl2.setting import Setting
 from bftrainer.lab.papers.dl2.speeds import Speeds
 from bftrainer.lab.teach.learner import Adam, Batch, LearningStep, batch_of, improve, warm_up
@@ -75,29 +74,6 @@ def step_of(rows: Array, mask: Mask, action: int) -> LearningStep:
     return LearningStep(rows=rows, mask=mask, wanted=wanted)
 
 
-class Labels:
-    """Notes the steps of another scheduler, as the warm-up imitates them (section 4.2)."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        """Begin a slot."""
-        self._cluster = cluster
-        self.steps: list[LearningStep] = []
-
-    def note(self, job: Dl2Job, more: tuple[int, int]) -> None:
-        """Note a step before its tasks are placed; jobs beyond the window are not seen."""
-        cluster = self._cluster
-        if job in cluster.seen:
-            task = TASKS.index(more)
-            action = cluster.seen.index(job) * cluster.setting.per_job + task
-            self.steps.append(step_of(cluster.rows(), cluster.mask(), action))
-
-    def end(self) -> None:
-        """Note that the scheduler stops here."""
-        if self._cluster.seen:
-            rows, mask = self._cluster.rows(), self._cluster.mask()
-            self.steps.append(step_of(rows, mask, len(mask) - 1))
-
-
 WIDTH = 48
 TRAINING = range(100)  # seeds of traces
 IMITATED = TRAINING[:20]
@@ -122,29 +98,35 @@ class Learnt:
 
 
 def labels_of(setting: Setting, speeds: Speeds, teacher: Teacher) -> Batch:
-    """Return the teacher's steps on the traces for imitation."""
+    """Return the teacher's steps on the traces for imitation (section 4.2)."""
     steps: list[LearningStep] = []
+
+    def note(job: Dl2Job, more: tuple[int, int]) -> None:
+        """Note a step before its tasks are placed; jobs beyond the window are not seen."""
+        if job in cluster.seen:
+            action = cluster.seen.index(job) * setting.per_job + TASKS.index(more)
+            steps.append(step_of(cluster.rows(), cluster.mask(), action))
+
     for seed in IMITATED:
         cluster = Cluster(setting, speeds, draw_trace(setting, seed))
         while not cluster.has_ended:
-            labels = Labels(cluster)
-            on_step: OnStep = labels.note
-            teacher(cluster, on_step=on_step)
-            labels.end()
-            steps += labels.steps
+            teacher(cluster, on_step=note)
+            if cluster.seen:  # it stops here
+                mask = cluster.mask()
+                steps.append(step_of(cluster.rows(), mask, len(mask) - 1))
             cluster.end_slot()
     return batch_of(steps)
 
 
-def evaluate(setting: Setting, speeds: Speeds, scores: Scores, seeds: range) -> list[float]:
+def evaluate(setting: Setting, speeds: Speeds, scores: Scores, seeds: range) -> tuple[float, ...]:
     """Return the mean completion time of each trace, in slots."""
-    return [
+    return tuple(
         play(
             Cluster(setting, speeds, draw_trace(setting, seed), seed),
             Acting(scores=scores, chance=np.random.default_rng(seed)),
         )
         for seed in seeds
-    ]
+    )
 
 
 def imitate(

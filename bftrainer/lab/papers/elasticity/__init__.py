@@ -1,7 +1,6 @@
 """Repeat section 7 of "Resource Elasticity in Distributed Deep Learning": Figs. 6 to 8 and 10.
 
-Or, Zhang and Freedman, MLSys 2020. ``paper`` lists the results; ``simulator`` trains a job that
-asks the rule of the policies ``throughput-scaling`` and ``utility`` for its size, ``slowdown`` one
-with stragglers; ``replays`` plays an experiment. The findings are in ``throughput``, ``payoff`` and
-``stragglers``.
+Or, Zhang and Freedman, MLSys 2020. ``simulator`` trains a job that asks the rule of the policies
+``throughput-scaling`` and ``utility`` for its size, and one with stragglers; ``replays`` plays an
+experiment; ``figures`` has the findings.
 """

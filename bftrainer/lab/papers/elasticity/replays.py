@@ -1,26 +1,44 @@
-"""One experiment of section 7: its setting and its record. Both are plain data."""
+"""One experiment of section 7 on 64 GPUs or 60 machines without. It and its record are data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bftrainer.decide.policies.scaling_rule import Condition, Payoff, Points, Throughput
-from bftrainer.lab.papers.elasticity.setting import ElasticityScenario
 from bftrainer.lab.papers.elasticity.simulator import (
     JOBS,
     ElasticJob,
-    ElasticJobOutcome,
     SlowedJob,
     SlowedOutcome,
+    Training,
     autoscaled,
     static,
 )
+from bftrainer.lab.papers.paper import Extent
 
 THRESHOLD = 0.1  # S, section 7.1
 TARGET_S, ZERO_AT_S = 3600.0, 20_000.0  # of the step function, of the linear one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extents(Extent):
+    """Numbers of seeds."""
+
+    jobs: int = 30  # Figs. 6 to 8
+    stragglers: int = 10  # Figs. 9 and 10
+    noise: int = 400
+
+
+FULL = Extents()
+QUICK = Extents(
+    name="quick",
+    shortened="10 seeds instead of 30 (Figs. 9 and 10: 2 instead of 10; noise: 40 instead of 400).",
+    jobs=10,
+    stragglers=2,
+    noise=40,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +49,12 @@ class Dollars:
     most: float
     price_per_h: float
 
+    def utility(self, job: ElasticJob, start: int) -> Points:
+        """Return a utility function of section 4.2.2, its gaps bridged."""
+        if self.shape == "linear":
+            return ((0.0, self.most), (ZERO_AT_S, 0.0))
+        return ((TARGET_S, self.most), (job.samples / job.rate(start), 0.0))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneJob:
@@ -38,7 +62,7 @@ class OneJob:
 
     job: str
     start: int  # workers
-    seed: int | None  # None: the number of workers stays
+    seed: int | None = None  # None: the number of workers stays
     dollars: Dollars | None = None  # None: the condition of the throughput
     is_patient: bool = False
     step_noise: float | None = None  # None: that of the job
@@ -53,15 +77,12 @@ class Slowed:
     seed: int
 
 
-Experiment = OneJob | Slowed
-
-
-def play(_: ElasticityScenario, run: Experiment) -> ElasticJobOutcome | SlowedOutcome:
+def play(_: None, run: OneJob | Slowed) -> Training | SlowedOutcome:
     """Play one experiment."""
     if isinstance(run, Slowed):
         chance = np.random.default_rng(run.seed)
         return SlowedJob(slowdown=run.slowdown, replaces=run.replaces, chance=chance).run()
-    job = JOBS[run.job]()
+    job, dollars = JOBS[run.job], run.dollars
     if run.step_noise is not None:
         job = replace(job, step_noise=run.step_noise)
     if run.seed is None:
@@ -69,31 +90,14 @@ def play(_: ElasticityScenario, run: Experiment) -> ElasticJobOutcome | SlowedOu
     chance = np.random.default_rng((run.seed, run.start))
 
     def condition(past_s: float, left: float) -> Condition:
-        if run.dollars is None:
+        if dollars is None:
             errors = 2.0 if run.is_patient else 0.0
             return Throughput(threshold=THRESHOLD, standard_errors=errors)
         return Payoff(
-            utility=utility(run.dollars, job, run.start),
-            price=run.dollars.price_per_h / 3600.0,
+            utility=dollars.utility(job, run.start),
+            price=dollars.price_per_h / 3600.0,
             past_s=past_s,
             left_samples=left,
         )
 
     return autoscaled(job, run.start, condition, chance, is_patient=run.is_patient)
-
-
-def utility(dollars: Dollars, job: ElasticJob, start: int) -> Points:
-    """Return a utility function of section 4.2.2, its gaps bridged."""
-    if dollars.shape == "linear":
-        return ((0.0, dollars.most), (ZERO_AT_S, 0.0))
-    return ((TARGET_S, dollars.most), (job.samples / job.rate(start), 0.0))
-
-
-def longest_first(run: Experiment) -> tuple[bool, ...]:
-    """Order runs: those with stragglers take longest."""
-    return (not isinstance(run, Slowed), not (isinstance(run, Slowed) and run.replaces))
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the mean."""
-    return float(np.mean(values))

@@ -1,6 +1,6 @@
 """One job that is measured and resized by the rule of the policies, and one with stragglers.
 
-The paper plots step times without numbers; ``ASSUMED`` says what was assumed in their place.
+The paper plots step times without numbers; ``expected.json`` says what was assumed in their place.
 
 New workers boot while the others train, then all pause for a moment. A size is measured in windows
 of some steps. As in the paper one window decides; beyond it (``is_patient``) as many as the
@@ -32,23 +32,6 @@ LOCAL_BATCH, MOST_BATCH = 64, 4096  # of ImageNet, section 7.1.2
 SECONDS_ON_32, FASTER_ON_64 = 4300.0, 1.85
 COMPUTE_S, FIXED_S, PER_WORKER_S = 27.0, 0.55, 0.0045  # of a step of CIFAR-10 on CPUs
 
-ASSUMED = {
-    "N": f"{EVERY_STEPS} batches are measured before each decision",
-    "CIFAR-10": f"sizes 4 to 24, a step of {STEP_AT_4_S:g} s on 4 GPUs that takes "
-    f"{SLOWER_AT_24:.0%} longer on 24 (the largest saving of time is 16%), boots of 50 s (the time "
-    "to settle)",
-    "ImageNet": f"sizes 4 to 64, starts on 32, 36, ... 64 GPUs, 5 epochs in {SECONDS_ON_32:,.0f} s "
-    f"on 32, 64 are {FASTER_ON_64:g} times as fast (a compromise: 45% less time needs 1.95 times, "
-    "7.4% more GPU time less than 1.85 times), boots of 45 s (the time to settle)",
-    "GPU time": "booting GPUs count as used",
-    "noise": f"a step deviates by {STEP_NOISE:.0%} and a boot by {BOOT_NOISE:.0%} (log-normal)",
-    "CPU cluster": f"a step takes {COMPUTE_S:g} s / k + {FIXED_S:g} s + {PER_WORKER_S:g} s k on k "
-    "workers (50 epochs take about 50 min at best), 4 at first, 4 to 60 by 4, boots of 60 s",
-    "Fig. 8": "the linear utility is 0 from 20,000 s on; the step function falls from 60 min to 0 "
-    "at the time that the first size would take",
-    "Fig. 10": "4 workers at first, boots of 60 to 120 s; only computation is slowed",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticJob:
@@ -57,12 +40,12 @@ class ElasticJob:
     step_s: Callable[[int], float]  # by workers
     batch: Callable[[int], int]  # samples per step, by workers
     samples: float
-    least: int  # workers
-    most: int
-    unit: int  # K
+    most: int  # workers
     boot_s: float  # until new workers can join; the others train
     join_s: float  # nobody trains
     leave_s: float
+    least: int = 4
+    unit: int = 4  # K
     step_noise: float = STEP_NOISE
     boot_noise: float = BOOT_NOISE
 
@@ -71,89 +54,57 @@ class ElasticJob:
         return self.batch(workers) / self.step_s(workers)
 
 
-def cifar() -> ElasticJob:
-    """ResNet-56 on GPUs, 200 epochs, one global batch (section 7.1.1); pauses: Table 1."""
-    return ElasticJob(
-        step_s=lambda k: STEP_AT_4_S * (1.0 + SLOWER_AT_24 * (k - 4) / 20),
-        batch=lambda _: BATCH,
-        samples=200.0 * EPOCH_OF_CIFAR,
-        least=4,
-        most=24,
-        unit=4,
-        boot_s=50.0,
-        join_s=3.179,
-        leave_s=2.612,
-    )
-
-
-def imagenet(*, step_noise: float = STEP_NOISE, boot_noise: float = BOOT_NOISE) -> ElasticJob:
-    """ResNet-50 on GPUs, 5 epochs, one batch per GPU up to a limit (section 7.1.2)."""
-    samples = 5.0 * EPOCH_OF_IMAGENET
-
-    def batch(k: int) -> int:
-        return min(LOCAL_BATCH * k, MOST_BATCH)
-
-    def rate(k: int) -> float:
-        return samples / SECONDS_ON_32 * (1.0 + (FASTER_ON_64 - 1.0) * (k - 32) / 32)
-
-    return ElasticJob(
-        step_s=lambda k: batch(k) / rate(k),
-        batch=batch,
-        samples=samples,
-        least=4,
-        most=64,
-        unit=4,
-        boot_s=45.0,
-        join_s=6.813,
-        leave_s=4.376,
-        step_noise=step_noise,
-        boot_noise=boot_noise,
-    )
-
-
-def on_cpus() -> ElasticJob:
-    """ResNet-56 on 60 machines, 50 epochs (section 7.3)."""
-    return ElasticJob(
-        step_s=lambda k: COMPUTE_S / k + wait_s(k),
-        batch=lambda _: BATCH,
-        samples=50.0 * EPOCH_OF_CIFAR,
-        least=4,
-        most=60,
-        unit=4,
-        boot_s=60.0,
-        join_s=3.179,
-        leave_s=2.612,
-    )
-
-
 def wait_s(workers: int) -> float:
     """Return what a step on CPUs takes besides computation."""
     return FIXED_S + PER_WORKER_S * workers
 
 
-JOBS: dict[str, Callable[[], ElasticJob]] = {"cifar": cifar, "imagenet": imagenet, "cpus": on_cpus}
+def _imagenet_batch(workers: int) -> int:
+    return min(LOCAL_BATCH * workers, MOST_BATCH)
 
+
+def _imagenet_step_s(workers: int) -> float:
+    faster = 1.0 + (FASTER_ON_64 - 1.0) * (workers - 32) / 32
+    return _imagenet_batch(workers) / (5.0 * EPOCH_OF_IMAGENET / SECONDS_ON_32 * faster)
+
+
+JOBS = {
+    # ResNet-56 on GPUs, 200 epochs, one global batch (section 7.1.1); pauses: Table 1
+    "cifar": ElasticJob(
+        step_s=lambda k: STEP_AT_4_S * (1.0 + SLOWER_AT_24 * (k - 4) / 20),
+        batch=lambda _: BATCH,
+        samples=200.0 * EPOCH_OF_CIFAR,
+        most=24,
+        boot_s=50.0,
+        join_s=3.179,
+        leave_s=2.612,
+    ),
+    # ResNet-50 on GPUs, 5 epochs, one batch per GPU up to a limit (section 7.1.2)
+    "imagenet": ElasticJob(
+        step_s=_imagenet_step_s,
+        batch=_imagenet_batch,
+        samples=5.0 * EPOCH_OF_IMAGENET,
+        most=64,
+        boot_s=45.0,
+        join_s=6.813,
+        leave_s=4.376,
+    ),
+    # ResNet-56 on 60 machines, 50 epochs (section 7.3)
+    "cpus": ElasticJob(
+        step_s=lambda k: COMPUTE_S / k + wait_s(k),
+        batch=lambda _: BATCH,
+        samples=50.0 * EPOCH_OF_CIFAR,
+        most=60,
+        boot_s=60.0,
+        join_s=3.179,
+        leave_s=2.612,
+    ),
+}
 
 MOST_WINDOWS = 20
 Chance = np.random.Generator
 # What the condition of a decision is, by seconds so far and samples left.
 ConditionAt = Callable[[float, float], Condition]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElasticJobOutcome:
-    """The result of a job; times in s."""
-
-    completion_s: float
-    gpu_s: float  # of members
-    booting_gpu_s: float  # of workers that boot
-    settled_at: int  # workers at the end
-    settled_s: float  # when that size was reached for good
-
-    @property
-    def used_gpu_s(self) -> float:
-        """GPU time, booting workers included."""
-        return self.gpu_s + self.booting_gpu_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -183,41 +134,47 @@ class StepWindows:
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """A job so far."""
+    """A job so far, and at its end; times in s."""
 
-    job: ElasticJob
     workers: int
-    now_s: float = 0.0
-    done: float = 0.0
-    gpu_s: float = 0.0
-    booting_gpu_s: float = 0.0
+    completion_s: float = 0.0  # until now
+    done: float = 0.0  # samples
+    gpu_s: float = 0.0  # of members
+    booting_gpu_s: float = 0.0  # of workers that boot
+    settled_s: float = math.nan  # when the number of workers was reached for good
 
-    def train(self, seconds: float) -> None:
+    @property
+    def used_gpu_s(self) -> float:
+        """GPU time, booting workers included."""
+        return self.gpu_s + self.booting_gpu_s
+
+    def train(self, job: ElasticJob, seconds: float) -> None:
         """Train, at most to the end."""
-        rate = self.job.rate(self.workers)
-        seconds = min(seconds, (self.job.samples - self.done) / rate)
+        rate = job.rate(self.workers)
+        seconds = min(seconds, (job.samples - self.done) / rate)
         self.done += seconds * rate
         self._pass(seconds)
 
-    def resize(self, workers: int, boot_s: float) -> None:
+    def resize(self, job: ElasticJob, workers: int, boot_s: float) -> None:
         """Change the number of workers; new ones boot first."""
-        if workers > self.workers:
-            began_s = self.now_s
-            self.train(boot_s)
-            self.booting_gpu_s += (workers - self.workers) * (self.now_s - began_s)
-        self._pass(self.job.join_s if workers > self.workers else self.job.leave_s)
+        is_more = workers > self.workers
+        if is_more:
+            began_s = self.completion_s
+            self.train(job, boot_s)
+            self.booting_gpu_s += (workers - self.workers) * (self.completion_s - began_s)
+        self._pass(job.join_s if is_more else job.leave_s)
         self.workers = workers
 
     def _pass(self, seconds: float) -> None:
-        self.now_s += seconds
+        self.completion_s += seconds
         self.gpu_s += seconds * self.workers
 
 
-def static(job: ElasticJob, workers: int) -> ElasticJobOutcome:
+def static(job: ElasticJob, workers: int) -> Training:
     """Train with one number of workers."""
-    training = Training(job=job, workers=workers)
-    training.train(math.inf)
-    return _outcome(training, 0.0)
+    training = Training(workers=workers, settled_s=0.0)
+    training.train(job, math.inf)
+    return training
 
 
 def autoscaled(
@@ -227,26 +184,25 @@ def autoscaled(
     chance: Chance,
     *,
     is_patient: bool = False,
-) -> ElasticJobOutcome:
+) -> Training:
     """Train with the size that the rule chooses, until it stays."""
-    training, measured = Training(job=job, workers=start), StepWindows(is_patient=is_patient)
-    settled_s = math.nan
-    while math.isnan(settled_s) and training.done < job.samples:
+    training, measured = Training(workers=start), StepWindows(is_patient=is_patient)
+    while math.isnan(training.settled_s) and training.done < job.samples:
         k = training.workers
         noise = np.exp(job.step_noise * chance.standard_normal(EVERY_STEPS))
         took_s = float((job.step_s(k) * noise).sum())
-        training.train(took_s)
+        training.train(job, took_s)
         measured.windows.setdefault(k, []).append(EVERY_STEPS * job.batch(k) / took_s)
         known = measured.known(k)
-        condition = condition_at(training.now_s, job.samples - training.done)
+        condition = condition_at(training.completion_s, job.samples - training.done)
         goal = _next(job, k, known, condition)
         if goal != k:
             deviation = job.boot_noise * chance.standard_normal() - job.boot_noise**2 / 2
-            training.resize(goal, job.boot_s * math.exp(deviation))  # boot_s in the mean
+            training.resize(job, goal, job.boot_s * math.exp(deviation))  # boot_s in the mean
         if _is_settled(job, goal, known, condition):
-            settled_s = training.now_s
-    training.train(math.inf)
-    return _outcome(training, settled_s)
+            training.settled_s = training.completion_s
+    training.train(job, math.inf)
+    return training
 
 
 def _next(job: ElasticJob, k: int, known: dict[int, MeasuredSize], condition: Condition) -> int:
@@ -263,16 +219,6 @@ def _is_settled(
     return all(
         condition.holds(min(known[k], other), max(known[k], other)) is not None
         for other in neighbours
-    )
-
-
-def _outcome(training: Training, settled_s: float) -> ElasticJobOutcome:
-    return ElasticJobOutcome(
-        completion_s=training.now_s,
-        gpu_s=training.gpu_s,
-        booting_gpu_s=training.booting_gpu_s,
-        settled_at=training.workers,
-        settled_s=settled_s,
     )
 
 

@@ -1,148 +1,188 @@
-"""Figs. 5, 6 and 8: one category, 240 minutes, jobs completed in that time."""
+"""The findings: Tables II to IV, Figs. 5, 6 and 8, and whether an assumption decides the order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced, percent
-from bftrainer.lab.papers.ibm.jobs import ELASTIC
-from bftrainer.lab.papers.ibm.replays import BENCHMARK_MINUTES, Experiment
-from bftrainer.lab.papers.ibm.setting import EXPECTED, IbmSeeds, seeds
-from bftrainer.lab.papers.paper import Records
+from bftrainer.lab.papers.findings import Finding, percent
+from bftrainer.lab.papers.ibm.jobs import ELASTIC, read_world
+from bftrainer.lab.papers.ibm.replays import (
+    BENCHMARK_MINUTES,
+    FREE,
+    ORDERED,
+    TABLES,
+    Experiment,
+    ExperimentRecord,
+    IbmSeeds,
+    SensitivityRow,
+)
+from bftrainer.lab.papers.paper import Steps
+
+CELLS = {  # row of Tables III and IV -> batch, whether jobs wait
+    "elastic, drop": (ELASTIC, False),
+    "baseline, drop": ("random", False),
+    "elastic, queue": (ELASTIC, True),
+    "baseline, queue": ("random", True),
+}
+MEASURES = ("sjs", "drop_ratio", "jct_min")
+FEWEST_DROPPED, MOST_DROPPED = 0.5, 2.0  # %, at 400 GPUs: rare events, of few seeds
 
 HIGH = 10.0 / BENCHMARK_MINUTES  # jobs per minute: k_max times the base rate, section IV-A
 LOW = HIGH / 4.0
-MINUTES = 240.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pattern:
-    """One picture: what arrives, and the baseline's batch."""
-
-    category: int = 1
-    batch: str = "random"
-    high: float = HIGH
-    low: float = HIGH
-    period_min: float = MINUTES
-
-    def runs(self, extent: IbmSeeds, *, is_elastic: bool) -> tuple[Experiment, ...]:
-        one = Experiment(
-            seed=0,
-            minutes=MINUTES,
-            batch=ELASTIC if is_elastic else self.batch,
-            category=self.category,
-            high=self.high,
-            low=self.low,
-            period_min=self.period_min,
-        )
-        return tuple(replace(one, seed=seed) for seed in seeds(extent.figures))
-
-
-FIG5: Mapping[str, _Pattern] = {
-    "a": _Pattern(),
-    "b": _Pattern(category=2),
-    "c": _Pattern(category=3),
-    "d": _Pattern(category=4),
+# Figs. 5, 6 and 8: one category in 240 minutes; elastic batches beside the baseline's.
+_PICTURE = Experiment(
+    seed=0, minutes=240.0, batch="random", category=1, high=HIGH, low=HIGH, period_min=240.0
+)
+FIG5 = {name: replace(_PICTURE, category=k) for k, name in enumerate("abcd", start=1)}
+FIG6 = {
+    "a": replace(_PICTURE, high=LOW, low=LOW),
+    "b": replace(_PICTURE, low=LOW, period_min=60.0),
 }
-FIG6: Mapping[str, _Pattern] = {
-    "a": _Pattern(high=LOW, low=LOW),
-    "b": _Pattern(low=LOW, period_min=60.0),
-}
-FIG8: Mapping[str, _Pattern] = {
-    "max": _Pattern(batch="max"),
-    "min, high": _Pattern(batch="min"),
-    "min, low": _Pattern(batch="min", high=LOW, low=LOW),
+FIG8 = {
+    "max": replace(_PICTURE, batch="max"),
+    "min, high": replace(_PICTURE, batch="min"),
+    "min, low": replace(_PICTURE, batch="min", high=LOW, low=LOW),
 }
 
-
-def _runs(patterns: Mapping[str, _Pattern], extent: IbmSeeds) -> tuple[Experiment, ...]:
-    return tuple(
-        run
-        for pattern in patterns.values()
-        for is_elastic in (True, False)
-        for run in pattern.runs(extent, is_elastic=is_elastic)
-    )
-
-
-def fig5_runs(extent: IbmSeeds) -> tuple[Experiment, ...]:
-    """Return the categories."""
-    return _runs(FIG5, extent)
-
-
-def fig6_runs(extent: IbmSeeds) -> tuple[Experiment, ...]:
-    """Return low and bursty arrivals."""
-    return _runs(FIG6, extent)
+CHANGES = (
+    SensitivityRow(name="free fit: category 1 need not scale best", fit=FREE),
+    SensitivityRow(name="the largest batch fits one GPU", largest_batch_fits=True),
+    SensitivityRow(name="t_comm halved", network=0.5),
+    SensitivityRow(name="t_comm doubled", network=2.0),
+    SensitivityRow(name="k_max 20", k_max=20),
+    SensitivityRow(name="decisions every 10 min", delta_min=10.0),
+    SensitivityRow(name="decisions every 15 min", delta_min=15.0),
+    SensitivityRow(name="arrivals of the text, per GPU", arrivals=(1.0, 0.25)),
+    SensitivityRow(name="arrivals never overtake", overtakes=False),
+    SensitivityRow(name="who waits may be overtaken", passes_over=True),
+)
 
 
-def fig8_runs(extent: IbmSeeds) -> tuple[Experiment, ...]:
-    """Return the largest and the smallest batch."""
-    return _runs(FIG8, extent)
+def table2(found: Finding, _: IbmSeeds) -> None:
+    """Scaling factors of category 1 on two GPUs."""
+    world, table = read_world(ORDERED), TABLES["table2"]
+    for share, paper in zip(table["columns"], table["rows"]["factor"], strict=True):
+        factor = world.factor(world.categories[0], 2 * share, 2)
+        found.line("factor", factor, paper=paper, share=share)
 
 
-def fig5(records: Records, extent: IbmSeeds) -> Reproduced:
-    """Jobs completed beside the baseline, by category; none is gained without elasticity."""
-    gains = {name: _gain(records, extent, one, "completed") for name, one in FIG5.items()}
-    pairs = zip(
-        FIG5["d"].runs(extent, is_elastic=True),
-        FIG5["d"].runs(extent, is_elastic=False),
-        strict=True,
-    )
-    is_same = all(records[ours] == records[other] for ours, other in pairs)
-    lines = [
-        EXPECTED.line("fig5", name, gain, holds=is_same if name == "d" else gain > 0.0)
-        for name, gain in gains.items()
-    ]
-    published = [EXPECTED.results["fig5"][name]["value"] for name in gains]
-    x = tuple(f"category {one.category}" for one in FIG5.values())
-    return Reproduced(
-        lines=tuple(lines),
-        charts=(
-            Chart(
-                name="fig5",
-                title="Jobs completed beside the baseline, high arrivals, 40 GPUs",
-                x_label="",
-                y_label="more jobs (%)",
-                plotted=(
-                    Plotted(label="ours", x=x, y=tuple(gains.values())),
-                    Plotted(label="paper", x=x, y=tuple(published), is_papers=True),
-                ),
-                has_bars=True,
-            ),
+def experiments(
+    gpus: int, minutes: float, seeds: range, change: SensitivityRow | None = None
+) -> dict[str, list[Experiment]]:
+    """Return the experiments of the four rows of a table."""
+    one = Experiment(seed=0, gpus=gpus, minutes=minutes, change=change or SensitivityRow())
+    return {
+        name: [replace(one, batch=batch, waits=waits, seed=seed) for seed in seeds]
+        for name, (batch, waits) in CELLS.items()
+    }
+
+
+def _measures(
+    cells: Mapping[str, Sequence[ExperimentRecord]],
+) -> dict[str, dict[str, list[float]]]:
+    """Return what was measured with each seed, by row and measure."""
+    return {
+        name: {measure: [getattr(one, measure) for one in ones] for measure in MEASURES}
+        for name, ones in cells.items()
+    }
+
+
+def _table(table: str, gpus: int, minutes: float, found: Finding, extent: IbmSeeds) -> Steps:
+    ours = _measures((yield experiments(gpus, minutes, extent.seeds(table))))
+    published = TABLES[table]
+    for name, values in published["rows"].items():
+        for measure, paper in zip(published["columns"], values, strict=True):
+            if paper is None:
+                continue
+            value = float(np.mean(ours[name][measure]))
+            if (table, name, measure) == ("table4", "elastic, drop", "drop_ratio"):
+                holds = FEWEST_DROPPED <= value <= MOST_DROPPED
+                found.line("few dropped", value, paper=paper, holds=holds)
+            else:
+                found.line(measure, value, paper=paper, cell=name)
+    found.table(
+        ("", "SJS efficiency, %", "drop ratio, %", "JCT, min"),
+        (
+            (name, *(f"{np.mean(of[m]):.2f} ± {np.std(of[m]):.2f}" for m in MEASURES))
+            for name, of in ours.items()
         ),
     )
 
 
-def fig6(records: Records, extent: IbmSeeds) -> Reproduced:
-    """The same by pattern of arrivals."""
-    gains = {name: _gain(records, extent, one, "completed") for name, one in FIG6.items()}
-    return Reproduced(
-        lines=tuple(EXPECTED.line("fig6", n, gain, holds=gain > 0.0) for n, gain in gains.items())
-    )
+table3, table4 = partial(_table, "table3", 40, 720.0), partial(_table, "table4", 400, 480.0)
 
 
-def fig8(records: Records, extent: IbmSeeds) -> Reproduced:
-    """The same with the largest and the smallest batch."""
-    most = _gain(records, extent, FIG8["max"], "completed")
-    least = _gain(records, extent, FIG8["min, high"], "completed")
-    few = _gain(records, extent, FIG8["min, low"], "completed")
-    shorter = -_gain(records, extent, FIG8["min, low"], "jct_min")
-    return Reproduced(
-        lines=(
-            EXPECTED.line("fig8", "max", most, holds=most > 0.0),
-            EXPECTED.line("fig8", "min, high", least, holds=abs(least) < 25.0),
-            EXPECTED.line("fig8", "min, low", few, holds=few > 0.0),
-            EXPECTED.line("fig8", "min, low: JCT", shorter, holds=shorter > 0.0),
+def sensitivity(found: Finding, extent: IbmSeeds) -> Steps:
+    """Compare elastic batches with the baseline, one assumption changed in each row."""
+    seeds = extent.seeds("sensitivity")
+    records = yield {one.name: experiments(40, 720.0, seeds, one) for one in CHANGES}
+    rows = []
+    for change, cells in records.items():
+        means = {
+            name: {measure: float(np.mean(values)) for measure, values in of.items()}
+            for name, of in _measures(cells).items()
+        }
+        ours, other, waiting, others_waiting = means.values()
+        is_ahead = (
+            ours["sjs"] > other["sjs"]
+            and ours["drop_ratio"] < other["drop_ratio"]
+            and ours["jct_min"] < other["jct_min"]
+            and waiting["sjs"] > others_waiting["sjs"]
+            and waiting["jct_min"] < others_waiting["jct_min"]
         )
-    )
+        fewer = other["drop_ratio"] - ours["drop_ratio"]
+        found.line("ahead", fewer, holds=is_ahead, change=change)
+        shown = (" / ".join(f"{value:.1f}" for value in of.values()) for of in means.values())
+        rows.append((change, *shown))
+    found.table(("SJS %, drop %, JCT min", *CELLS), rows)
 
 
-def _gain(records: Records, extent: IbmSeeds, pattern: _Pattern, measure: str) -> float:
+def _pairs(
+    pictures: Mapping[str, Experiment], extent: IbmSeeds
+) -> dict[str, list[list[Experiment]]]:
+    """Return the experiments with elastic batches, and those of the baseline."""
+    seeds = extent.seeds("figures")
+    return {
+        name: [[replace(of, seed=s) for s in seeds] for of in (replace(one, batch=ELASTIC), one)]
+        for name, one in pictures.items()
+    }
+
+
+def _more(pair: Sequence[Sequence[ExperimentRecord]], measure: str = "completed") -> float:
     """Return by how many percent elastic batches have more, of the means over seeds."""
-    ours, other = (
-        np.mean([getattr(records[run], measure) for run in pattern.runs(extent, is_elastic=which)])
-        for which in (True, False)
-    )
-    return percent(float(ours / other) - 1.0)
+    ours, other = (float(np.mean([getattr(one, measure) for one in ones])) for ones in pair)
+    return percent(ours / other - 1.0)
+
+
+def fig5(found: Finding, extent: IbmSeeds) -> Steps:
+    """Jobs completed beside the baseline, by category; none is gained without elasticity."""
+    pairs = yield _pairs(FIG5, extent)
+    gains = {name: _more(pair) for name, pair in pairs.items()}
+    is_same = pairs["d"][0] == pairs["d"][1]
+    lines = [
+        found.line(name, gain, holds=is_same if name == "d" else gain > 0.0)
+        for name, gain in gains.items()
+    ]
+    ys = {"ours": tuple(gains.values()), "paper": tuple(line.paper or 0.0 for line in lines)}
+    found.chart("fig5", (f"category {one.category}" for one in FIG5.values()), ys)
+
+
+def fig6(found: Finding, extent: IbmSeeds) -> Steps:
+    """The same by pattern of arrivals."""
+    for name, pair in (yield _pairs(FIG6, extent)).items():
+        gain = _more(pair)
+        found.line(name, gain, holds=gain > 0.0)
+
+
+def fig8(found: Finding, extent: IbmSeeds) -> Steps:
+    """The same with the largest and the smallest batch."""
+    pairs = yield _pairs(FIG8, extent)
+    for name, pair in pairs.items():
+        gain = _more(pair)
+        found.line(name, gain, holds=abs(gain) < 25.0 if name == "min, high" else gain > 0.0)
+    shorter = -_more(pairs["min, low"], "jct_min")
+    found.line("min, low: JCT", shorter, holds=shorter > 0.0)

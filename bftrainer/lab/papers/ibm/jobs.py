@@ -7,8 +7,8 @@ on one GPU. What the paper leaves out is in ``fitted.json``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -54,8 +54,8 @@ class IbmWorld:
     between_machines: float  # t_comm per byte over that inside a machine
     k_max: int = 10
     # Arrivals, of one job per GPU and mean length: by pool size in the experiments of III and IV
-    high: tuple[tuple[int, float], ...] = ()
-    low: tuple[tuple[int, float], ...] = ()
+    high: Mapping[int, float] = field(default_factory=dict, hash=False)
+    low: Mapping[int, float] = field(default_factory=dict, hash=False)
 
     def step(self, category: Category, share: int, gpus: int) -> float:
         """Return the time of a step over that of one GPU with its largest batch."""
@@ -81,8 +81,8 @@ def read_world(fit: str) -> IbmWorld:
     return IbmWorld(
         categories=tuple(categories),
         between_machines=fitted["between_machines"],
-        high=tuple((int(gpus), rate) for gpus, rate in fitted["high"].items()),
-        low=tuple((int(gpus), rate) for gpus, rate in fitted["low"].items()),
+        high={int(gpus): rate for gpus, rate in fitted["high"].items()},
+        low={int(gpus): rate for gpus, rate in fitted["low"].items()},
     )
 
 
@@ -114,11 +114,6 @@ def sizes_of(world: IbmWorld, category: Category, batch: str | int) -> Sizes:
 
 def _rate(world: IbmWorld, category: Category, gpus: int) -> Callable[[int], float]:
     return lambda batch: world.factor(category, batch, gpus)
-
-
-def with_caps_of_the_largest_batch(world: IbmWorld) -> IbmWorld:
-    """Return a world in which the largest batch of every category fits one GPU."""
-    return replace(world, categories=tuple(replace(one, cap=one.b_max) for one in world.categories))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

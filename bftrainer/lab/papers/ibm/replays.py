@@ -6,21 +6,34 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bftrainer.lab.papers.ibm.jobs import (
-    ELASTIC,
-    Arrivals,
-    IbmWorld,
-    draw_jobs,
-    read_world,
-    with_caps_of_the_largest_batch,
-)
-from bftrainer.lab.papers.ibm.setting import GpuPool
+from bftrainer.lab.papers.ibm.jobs import ELASTIC, Arrivals, IbmWorld, draw_jobs, read_world
 from bftrainer.lab.papers.ibm.simulator import Rules, Simulation
+from bftrainer.lab.papers.paper import Extent, read_expected
 
+TABLES = read_expected(__package__)["tables"]
 ORDERED, FREE = "ordered", "free"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IbmSeeds(Extent):
+    """Numbers of seeds."""
+
+    table3: int = 30
+    table4: int = 30
+    figures: int = 30
+    sensitivity: int = 10
+
+
+FULL = IbmSeeds()
+QUICK = IbmSeeds(
+    name="quick",
+    shortened="3 seeds instead of 30 at 400 GPUs, 3 instead of 10 per row of the sensitivity",
+    table4=3,
+    sensitivity=3,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SensitivityRow:
     """The assumptions that a row of the sensitivity table changes."""
 
@@ -35,7 +48,7 @@ class SensitivityRow:
     passes_over: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """The setting of one run."""
 
@@ -66,7 +79,7 @@ class ExperimentRecord:
 BENCHMARK_MINUTES = 30.0  # every job of a benchmark of one category, section IV-A
 
 
-def play(_: GpuPool, run: Experiment) -> ExperimentRecord:
+def play(_: None, run: Experiment) -> ExperimentRecord:
     """Play one experiment."""
     world, change = _world(run.change), run.change
     categories, arrivals = world.categories, _arrivals(world, run)
@@ -91,24 +104,24 @@ def play(_: GpuPool, run: Experiment) -> ExperimentRecord:
 
 
 def _world(change: SensitivityRow) -> IbmWorld:
-    world = replace(read_world(change.fit), k_max=change.k_max)
-    if change.largest_batch_fits:
-        world = with_caps_of_the_largest_batch(world)
-    categories = [replace(one, comm=change.network * one.comm) for one in world.categories]
-    return replace(world, categories=tuple(categories))
+    world = read_world(change.fit)
+    categories = [
+        replace(
+            one,
+            comm=change.network * one.comm,
+            cap=one.b_max if change.largest_batch_fits else one.cap,
+        )
+        for one in world.categories
+    ]
+    return replace(world, categories=tuple(categories), k_max=change.k_max)
 
 
 def _arrivals(world: IbmWorld, run: Experiment) -> Arrivals:
     if run.category is not None:
         return Arrivals(minutes=run.minutes, high=run.high, low=run.low, period_min=run.period_min)
     mean_min = sum(one.minutes for one in world.categories) / len(world.categories)
-    high, low = run.change.arrivals or (dict(world.high)[run.gpus], dict(world.low)[run.gpus])
+    high, low = run.change.arrivals or (world.high[run.gpus], world.low[run.gpus])
     per_min = run.gpus / mean_min  # one job per GPU and mean length
     return Arrivals(
         minutes=run.minutes, high=high * per_min, low=low * per_min, period_min=run.period_min
     )
-
-
-def longest_first(run: Experiment) -> tuple[object, ...]:
-    """Return the sort key of an experiment."""
-    return (-run.gpus, not run.waits, -run.minutes, run.change.name, run.seed, run.batch)

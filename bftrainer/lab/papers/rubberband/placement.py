@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bftrainer.lab.papers.findings import Reproduced, percent
-from bftrainer.lab.papers.paper import Records
-from bftrainer.lab.papers.rubberband.setting import EXPECTED, Points
+from bftrainer.lab.papers.findings import Finding, percent
+from bftrainer.lab.papers.rubberband.setting import Points
 
 Placement = Mapping[str, tuple[int, ...]]  # trial -> instance of each of its GPUs
 
@@ -140,18 +139,13 @@ def replaced(histories: int) -> Placed:
     return counts
 
 
-def find(_: Records, extent: Points) -> Reproduced:
+def alg3(found: Finding, extent: Points) -> None:
     """Count oversubscribed instances, trials that are split, and those that are moved."""
     placed = replaced(extent.placements)
-    line = EXPECTED.line
     over = placed.oversubscribed + placed.wrong
-    return Reproduced(
-        lines=(
-            line("alg3", "over", float(over), holds=over == 0, of=placed.rounds),
-            line("alg3", "split", float(placed.split), holds=placed.split == 0, of=placed.fitting),
-            line("alg3", "moved", percent(placed.moved / placed.unchanged), of=placed.unchanged),
-        )
-    )
+    found.line("over", float(over), holds=over == 0, of=placed.rounds)
+    found.line("split", float(placed.split), holds=placed.split == 0, of=placed.fitting)
+    found.line("moved", percent(placed.moved / placed.unchanged), of=placed.unchanged)
 
 
 def _next(chance: np.random.Generator, last: Placement, room: int, time: int) -> dict[str, int]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from bftrainer.lab.papers.findings import Chart, Plotted, Reproduced
-from bftrainer.lab.papers.paper import Extent, Records
-from bftrainer.lab.papers.rubberband.setting import EXPECTED, GPUS_PER_INSTANCE, means
+from bftrainer.lab.papers.findings import Finding
+from bftrainer.lab.papers.rubberband.setting import GPUS_PER_INSTANCE, TABLES, Points, means
 from bftrainer.study.plan.problem import Draw, ScalingProfile
 
 BATCH = 1024
@@ -61,39 +61,24 @@ def deviations(rates: Mapping[int, float], bandwidth: float) -> list[float]:
 
 def measured(placed: str) -> dict[int, float]:
     """Return samples per second by GPUs of a row of Table 1."""
-    sizes = EXPECTED.tables["table1"]["columns"]
+    sizes = TABLES["table1"]["columns"]
     return dict(zip(sizes, (mean.value for mean in means("table1", placed)), strict=True))
 
 
-def find(_: Records, __: Extent) -> Reproduced:
+def table1(found: Finding, _: Points) -> None:
     """Compare the model with Table 1."""
-    lines, plotted = [], []
     for name in ("placed", "scattered"):
         rates = measured(name)
         bandwidth = fitted_bandwidth(rates)
         ours = {gpus: BATCH / step_s(rates[1], gpus, bandwidth) for gpus in rates}
-        lines += [
-            EXPECTED.line(
-                "table1", "rate", ours[gpus], paper=mean.value, name=name, spread=mean.spread,
-                gpus=f"{gpus} GPUs" if gpus > 1 else "1 GPU, given to the model",
-            )
-            for gpus, mean in zip(rates, means("table1", name), strict=True)
-        ]  # fmt: skip
-        lines.append(EXPECTED.line("table1", name, ours[4] / ours[1]))
-        lines.append(EXPECTED.line("table1", "bandwidth", bandwidth / 1e9, name=name))
-        x = tuple(float(gpus) for gpus in rates)
-        plotted.append(Plotted(label=name, x=x, y=tuple(ours.values())))
-        plotted.append(
-            Plotted(label=f"{name}, paper", x=x, y=tuple(rates.values()), is_papers=True)
-        )
-    chart = Chart(
-        name="table1",
-        title="Throughput with and without placement",
-        x_label="GPUs",
-        y_label="samples per second",
-        plotted=tuple(plotted),
-    )
-    return Reproduced(lines=tuple(lines), charts=(chart,))
+        for gpus, mean in zip(rates, means("table1", name), strict=True):
+            size = f"{gpus} GPUs" if gpus > 1 else "1 GPU, given to the model"
+            words: dict[str, Any] = {"name": name, "spread": mean.spread, "gpus": size}
+            found.line("rate", ours[gpus], paper=mean.value, **words)
+        found.line(name, ours[4] / ours[1])
+        found.line("bandwidth", bandwidth / 1e9, name=name)
+        ys = {name: tuple(ours.values()), f"{name}, paper": tuple(rates.values())}
+        found.chart("table1", map(float, rates), ys)
 
 
 GPUS = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -16,16 +16,18 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from bftrainer.lab.papers.findings import Reproduced, Table, ValueLine, percent
-from bftrainer.lab.papers.paper import Extent, Records
+from bftrainer.lab.papers.findings import Finding, percent
+from bftrainer.lab.papers.rubberband.profiles import measured
 from bftrainer.lab.papers.rubberband.setting import (
-    EXPECTED,
     GPUS_PER_INSTANCE,
     LATENCY_S,
     MINUTE_S,
     PRICE_H,
     RESNET101,
     TABLE_3,
+    TABLES,
+    WARM_POOL,
+    Points,
     means,
 )
 from bftrainer.study.plan.problem import ScalingProfile
@@ -33,6 +35,7 @@ from milp.reference.backends import ModelStatus, SolveOptions
 from milp.reference.backends.highs import solve_model
 from milp.reference.linear_model import LinearModel, Terms, negative
 
+MOST_GPUS = 16  # of a trial
 LEAST_EPOCH_S, MOST_EPOCH_S = 0.5, 1000.0
 MOST_START_S, MOST_DELAY_S = 90.0, 60.0
 NAIVE = {"20 min, naive": 16, "30 min, naive": 5}  # GPUs of a trial: 512 GPUs; costs over times
@@ -153,14 +156,54 @@ def _near(
     model.row("not below", [*negative(terms_), slack], at_most=-value)
 
 
-def find(_: Records, __: Extent) -> Reproduced:
+def profiles(found: Finding, _: Points) -> None:
     """Say how near a profile can come to Table 2."""
-    lines: list[ValueLine] = []
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for reading in READINGS:
-        found = nearest(reading)
-        lines.append(EXPECTED.line("profiles", "worst", percent(found.worst), reading=reading.name))
-        times = ", ".join(f"{gpus}: {s:.1f}" for gpus, s in found.epoch_s.items())
-        rows.append((reading.name, f"{found.worst:.1%}", times))
-    table = Table(headers=("", "worst deviation", "seconds per epoch by GPUs"), rows=tuple(rows))
-    return Reproduced(lines=tuple(lines), tables=(table,))
+        near = nearest(reading)
+        found.line("worst", percent(near.worst), reading=reading.name)
+        times = ", ".join(f"{gpus}: {s:.1f}" for gpus, s in near.epoch_s.items())
+        rows.append((reading.name, f"{near.worst:.1%}", times))
+    found.table(("", "worst deviation", "seconds per epoch by GPUs"), rows)
+
+
+def paid_instances(row: str) -> float:
+    """Return for how many instances, on the average, a row of Table 2 pays."""
+    time, cost = means("table2", row)[:2]
+    return cost.value / PRICE_H * 3600.0 / (time.value * MINUTE_S)
+
+
+def most_instances() -> float:
+    """Return how many instances the plan of Table 3 has on the average, if scaling is perfect.
+
+    Any other profile makes the later stages, which have fewer, longer.
+    """
+    instances = [row[2] for row in TABLES["table3"]["rows"].values()]
+    lengths = [
+        stage.units * stage.trials / gpus for stage, gpus in zip(RESNET101, TABLE_3, strict=True)
+    ]
+    held = sum(count * length for count, length in zip(instances, lengths, strict=True))
+    return float(held / sum(lengths))
+
+
+def _naive_gpus() -> float:
+    """Return the GPUs per trial whose instances are nearest to what 30 and 40 min pay for."""
+    paid = paid_instances("30 min, naive")
+    epochs = sum(stage.units for stage in RESNET101)
+
+    def held(gpus: int) -> float:
+        return sum(s.units * WARM_POOL.instances(gpus * s.trials) for s in RESNET101) / epochs
+
+    return float(min(range(1, MOST_GPUS + 1), key=lambda gpus: abs(held(gpus) - paid)))
+
+
+def contradictions(found: Finding, _: Points) -> None:
+    """Put numbers of the paper side by side that exclude each other: no model gives them all."""
+    rates = measured("placed")
+    found.line("a", paid_instances("20 min, static"))
+    found.line("b", paid_instances("20 min, RubberBand"), paper=most_instances())
+    found.line("b, stage 3", TABLE_3[2] / GPUS_PER_INSTANCE)
+    found.line("c", _naive_gpus())
+    found.line("d", None)
+    found.line("e", rates[4] / rates[1])
+    found.line("f", None)

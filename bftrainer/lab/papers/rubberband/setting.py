@@ -1,17 +1,23 @@
-"""The experiments of section 6, their instances, the assumptions, and the published values.
+"""The experiments of section 6, their instances, planners and published tables.
 
-The means of Tables 1, 2 and 4 stand there as the paper prints them, ``19:24 ± 00:26``.
+The means of Tables 1, 2 and 4 stand in ``expected.json`` as the paper prints them,
+``19:24 ± 00:26``.
 """
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import partial
 
-from bftrainer.lab.papers.findings import read_expected
-from bftrainer.lab.papers.paper import Extent
-from bftrainer.study.plan.problem import Billing, Cloud, Experiment, sha_stages
+from bftrainer.lab.papers.paper import Extent, read_expected
+from bftrainer.study.plan.exact import exact
+from bftrainer.study.plan.problem import Cloud, Experiment, ScalingProfile, sha_stages
+from bftrainer.study.plan.published import Algorithm2Reading, greedy, naive, static
+from bftrainer.study.plan.stage_cost import Costs, Planned
+
+TABLES = read_expected(__package__)["tables"]
 
 GPUS_PER_INSTANCE = 4  # p3.8xlarge
 PRICE_H = 12.24  # the static plan of 40 min gives it to 0.3%
@@ -21,6 +27,8 @@ MINUTE_S = 60.0
 RESNET101: Experiment = sha_stages(32, 1, 50, 3)  # Tables 2 and 3
 TABLE_3 = (32, 20, 12, 8)  # GPUs of the stages
 DEADLINES_MIN = (20, 30, 40)
+cloud = partial(Cloud, gpus_per_instance=GPUS_PER_INSTANCE, price_h=PRICE_H)  # p3.8xlarge
+WARM_POOL = cloud(init_s=LATENCY_S, scale_s=LATENCY_S)
 
 
 def study(trials: int, most: int = 508) -> Experiment:
@@ -28,109 +36,60 @@ def study(trials: int, most: int = 508) -> Experiment:
     return sha_stages(trials, 4, most, 2)
 
 
-ASSUMED = {
-    "SHA(n, r, R, eta)": "floor(n / eta^k) trials train r eta^k iterations more in stage k, the "
-    "last stage up to R: the ranges of Table 3",
-    "price": f"{PRICE_H:g} $ per hour of p3.8xlarge, which the static plan of 40 min gives to 0.3%",
-    "billing": "an instance costs from when it is there, scaling is waited for and not billed, "
-    "no minimum charge",
-    "share": "trials share GPUs equally and rounded down; if there are fewer, one trial after the "
-    "other trains on each",
-    "ResNet-101": "the profile is not published: A is smooth and nearest to static 30 and 40 and "
-    "RubberBand 20 of Table 2, B to five rows, C lies between; D was fitted to all rows with the "
-    "planners in the loop; E is the linear program's for the rows of A, with Table 3's plan as "
-    "RubberBand's: that the exact plan under E has Table 3's instances shows that a profile goes "
-    "with that plan, and is no prediction",
-    "ResNet-50": "not published beyond Table 1 (4 GPUs): the ring of Table 1 with 10 Gbit/s "
-    "between instances; or 6% lost with each doubling, on and on; or the same up to some GPUs and "
-    "no gain beyond",
-    "deadlines": "20 min in Fig. 9, as in Fig. 11; several from 10 to 30 min in Fig. 10",
-    "stragglers": "normal numbers, at least 5% of their mean; drawn for each iteration, or once "
-    "for each trial of a stage; both plans of Fig. 9 are made without stragglers, with sigma 10 s "
-    "they take 33 to 55 min instead of 20",
-    "Algorithm 2": "literal: a step goes to the next allocation that trials can share, and a late "
-    "step ends the search; repaired: it goes on until an instance is free, and passes over late "
-    "steps",
+class Planner(enum.StrEnum):
+    """The planner."""
+
+    STATIC = "static"
+    NAIVE = "naive"
+    LITERAL = "Alg. 2 literal"
+    REPAIRED = "Alg. 2 repaired"
+    EXACT = "exact"
+
+
+_PLANS: dict[Planner, Callable[[Costs, float, int], Planned | None]] = {
+    Planner.STATIC: static,
+    Planner.NAIVE: naive,
+    Planner.LITERAL: partial(greedy, reading=Algorithm2Reading.LITERAL),
+    Planner.REPAIRED: partial(greedy, reading=Algorithm2Reading.REPAIRED),
+    Planner.EXACT: exact,
 }
 
 
-def cloud(
-    *,
-    init_s: float = 0.0,
-    scale_s: float = 0.0,
-    billing: Billing = Billing.INSTANCE,
-    data_price: float = 0.0,
-) -> Cloud:
-    """Return p3.8xlarge."""
-    return Cloud(
-        gpus_per_instance=GPUS_PER_INSTANCE,
-        price_h=PRICE_H,
-        init_s=init_s,
-        scale_s=scale_s,
-        billing=billing,
-        data_price=data_price,
-    )
-
-
-WARM_POOL = cloud(init_s=LATENCY_S, scale_s=LATENCY_S)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rented:
-    """As many equal instances as one likes."""
+class Planning:
+    """A study that is to be planned."""
 
-    is_papers: bool = True
+    experiment: Experiment
+    scaling: ScalingProfile
+    cloud: Cloud
+    deadline_s: float
+    planner: Planner
+    most: int = 512  # GPUs
 
-    def remarks(self) -> list[str]:
-        """Return the assumptions."""
-        return [f"Assumed, {what}: {assumed}." for what, assumed in ASSUMED.items()]
-
-    def summary(self) -> str:
-        """Return one sentence for the report."""
-        return (
-            "Studies on p3.8xlarge (4 GPUs), planned with the planners of bftrainer study plan: "
-            "static, naive, the paper's Algorithm 2, and exact."
-        )
-
-    def document(self) -> dict[str, Any]:
-        """Return the section ``cloud`` of the JSON document."""
-        return {
-            "cloud": {
-                "gpus_per_instance": GPUS_PER_INSTANCE,
-                "price_h": PRICE_H,
-                "assumed": dict(ASSUMED),
-            }
-        }
+    def costs(self) -> Costs:
+        """Return what plans of the study take."""
+        return Costs(experiment=self.experiment, scaling=self.scaling, cloud=self.cloud)
 
 
-def choose_scenario(_: Path | None, __: Path | None, ___: Extent) -> Rented:
-    """Return the paper's cloud; there is nothing to read."""
-    return Rented()
+def play(_: None, run: Planning) -> Planned | None:
+    """Plan one study; None: no plan is in time."""
+    return _PLANS[run.planner](run.costs(), run.deadline_s, run.most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points(Extent):
     """The points of the figures, and the sizes of samples."""
 
-    samples: int  # of stragglers
-    data_deadlines_min: tuple[int, ...]  # Fig. 10
-    trials: tuple[int, ...]  # Fig. 11
-    init_deadlines_min: tuple[int, ...]  # Fig. 12
-    flat_from: tuple[int, ...]  # Fig. 12: no gain beyond so many GPUs
-    slack: tuple[float, ...]  # Table 4: deadline over the least possible
-    placements: int  # Algorithm 3
+    samples: int = 400  # of stragglers
+    data_deadlines_min: tuple[int, ...] = (10, 12, 15, 20, 25, 30)  # Fig. 10
+    trials: tuple[int, ...] = (16, 32, 64, 128, 256, 512)  # Fig. 11
+    init_deadlines_min: tuple[int, ...] = (90, 100, 110, 120, 130, 140, 150, 160)  # Fig. 12
+    flat_from: tuple[int, ...] = (11, 12, 13, 14, 16, 20, 24, 32)  # Fig. 12: no gain beyond
+    slack: tuple[float, ...] = (1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2.0, 2.5)  # Table 4: deadlines
+    placements: int = 400  # Algorithm 3
 
 
-FULL = Points(
-    name="full",
-    samples=400,
-    data_deadlines_min=(10, 12, 15, 20, 25, 30),
-    trials=(16, 32, 64, 128, 256, 512),
-    init_deadlines_min=(90, 100, 110, 120, 130, 140, 150, 160),
-    flat_from=(11, 12, 13, 14, 16, 20, 24, 32),
-    slack=(1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2.0, 2.5),
-    placements=400,
-)
+FULL = Points()
 QUICK = Points(
     name="quick",
     shortened="3 deadlines instead of 6 (Fig. 10) and 8 (Fig. 12), 4 numbers of trials instead of "
@@ -145,9 +104,6 @@ QUICK = Points(
 )
 
 
-EXPECTED = read_expected(__package__)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mean:
     """A published mean of several runs, and what is printed after it; times are in minutes."""
@@ -158,12 +114,10 @@ class Mean:
 
 def means(table: str, row: str) -> list[Mean]:
     """Return the means of a row by column."""
-    return [_read(text) for text in EXPECTED.tables[table]["rows"][row]]
-
-
-def _read(printed: str) -> Mean:
-    value, _, spread = printed.partition(" ± ")
-    return Mean(value=_number(value), spread=_number(spread or "0"))
+    printed = [text.partition(" ± ") for text in TABLES[table]["rows"][row]]
+    return [
+        Mean(value=_number(value), spread=_number(spread or "0")) for value, _, spread in printed
+    ]
 
 
 def _number(printed: str) -> float:
