@@ -23,7 +23,15 @@ from bftrainer.lab.papers.rubberband.residual import (
     nearest,
     paid_instances,
 )
-from bftrainer.lab.papers.rubberband.setting import QUICK, Planner, Planning, Points, play
+from bftrainer.lab.papers.rubberband.setting import (
+    QUICK,
+    TABLES,
+    Planner,
+    Planning,
+    Points,
+    means,
+    play,
+)
 from bftrainer.study.plan.stage_cost import Planned
 
 Lines = Mapping[str, Sequence[ValueLine]]
@@ -180,3 +188,9 @@ def test_the_command_writes_what_it_found(capsys: pytest.CaptureFixture[str]) ->
     assert len(compared) == 8
     assert max(abs(line["deviation"]) for line in compared) <= 2.0
     assert document["cloud"]["price_h"] == 12.24
+
+
+def test_the_accuracies_are_those_of_table_2() -> None:
+    found = [mean.value for row in TABLES["table2"]["rows"] for mean in means("table2", row)[4:]]
+    [result] = PAPER.choose(["accuracy"])
+    assert f"{min(found):g} to {max(found):g}% in {len(found)} rows" in result.shows
