@@ -14,14 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.decide.policies.dl2_network import Array, probabilities
-from bftrainer.lab.papers.bftrainer.policies import POLICY, AnyNode
+from bftrainer.lab.papers.bftrainer.replays import POLICY, AnyNode
 from bftrainer.lab.papers.bftrainer.series import PlanRecorder, Series, windows_of
 from bftrainer.lab.papers.dl2 import rules
 from bftrainer.lab.papers.dl2.cluster import Cluster, Rule, draw_trace
 from bftrainer.lab.papers.dl2.published_learner import ReplayBuffer, dense
 from bftrainer.lab.papers.dl2.replays import against
-from bftrainer.lab.papers.dl2.setting import ALL_REDUCE, LARGE, MODELS, TESTBED
-from bftrainer.lab.papers.dl2.speeds import EPOCH_MIN, REFERENCE, all_reduce, read_speeds, synthetic
+from bftrainer.lab.papers.dl2.setting import (
+    ALL_REDUCE,
+    EPOCH_MIN,
+    LARGE,
+    MODELS,
+    REFERENCE,
+    TESTBED,
+    all_reduce,
+    read_speeds,
+    synthetic,
+)
 from bftrainer.lab.papers.dl2.training import Acting, evaluate, step_of
 from bftrainer.lab.papers.elasticity.replays import Dollars, OneJob, Slowed
 from bftrainer.lab.papers.elasticity.replays import play as play_elastic

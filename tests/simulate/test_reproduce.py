@@ -15,8 +15,7 @@ from bftrainer.cli.main import main
 from bftrainer.lab.papers import report
 from bftrainer.lab.papers.bftrainer.diverse import runtimes_h
 from bftrainer.lab.papers.bftrainer.paper import PAPER
-from bftrainer.lab.papers.bftrainer.policies import POLICY
-from bftrainer.lab.papers.bftrainer.replays import REPLAYER_SHARE, PaperReplay, Record, play
+from bftrainer.lab.papers.bftrainer.replays import POLICY, REPLAYER_SHARE, PaperReplay, Record, play
 from bftrainer.lab.papers.bftrainer.scenario import (
     DIVERSE_FILE,
     FULL,

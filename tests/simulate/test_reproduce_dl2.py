@@ -23,8 +23,16 @@ from bftrainer.lab.papers.dl2.rules import (
     srtf,
     tetris,
 )
-from bftrainer.lab.papers.dl2.setting import LARGE, MODELS, QUICK, TESTBED, Amounts
-from bftrainer.lab.papers.dl2.speeds import RECORDS, measured, read_speeds
+from bftrainer.lab.papers.dl2.setting import (
+    LARGE,
+    MODELS,
+    QUICK,
+    RECORDS,
+    TESTBED,
+    Amounts,
+    measured,
+    read_speeds,
+)
 from bftrainer.lab.papers.dl2.training import Acting
 from bftrainer.lab.papers.findings import ValueLine
 from bftrainer.lab.papers.paper import reproduce

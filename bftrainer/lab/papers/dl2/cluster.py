@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bftrainer.decide.policies.dl2_network import Array, Mask
-from bftrainer.lab.papers.dl2.setting import MODELS, WITHOUT_GPU, Setting
-from bftrainer.lab.papers.dl2.speeds import EPOCH_MIN, Speeds
+from bftrainer.lab.papers.dl2.setting import EPOCH_MIN, MODELS, WITHOUT_GPU, Setting, Speeds
 
 TASKS = ((1, 0), (0, 1), (1, 1))  # workers and servers of an action
 CPUS_PER_TASK = 2

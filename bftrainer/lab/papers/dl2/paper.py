@@ -6,8 +6,7 @@ from pathlib import Path
 
 from bftrainer.lab.papers.dl2 import figures
 from bftrainer.lab.papers.dl2.replays import Imitated, Improved, play
-from bftrainer.lab.papers.dl2.setting import FULL, QUICK, TESTBED
-from bftrainer.lab.papers.dl2.speeds import RECORDS, read_speeds
+from bftrainer.lab.papers.dl2.setting import FULL, QUICK, RECORDS, TESTBED, read_speeds
 from bftrainer.lab.papers.paper import Scenario, drawn_scenario, paper_of
 
 

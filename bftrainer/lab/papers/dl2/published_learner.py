@@ -13,8 +13,7 @@ import numpy as np
 
 from bftrainer.decide.policies.dl2_network import Array, Mask, probabilities
 from bftrainer.lab.papers.dl2.cluster import Cluster, draw_trace
-from bftrainer.lab.papers.dl2.setting import Setting
-from bftrainer.lab.papers.dl2.speeds import Speeds
+from bftrainer.lab.papers.dl2.setting import Setting, Speeds
 from bftrainer.lab.papers.dl2.training import Acting
 from bftrainer.lab.teach.learner import Adam, Batch
 

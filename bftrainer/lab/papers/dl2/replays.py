@@ -15,8 +15,14 @@ from bftrainer.lab.papers.dl2.cluster import Cluster, Rule, draw_trace
 from bftrainer.lab.papers.dl2.cluster import play as play_trace
 from bftrainer.lab.papers.dl2.published_learner import PublishedLearner
 from bftrainer.lab.papers.dl2.rules import RULES, best_equal_sizes, drf, fitted, greedy, optimus
-from bftrainer.lab.papers.dl2.setting import ALL_REDUCE, SETTINGS, TESTBED, Setting
-from bftrainer.lab.papers.dl2.speeds import Speeds, read_speeds
+from bftrainer.lab.papers.dl2.setting import (
+    ALL_REDUCE,
+    SETTINGS,
+    TESTBED,
+    Setting,
+    Speeds,
+    read_speeds,
+)
 
 FITTED_SIZES = 30
 ABSENT = 0.4  # of the nodes, in the test of shrinking pools

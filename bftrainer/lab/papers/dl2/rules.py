@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from bftrainer.lab.papers.dl2.cluster import TASKS, Cluster, Dl2Job, Rule
-from bftrainer.lab.papers.dl2.speeds import REFERENCE, Speeds
+from bftrainer.lab.papers.dl2.setting import REFERENCE, Speeds
 
 Step = tuple[int, int]  # workers and servers
 OnStep = Callable[[Dl2Job, Step], None]  # before tasks are placed

@@ -16,8 +16,7 @@ import numpy as np
 
 from bftrainer.decide.policies.dl2_network import Array, Mask, Network, fresh, probabilities
 from bftrainer.lab.papers.dl2.cluster import TASKS, Cluster, Dl2Job, draw_trace, play
-from bftrainer.lab.papers.dl2.setting import Setting
-from bftrainer.lab.papers.dl2.speeds import Speeds
+from bftrainer.lab.papers.dl2.setting import Setting, Speeds
 from bftrainer.lab.teach.learner import Adam, Batch, LearningStep, batch_of, improve, warm_up
 
 Scores = Callable[[Array], Array]  # (J, F) -> (J K + 1,)
