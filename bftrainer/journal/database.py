@@ -157,10 +157,8 @@ def _url(url_or_path: str | Path) -> URL:
 
 
 def _prepare_directory(path: Path) -> None:
-    try:
+    with _refused(path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as problem:
-        raise JournalError.of("BFT-2206", path, problem.strerror or problem) from problem
     for place in (path.parent, path):
         if place.exists() and not os.access(place, os.R_OK | os.W_OK):
             raise JournalError.of("BFT-2206", path, f"no permission to read and write {place}")
@@ -183,12 +181,10 @@ def _create_if_missing(path: Path) -> None:
                     "BFT-2202", str(path), f"the file is gone although {path.name}{suffix} exists"
                 )
         draft = path.with_name(f".{path.name}.new")
-        try:
+        with _refused(path):
             for leftover in path.parent.glob(f"{draft.name}*"):
                 leftover.unlink()
             os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        except OSError as problem:
-            raise JournalError.of("BFT-2206", path, problem.strerror or problem) from problem
         engine = _sqlite(draft)
         try:
             with translated(str(path)), engine.begin() as connection:
@@ -201,12 +197,19 @@ def _create_if_missing(path: Path) -> None:
 
 
 @contextmanager
-def _directory_locked(path: Path) -> Iterator[None]:
-    """Let one process at a time decide whether to create the file."""
+def _refused(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system into BFT-2206."""
     try:
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        yield
     except OSError as problem:
         raise JournalError.of("BFT-2206", path, problem.strerror or problem) from problem
+
+
+@contextmanager
+def _directory_locked(path: Path) -> Iterator[None]:
+    """Let one process at a time decide whether to create the file."""
+    with _refused(path):
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield

@@ -16,7 +16,6 @@ import re
 import socket
 import stat
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from bftrainer.model.errors import BftError, ExitCode
@@ -92,12 +91,7 @@ class InstanceLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
