@@ -207,9 +207,7 @@ class SnapshotReader:
                 f"The lines of {len(unread)} nodes in sinfo cannot be read, {unread[0]}'s first."
             )
         self._partitions = tuple(allows[name] for name in sorted(allows))
-        needed = {self.pilot_partition}
-        if self.partition is not None:
-            needed.add(self.partition)
+        needed = {self.pilot_partition, self.partition or self.pilot_partition}
         missing = needed - {name for names in partitions.values() for name in names}
         if missing:
             raise ParseError(f"no node is in partition {', '.join(sorted(missing))}")
@@ -228,12 +226,9 @@ class SnapshotReader:
         )
 
     def _node_of(self, node: Node, partitions: list[str]) -> Node:
-        switch = self._switches.get(node.name, "")
-
-        def made() -> Node:
-            return dataclasses.replace(node, partitions=tuple(sorted(partitions)), switch=switch)
-
-        return self._nodes_made.of(node.name, node, (partitions, switch), made)
+        names, switch = tuple(sorted(partitions)), self._switches.get(node.name, "")
+        made = partial(dataclasses.replace, node, partitions=names, switch=switch)
+        return self._nodes_made.of(node.name, node, (names, switch), made)
 
     def _mark_pilots(self, jobs: tuple[Job, ...]) -> tuple[Job, ...] | None:
         """Set ``pilot_id``, their name, for our own jobs in the pilots' partition."""
@@ -304,11 +299,8 @@ class SnapshotReader:
         return self._asked.complete(jobs, self.config)
 
     def _read_reservations(self) -> tuple[Reservation, ...] | None:
-        now = time.monotonic()
-        if (
-            self._reservations is None
-            or now - self._reservations_read_s >= self.reservations_interval_s
-        ):
+        now, read_s = time.monotonic(), self._reservations_read_s
+        if self._reservations is None or now - read_s >= self.reservations_interval_s:
             parse_text = partial(parse.reservations, read_time=self.clock.time_s)
             self._reservations = self._poll.of(commands.RESERVATIONS, parse_text, "reservations")
             self._reservations_read_s = now

@@ -38,28 +38,16 @@ def checked(
     try:
         return model.model_validate(dict(options))
     except pydantic.ValidationError as errors:
-        raise OptionError(
-            code,
-            [
-                _problem(model, found["loc"], found["msg"], name, removed)
-                for found in errors.errors(include_url=False, include_context=False)
-            ],
-        ) from errors
-
-
-def _problem(
-    model: type[pydantic.BaseModel],
-    path: tuple[int | str, ...],
-    what: str,
-    name: str,
-    removed: Mapping[str, str],
-) -> OptionProblem:
-    option = str(path[0]) if path else ""
-    if option in removed:
-        cause = f"{option} is no option of the {name} batch system any more: {removed[option]}."
-        return OptionProblem(path=path, cause=cause, next_step="Delete it.")
-    return OptionProblem(
-        path=path,
-        cause=f"Option {'.'.join(map(str, path))!r} of the {name} batch system is wrong: {what}.",
-        next_step=f"Use only: {', '.join(model.model_fields)}.",
-    )
+        problems = []
+        for found in errors.errors(include_url=False, include_context=False):
+            path = found["loc"]
+            option = str(path[0]) if path else ""
+            cause = f"{option} is no option of the {name} batch system any more"
+            if option in removed:
+                cause, next_step = f"{cause}: {removed[option]}.", "Delete it."
+            else:
+                where = repr(".".join(map(str, path)))
+                cause = f"Option {where} of the {name} batch system is wrong: {found['msg']}."
+                next_step = f"Use only: {', '.join(model.model_fields)}."
+            problems.append(OptionProblem(path=path, cause=cause, next_step=next_step))
+        raise OptionError(code, problems) from errors

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from bftrainer.batch.directory_watch import Notice, notice_for
 from bftrainer.model.errors import BatchSystemError
@@ -41,12 +41,12 @@ def why_unsafe(status: os.stat_result, owner_uid: int) -> str:
     return ""
 
 
-def name_of(uid: int) -> str:
-    """Return the name of a user id."""
+def name_of(uid: int, otherwise: str = "") -> str:
+    """Return the name of a user id, by default "user ID" where it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
-        return f"user {uid}"
+        return otherwise or f"user {uid}"
 
 
 MOST_BYTES = 1 << 16  # about 700 lines; if there is more, it is skipped and a poll shows all
@@ -235,16 +235,15 @@ class FollowedFile:
     """The base of announcers that follow a file; older lines are left to a poll."""
 
     hears_all = True
-    faults: Faults
+    faults: ClassVar[Faults]
+    assembler: ClassVar[Callable[[], Assembler]] = Lines
 
     def __init__(
         self,
         path: Path,
         owner_uid: int | None,
-        *,
-        lines: Callable[[], Assembler] = Lines,
-        begins: Callable[[bytes], int] = lambda _head: 0,
         notice: Callable[[Path], Notice] = notice_for,
+        begins: Callable[[bytes], int] = lambda _head: 0,
     ) -> None:
         """Watch the file, as ``Tail``; ``owner_uid`` None: whoever owns the directory.
 
@@ -255,6 +254,7 @@ class FollowedFile:
         with self._in_words():
             owner = path.parent.stat().st_uid if owner_uid is None else owner_uid
             self._owner_uid = owner
+            lines = type(self).assembler
             self._tail = Tail(path, owner, lines=lines, begins=begins, notice=notice)
 
     def fileno(self) -> int:

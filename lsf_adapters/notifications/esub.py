@@ -50,7 +50,8 @@ def submission(
     first, *lines = text[: 2 * LONGEST_FILE].split("\n")
     if first != FIRST_LINE:
         return None
-    said = _said(lines)
+    found = [one for line in reversed(lines) if (one := _LINE.fullmatch(line))]
+    said = {one[1]: _unquoted(one[2]) for one in found if one[1] in KEYS}  # of several the first
     if "MODIFY" in said:
         return None
     queues = said.get("QUEUE", "").split()
@@ -67,16 +68,6 @@ def submission(
     if not row.queue:
         job = replace(job, partitions=())  # the default one, or any of several
     return Announcement(at_s=at_s, partition=row.queue, job=job)
-
-
-def _said(lines: list[str]) -> dict[str, str]:
-    """Return the values by key; of several the first."""
-    said: dict[str, str] = {}
-    for line in lines:
-        found = _LINE.fullmatch(line)
-        if found is not None and found[1] in KEYS:
-            said.setdefault(found[1], _unquoted(found[2]))
-    return said
 
 
 def _unquoted(value: str) -> str:
@@ -192,23 +183,18 @@ class SubmissionFiles:
         self._looking.close()
 
     def _look(self) -> bool:
-        """Scan, in the thread; what it raises is the reader's."""
+        """Look for new files, in the thread; return whether there is something to read."""
         try:
-            return self._scan()
-        except (OSError, UntrustedError) as problem:
+            directory = os.open(self._place, _OPEN | os.O_DIRECTORY)
+            try:
+                before = self._number
+                if self._has_changed(os.fstat(directory)):
+                    self._waiting.extend(self._news(directory))
+                return self._number > before
+            finally:
+                os.close(directory)
+        except (OSError, UntrustedError) as problem:  # the reader's
             raise _FAULTS.error(problem, self._place, self._owner_uid) from problem
-
-    def _scan(self) -> bool:
-        """Look for new files; return whether there is something to read."""
-        directory = os.open(self._place, _OPEN | os.O_DIRECTORY)
-        try:
-            if not self._has_changed(os.fstat(directory)):
-                return False
-            before = self._number
-            self._waiting.extend(self._news(directory))
-            return self._number > before
-        finally:
-            os.close(directory)
 
     def _has_changed(self, status: os.stat_result) -> bool:
         """Check who owns the directory; return whether a file may have been moved into it."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -43,8 +43,10 @@ class Words:
     def __init__(self, record: str) -> None:
         if len(record) > LONGEST_RECORD:
             raise ParseError(f"a record of {len(record)} characters")
-        self._record, self._at = record, 0
-        self._next = self._read()
+        self._words, at = deque[re.Match[str]](), 0
+        while found := _WORD.match(record, at):
+            self._words.append(found)
+            at = found.end()
 
     def text(self) -> str:
         """Return the next word, a text."""
@@ -86,13 +88,13 @@ class Words:
 
     def skip_texts(self) -> None:
         """Skip texts up to the next number."""
-        while self._next is not None and self._next[1] is not None:
-            self._take()
+        while self._words and self._words[0][1] is not None:
+            self._words.popleft()
 
     def last_whole(self) -> int:
         """Skip integers up to the next text; return the last."""
         found = self.whole()
-        while self._next is not None and self._next[1] is None:
+        while self._words and self._words[0][1] is None:
             found = self.whole()
         return found
 
@@ -103,17 +105,9 @@ class Words:
         return word[2]
 
     def _take(self) -> re.Match[str]:
-        word = self._next
-        if word is None:
+        if not self._words:
             raise ParseError("too few words")
-        self._next = self._read()
-        return word
-
-    def _read(self) -> re.Match[str] | None:
-        found = _WORD.match(self._record, self._at)
-        if found is not None:
-            self._at = found.end()
-        return found
+        return self._words.popleft()
 
 
 DROPPED: Final = "?"  # in place of records that were dropped

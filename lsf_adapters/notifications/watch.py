@@ -23,6 +23,7 @@ _HEADER = re.compile(rb"#[ \t]*([0-9]{1,15})[ \t]*\n")
 class EventsFile(FollowedFile):
     """An ``Announcer`` that reads what mbatchd logs."""
 
+    assembler = WholeRecords
     faults = Faults(
         what="LSF's events file",
         owner="the LSF administrator",
@@ -53,7 +54,7 @@ class EventsFile(FollowedFile):
             slots_of: the nodes and their slots, as last known.
             notice: notices changes of the file.
         """
-        super().__init__(path, owner_uid, lines=WholeRecords, begins=news_begin, notice=notice)
+        super().__init__(path, owner_uid, notice, news_begin)
         self._slots_of, self._earlier = slots_of, EarlierRecords(pilot_queue=pilot_queue)
 
     def read(self) -> tuple[Announcement, ...]:

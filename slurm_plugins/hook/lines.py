@@ -8,10 +8,10 @@ but only after the notification.
 from __future__ import annotations
 
 import math
-import pwd
 import re
 
 from bftrainer.batch.announcer import STAND_IN, Announcement
+from bftrainer.batch.tail import name_of
 from bftrainer.model.cluster import Job, JobState
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins.fields import Doubts, NodeLists, gpus_of, ways_of
@@ -59,7 +59,7 @@ def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
     doubts, why_later = Doubts(), _why_later(begin_s, at_s, dependency, priority)
     return Job(
         job_id=f"{STAND_IN}{number}",
-        user=_user(uid),
+        user=name_of(_count(uid), uid),
         partitions=doubts.partitions(partition),  # none: the default one
         state=JobState.PENDING,
         n_nodes=_n_nodes(nodes, tasks, cpus_per_task, cpus, cpus_per_node),
@@ -97,10 +97,3 @@ def _why_later(begin_s: str, now_s: str, dependency: str, priority: str) -> str:
     if begin_s and int(begin_s) > _count(now_s):
         return "BeginTime"
     return ""
-
-
-def _user(uid: str) -> str:
-    try:
-        return pwd.getpwuid(_count(uid)).pw_name
-    except (KeyError, OverflowError):
-        return uid

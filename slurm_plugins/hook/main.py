@@ -90,9 +90,8 @@ def main(
         click.echo(f"error BFT-1232: The hook was not written: {problem}.", err=True)
         click.echo(f"next: {_NEXT}", err=True)
         sys.exit(ExitCode.USAGE)
-    if dry_run:
-        for name, text in texts.items():
-            click.echo(f"# ---- {directory / name}\n{text}")
+    for name, text in texts.items() if dry_run else ():
+        click.echo(f"# ---- {directory / name}\n{text}")
     click.echo(f"# Add to {directory / 'slurm.conf'}, then run 'scontrol reconfigure':")
     for key, value in scripts.settings(directory).items():
         click.echo(f"{key}={value}")

@@ -98,11 +98,8 @@ class HookSource:
             try:
                 keys = load_or_create_pair(settings.key_file)
             except BftError as problem:
-                raise BatchSystemError(
-                    "BFT-1512",
-                    f"The relays of the hook cannot be heard: {problem.cause}",
-                    problem.next_step,
-                ) from problem
+                why = f"The relays of the hook cannot be heard: {problem.cause}"
+                raise BatchSystemError("BFT-1512", why, problem.next_step) from problem
             host, port = address_of(settings.endpoint)
             self._relays = Relays(host=host, port=port, keys=keys, allowed=settings.allowed)
         return self._relays
