@@ -16,7 +16,7 @@ from bftrainer.model.hostlist import ParseError
 from lsf_adapters import commands, queue_list, table
 from lsf_adapters.commands import Dialect, LsfCommands, cluster_of, printed
 from lsf_adapters.queue_list import LongForm
-from lsf_adapters.requests import LOST, JobRow
+from lsf_adapters.requests import LOST, JobRow, LsfRequest
 
 SAME_START_S = 2.5  # RUN_TIME is counted in whole seconds
 
@@ -104,8 +104,8 @@ class JobReader:
             return []
         return [row for row in rows if row.name == name]
 
-    def reserved(self) -> Mapping[str, JobRow]:
-        """Return pending jobs with the slots reserved for them, as ``-UF`` tells both.
+    def reserved(self) -> Mapping[str, LsfRequest]:
+        """Return requests of pending jobs with the slots reserved for them, as ``-UF`` tells both.
 
         Raises:
             UnreadError: it could not be read.
@@ -115,11 +115,7 @@ class JobReader:
         if queue_list.is_empty(done):
             return {}
         long = self._long(done, now_s)
-        return {
-            job_id: JobRow(job_id=job_id, user="", state="PEND", queue="", name="", asked=asked)
-            for job_id in long.job_ids
-            if (asked := long.asked(job_id)) is not None
-        }
+        return {i: asked for i in long.job_ids if (asked := long.asked(i)) is not None}
 
     def _rows(
         self, job_ids: Sequence[str], now_s: float, odd: list[str] | None = None

@@ -233,17 +233,13 @@ class SnapshotReader:
         """Add starts and nodes that LSF has planned."""
         known: dict[str, planned_starts.PlannedStart] = {}
         is_said = any(job.planned_nodes for job in jobs)  # volclava's -UF did
-        if self._plan_file is not None:
-            known = self._poll.part("plan", self._read_plan) or {}
+        if (file := self._plan_file) is not None:
+            known = self._poll.part("plan", lambda: _plans_in(file)) or {}
         if reserved and not known and not is_said and dialect is Dialect.IBM:
             rows = self._poll.part("reserved slots", self._jobs.reserved) or {}
-            known = {
-                job_id: planned_starts.PlannedStart(
-                    start_s=row.asked.start_s, nodes=row.asked.reserved
-                )
-                for job_id, row in rows.items()
-                if row.asked is not None and row.asked.reserved
-            }
+            for job_id, asked in rows.items():
+                start = planned_starts.PlannedStart(start_s=asked.start_s, nodes=asked.reserved)
+                known |= {job_id: start} if asked.reserved else {}
         has_estimate = any(job.start_s for job in jobs if job.state is JobState.PENDING)
         if reserved and dialect is Dialect.IBM and not has_estimate:
             known = self._with_windows(known, now_s)
@@ -263,14 +259,6 @@ class SnapshotReader:
             start_s = min(ends, default=None) if plan.start_s is None else plan.start_s
             made[job_id] = replace(plan, start_s=start_s)
         return made
-
-    def _read_plan(self) -> dict[str, planned_starts.PlannedStart]:
-        if self._plan_file is None:
-            return {}
-        try:
-            return planned_starts.plans(self._plan_file.read_text(errors="replace"))
-        except OSError as problem:
-            raise UnreadError(f"The planner's file: {problem.strerror or problem}.") from problem
 
     def _read_reservations(self, dialect: Dialect | None) -> tuple[Reservation, ...] | None:
         if dialect is not Dialect.IBM:
@@ -301,3 +289,10 @@ class SnapshotReader:
     def slots_of(self, node: str) -> int:
         """Return all slots of a host; 0: it is not known."""
         return self.slots.get(node, 0) or self._all_slots.get(node, 0)
+
+
+def _plans_in(file: Path) -> dict[str, planned_starts.PlannedStart]:
+    try:
+        return planned_starts.plans(file.read_text(errors="replace"))
+    except OSError as problem:
+        raise UnreadError(f"The planner's file: {problem.strerror or problem}.") from problem

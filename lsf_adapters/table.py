@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from calendar import timegm
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -145,13 +145,11 @@ def epoch_s(text: str, now_s: float) -> float | None:
         raise ParseError(f"not a date: {text[:40]!r}")
     month, day = _MONTHS.index(found[1]) + 1, int(found[2])
     hour, minute, second = int(found[3]), int(found[4]), int(found[5] or 0)
-    this = time.gmtime(now_s).tm_year
-    years = [int(found[6])] if found[6] else [this - 1, this, this + 1]
-    times = [
-        float(timegm((year, month, day, hour, minute, second)))
-        for year in years
-        if _exists(year, month, day)
-    ]
+    this, times = time.gmtime(now_s).tm_year, list[float]()
+    for year in [int(found[6])] if found[6] else [this - 1, this, this + 1]:
+        with suppress(ValueError):  # that year has no such day
+            day_s = datetime(year, month, day, tzinfo=UTC).timestamp()
+            times.append(day_s + 3600.0 * hour + 60.0 * minute + second)
     if not times or hour > 23 or minute > 59 or second > 60:
         raise ParseError(f"not a date: {text[:40]!r}")
     return min(times, key=lambda at_s: abs(at_s - now_s))
@@ -161,11 +159,3 @@ def has_seconds(text: str) -> bool:
     """Return whether a date is exact to the second."""
     found = _WORDS.fullmatch(text.strip())
     return found is not None and found[5] is not None
-
-
-def _exists(year: int, month: int, day: int) -> bool:
-    try:
-        datetime(year, month, day, tzinfo=UTC)
-    except ValueError:
-        return False
-    return True

@@ -8,7 +8,7 @@ job); the other slots of a node are free as far as what is left of it covers the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 from bftrainer.model.cluster import Job, Node, NodeLeft, NodeState, Reservation
 from bftrainer.model.errors import UsageError
@@ -30,15 +30,8 @@ def names(node: Node, share: NodeLeft) -> tuple[str, ...]:
 
 def fitting(room: NodeLeft, share: NodeLeft) -> int:
     """Return how many shares fit into a room; what a share does not name is not counted."""
-    counts = [
-        has // needs
-        for has, needs in (
-            (room.cpus, share.cpus),
-            (room.memory_mb, share.memory_mb),
-            (room.gpus, share.gpus),
-        )
-        if needs > 0
-    ]
+    has, needs = (astuple(one) for one in (room, share))
+    counts = [of // each for of, each in zip(has, needs, strict=True) if each > 0]
     return max(0, min(counts, default=0))
 
 
@@ -116,20 +109,16 @@ def split_jobs(
         slots_of: slots by node.
         pilots: slot by job id of our pilots.
     """
-
-    def named(job: Job) -> Job:
+    found = []
+    for job in jobs:
         if (slot := pilots.get(job.job_id)) is not None:
-            return replace(
-                job,
-                nodes=(slot,) if job.nodes else (),
-                required_nodes=(slot,) if job.required_nodes else (),
-                planned_nodes=(),
-            )
-        if not job.planned_nodes:
-            return job
-        return replace(job, planned_nodes=_all_slots(job.planned_nodes, slots_of))
-
-    return tuple(map(named, jobs))
+            nodes, required = (slot,) if job.nodes else (), (slot,) if job.required_nodes else ()
+            found.append(replace(job, nodes=nodes, required_nodes=required, planned_nodes=()))
+        elif job.planned_nodes:
+            found.append(replace(job, planned_nodes=_all_slots(job.planned_nodes, slots_of)))
+        else:
+            found.append(job)
+    return tuple(found)
 
 
 def split_reservations(

@@ -215,8 +215,7 @@ def make_fragments(
     flags = None if is_unfillable is None else np.asarray(is_unfillable).astype(bool).ravel()
     if len({len(nodes), len(starts), len(ends), len(nodes if flags is None else flags)}) > 1:
         raise _wrong(source, None, "its columns differ in length")
-    _check_names(source, names, node_types)
-    _check_rows(source, len(names), nodes, starts, ends)
+    _check_rows(source, names, node_types, nodes, starts, ends)
     order = np.lexsort((starts, nodes))
     nodes, starts, ends = nodes[order], starts[order], ends[order]
     overlap = np.flatnonzero((nodes[1:] == nodes[:-1]) & (starts[1:] < ends[:-1]))
@@ -226,7 +225,11 @@ def make_fragments(
     changes = np.concatenate((starts, ends))
     seen = changes if observed_s is None else _column(observed_s, np.float64, source, "observed")
     observed = np.unique(seen)
-    span_s = span_s or _span_of(source, np.concatenate((observed, changes)))
+    if not span_s:
+        instants = np.concatenate((observed, changes))
+        if not len(instants):
+            raise _wrong(source, None, "it has no fragment and does not say what time it covers")
+        span_s = float(instants.min()), float(instants.max())
     _check_span(source, span_s, starts, ends, observed, order)
     return Fragments(
         names=tuple(names),
@@ -241,23 +244,19 @@ def make_fragments(
     )
 
 
-def _check_names(source: str, names: Sequence[str], node_types: Sequence[str] | None) -> None:
+def _check_rows(
+    source: str,
+    names: Sequence[str],
+    node_types: Sequence[str] | None,
+    nodes: NDArray[np.int64],
+    starts: Times,
+    ends: Times,
+) -> None:
     if not names or len(set(names)) != len(names):
         raise _wrong(source, None, "it names no node, or one node twice")
     if node_types is not None and len(node_types) != len(names):
         raise _wrong(source, None, f"it has {len(node_types)} types for {len(names)} nodes")
-
-
-def _span_of(source: str, instants: Times) -> tuple[float, float]:
-    if not len(instants):
-        raise _wrong(source, None, "it has no fragment and does not say what time it covers")
-    return float(instants.min()), float(instants.max())
-
-
-def _check_rows(
-    source: str, n_names: int, nodes: NDArray[np.int64], starts: Times, ends: Times
-) -> None:
-    bad = np.flatnonzero((nodes < 0) | (nodes >= n_names))
+    bad = np.flatnonzero((nodes < 0) | (nodes >= len(names)))
     if len(bad):
         raise _wrong(source, int(bad[0]), f"there is no node {int(nodes[bad[0]])}")
     bad = np.flatnonzero(~(np.isfinite(starts) & np.isfinite(ends)) | ~(ends > starts))

@@ -149,38 +149,34 @@ def _place(log: _Log, table: JobTable) -> None:
 
 
 class _Free:
-    """Free nodes as ranges in ascending order."""
+    """Free nodes as ranges (first, count) in ascending order."""
 
     def __init__(self, n_nodes: int) -> None:
-        self._first = [0]
-        self._count = [n_nodes]
+        self._ranges = [(0, n_nodes)]
 
     def take(self, wanted: int) -> list[tuple[int, int]]:
         """Take the lowest ``wanted`` free nodes, or all."""
         taken: list[tuple[int, int]] = []
-        n_whole = 0
-        for first, count in zip(self._first, self._count, strict=True):
+        for first, count in self._ranges:
             if count > wanted:
                 break
             taken.append((first, count))
             wanted -= count
-            n_whole += 1
-        del self._first[:n_whole], self._count[:n_whole]
-        if wanted and self._first:
-            taken.append((self._first[0], wanted))
-            self._first[0] += wanted
-            self._count[0] -= wanted
+        del self._ranges[: len(taken)]
+        if wanted and self._ranges:
+            first, count = self._ranges[0]
+            taken.append((first, wanted))
+            self._ranges[0] = first + wanted, count - wanted
         return taken
 
     def give_back(self, ranges: list[tuple[int, int]]) -> None:
         """Free nodes; adjacent ranges are merged."""
         for first, count in ranges:
-            at = bisect_left(self._first, first)
-            self._first.insert(at, first)
-            self._count.insert(at, count)
-            if at + 1 < len(self._first) and first + count == self._first[at + 1]:
-                self._count[at] += self._count.pop(at + 1)
-                del self._first[at + 1]
-            if at and self._first[at - 1] + self._count[at - 1] == first:
-                self._count[at - 1] += self._count.pop(at)
-                del self._first[at]
+            at = bisect_left(self._ranges, (first, 0))
+            before, behind = self._ranges[max(0, at - 1) : at], self._ranges[at : at + 1]
+            low, high = first, first + count
+            if behind and behind[0][0] == high:
+                high += behind.pop()[1]
+            if before and sum(before[0]) == low:
+                low = before.pop()[0]
+            self._ranges[max(0, at - 1) : at + 1] = [*before, (low, high - low), *behind]
