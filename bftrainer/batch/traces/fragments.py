@@ -225,12 +225,7 @@ def make_fragments(
     changes = np.concatenate((starts, ends))
     seen = changes if observed_s is None else _column(observed_s, np.float64, source, "observed")
     observed = np.unique(seen)
-    if not span_s:
-        instants = np.concatenate((observed, changes))
-        if not len(instants):
-            raise _wrong(source, None, "it has no fragment and does not say what time it covers")
-        span_s = float(instants.min()), float(instants.max())
-    _check_span(source, span_s, starts, ends, observed, order)
+    span_s = _checked_span(source, span_s, starts, ends, observed, order)
     return Fragments(
         names=tuple(names),
         node=_frozen(nodes, np.int32),
@@ -265,14 +260,19 @@ def _check_rows(
         raise _wrong(source, row, f"it ends at {ends[row]:g}, not after its start {starts[row]:g}")
 
 
-def _check_span(
+def _checked_span(
     source: str,
-    span_s: tuple[float, float],
+    span_s: tuple[float, float] | None,
     starts: Times,
     ends: Times,
     observed: Times,
     order: NDArray[np.int64],
-) -> None:
+) -> tuple[float, float]:
+    if span_s is None:
+        instants = np.concatenate((observed, starts, ends))
+        if not len(instants):
+            raise _wrong(source, None, "it has no fragment and does not say what time it covers")
+        span_s = float(instants.min()), float(instants.max())
     begin_s, end_s = span_s
     if not (np.isfinite(begin_s) and np.isfinite(end_s) and begin_s < end_s):
         raise _wrong(source, None, f"its observation ends at {end_s:g}, begins at {begin_s:g}")
@@ -281,6 +281,7 @@ def _check_span(
         raise _wrong(source, int(order[bad[0]]), "it lies outside the time of observation")
     if len(observed) and (observed[0] < begin_s or observed[-1] > end_s):
         raise _wrong(source, None, "an instant lies outside the time of observation")
+    return span_s
 
 
 def _by_instant(at_s: Times, when_s: Times, node: Indices) -> tuple[Indices, NDArray[np.int64]]:
