@@ -234,7 +234,9 @@ class Regroup:
         if self._round is not None and now_s > self._round.ends_s:
             self._give_up(now_s)
         if self._round is None:
-            return self._begin(own, now_s) if now_s >= self._not_before_s else []
+            if now_s < self._not_before_s:
+                return []
+            self._round = _Round(now_s + ROUND_LIMIT_S, {})
         self._round.answers[self._me] = self._surveyed(own)
         if self._round.plan is None:
             return self._decide(self._round, own, now_s)
@@ -308,10 +310,6 @@ class Regroup:
         return Surveyed(is_orphaned=is_orphaned, workers=list(own), unreachable=self._silent)
 
     # ---- one round -----------------------------------------------------------------------
-
-    def _begin(self, own: Sequence[PeerStanding], now_s: float) -> list[Instruction]:
-        self._round = _Round(now_s + ROUND_LIMIT_S, {self._me: self._surveyed(own)})
-        return self._decide(self._round, own, now_s)
 
     def _decide(self, this: _Round, own: Sequence[PeerStanding], now_s: float) -> list[Instruction]:
         heard: Mapping[str, Answer] = {e: a for e, a in this.answers.items() if a is not None}

@@ -174,9 +174,7 @@ def waiting(reason: str) -> str:
 
 def waiting_sentences(reasons: Iterable[str]) -> tuple[str, ...]:
     """Say it of all pilots of a trainer that are pending, by their reasons."""
-    counts: dict[str, int] = {}
-    for reason in reasons:
-        counts[reason] = counts.get(reason, 0) + 1
+    counts = Counter(reasons)
     return tuple(
         f"{count} of its pilots {'waits' if count == 1 else 'wait'} in the queue: "
         f"{waiting(reason)}."
