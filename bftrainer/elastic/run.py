@@ -30,6 +30,7 @@ from bftrainer.elastic.batch import (
     cutting_of,
 )
 from bftrainer.elastic.buckets import GradientReducer, OrderedReducer
+from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.group import Broken
@@ -89,20 +90,7 @@ class Run:
         self._updater = Updater(optimizer, registered)
         self._rows = PerSampleStates(registered, self._plan.batch, cutting)
         self._state = State(model, optimizer, scheduler, registered)
-        counters = Counters(seed=config.seed or torch.initial_seed() & ((1 << 62) - 1))
-        membership = Membership(
-            control,
-            self._state,
-            counters,
-            terms_of=self._rates.terms,
-            new_reducer=self._new_reducer,
-            reduces_alone=cutting.is_parted,
-            plan=self._plan,
-            offer=group.offer_of(
-                config.backend, self._state.parameters(), is_bitwise=cutting.logical > 0
-            ),
-        )
-        self._membership = membership
+        self._membership = membership = self._new_membership(control)
         membership.on_entered.append(lambda _info: self._rule.forget())
         self._on_committed: list[Hook] = []
         self._is_rehearsing = self._is_entered = self._is_looping = False
@@ -111,14 +99,37 @@ class Run:
         self._undo: dict[str, Any] | None = None  # light state, to undo what a pass changes
         self._short_batch: int | None = None  # of the last step, if some had no samples
         self._pace = StepDurations(self._length.total(self._plan.epoch_samples, config))
-        directory = os.environ.get(RECORD)
-        self._record = SampleRecord(Path(directory)) if directory else None
-        if self._record is not None:
-            self.on_entered(self._record.entered)
-            self.on_committed(self._record.committed)
-            self.on_loss(self._record.lost)
+        self._record = self._recording()
         self._rule.look(has_parts=cutting.is_parted or not control.is_plain)
         control.on_script_end, control.report = self.finish, self.report
+
+    def _new_membership(self, control: Control) -> Membership:
+        counters = Counters(seed=control.config.seed or torch.initial_seed() & ((1 << 62) - 1))
+        return Membership(
+            control,
+            self._state,
+            counters,
+            terms_of=self._rates.terms,
+            new_reducer=self._new_reducer,
+            reduces_alone=self._cutting.is_parted,
+            plan=self._plan,
+            offer=group.offer_of(
+                control.config.backend,
+                self._state.parameters(),
+                is_bitwise=self._cutting.logical > 0,
+            ),
+        )
+
+    def _recording(self) -> SampleRecord | None:
+        """Return the record of this run's samples, if one is wanted."""
+        directory = os.environ.get(RECORD)
+        if not directory:
+            return None
+        record = SampleRecord(Path(directory))
+        self.on_entered(record.entered)
+        self.on_committed(record.committed)
+        self.on_loss(record.lost)
+        return record
 
     def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         rates = {KEY: self._rates} if self._rates.measures else {}
