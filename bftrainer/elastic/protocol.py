@@ -103,7 +103,7 @@ class WorkerConfig:
     address: Name = "127.0.0.1"
     incarnation: Count = 0
     seed: Count = 0
-    backend: Name = "auto"  # see elastic.choosing
+    backend: Name = "auto"  # see backend_choice
     member: Name = ""  # id in rosters of this node's workers together; "": worker_id
     local_rank: Count = 0  # among this node's workers
     local_size: Count = 1

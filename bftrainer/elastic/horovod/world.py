@@ -41,7 +41,7 @@ from bftrainer.elastic.store import StoreClient
 HOST = "127.0.0.1"
 PATIENCE_S = 30.0  # timeout of a connection
 MAX_REQUEST_BYTES = 1 << 20
-POLL_S = 0.002  # until a close is noticed
+POLL_S = 0.05  # until a close is noticed
 RANK_AND_SIZE = "rank_and_size"  # the scope of horovod/common/gloo/gloo_context.h
 
 
@@ -108,9 +108,13 @@ class Front:
         threading.Thread(target=serve, name="bft-horovod-front", daemon=True).start()
 
     def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
+        """Stop serving, without waiting for a request in progress."""
+
+        def end() -> None:
+            self._server.shutdown()
+            self._server.server_close()
+
+        threading.Thread(target=end, name="bft-horovod-front-end", daemon=True).start()
 
 
 _SIOCGIFADDR = 0x8915  # netdevice(7)
