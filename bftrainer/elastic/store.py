@@ -21,7 +21,6 @@ import secrets
 import socket
 import struct
 import threading
-import time
 from collections import defaultdict
 
 from bftrainer.elastic.ports import VARIABLE, listen_within
@@ -98,11 +97,12 @@ class StoreServer:
             connection, _ = await self._loop.sock_accept(self._listener)
         except OSError as problem:
             if problem.errno in _NO_DESCRIPTORS:  # the listener stays readable: do not spin
-                time.sleep(PAUSE_S)  # noqa: ASYNC251 - nobody can be served without them
+                await asyncio.sleep(PAUSE_S)
             return  # else it is gone again
         self._strangers[connection] = self._loop.create_task(self._attend(connection))
         for stranger in list(self._strangers.values())[:-MAX_UNPROVEN]:
             stranger.cancel()
+        await asyncio.sleep(0)  # serve those who are here, however many more come
 
     async def _attend(self, connection: socket.socket) -> None:
         """Serve a peer that proves itself in time until it goes; read nothing before a proof."""

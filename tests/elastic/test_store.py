@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -172,7 +173,13 @@ def test_without_descriptors_it_waits_and_does_not_spin(
     server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("bftrainer.elastic.store.time.sleep", pauses.append)
+    sleep = asyncio.sleep
+
+    async def pause(delay_s: float) -> None:
+        pauses.extend([delay_s] if delay_s else [])
+        await sleep(0)
+
+    monkeypatch.setattr("bftrainer.elastic.store.asyncio.sleep", pause)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as waiting:
         free = os.dup(waiting.fileno())  # the next descriptor
