@@ -79,6 +79,7 @@ class StoreServer:
     def _run(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             self._loop.run_until_complete(self._service)
+        self._listener.close()  # if it was closed before it began
         self._loop.close()
 
     async def _serve(self) -> None:
