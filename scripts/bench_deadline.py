@@ -33,8 +33,7 @@ from _bench.deadline.pools import BURSTS, LIKE_SUMMIT, Pool, pools
 from _bench.deadline.scoring import BINS, Floats, Score, bins_of, plot, score
 
 from bftrainer.batch.traces.fragments import HOUR_S
-from bftrainer.study.deadline.futures import Drawing
-from bftrainer.study.deadline.outlook import history_for, outlook
+from bftrainer.study.deadline import Drawing, history_for, outlook
 
 FORECASTS = ("model", "windows", "mean_rate")
 DRAWING = Drawing(groups=20, each=20)

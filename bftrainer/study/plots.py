@@ -323,7 +323,7 @@ def importances(found: Material) -> dict[str, float]:
         return {}
     import optuna  # noqa: PLC0415 - 0.2 s, and optional
 
-    from bftrainer.study.sampler import distributions_of  # noqa: PLC0415 - it imports optuna
+    from bftrainer.study.storage import distributions_of  # noqa: PLC0415 - it imports optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions = distributions_of(searched)

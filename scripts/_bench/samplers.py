@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from _bench.rule_replay import Curve, Parent, play
 from bftrainer.study.rungs import rule_of
-from bftrainer.study.sampler import Drawer
+from bftrainer.study.storage import Drawer
 from bftrainer.study.trials import Scalar, StudyRule, StudyTrial, TrialStage, Verdicts
 
 SEEDS: Final = range(12)

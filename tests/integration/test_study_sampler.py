@@ -11,7 +11,7 @@ pytest.importorskip("optuna")
 from optuna.study import StudyDirection
 
 from bftrainer.study.configurations import FloatParameter
-from bftrainer.study.sampler import Drawer, distributions_of
+from bftrainer.study.storage import Drawer, distributions_of
 from tests.integration.study_fixtures import BOTH, LOOP, POLICY, StudyUser, Victim
 from tests.support.site import Site
 

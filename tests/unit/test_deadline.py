@@ -12,9 +12,23 @@ import pytest
 from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import make_fragments
-from bftrainer.study.deadline.futures import Counts, Drawing, PoolHistory, futures, history_of
-from bftrainer.study.deadline.outlook import Outlook, held, interval, outlook
-from bftrainer.study.deadline.work import LEAST_UNIT_S, MOST_NODES, Part, Work, finish_s, parts_of
+from bftrainer.study.deadline import (
+    LEAST_UNIT_S,
+    MOST_NODES,
+    Counts,
+    Drawing,
+    Outlook,
+    Part,
+    PoolHistory,
+    Work,
+    finish_s,
+    futures,
+    held,
+    history_of,
+    interval,
+    outlook,
+    parts_of,
+)
 from bftrainer.study.plan.problem import ScalingProfile
 from bftrainer.study.rungs import rule_of
 

@@ -161,7 +161,7 @@ def test_one_pass_of_hyperband_has_a_number_of_trials() -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_range_ends_with_its_last_step_as_optuna_s_does() -> None:
     pytest.importorskip("optuna")
-    from bftrainer.study.sampler import distributions_of
+    from bftrainer.study.storage import distributions_of
 
     text = SOUND.replace("low: 0.001, high: 1, log: true", "low: 0, high: 1, step: 0.3")
     found = parse(text.replace("high: 64", "high: 79"))

@@ -21,7 +21,7 @@ from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
     from bftrainer.batch.traces.fragments import Fragments
-    from bftrainer.study.deadline.outlook import Outlook, ReserveUse
+    from bftrainer.study.deadline import Outlook, ReserveUse
 
 _SQLITE = b"SQLite format 3\0"  # section 1.3 of the file format, SQLite 3.46
 NAME = "study-deadline"  # of the document
@@ -62,9 +62,14 @@ def deadline(
 
     And how many reserved nodes beside them make that likely enough, and what those cost.
     """
-    from bftrainer.study.deadline.futures import Drawing  # noqa: PLC0415
-    from bftrainer.study.deadline.outlook import history_for, outlook  # noqa: PLC0415
-    from bftrainer.study.deadline.work import SPREAD, Work, parts_of  # noqa: PLC0415
+    from bftrainer.study.deadline import (  # noqa: PLC0415  # noqa: PLC0415
+        SPREAD,
+        Drawing,
+        Work,
+        history_for,
+        outlook,
+        parts_of,
+    )
     from bftrainer.study.document import read_study  # noqa: PLC0415
 
     study = read_study(study_path)
@@ -101,7 +106,7 @@ def _trace(path: Path, options: dict[str, Any]) -> Fragments:
 
 
 def _print(found: Outlook) -> None:
-    from bftrainer.study.deadline.work import MOST_NODES  # noqa: PLC0415 - slow to import
+    from bftrainer.study.deadline import MOST_NODES  # noqa: PLC0415 - slow to import
 
     confidence = f"{found.confidence:.1%}".replace(".0%", "%")
     if found.reserved is not None:

@@ -10,9 +10,7 @@ import numpy as np
 
 from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
-from bftrainer.study.deadline.futures import Counts, Drawing, PoolHistory, futures
-from bftrainer.study.deadline.outlook import interval
-from bftrainer.study.deadline.work import finish_s
+from bftrainer.study.deadline import Counts, Drawing, PoolHistory, finish_s, futures, interval
 
 from . import grid
 

@@ -11,8 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
-from bftrainer.study.deadline.futures import Counts, Drawing, PoolHistory, futures, history_of
-from bftrainer.study.deadline.work import Work, finish_s, parts_of
+from bftrainer.study.deadline import (
+    Counts,
+    Drawing,
+    PoolHistory,
+    Work,
+    finish_s,
+    futures,
+    history_of,
+    parts_of,
+)
 from bftrainer.study.plan.problem import ScalingProfile
 from bftrainer.study.rungs import Full, Sha
 from bftrainer.study.trials import StudyRule

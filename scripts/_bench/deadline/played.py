@@ -16,7 +16,7 @@ from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.lab.simulator.physical import MEASURED
 from bftrainer.lab.simulator.session import Choices
 from bftrainer.lab.workloads import Submission
-from bftrainer.study.deadline.work import Work, finish_s, parts_of
+from bftrainer.study.deadline import Work, finish_s, parts_of
 from bftrainer.study.rungs import Asha, Full, Sha, ladder
 from bftrainer.study.trials import StudyRule
 from milp.problem import Curve

@@ -9,9 +9,7 @@ from statistics import NormalDist
 from typing import Final
 
 from bftrainer.batch.traces.fragments import HOUR_S
-from bftrainer.study.deadline.futures import Drawing, futures
-from bftrainer.study.deadline.outlook import least_reserve
-from bftrainer.study.deadline.work import finish_s
+from bftrainer.study.deadline import Drawing, finish_s, futures, least_reserve
 
 from . import grid
 from .pools import Pool
