@@ -62,27 +62,20 @@ def deadline(
 
     And how many reserved nodes beside them make that likely enough, and what those cost.
     """
-    from bftrainer.study.deadline import (  # noqa: PLC0415  # noqa: PLC0415
-        SPREAD,
-        Drawing,
-        Work,
-        history_for,
-        outlook,
-        parts_of,
-    )
+    from bftrainer.study import deadline as model  # noqa: PLC0415 - slow to import
     from bftrainer.study.document import read_study  # noqa: PLC0415
 
     study = read_study(study_path)
-    parts, assumed = parts_of(study.rule_with())
-    speed = scaling_of_study(study, {**options, "spread": SPREAD, "start_s": 0.0})
+    parts, assumed = model.parts_of(study.rule_with())
+    speed = scaling_of_study(study, {**options, "spread": model.SPREAD, "start_s": 0.0})
     parallel = None if study.parallel == "auto" else study.parallel
     trace = _trace(history_path, options)
-    history = history_for(trace, options["deadline_s"], options["start_up_s"])
-    found = outlook(
-        Work(parts=parts, scaling=speed, parallel=parallel),
+    history = model.history_for(trace, options["deadline_s"], options["start_up_s"])
+    found = model.outlook(
+        model.Work(parts=parts, scaling=speed, parallel=parallel),
         history,
         now_idle=int(history.nodes[-1]) if now_idle is None else now_idle,
-        drawing=Drawing(seed=study.seed),
+        drawing=model.Drawing(seed=study.seed),
         **{n: options[n] for n in ("deadline_s", "start_up_s", "confidence", "price_h")},
     )
     notes = (assumed, *trace.notes) if assumed else trace.notes
