@@ -7,8 +7,8 @@ from what is there then.
 
 from __future__ import annotations
 
+import configparser
 import getpass
-import importlib
 import io
 import json
 import shutil
@@ -20,17 +20,20 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.batch.local.client import start_server
+from bftrainer.lab.demo.local_site import DemoSite
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerSpec, TrainerState
+from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.e2e import train_digits
 from tests.e2e.records import committed_samples, read_records
+from tests.integration.slurm_fixtures import daemon_on, running_cluster
 from tests.support.site import Site
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("bftrainer", "milp", "trainers", "slurm_plugins", "lsf_adapters")
-BEFORE = "8848d7dd940c9e78"  # the last commit before daemons served many users
+BEFORE = "8848d7dd940c9e78"  # records: the last commit before daemons served many users
+LAST = "59d15af0f9658a16"  # daemons: the last one before modules moved to the twelve rooms
 EPOCHS = 40
 POLICY = """\
 poll_interval_s: 0.2
@@ -54,6 +57,15 @@ class Installed:
                 self._releases["new"] / package,
                 ignore=shutil.ignore_patterns("__pycache__"),
             )
+        shutil.copy(ROOT / "setup.cfg", self._releases["new"])
+        for release in self._releases.values():  # plug-ins are found by the metadata
+            read = configparser.ConfigParser()
+            read.read(release / "setup.cfg")
+            points = (f"[{k}]{v}\n" for k, v in read["options.entry_points"].items())
+            about = release / "bftrainer-0.dist-info"
+            about.mkdir()
+            (about / "METADATA").write_text("Metadata-Version: 2.1\nName: bftrainer\nVersion: 0\n")
+            (about / "entry_points.txt").write_text("".join(points))
 
     def put(self, release: str) -> None:
         """Replace what is there at once."""
@@ -62,10 +74,12 @@ class Installed:
         link.rename(self.path)
 
 
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
+@pytest.fixture(params=[LAST])
+def installed(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Installed:
     git = (shutil.which("git") or "git", "-C", str(ROOT))
-    argv = [*git, "archive", "--format=zip", BEFORE, *PACKAGES]
+    argv = [*git, "archive", "--format=zip", request.param, "setup.cfg", *PACKAGES]
     done = subprocess.run(argv, capture_output=True, check=False, timeout=60)
     if done.returncode:
         pytest.skip(f"no history here: {done.stderr.decode(errors='replace').strip()}")
@@ -76,14 +90,38 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
     return made
 
 
+class SlurmSite(Site):
+    """Trainers on a real Slurm, whose interface no release of ours changes."""
+
+    def __init__(self, sidecar: DaemonProcess, cluster: SlurmTestCluster) -> None:
+        DemoSite.__init__(self, sidecar)
+        self.cluster = cluster
+
+    def has_a_job(self) -> str:
+        """Start an ordinary job of one node; return its id."""
+        job_id = self.cluster.submit(n_nodes=1, limit_s=600, duration_s=600)
+        wait_for(lambda: self.cluster.started_s(job_id) is not None, what="it runs")
+        return job_id
+
+    def next_generation(self, trainer_id: str, known: int, size: int) -> int:
+        """Wait for a generation of this size after a known one; return its number."""
+
+        def found() -> int:
+            progress = self.view(trainer_id).record.progress
+            return progress.generation if progress.size == size else known
+
+        wait_for(lambda: found() > known, what=f"a generation of {size} after {known}")
+        return found()
+
+
 @pytest.fixture
-def site(installed: Installed, tmp_path: Path) -> Iterator[Site]:
+def site(installed: Installed, tmp_path: Path) -> Iterator[SlurmSite]:
     del installed
     with (
-        start_server(tmp_path / "local", n_nodes=3, cycle_s=0.5) as server,
-        Site.on(server, tmp_path, POLICY, DaemonProcess) as opened,
+        running_cluster(n_nodes=3, scheduler_parameters=FAST_CYCLE) as cluster,
+        daemon_on(cluster, tmp_path, POLICY) as sidecar,
     ):
-        yield opened
+        yield SlurmSite(sidecar, cluster)
 
 
 def digits(out: Path) -> TrainerSpec:
@@ -114,9 +152,11 @@ found = {}
 def visit(hint):
     for argument in typing.get_args(hint):
         visit(argument)
-    name = f"{getattr(hint, '__module__', '')}:{getattr(hint, '__qualname__', '')}"
+    name = getattr(hint, "__qualname__", "")
     if dataclasses.is_dataclass(hint) and name not in found:
-        found[name] = [field.name for field in dataclasses.fields(hint)]
+        names = [field.name for field in dataclasses.fields(hint)]
+        allowed = [sorted(getattr(hint, kind, ())) for kind in ("ADDED", "REMOVED")]
+        found[name] = names, *allowed
         for inner in typing.get_type_hints(hint).values():
             visit(inner)
 
@@ -126,39 +166,34 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.parametrize("installed", [BEFORE, LAST], indirect=True)
 def test_each_field_of_a_record_that_the_release_before_lacks_is_left_out_while_unused(
     installed: Installed,
 ) -> None:
     """So it reads what this one wrote, unless something new was used; and this one reads it."""
 
-    def fields(release: str) -> dict[str, set[str]]:
+    def records(release: str) -> dict[str, list[list[str]]]:
         installed.put(release)
         argv = [sys.executable, "-c", _FIELDS]
         said = subprocess.run(argv, capture_output=True, check=True, timeout=60)
-        return {name: set(names) for name, names in json.loads(said.stdout).items()}
+        found: dict[str, list[list[str]]] = json.loads(said.stdout)
+        return found
 
-    before, now, wrong = fields("old"), fields("new"), list[str]()
-    for name in sorted(before.keys() & now.keys()):
-        module, _, cls = name.partition(":")
-        record = getattr(importlib.import_module(module), cls)
-        wrong += [
-            f"{cls}.{field} is not in its ADDED"
-            for field in now[name] - before[name] - getattr(record, "ADDED", frozenset())
-        ]
-        wrong += [
-            f"{cls}.{field} is not in its REMOVED"
-            for field in before[name] - now[name] - getattr(record, "REMOVED", frozenset())
-        ]
+    before, now, wrong = records("old"), records("new"), list[str]()
+    both = sorted(before.keys() & now.keys())
+    for name in both:
+        had, (has, added, removed) = before[name][0], now[name]
+        wrong += [f"{name}.{f} is not in its ADDED" for f in set(has) - set(had) - set(added)]
+        wrong += [f"{name}.{f} is not in its REMOVED" for f in set(had) - set(has) - set(removed)]
     assert wrong == []
-    assert len(before) > 20
+    assert len(both) > 20
 
 
 @pytest.mark.long
 def test_daemons_of_two_releases_take_turns_and_no_worker_notices(
-    site: Site, installed: Installed, tmp_path: Path
+    site: SlurmSite, installed: Installed, tmp_path: Path
 ) -> None:
-    client, sidecar = site.server.client, site.sidecar
-    ordinary = client.submit(n_nodes=1, limit_s=600, duration_s=600, user="alice")
+    sidecar, ordinary = site.sidecar, site.has_a_job()
     trainer = site.client.submit(digits(tmp_path / "digits")).record.trainer_id
     site.trains_at(trainer, 2)
     generation = site.view(trainer).record.progress.generation
@@ -173,13 +208,12 @@ def test_daemons_of_two_releases_take_turns_and_no_worker_notices(
         site.trains_on(trainer)
         assert site.view(trainer).record.progress.generation == generation, "nobody was restarted"
         if release == "new" and ordinary:  # an agent of the new release joins
-            client.cancel([ordinary])
+            site.cluster.cancel(ordinary)
             ordinary = ""
-            site.trains_at(trainer, 3)
+            generation = site.next_generation(trainer, generation, 3)
         elif release == "old":  # and leaves by order of the old one
-            ordinary = client.submit(n_nodes=1, limit_s=600, duration_s=600, user="alice")
-            site.trains_at(trainer, 2)
-        generation = site.view(trainer).record.progress.generation
+            ordinary = site.has_a_job()
+            generation = site.next_generation(trainer, generation, 2)
     (tmp_path / "digits" / "hurry").touch()
     site.in_state(trainer, TrainerState.FINISHED)
     epochs = committed_samples(read_records(tmp_path / "digits"))
