@@ -21,7 +21,7 @@ from pathlib import Path
 from _bench.benchmark import Benchmark, Measured, note
 
 from bftrainer.api.client import Client
-from bftrainer.api.http_protocol import user_name
+from bftrainer.api.service import user_name
 from bftrainer.batch import process
 from bftrainer.cli.study.lookup import open_loop
 from bftrainer.lab.demo.local_site import LocalSite

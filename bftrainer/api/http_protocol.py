@@ -15,7 +15,6 @@ import contextlib
 import json
 import logging
 import os
-import pwd
 import socket
 import struct
 import time
@@ -53,14 +52,6 @@ def credentials_of(connection: HasPeer) -> Credentials:
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, _ = _UCRED.unpack(raw)
     return Credentials(uid=uid, pid=pid)
-
-
-def user_name(uid: int) -> str:
-    """Return the account's name, or its number if it has none; may take long."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 LOG = logging.getLogger("bftrainer.api")

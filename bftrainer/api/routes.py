@@ -48,9 +48,8 @@ from bftrainer.api.http_messages import (
     since_s_of,
     trainer_id_of,
 )
-from bftrainer.api.http_protocol import user_name
 from bftrainer.api.privacy import Sight, check_own, check_submitter, for_peer, is_trusted
-from bftrainer.api.service import Peer, Service
+from bftrainer.api.service import Peer, Service, user_name
 from bftrainer.fleet.background import ready_threads
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec

@@ -6,6 +6,7 @@ are views (``bftrainer.model.views``).
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -31,6 +32,14 @@ class Peer:
     uid: int
     user: str
     pid: int
+
+
+def user_name(uid: int) -> str:
+    """Return the account's name, or its number if it has none; may take long."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 class TrialService(Protocol):

@@ -39,7 +39,7 @@ from bftrainer.api.admission import (
     read_request,
 )
 from bftrainer.api.documents import CodecError, decode, parse
-from bftrainer.api.http_protocol import user_name
+from bftrainer.api.service import user_name
 from bftrainer.batch import process
 from bftrainer.cli.options import argument, option
 from bftrainer.daemon.notifier import mailer

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bftrainer.api.admission import MAILERS, command_of, variables
-from bftrainer.api.http_protocol import user_name
+from bftrainer.api.service import user_name
 from bftrainer.batch import process
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec

@@ -122,8 +122,10 @@ def test_a_daemon_that_is_not_there(
 
 def not_permitted(what: str) -> None:
     """Ask as a user who does not administer the daemon."""
-    daemon = cast("Daemon", SimpleNamespace(policy=SitePolicy(), metrics=MetricsRegistry()))
-    service = DaemonService(daemon)
+    state = SimpleNamespace(
+        metrics=MetricsRegistry(), plane=SimpleNamespace(agents={}, trainers={})
+    )
+    service = DaemonService(cast("Daemon", SimpleNamespace(state=state)))
     stranger = Peer(uid=54_321, user="stranger", pid=1)
     if what == "reload":
         asyncio.run(service.reload(stranger))
