@@ -154,7 +154,7 @@ class SampleRecord:
 
     Off unless ``$BFT_RECORD_SAMPLES`` names a directory, as ``bftrainer try`` sets it. Every
     process appends JSON lines to a file of its own, a batch's before the script gets it: a worker
-    may be killed in a step that others commit. ``bftrainer.lab.tryout.records`` puts them together.
+    may be killed in a step that others commit. ``bftrainer.lab.tryout`` puts them together.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,0 +1,48 @@
+"""The gauges of the house, on a real Slurm: ``scripts/trace_walks.py`` and ``scripts/house.py``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.slurm_fixtures import need_slurm
+
+ROOT = Path(__file__).parents[2]
+# What each walk has to pass, and how many modules it may have: it is shorter than it was.
+WALKS = {
+    "idle node, Slurm": (190, "slurm_plugins/launcher.py", "trainers/agent/main.py"),
+    "announced job, Slurm": (140, "slurm_plugins/hook/watch.py", "bftrainer/decide/giveback.py"),
+    "rescale": (100, "bftrainer/elastic/run.py", "bftrainer/fleet/generations/generation.py"),
+}
+
+
+def gauged(directory: Path, *argv: str) -> Any:
+    """Run a gauge; whether its targets are met is no failure."""
+    file = directory / "gauge.json"
+    command = (sys.executable, *argv, "--json", str(file))
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=900
+    )
+    assert file.exists(), done.stderr
+    return json.loads(file.read_text())
+
+
+@pytest.mark.long
+@pytest.mark.slurm
+def test_the_walks_are_traced_on_a_real_slurm(tmp_path: Path) -> None:
+    need_slurm()
+    walks = gauged(tmp_path, "scripts/trace_walks.py", "--parts", "slurm", "rescale")["walks"]
+    for name, (most, *passed) in WALKS.items():
+        assert set(passed) <= walks[name].keys(), name
+        assert len(walks[name]) <= most, name
+
+
+def test_the_house_has_its_rooms_in_order(tmp_path: Path) -> None:
+    found = {one["name"]: one for one in gauged(tmp_path, "scripts/house.py")}
+    missed = {name for name, one in found.items() if one["measured"] > one["limit"]}
+    assert missed <= {"lines of the product", "lines of Python in all"}
