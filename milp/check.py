@@ -1,16 +1,29 @@
-"""Judges an allocation before it is used; shares no code with the solvers.
+"""Judges problems before anything is computed, and allocations before they are used.
 
-Takes a Problem and an Allocation, raises CheckFailed with every rule that is broken.
-Called by the milp policy on each decision, by tests on every policy's answers.
+``validate`` takes a Problem and raises ProblemError for the first thing wrong, naming the field.
+``check`` takes a Problem and an Allocation and raises CheckFailed with every rule that is broken;
+it shares no code with the solvers. Called by the milp policy on each decision, by tests on every
+policy's answers.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+import operator
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from milp.problem import Allocation, CheckFailed, Marginal, Problem, ProblemNode, ProblemTrainer
+from milp.problem import (
+    Allocation,
+    CheckFailed,
+    Curve,
+    Marginal,
+    Objective,
+    Problem,
+    ProblemError,
+    ProblemNode,
+    ProblemTrainer,
+)
 from milp.worth import allocation_value, objective_value, terms
 
 __all__ = ["allocation_value", "check", "find_violations", "objective_value"]
@@ -141,3 +154,176 @@ def _numbers(allocation: Allocation, trainer_ids: set[str]) -> list[str]:
 def _is_finite(marginal: Marginal) -> bool:
     gain, loss = marginal.gain_of_one_more, marginal.loss_of_one_fewer
     return (gain is None or math.isfinite(gain)) and (loss is None or math.isfinite(loss))
+
+
+LARGEST_NUMBER = 1e15  # beyond any rate or time; keeps every product finite
+SMALLEST_RATE = 1e-9  # samples per second on one node
+LARGEST_SIZE = 10**9  # nodes; as an array's index and as a float it is exact
+
+
+def validate(problem: Problem) -> None:
+    """Raise ``ProblemError`` unless every field makes sense.
+
+    A trainer's current node that is not in the pool is no error: it has left.
+    """
+    if not _is_plainly_sound(problem):
+        _look_closely(problem)
+
+
+def _is_plainly_sound(problem: Problem) -> bool:
+    """Return whether a quick look finds nothing wrong; what it doubts need not be wrong.
+
+    Every decision pays for it, so that it looks at many numbers at once: a sum of numbers
+    is no number when one of them is not.
+    """
+    nodes, trainers = problem.nodes, problem.trainers
+    ends = {node.expected_remaining_s for node in nodes}
+    if not (
+        0 <= problem.t_fwd_s <= LARGEST_NUMBER
+        and problem.p_jmax >= 0
+        and problem.objective is not Objective.UTILITY
+        and len({node.name for node in nodes}) == len(nodes)
+        and len({trainer.trainer_id for trainer in trainers}) == len(trainers)
+        and not math.isnan(sum([end for end in ends if end is not None]))
+        and all(0 <= cap.most <= LARGEST_SIZE for cap in problem.caps)
+    ):
+        return False
+    current: set[str] = set()
+    current.update(*[trainer.current for trainer in trainers])
+    return len(current) == sum([len(trainer.current) for trainer in trainers]) and all(
+        map(_is_plain, trainers)
+    )
+
+
+def _is_plain(trainer: ProblemTrainer) -> bool:
+    sizes, rates = trainer.curve.sizes, trainer.curve.samples_per_s
+    numbers = (trainer.rescale_up_s, trainer.rescale_down_s, trainer.warm_up_s, trainer.weight)
+    return (
+        1 <= trainer.n_min <= trainer.n_max <= LARGEST_SIZE
+        and _are_plain(numbers)
+        and 0 < len(sizes) == len(rates)
+        and sizes[0] >= 1
+        and sizes[-1] <= LARGEST_SIZE
+        and all(map(operator.lt, sizes, sizes[1:]))
+        and _are_plain(rates)
+        and rates[0] >= SMALLEST_RATE * sizes[0]
+        and trainer.utility is None
+    )
+
+
+def _are_plain(numbers: Sequence[float]) -> bool:
+    return not numbers or (min(numbers) >= 0 and sum(numbers) <= LARGEST_NUMBER)
+
+
+def _look_closely(problem: Problem) -> None:
+    _require_number("t_fwd_s", problem.t_fwd_s)
+    at_least = "Give 0 or a positive number of trainers."
+    _require(problem.p_jmax >= 0, "BFT-3001", f"p_jmax is {problem.p_jmax}.", at_least)
+    counts = Counter(node.name for node in problem.nodes)
+    for name, count in counts.items():
+        if count > 1:
+            cause = f"Node {name} is listed twice in nodes."
+            raise ProblemError("BFT-3004", cause, "List each node once.", node=name)
+    for node in problem.nodes:
+        if math.isnan(node.expected_remaining_s or 0.0):
+            cause = f"Node {node.name}: expected_remaining_s is not a number."
+            next_step = "Give seconds, or None when no end is in sight."
+            raise ProblemError("BFT-3005", cause, next_step, node=node.name)
+    for cap in problem.caps:
+        _require(
+            0 <= cap.most <= LARGEST_SIZE,
+            "BFT-1541",
+            f"The cap of {cap.name} is {_shown(cap.most)} nodes.",
+            f"Give a whole number of nodes from 0 to {LARGEST_SIZE}.",
+        )
+    owners: dict[str, str] = {}
+    trainer_ids: set[str] = set()
+    for trainer in problem.trainers:
+        own = trainer.trainer_id
+        try:
+            _require(
+                own not in trainer_ids,
+                "BFT-3002",
+                f"Trainer {own} is listed twice.",
+                "Give every trainer its own trainer_id.",
+            )
+            trainer_ids.add(own)
+            _validate_trainer(trainer, problem.objective)
+            for name in trainer.current:
+                first = owners.setdefault(name, own)
+                cause = f"Node {name} is current of two trainers, {first} and {own}."
+                next_step = "List each node in the current of one trainer only."
+                _require(first == own, "BFT-3003", cause, next_step)
+        except ProblemError as found:
+            found.trainer_id = own
+            raise
+
+
+def _validate_trainer(trainer: ProblemTrainer, objective: Objective) -> None:
+    where = f"Trainer {trainer.trainer_id}"
+    low, high = _shown(trainer.n_min), _shown(trainer.n_max)
+    _require(
+        1 <= trainer.n_min <= trainer.n_max,
+        "BFT-3006",
+        f"{where}: n_min {low} and n_max {high} leave no size.",
+        "Choose 1 <= n_min <= n_max.",
+    )
+    _require_number(f"{where}: n_max", trainer.n_max, most=LARGEST_SIZE)
+    is_once = len(set(trainer.current)) == len(trainer.current)
+    twice = f"{where}: current names a node twice."
+    _require(is_once, "BFT-3007", twice, "List each node once.")
+    for field in ("rescale_up_s", "rescale_down_s", "warm_up_s", "weight"):
+        _require_number(f"{where}: {field}", getattr(trainer, field))
+    _require(
+        objective is not Objective.UTILITY or trainer.utility is not None,
+        "BFT-3012",
+        f"{where}: the objective utility needs the trainer's utility, and it has none.",
+        "Give the trainer a utility curve, or use another objective.",
+    )
+    _validate_curve(where, "curve", trainer.curve)
+    if trainer.utility is not None:
+        _validate_curve(where, "utility", trainer.utility)
+    if objective in {Objective.SCALING_EFFICIENCY, Objective.WEIGHTED}:
+        _require(
+            trainer.curve.samples_per_s[0] >= SMALLEST_RATE * trainer.curve.sizes[0],
+            "BFT-3010",
+            f"{where}: the objective {objective.value} divides by O(1), which is below"
+            f" {SMALLEST_RATE:g}.",
+            "Give a curve that is positive at its first size, or use the objective throughput.",
+        )
+
+
+def _validate_curve(where: str, name: str, curve: Curve) -> None:
+    sizes = curve.sizes
+    _require(
+        0 < len(sizes) == len(curve.samples_per_s),
+        "BFT-3008",
+        f"{where}: {name} has {len(sizes)} sizes and {len(curve.samples_per_s)} values.",
+        "Give at least one size and as many values as sizes.",
+    )
+    _require(
+        sizes[0] >= 1 and all(map(operator.lt, sizes, sizes[1:])),
+        "BFT-3009",
+        f"{where}: {name} sizes are not strictly increasing from 1.",
+        "Sort the sizes, remove repetitions and leave out size 0.",
+    )
+    _require_number(f"{where}: the last of the {name} sizes", sizes[-1], most=LARGEST_SIZE)
+    for value in curve.samples_per_s:
+        _require_number(f"{where}: {name} samples_per_s", value)
+
+
+def _require_number(field: str, value: float, *, most: float = LARGEST_NUMBER) -> None:
+    if not 0 <= value <= most:  # also true for NaN
+        cause, next_step = f"{field} is {_shown(value)}.", f"Give a number from 0 to {most:g}."
+        raise ProblemError("BFT-3011", cause, next_step)
+
+
+def _require(is_right: bool, code: str, cause: str, next_step: str) -> None:
+    if not is_right:
+        raise ProblemError(code, cause, next_step)
+
+
+def _shown(number: float) -> str:
+    """Write a number out, unless that would take hundreds of digits."""
+    is_long = isinstance(number, int) and abs(number) >= 1 << 63
+    return "beyond 2 to the 63" if is_long else str(number)

@@ -21,13 +21,13 @@ from dataclasses import replace
 import numpy as np
 
 from milp.answer import NO_MARGINAL, answer_of_one, answer_of_several, values_of_stopped
+from milp.check import validate
 from milp.classes import solve_classes
 from milp.exact.dual import PoolAnswer, solve_pool
 from milp.exact.group_caps import Infeasible, Members, is_nested, solve_nested
 from milp.options import Options, build_options
 from milp.pool import PoolView, view_pool
 from milp.problem import Allocation, Problem, ProblemError
-from milp.validate import validate
 
 
 def solve(problem: Problem) -> Allocation:

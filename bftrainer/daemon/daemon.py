@@ -37,10 +37,9 @@ from bftrainer.fleet.background import Background, ready_threads
 from bftrainer.fleet.control_plane import ControlPlane, Listener
 from bftrainer.fleet.generations.members import NodeOffer
 from bftrainer.fleet.logs import SaidOnce
-from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.pilots.pilots import PilotBook, StrayPilots
 from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.pilots.requests import Claiming
-from bftrainer.fleet.pilots.strays import StrayPilots
 from bftrainer.fleet.pilots.vain import LateAgents
 from bftrainer.fleet.release import PilotEnds
 from bftrainer.fleet.trainers.takeover import remembered
@@ -54,8 +53,7 @@ from bftrainer.journal.mark import MARK_NAME
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import DecisionInput, Event, Plan, Replacing
 from bftrainer.site.policy.calendar import next_blackout
-from bftrainer.site.policy.model import SitePolicy
-from bftrainer.site.policy.settings import settings_of
+from bftrainer.site.policy.model import SitePolicy, settings_of
 
 LOG = logging.getLogger("bftrainer.daemon")
 HASTE_S = 0.025  # if decisions take longer, one that only gives back comes first

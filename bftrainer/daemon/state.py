@@ -24,8 +24,7 @@ from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.pilots.vain import LateAgents
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Settings
-from bftrainer.site.policy.model import SitePolicy, policy_hash
-from bftrainer.site.policy.settings import settings_of
+from bftrainer.site.policy.model import SitePolicy, policy_hash, settings_of
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from bftrainer.decide.admission import Admission, given_to, in_turn, of_groups
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.eligible import suited
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
-from bftrainer.decide.problem_input import nodes_by_trainer, problem_node, problem_trainer
+from bftrainer.decide.policy_answer import nodes_by_trainer, problem_node, problem_trainer
 from milp.check import find_violations
 from milp.problem import Allocation, Problem, ProblemNode
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from bftrainer.batch.queue.occupancy import nodes_by_name
-from bftrainer.decide.problem_input import nodes_by_trainer
+from bftrainer.decide.policy_answer import nodes_by_trainer
 from bftrainer.model.cluster import Node
 from bftrainer.model.decision import DecisionInput
 from bftrainer.model.node_request import NOTHING, NodeRequest, asked

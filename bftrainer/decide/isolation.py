@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from bftrainer.decide.decision import decide, unchanged
 from bftrainer.decide.exclusion import names_of, sentence, without
 from bftrainer.decide.policies.base import AllocationPolicy
-from bftrainer.decide.problem_input import problem_trainer
+from bftrainer.decide.policy_answer import problem_trainer
 from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut, Plan, Settings
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerRecord
+from milp.check import validate
 from milp.problem import Problem, ProblemError
-from milp.validate import validate
 
 RETRY_S = 60.0
 MOST_TRIES = 32  # for each kind; finding one among a thousand takes a dozen

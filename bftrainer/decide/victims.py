@@ -17,7 +17,7 @@ from typing import Protocol
 from bftrainer.batch.queue.nodesets import NodeSet, NodeSets, first
 from bftrainer.batch.queue.requests import Matching
 from bftrainer.decide.feasible import Placed
-from bftrainer.decide.problem_input import nodes_by_trainer, problem_node, problem_trainer
+from bftrainer.decide.policy_answer import nodes_by_trainer, problem_node, problem_trainer
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import DecisionInput, Memory
 from milp.problem import Problem

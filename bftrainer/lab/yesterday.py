@@ -36,8 +36,7 @@ from bftrainer.model.decision import DecisionInput, DecisionRecord, Settings
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.site.policy.calendar import next_blackout
-from bftrainer.site.policy.model import SitePolicy
-from bftrainer.site.policy.settings import settings_on
+from bftrainer.site.policy.model import SitePolicy, settings_on
 
 if TYPE_CHECKING:
     from bftrainer.journal.journal import Journal  # SQLAlchemy is slow

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from milp.check import find_violations
+from milp.check import find_violations, validate
 from milp.codec import problem_from_dict, problem_to_dict
 from milp.plain import Form, codec, parse
 from milp.problem import Allocation, CheckFailed, Problem, ProblemError
@@ -27,7 +27,6 @@ from milp.reference.backends import ModelAnswer, ModelStatus, SolveOptions, load
 from milp.reference.node_model import build_node_model, read_map, values_of_map
 from milp.reference.solve import gap_below, keep_map, marginals, price_of_best_step
 from milp.solve import solve
-from milp.validate import validate
 from milp.worth import allocation_value
 
 

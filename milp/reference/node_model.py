@@ -59,7 +59,7 @@ class NodeModel:
 
 
 def build_node_model(problem: Problem) -> NodeModel:
-    """Write the model down; the problem must have passed ``milp.validate``.
+    """Write the model down; the problem must have passed ``milp.check``.
 
     Raises:
         ProblemError: it has what these equations cannot say: a warm-up, or a trainer that must run.

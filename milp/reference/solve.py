@@ -16,10 +16,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from milp.check import validate
 from milp.problem import Marginal, Problem, ProblemError, ProblemTrainer
 from milp.reference.backends import ModelStatus, SolveOptions, load_backend
 from milp.reference.node_model import build_node_model, read_map
-from milp.validate import validate
 from milp.worth import allocation_value, trainer_terms
 
 

@@ -7,9 +7,8 @@ from _bench.problems import FAMILIES, draw_problem, draw_small
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milp.check import check
+from milp.check import check, validate
 from milp.solve import solve
-from milp.validate import validate
 
 
 @settings(max_examples=30, deadline=None)

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from bftrainer.daemon.service import check_fit
 from bftrainer.decide.isolation import unfit
-from bftrainer.decide.problem_input import problem_trainer
+from bftrainer.decide.policy_answer import problem_trainer
 from bftrainer.decide.throughput.curves import fitted
 from bftrainer.model.decision import Settings
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 from bftrainer.site.policy.model import SiteObjective
+from milp.check import validate
 from milp.problem import Curve, Objective, Problem
-from milp.validate import validate
 from tests.support.snapshots import record
 
 

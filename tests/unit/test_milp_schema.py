@@ -14,6 +14,7 @@ from hypothesis import given, settings
 
 from bftrainer.batch import process
 from milp import schema
+from milp.check import validate
 from milp.codec import (
     allocation_from_dict,
     allocation_to_dict,
@@ -31,7 +32,6 @@ from milp.problem import (
     ProblemTrainer,
 )
 from milp.solve import solve
-from milp.validate import validate
 from tests.support.examples import examples
 from tests.support.json_schema import violations
 from tests.support.problems import problems

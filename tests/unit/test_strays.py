@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from bftrainer.fleet.pilots.strays import StrayPilots
+from bftrainer.fleet.pilots.pilots import StrayPilots
 from bftrainer.model.cluster import JobState
 from tests.support.snapshots import pending, running, snapshot
 

@@ -12,8 +12,7 @@ import pytest
 
 from bftrainer.batch.local.adapter import create
 from bftrainer.fleet.pilots.agents import AgentBook
-from bftrainer.fleet.pilots.pilots import PilotBook
-from bftrainer.fleet.pilots.strays import StrayPilots
+from bftrainer.fleet.pilots.pilots import PilotBook, StrayPilots
 from bftrainer.fleet.trainers.reported_workers import judge
 from bftrainer.fleet.wire.endpoint import AgentConfig, endpoints_in
 from bftrainer.fleet.wire.keys import generate_pair, load_pair

@@ -16,7 +16,7 @@ from bftrainer.decide.eligible import Classes
 from bftrainer.decide.exclusion import why_left_out, without
 from bftrainer.decide.fair_share import patience_s, used_now
 from bftrainer.decide.policies.base import AllocationPolicy, in_order
-from bftrainer.decide.problem_input import nodes_by_trainer
+from bftrainer.decide.policy_answer import nodes_by_trainer
 from bftrainer.model.cluster import Node
 from bftrainer.model.decision import DecisionInput, Plan, PoolNode, Settings, Term, Terms
 from bftrainer.model.node_request import asked

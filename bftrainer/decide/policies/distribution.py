@@ -15,11 +15,11 @@ import numpy as np
 from bftrainer.decide.policies.base import Decided
 from bftrainer.model.decision import Term
 from milp.answer import NO_MARGINAL, make_allocation
+from milp.check import validate
 from milp.options import build_options
 from milp.pool import view_pool
 from milp.problem import Objective, Problem
 from milp.tables import FloatArray, rate_curve
-from milp.validate import validate
 
 
 class Handing:

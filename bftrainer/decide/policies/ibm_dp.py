@@ -18,10 +18,10 @@ from bftrainer.decide.policies.base import Context, Decided, Policy, Traits, in_
 from bftrainer.decide.policies.convolution import Floats, best_sizes
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import Term
+from milp.check import validate
 from milp.pool import PoolView, view_pool
 from milp.problem import Curve, Objective, Problem
 from milp.tables import rate_curve
-from milp.validate import validate
 
 STAYS = 1e-9  # a size that does not change is worth so much more: fewest rescales of equal answers
 

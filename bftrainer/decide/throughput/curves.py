@@ -1,7 +1,7 @@
 """Throughput curves of trainers, with the errors of their measurements. Pure.
 
 The curve is fitted to measurements (``fit``); a user's own curve is used until measurements
-contradict it, then corrected. Called by ``decide.problem_input`` and ``decide.policy_answer``.
+contradict it, then corrected. Called by ``decide.policy_answer``.
 
 An ``Observation`` follows one generation: committed samples over time, cut into intervals, without
 the first steps after a rescale. Each interval is one observation; ``add`` folds it into the

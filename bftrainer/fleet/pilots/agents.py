@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.fleet.generations.members import NodeOffer
-from bftrainer.fleet.pilots.strays import forget_secrets
+from bftrainer.fleet.pilots.pilots import forget_secrets
 from bftrainer.fleet.wire.endpoint import AgentConfig, remember
 from bftrainer.fleet.wire.keys import KeyPair, pair_text, save_pair
 from bftrainer.fleet.wire.messages import Hello, Welcome

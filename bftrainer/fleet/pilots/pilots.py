@@ -3,6 +3,11 @@
 Every request is journalled before the batch system gets it, so that the next daemon finds the
 pilots of one that died in between. Everything else is journalled afterwards: a pilot whose
 cancellation was not journalled is still seen leaving.
+
+After a restored backup, or with a new journal, numbering continues above them. A pilot whose
+directory is in our state directory is ours and is cancelled, because its agent cannot connect any
+more. Others in the queue may belong to another daemon and are only logged; they end with their
+lease or their time limit.
 """
 
 from __future__ import annotations
@@ -10,15 +15,17 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from bftrainer.batch.batch_system import BatchSystem, PilotObservation
 from bftrainer.fleet.lifecycle import ASKED, IN_USE, PILOT_CHANGES, Lifecycle, PilotPhase
 from bftrainer.fleet.logs import SaidOnce
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.projection import PilotRecord, PilotState
+from bftrainer.journal.projection import PilotRecord, PilotState, pilot_ordinal
 from bftrainer.model.cluster import Job, JobState, Snapshot
 from bftrainer.model.decision import Claim, PilotView, Release
 from bftrainer.model.errors import BatchSystemError
@@ -410,3 +417,70 @@ class PilotBook:
         if records:
             pilot_ids = [record.pilot_id for record in records]
             self._journal.note("pilot-updated", {"pilot_ids": pilot_ids}, pilots=records)
+
+
+SECRETS = ("agent.key", "agent.json")
+
+
+class StrayPilots:
+    """The stray pilots at start and in each snapshot."""
+
+    def __init__(
+        self, pilots_dir: Path, active: Container[str], *, believes_names: bool = True
+    ) -> None:
+        """Drop the secrets of all but the active pilots, each of which has a directory; logs stay.
+
+        Do not believe names where any user may give jobs those of pilots.
+        """
+        self._pilots_dir, self._believes_names = pilots_dir, believes_names
+        self._named: set[str] = set()
+        self.greatest = 0  # of their numbers; new ones are above it
+        with suppress(OSError):
+            for directory in pilots_dir.iterdir():
+                self._count(directory.name)
+                if directory.name not in active:
+                    forget_secrets(directory)
+
+    def to_cancel(self, snapshot: Snapshot, known: Container[str]) -> list[str]:
+        """Return the job ids of our stray pilots in the queue."""
+        found = []
+        for job in snapshot.jobs or ():
+            pilot_id = job.pilot_id
+            if pilot_id is None or pilot_id in known:
+                continue
+            is_ours = is_pilot_id(pilot_id) and (self._pilots_dir / pilot_id).is_dir()
+            if not ((is_ours or self._believes_names) and self._count(pilot_id)):
+                continue
+            if job.state not in {JobState.PENDING, JobState.RUNNING}:
+                continue
+            if is_ours:
+                found.append(job.job_id)
+            if pilot_id not in self._named:
+                self._named.add(pilot_id)
+                what = "is cancelled" if is_ours else "is left alone: it has no directory here"
+                LOG.warning(
+                    "pilot %s (job %s) is not in the journal: it %s", pilot_id, job.job_id, what
+                )
+        return found
+
+    def _count(self, name: str) -> bool:
+        if is_pilot_id(name):
+            self.greatest = max(self.greatest, pilot_ordinal(name))
+            return True
+        return False
+
+
+def is_pilot_id(name: str) -> bool:
+    """Return whether it is the name of a pilot."""
+    try:
+        pilot_ordinal(name)
+    except ValueError:
+        return False
+    return True
+
+
+def forget_secrets(directory: Path) -> None:
+    """Remove an agent's key and configuration."""
+    for name in SECRETS:
+        with suppress(OSError):
+            (directory / name).unlink(missing_ok=True)

@@ -6,6 +6,8 @@ out. One ``TrainerBook`` per daemon.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
@@ -34,7 +36,6 @@ from bftrainer.fleet.trainers.occupancy import Occupancy, Waiting, occupancy_of
 from bftrainer.fleet.trainers.quarantine import Quarantine
 from bftrainer.fleet.trainers.reported_workers import AgentReports
 from bftrainer.fleet.trainers.speeds import SpeedBook
-from bftrainer.fleet.trainers.study_news import StudyNews
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
 from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.journal.journal import Journal
@@ -49,6 +50,52 @@ from bftrainer.model.trainer import (
 )
 from bftrainer.model.views import LogFile
 from bftrainer.site.policy.model import SitePolicy
+
+Key = tuple[str, str]  # user, study
+
+
+class StudyNews:
+    """Counts the changes of each study since the daemon started."""
+
+    def __init__(self) -> None:
+        self._changes: dict[Key, int] = {}
+        self._last: dict[Key, dict[int, int]] = {}  # of each trial, its last change
+        self._waiting: dict[Key, set[asyncio.Event]] = {}
+
+    def changed(self, spec: TrainerSpec) -> None:
+        """Something has changed in this trainer."""
+        if spec.trial is None:
+            return
+        key = spec.user, spec.trial.study
+        self._changes[key] = count = self.count(*key) + 1
+        self._last.setdefault(key, {})[spec.trial.number] = count
+        for event in self._waiting.pop(key, ()):
+            event.set()
+
+    def count(self, user: str, study: str) -> int:
+        """Return how often something has changed."""
+        return self._changes.get((user, study), 0)
+
+    def since(self, user: str, study: str, seen: int) -> frozenset[int]:
+        """Return the trials that have changed after the count was ``seen``."""
+        last = self._last.get((user, study), {})
+        return frozenset(number for number, count in last.items() if count > seen)
+
+    async def wait(self, user: str, study: str, seen: int, limit_s: float) -> None:
+        """Wait until the count is another than ``seen``, or the time is over."""
+        if self.count(user, study) != seen:
+            return
+        key, event = (user, study), asyncio.Event()
+        self._waiting.setdefault(key, set()).add(event)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), limit_s)
+        finally:  # nothing stays of those who ask for studies that there are not
+            others = self._waiting.get(key, set())
+            others.discard(event)
+            if not others:
+                self._waiting.pop(key, None)
+
 
 LOG = logging.getLogger("bftrainer.trainers")
 KEPT_RESCALES = 1000

@@ -59,8 +59,7 @@ from bftrainer.model.cluster import (
 )
 from bftrainer.model.decision import DecisionInput, Memory, PilotView
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.site.policy.model import SitePolicy
-from bftrainer.site.policy.settings import settings_of
+from bftrainer.site.policy.model import SitePolicy, settings_of
 
 EPOCH_S = 1_700_000_040.0  # of the begin of a run: a whole minute
 PARTITIONS = ("batch", "bf")

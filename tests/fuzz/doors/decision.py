@@ -7,9 +7,9 @@ from bftrainer.api.http_messages import MAX_BODY_BYTES
 from bftrainer.model.decision import Settings
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
+from milp.check import validate
 from milp.codec import canonical_json, problem_from_dict, problem_hash, problem_to_dict
 from milp.problem import Problem, ProblemError
-from milp.validate import validate
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 from tests.support.joint import harm_of
