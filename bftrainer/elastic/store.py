@@ -83,27 +83,35 @@ class StoreServer:
         self._loop.close()
 
     async def _serve(self) -> None:
+        self._listen()
         try:
-            while True:
-                await self._welcome()
+            await asyncio.Event().wait()  # until it is closed
         finally:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             peers = asyncio.all_tasks() - {self._service}
             for peer in peers:
                 peer.cancel()
             await asyncio.gather(*peers, return_exceptions=True)
+            for connection in self._strangers:  # of those who did not begin
+                connection.close()
 
-    async def _welcome(self) -> None:
+    def _listen(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.add_reader(self._listener, self._welcome)
+
+    def _welcome(self) -> None:
+        """Accept one, as ``sock_accept`` may lose when it is cancelled; the others have a turn."""
         try:
-            connection, _ = await self._loop.sock_accept(self._listener)
+            connection, _ = self._listener.accept()
         except OSError as problem:
             if problem.errno in _NO_DESCRIPTORS:  # the listener stays readable: do not spin
-                await asyncio.sleep(PAUSE_S)
+                self._loop.remove_reader(self._listener)
+                self._loop.call_later(PAUSE_S, self._listen)
             return  # else it is gone again
         self._strangers[connection] = self._loop.create_task(self._attend(connection))
         for stranger in list(self._strangers.values())[:-MAX_UNPROVEN]:
             stranger.cancel()
-        await asyncio.sleep(0)  # serve those who are here, however many more come
 
     async def _attend(self, connection: socket.socket) -> None:
         """Serve a peer that proves itself in time until it goes; read nothing before a proof."""

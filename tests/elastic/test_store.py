@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import resource
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
@@ -173,13 +172,12 @@ def test_without_descriptors_it_waits_and_does_not_spin(
     server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    sleep = asyncio.sleep
 
-    async def pause(delay_s: float) -> None:
-        pauses.extend([delay_s] if delay_s else [])
-        await sleep(0)
+    def later(delay_s: float, call: Callable[[], None]) -> None:
+        pauses.append(delay_s)
+        server._loop.call_soon(call)
 
-    monkeypatch.setattr("bftrainer.elastic.store.asyncio.sleep", pause)
+    monkeypatch.setattr(server._loop, "call_later", later)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as waiting:
         free = os.dup(waiting.fileno())  # the next descriptor
