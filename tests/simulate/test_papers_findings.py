@@ -26,6 +26,7 @@ from bftrainer.lab.papers.elasticity.simulator import SlowedOutcome, Training
 from bftrainer.lab.papers.ibm import figures as ibm_figures
 from bftrainer.lab.papers.ibm.replays import FULL as IBM
 from bftrainer.lab.papers.ibm.replays import Experiment, ExperimentRecord
+from bftrainer.lab.workloads import NETWORKS
 from tests.support.found import by_key, found, held, values
 
 few = settings(max_examples=40, deadline=None)
@@ -240,7 +241,8 @@ def test_runtimes_that_are_the_published_ones_deviate_by_their_factor(find: Any)
     cells = finding.lines[1:]
     assert len(cells) == 7 * len(FULL.p_jmax)
     assert sum(line.ours is None for line in cells) == len(FULL.p_jmax)
-    assert all(line.ours is None or line.ours == pytest.approx(1.5 * line.paper) for line in cells)
+    factors = [line.ours / line.paper for line in cells if line.ours and line.paper]
+    assert factors == pytest.approx([1.5] * 6 * len(FULL.p_jmax))
 
 
 def test_runtimes_of_networks_are_apart_as_in_the_tables() -> None:
@@ -258,11 +260,11 @@ def test_runtimes_of_networks_are_apart_as_in_the_tables() -> None:
 
 def test_u_of_diverse_trainers_is_100_where_they_process_what_static_ones_would() -> None:
     """Every network trains the same samples on a node: its seconds per sample add up."""
-    curves = [network.curve for network in diverse.NETWORKS.values()]
+    curves = [network.curve for network in NETWORKS.values()]
     per_sample_s = np.mean([1.0 / curve.samples_per_s[0] for curve in curves])
     one = series([10.0], [1.0], every_s=50.0)
     run = diverse.run_of(diverse.EFFICIENCY)
-    a_e = 50.0 * run.p_jmax / per_sample_s
+    a_e = float(50.0 * run.p_jmax / per_sample_s)
     assert diverse.utilization(record(run, one, n_eq=10.0, a_e=a_e)) == pytest.approx(100.0)
     assert diverse.utilization(record(run, one, n_eq=10.0, a_e=a_e / 4)) == pytest.approx(25.0)
 
@@ -490,7 +492,7 @@ def test_few_of_many_jobs_are_dropped(drop: float, *, holds: bool) -> None:
     ],
 )
 def test_elastic_batches_are_ahead_only_in_everything(
-    batch: str | None, worse: dict[str, float], *, waits: bool
+    batch: str | None, worse: dict[str, Any], *, waits: bool
 ) -> None:
     def play(run: Experiment) -> ExperimentRecord:
         is_elastic = run.batch == "elastic"
