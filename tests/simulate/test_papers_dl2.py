@@ -18,6 +18,7 @@ from bftrainer.lab.papers.dl2.cluster import (
     TASKS,
     Cluster,
     Dl2Job,
+    Rule,
     draw_trace,
     play,
 )
@@ -80,6 +81,15 @@ def test_with_room_for_all_the_greedy_rule_leaves_no_step_that_adds_reward() -> 
     for each in one.jobs:
         for more, fits in zip(TASKS, one.allowed(each), strict=True):
             assert not fits or one.rate(each, more) <= one.rate(each) + 1e-12
+
+
+@pytest.mark.parametrize("rule", [rules.optimus, rules.greedy])
+def test_with_little_room_the_job_that_gains_most_is_first(rule: Rule) -> None:
+    """Two nodes take four pairs; Optimus minds the longer job, the reward of a slot the shorter."""
+    one = cluster(job(0, epochs=20.0), job(1, epochs=200.0), nodes=2)
+    rule(one)
+    shorter, longer = tasks(one)
+    assert (sum(longer) > sum(shorter)) == (rule is rules.optimus)
 
 
 def test_what_optimus_believes_decides_and_not_what_is_true() -> None:

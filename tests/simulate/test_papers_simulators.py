@@ -115,6 +115,11 @@ def test_with_a_delta_and_room_for_all_each_waits_for_the_next_round(
     assert waits.tolist() == pytest.approx(rounds)
 
 
+def test_who_comes_at_a_multiple_of_the_delta_starts_at_once() -> None:
+    found = simulated(jobs_of([(5.0, 2.0), (5.0, 3.0)], 1.0), 2, delta_min=5.0)
+    assert found.completion_min.tolist() == [2.0, 3.0]
+
+
 @given(drawn_jobs, st.integers(1, 4))
 @few
 def test_who_waits_gets_no_job_dropped_and_all_the_work_done(drawn: Drawn, gpus: int) -> None:
