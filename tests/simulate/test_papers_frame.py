@@ -343,6 +343,14 @@ def test_one_time_alone_can_be_met() -> None:
     assert -1e-6 <= late_s <= residual.MOST_START_S + 4 * residual.MOST_DELAY_S + 1e-6
 
 
+def test_delays_are_paid_as_training_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where epochs take next to nothing, delays alone give both time and cost of a row."""
+    monkeypatch.setattr(residual, "MOST_EPOCH_S", residual.LEAST_EPOCH_S)
+    monkeypatch.setattr(residual, "MOST_DELAY_S", 1000.0)
+    delayed = nearest(Table2Reading(name="delayed", rows=("30 min, static",)))
+    assert delayed.worst == pytest.approx(0.0, abs=1e-9)
+
+
 def test_no_solution_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residual, "MOST_EPOCH_S", 0.1)  # less than the least
     with pytest.raises(RuntimeError, match="HiGHS"):
@@ -354,7 +362,9 @@ def plan(cost: float, gpus: tuple[int, ...] = (8,)) -> Any:
     return SimpleNamespace(cost=cost, time_s=600.0, gpus=gpus, stages=stages)
 
 
-@pytest.mark.parametrize(("gap", "grows", "never"), [(2.0, True, True), (-0.001, False, False)])
+@pytest.mark.parametrize(
+    ("gap", "grows", "never"), [(2.0, True, True), (0.0, False, True), (-0.001, False, False)]
+)
 def test_the_gain_of_elasticity_has_to_grow_with_the_trials(
     gap: float, *, grows: bool, never: bool
 ) -> None:
