@@ -165,8 +165,8 @@ class DaemonViews:
         ahead_s = time.time() - time.monotonic()
         found = [(w, pilots[w.pilot_id]) for w in there if w.pilot_id in pilots][:SHOWN_WORKERS]
         return tuple(
-            f"{worker.node}: worker {worker.worker_id} {worker.told(ahead_s)}; pilot"
-            f" {worker.pilot_id} {pilot.told()}."
+            f"{worker.node}: worker {worker.worker_id} {worker.in_words(ahead_s)}; pilot"
+            f" {worker.pilot_id} {pilot.in_words()}."
             for worker, pilot in found
         )
 

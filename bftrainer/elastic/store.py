@@ -93,7 +93,7 @@ class StoreServer:
             for peer in peers:
                 peer.cancel()
             await asyncio.gather(*peers, return_exceptions=True)
-            for connection in self._strangers:  # of those who did not begin
+            for connection in self._strangers:  # whose tasks did not begin
                 connection.close()
 
     def _listen(self) -> None:
@@ -101,7 +101,10 @@ class StoreServer:
             self._loop.add_reader(self._listener, self._welcome)
 
     def _welcome(self) -> None:
-        """Accept one, as ``sock_accept`` may lose when it is cancelled; the others have a turn."""
+        """Accept one connection, then let the others have a turn.
+
+        ``sock_accept`` may lose one when it is cancelled.
+        """
         try:
             connection, _ = self._listener.accept()
         except OSError as problem:

@@ -37,9 +37,8 @@ class Listener:
     )
     ending: Callable[[str, float], object] = lambda _pilot_id, _grace_s: None
     changed: Callable[[], object] = lambda: None  # agents came or went, and trainers know
-    received: Callable[[str, messages.AgentMessage], object] = lambda _pilot_id, _message: (
-        None
-    )  # and done
+    # after it was processed
+    received: Callable[[str, messages.AgentMessage], object] = lambda _pilot_id, _message: None
 
 
 class ControlPlane:

@@ -102,7 +102,7 @@ class Lifecycle:
         self.history.append(Change(at_s, phase.value, why))
         return True
 
-    def told(self, ahead_s: float = 0.0) -> str:
+    def in_words(self, ahead_s: float = 0.0) -> str:
         """Return the history in words, local times; the wall clock is ``ahead_s`` of its own."""
         return ", ".join(
             f"{one.phase} {time.strftime('%H:%M:%S', time.localtime(one.at_s + ahead_s))}"
