@@ -10,6 +10,9 @@ fresh key in a fresh store, and fresh buffers. Used by ``membership``, ``buckets
 ``membership`` takes it at the switch, when it is usually connected. A group that is no longer
 wanted is dropped when it is complete, because nothing can interrupt it.
 
+Gloo takes whoever connects to a forming pair for its member, so ``prove_pairs`` demands a proof of
+every peer before a group is used. A stranger costs an attempt.
+
 The members publish their offers of back ends in the generation's store. If all can use NCCL, each
 connects and probes it, and the generation uses it only if all succeeded; otherwise it trains with
 gloo. No member decides alone.
@@ -17,10 +20,13 @@ gloo. No member decides alone.
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 import os
+import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -247,6 +253,49 @@ def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
     return gloo(store, rank, size, options)
 
 
+NONCE_BYTES = 16
+PROOF_S = 5.0  # after ours, all pairs of the others connect within that
+
+
+def prove_pairs(pg: Any, rank: int, size: int, token: str) -> None:
+    """Demand of every peer a proof that it knows the generation's token, and give ours.
+
+    Each sends a fresh nonce, then an HMAC of both nonces, bound to its direction; all pairs at
+    once, in two round trips, before anything else is sent over a pair. These are messages of
+    gloo's own, because it hands out no sockets.
+
+    Raises:
+        RuntimeError: a peer is a stranger (BFT-1344), hung up, or was silent for ``PROOF_S``.
+    """
+    peers = [peer for peer in range(size) if peer != rank]
+    until_s = time.monotonic() + PROOF_S
+    own = {peer: secrets.token_bytes(NONCE_BYTES) for peer in peers}
+    theirs = _exchange(pg, own, 0, until_s)
+
+    def proof(by: int, to: int, nonces: bytes) -> bytes:
+        return hmac.digest(token.encode(), b"%d to %d " % (by, to) + nonces, "sha256")
+
+    ours = {peer: proof(rank, peer, theirs[peer] + own[peer]) for peer in peers}
+    for peer, answer in _exchange(pg, ours, 1, until_s).items():
+        if not hmac.compare_digest(answer, proof(peer, rank, own[peer] + theirs[peer])):
+            raise RuntimeError(
+                f"BFT-1344: a stranger connected to the port of rank {rank} in place of rank {peer}"
+            )
+
+
+def _exchange(pg: Any, words: dict[int, bytes], tag: int, until_s: float) -> dict[int, bytes]:
+    """Send each peer its word; return theirs, which are as long."""
+    sent = {
+        peer: torch.frombuffer(bytearray(word), dtype=torch.uint8) for peer, word in words.items()
+    }
+    heard = {peer: torch.empty_like(word) for peer, word in sent.items()}
+    works = [pg.recv([word], peer, tag) for peer, word in heard.items()]
+    works += [pg.send([word], peer, tag) for peer, word in sent.items()]
+    for work in works:  # a wait that is too long closes all pairs
+        work.wait(timedelta(seconds=max(0.001, until_s - time.monotonic())))
+    return {peer: word.numpy().tobytes() for peer, word in heard.items()}
+
+
 class Group:
     """The process groups of one generation and attempt.
 
@@ -321,6 +370,11 @@ def build(
 
     try:
         pg = new_process_group(PrefixStore(meeting.prefix, store), rank, size, address)
+        try:
+            prove_pairs(pg, rank, size, commit.token)
+        except BaseException:
+            Collective(pg).close()  # at once: members behind a stranger wait for us
+            raise
         choice, data = choice_of(meeting, client, offer), None
         if choice.backend == NCCL:
             limit_s = device.HURRIED_S if commit.abandon else device.PROBE_S
