@@ -115,6 +115,16 @@ class Meeting:
         commit = self.commit
         return StoreClient(commit.store_host, commit.store_port, commit.token, GROUP_TIMEOUT_S)
 
+    def gather(self, store: StoreClient) -> None:
+        """Wait until all members are here: a stranger has little time between port and peer.
+
+        Raises:
+            RuntimeError: the store is gone, or a member never came.
+        """
+        store.set(self.key("here", self.rank), b"")
+        for rank in range(self.size):
+            store.get(self.key("here", rank))
+
     def key(self, what: str, rank: int) -> str:
         """Return the key of a value that a member publishes."""
         return f"{self.prefix}/{what}/{rank}"
@@ -254,7 +264,7 @@ def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
 
 
 NONCE_BYTES = 16
-PROOF_S = 5.0  # after ours, all pairs of the others connect within that
+PROOF_S = 10.0  # generous: after ours, all pairs of the others connect within milliseconds
 
 
 def prove_pairs(pg: Any, rank: int, size: int, token: str) -> None:
@@ -369,6 +379,7 @@ def build(
         return made
 
     try:
+        meeting.gather(client)
         pg = new_process_group(PrefixStore(meeting.prefix, store), rank, size, address)
         try:
             prove_pairs(pg, rank, size, commit.token)

@@ -66,13 +66,13 @@ class Stranger:
                     peer.sendall(noise)
                 peer.settimeout(20)
                 while manner == "member":
-                    self._answer(peer)
+                    self.answer(peer)
                 while peer.recv(1 << 16):
                     pass
         except (OSError, EOFError):
             return
 
-    def _answer(self, peer: socket.socket) -> None:
+    def answer(self, peer: socket.socket) -> None:
         """Read one message of the victim's and answer it as a member would."""
         total, kind, slot, _, length, _ = PREAMBLE.unpack(self._read(peer, PREAMBLE.size))
         if kind == SEND:

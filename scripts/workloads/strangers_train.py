@@ -25,7 +25,7 @@ from bftrainer.elastic import group
 
 SIZE = 4096
 prove = group.prove_pairs
-connect = group.new_process_group
+build = group.build
 
 
 def timed(*args: Any) -> None:
@@ -41,7 +41,7 @@ def late(*args: Any) -> Any:
     """Connect as usual, now or later."""
     if random.random() < 1 / 3:  # noqa: S311 - no secret
         time.sleep(random.random() * float(os.environ["BENCH_LATE_S"]))  # noqa: S311
-    return connect(*args)
+    return build(*args)
 
 
 def _append(name: str, text: str) -> None:
@@ -64,7 +64,7 @@ class Known(nn.Module):
 def main() -> None:
     """Train until killed."""
     group.prove_pairs = timed
-    group.new_process_group = late
+    group.build = late
     model = Known()
     data = TensorDataset(torch.ones(1 << 20, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
