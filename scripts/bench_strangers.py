@@ -29,6 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from _bench import stranger
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.plane import Plane
 from _bench.rescaling import KINDS, Rescaling
@@ -88,7 +89,7 @@ async def race(directory: Path, races: int, seed: int, measured: Measured) -> No
     async with plane:
         plane.set_nodes(plane.all_nodes()[:1])
         await plane.until(plane.members, "the trainer starts", timeout_s=120)
-        stranger = let_loose(seed)
+        attacker = let_loose(seed)
         try:
             for number in range(1, races + 1):
                 try:
@@ -101,7 +102,7 @@ async def race(directory: Path, races: int, seed: int, measured: Measured) -> No
                 if number % 50 == 0:
                     note(f"race {number} of {races}")
         finally:
-            said = json.loads(stranger.communicate(b"")[0])
+            said = json.loads(attacker.communicate(b"")[0])
         generations = plane.rescales()
     count = words_of(directory)
     foreign = (directory / "FOREIGN").read_text() if (directory / "FOREIGN").exists() else ""
@@ -123,7 +124,7 @@ async def race(directory: Path, races: int, seed: int, measured: Measured) -> No
 
 def let_loose(seed: int) -> subprocess.Popen[bytes]:
     """Start the stranger, with the interpreter that every account may run."""
-    source = (WORKLOADS / "stranger.py").read_text()
+    source = Path(stranger.__file__).read_text()
     return subprocess.Popen(
         ["/usr/bin/python3", "-I", "-c", source, str(os.getuid()), str(seed)],
         stdin=subprocess.PIPE,

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import torch
+from _bench.stranger import PAIRS, PREAMBLE, RECV_READY, SEND, SEND_READY, Stranger
 from torch._C._distributed_c10d import HashStore
-from workloads.stranger import PAIRS, PREAMBLE, RECV_READY, SEND, SEND_READY, Stranger
 
 from bftrainer.elastic import group
 from bftrainer.elastic.collective import settle

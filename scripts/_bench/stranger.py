@@ -103,7 +103,12 @@ def main() -> None:
     """Attack until standard input ends."""
     uid, stranger = int(sys.argv[1]), Stranger(int(sys.argv[2]))
     over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+
+    def wait() -> None:
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     known = listening(uid)
     while not over.wait(0.001):
         now = listening(uid)
