@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.errors import BftError, ExitCode
 
 SOCKET_NAME, ADDRESS_NAME = "daemon.sock", "daemon.json"
@@ -244,11 +245,8 @@ def read(state_dir: Path) -> Address | None:
     """Return what the file says; None: there is none, or nothing that a daemon wrote."""
     path = state_dir / ADDRESS_NAME
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as stream:
-            if os.fstat(handle).st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
-                return None
-            given = json.loads(stream.read(MAX_BYTES))
+        # Root may ask for the daemon of any user.
+        given = json.loads(read_file(path, MAX_BYTES, is_typed=os.geteuid() == 0))
         named = {name: given[name] for name in _NAMES}
         further = tuple(given.get("further", ()))  # not of releases before
         address = Address(**named, further=further)

@@ -10,6 +10,7 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,14 @@ class Completed:
     def is_ok(self) -> bool:
         """Return whether the command ended by itself with status 0 and complete output."""
         return self.returncode == 0 and not self.timed_out and not self.truncated
+
+
+def own_python(module: str, *arguments: str, is_isolated: bool = False) -> tuple[str, ...]:
+    """Return the command line of a module of ours, which imports none of the working directory.
+
+    Isolated, it imports none of the user's packages and of PYTHONPATH either.
+    """
+    return (sys.executable, "-I" if is_isolated else "-P", "-m", module, *arguments)
 
 
 def run(

@@ -16,7 +16,7 @@ from bftrainer.api.documents import listing
 from bftrainer.cli.common import connect
 from bftrainer.cli.main import print_error
 from bftrainer.cli.options import JSON, SOCKET, option, trainer_ids, verb
-from bftrainer.cli.output import duration, print_json
+from bftrainer.cli.output import duration, print_json, print_lines
 from bftrainer.cli.spec import parse_sizes
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
@@ -44,7 +44,7 @@ def for_each(
         else:
             views.append(view)
             if not as_json:
-                click.echo(shown(say(trainer_id, view)))
+                print_lines(shown(say(trainer_id, view)))
     if as_json:
         print_json(listing("trainers", views))
     return int(first)
@@ -179,7 +179,7 @@ def drain(socket_name: str | None, *, is_all: bool, limit_s: float, as_json: boo
     if as_json:
         print_json({"nodes": list(asked.nodes), "took_s": round(took_s, 3), "left": left})
     elif not left:
-        click.echo(f"{len(asked.nodes)} nodes are given back after {took_s:.1f} s.")
+        print_lines(f"{len(asked.nodes)} nodes are given back after {took_s:.1f} s.")
     if not left:
         return ExitCode.OK
     raise BftError(
@@ -198,4 +198,4 @@ def resume(socket_name: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json({"resumed": True})
     else:
-        click.echo("Nodes are taken again.")
+        print_lines("Nodes are taken again.")

@@ -17,7 +17,7 @@ import click
 from bftrainer.cli.common import read_journal
 from bftrainer.cli.daemon import default_state_dir
 from bftrainer.cli.options import EXISTING_FILE, FILE, JSON, argument, option, verb
-from bftrainer.cli.output import print_json
+from bftrainer.cli.output import print_json, print_lines
 from bftrainer.model.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def verify(journal: str) -> None:
     may be running.
     """
     with read_journal(journal) as opened:
-        click.echo(f"Entries checked: {opened.verify()}; all are as they were written.")
+        print_lines(f"Entries checked: {opened.verify()}; all are as they were written.")
 
 
 @verb(
@@ -73,7 +73,7 @@ def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
     ):
         sum_up(opened)
         removed = opened.compact(86_400.0 * days)
-    click.echo(f"{removed} entries were removed.")
+    print_lines(f"{removed} entries were removed.")
 
 
 _STATE_DIR = option(
@@ -93,7 +93,7 @@ def backup(file: Path, state_dir: Path | None) -> None:
 
     directory = (state_dir or default_state_dir()).absolute()
     copied = copies.back_up(directory / copies.JOURNAL_NAME, file)
-    click.echo(f"Copied up to entry {copied.mark.seq}, {_utc(copied.at_s)}.")
+    print_lines(f"Copied up to entry {copied.mark.seq}, {_utc(copied.at_s)}.")
 
 
 @verb(argument("file", FILE), _STATE_DIR, group=journal)
@@ -109,13 +109,13 @@ def restore(file: Path, state_dir: Path | None) -> None:
     directory = (state_dir or default_state_dir()).absolute()
     with InstanceLock.acquire(directory):
         done = copies.restore(file, directory)
-    click.echo(f"Restored up to entry {done.copied.mark.seq}, {_utc(done.copied.at_s)}.")
+    print_lines(f"Restored up to entry {done.copied.mark.seq}, {_utc(done.copied.at_s)}.")
     if done.replaced is not None:
-        click.echo(f"The journal that was there is {done.replaced} now.")
+        print_lines(f"The journal that was there is {done.replaced} now.")
     if done.missing is not None:
-        click.echo(f"{done.missing.cause}\n{done.missing.next_step}")
+        print_lines(done.missing.cause, done.missing.next_step)
     elif not done.has_known_mark:
-        click.echo(
+        print_lines(
             "There was no journal.mark: whatever was acknowledged after that time is missing, and "
             "nothing tells what."
         )
@@ -145,15 +145,15 @@ def replay(context: click.Context, journal: Path, *, shown: int | None, as_json:
     if as_json:
         print_json(found)
     else:
-        click.echo(f"{found['equal']} of {found['decisions']} plans are equal.")
-        click.echo(f"{found['rescales_equal']} of {found['rescales']} rescales are equal.")
+        print_lines(f"{found['equal']} of {found['decisions']} plans are equal.")
+        print_lines(f"{found['rescales_equal']} of {found['rescales']} rescales are equal.")
         if others := found["rescales_of_another_release"]:
-            click.echo(f"{others} rescales are of another release.")
+            print_lines(f"{others} rescales are of another release.")
         for plan in plans:
-            click.echo(f"entry {plan['seq']}: other {', '.join(plan['differing'])}")
+            print_lines(f"entry {plan['seq']}: other {', '.join(plan['differing'])}")
         for one in rescales:
             what = f"step {one['step']} of {one['trainer_id']}"
-            click.echo(f"entry {one['seq']}: {what} gives other instructions")
+            print_lines(f"entry {one['seq']}: {what} gives other instructions")
     context.exit(ExitCode.VALIDATION_FAILED if plans or rescales else ExitCode.OK)
 
 
@@ -195,9 +195,9 @@ def _show(entries: Iterable[JournalEntry], seq: int) -> None:
     for entry in found:
         if entry.seq == seq:
             record = entry.payload_as(rescale_log.RescaleRecord)
-            click.echo(f"Trainer {record.trainer_id}; seconds since the first step.")
+            print_lines(f"Trainer {record.trainer_id}; seconds since the first step.")
             for line in rescale_log.timeline(list(rescale_log.repeat(record))):
-                click.echo(line)
+                print_lines(line)
             return
     which = ", ".join(str(e.seq) for e in found[-10:])
     raise UsageError(

@@ -8,9 +8,8 @@ output; the daemon tells which worker wrote which.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import stat
+import pwd
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -22,7 +21,8 @@ from bftrainer.api.client import Client
 from bftrainer.api.documents import listing
 from bftrainer.cli.common import AWAY, connect
 from bftrainer.cli.options import JSON, SOCKET, option, trainer_ids, verb
-from bftrainer.cli.output import print_json, print_table
+from bftrainer.cli.output import print_json, print_lines, print_table
+from bftrainer.elastic.regular_file import open_file
 from bftrainer.fleet.trainers.log_files import log_files
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode
@@ -69,6 +69,7 @@ def logs(
     the trainer was given up.
     """
     client = connect(socket_name)
+    owner = _uid_of(client.trainer(trainer_id).record.spec.user)
 
     def wanted() -> tuple[LogFile, ...]:
         return tuple(
@@ -83,15 +84,21 @@ def logs(
     elif as_list:
         print_table(HEADERS, [_row(item) for item in files])
     elif follow:
-        _follow(client, trainer_id, wanted)
+        _follow(client, trainer_id, wanted, owner)
     elif is_all or rank is not None or generation is not None:
-        _print_all(trainer_id, files, n_lines)
+        _print_all(trainer_id, files, n_lines, owner)
     else:
         chosen = _chosen(client.trainer(trainer_id).record, files)
-        _print_all(trainer_id, chosen, n_lines or TAIL_LINES)
+        _print_all(trainer_id, chosen, n_lines or TAIL_LINES, owner)
         if len(files) > 1:
             name, more = shown(chosen[0].worker_id), len(files) - 1
-            click.echo(f"({name}; --all prints {more} more, --list names them)", err=True)
+            print_lines(f"({name}; --all prints {more} more, --list names them)", err=True)
+
+
+def _uid_of(user: str) -> int | None:
+    with contextlib.suppress(KeyError):
+        return pwd.getpwnam(user).pw_uid
+    return None
 
 
 def _all_files(client: Client, trainer_id: str) -> tuple[LogFile, ...]:
@@ -141,18 +148,20 @@ class _Output:
         self._stream.flush()
 
 
-def _print_all(trainer_id: str, files: tuple[LogFile, ...], n_lines: int | None) -> None:
+def _print_all(
+    trainer_id: str, files: tuple[LogFile, ...], n_lines: int | None, owner: int | None
+) -> None:
     if not files:
-        click.echo(f"{trainer_id} has no matching log files yet", err=True)
+        print_lines(f"{trainer_id} has no matching log files yet", err=True)
         return
     output = _Output(has_headers=len(files) > 1)
     problems = []
     for item in files:
         try:
-            descriptor = _open(item.path)
+            descriptor = open_file(item.path, owner_uid=owner)
         except OSError as problem:
             problems.append(f"{item.path}: {problem.strerror}")
-            click.echo(f"warning: {shown(problems[-1])}", err=True)
+            print_lines(f"warning: {shown(problems[-1])}", err=True)
             continue
         try:
             if n_lines is not None:
@@ -188,16 +197,12 @@ def _unreadable(cause: str) -> BftError:
     )
 
 
-def _open(path: str) -> int:
-    # Non-blocking: must not hang on a pipe.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", path)
-    return descriptor
-
-
-def _follow(client: Client, trainer_id: str, wanted: Callable[[], tuple[LogFile, ...]]) -> None:
+def _follow(
+    client: Client,
+    trainer_id: str,
+    wanted: Callable[[], tuple[LogFile, ...]],
+    owner: int | None,
+) -> None:
     """Print what is added to a trainer's files until the trainer has ended."""
     output, ask_at, has_ended, is_told = _Output(has_headers=True), 0.0, False, False
     files: dict[str, tuple[LogFile, int]] = {}
@@ -211,10 +216,10 @@ def _follow(client: Client, trainer_id: str, wanted: Callable[[], tuple[LogFile,
                     if error.exit_code not in AWAY:
                         raise
                     if not is_told:  # trainers and their logs outlive a daemon
-                        click.echo(f"warning: {shown(error.cause)} Waiting for it.", err=True)
+                        print_lines(f"warning: {shown(error.cause)} Waiting for it.", err=True)
                     found, has_ended, is_told = (), False, True
                 for item in found:
-                    if item.path not in files and (file := _try_open(item.path)) is not None:
+                    if item.path not in files and (file := _try_open(item.path, owner)) is not None:
                         opened.callback(os.close, file)
                         files[item.path] = item, file
                 ask_at = time.monotonic() + ASK_INTERVAL_S
@@ -234,9 +239,9 @@ def _copy(files: Iterable[tuple[LogFile, int]], output: _Output) -> bool:
     return has_read
 
 
-def _try_open(path: str) -> int | None:
+def _try_open(path: str, owner: int | None) -> int | None:
     try:
-        return _open(path)
+        return open_file(path, owner_uid=owner)
     except FileNotFoundError:
         return None  # named before its worker has written anything
     except OSError as problem:

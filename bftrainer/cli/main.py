@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from bftrainer import __version__
+from bftrainer.elastic.regular_file import why
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
@@ -114,6 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return int(ExitCode.USAGE)
         print_error(_usage_error(problem))
         return int(ExitCode.USAGE)
+    except OSError as problem:
+        if problem.filename is None:
+            raise
+        print_error(_file_error(problem))
+        return int(ExitCode.NOT_PERMITTED)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
@@ -126,6 +132,14 @@ def print_error(error: BftError) -> None:
     lines = (f"error {error.code}: {first}", *more, f"next: {error.next_step}")
     for line in lines:
         click.echo(shown(line), err=True)
+
+
+def _file_error(problem: OSError) -> BftError:
+    return BftError(
+        "BFT-1069",
+        f"{why(problem)}.",
+        "Check that this file and the directories above it exist and are open to you.",
+    )
 
 
 def _usage_error(problem: click.ClickException) -> UsageError:

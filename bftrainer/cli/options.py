@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from bftrainer.cli.common import connect
+from bftrainer.elastic.regular_file import ANY_OWNER
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerRecord
@@ -59,6 +60,20 @@ SOCKET = option(
     "$BFTRAINER_STATE_DIR/daemon.sock, ~/.bftrainer/daemon.sock, /run/bftrainer/daemon.sock]",
     name="socket_name",
     is_eager=True,  # names of trainers are looked up there
+)
+
+
+def _trust(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001 - click's signature
+    if value:
+        os.environ[ANY_OWNER] = "1"  # heeded by all that opens files here and in what we start
+
+
+ANY_OWNER_OPTION = option(
+    "--any-owner",
+    "Use files and directories that other users have made, too.",
+    expose_value=False,
+    is_eager=True,
+    callback=_trust,
 )
 JOURNAL = option(
     "--journal",

@@ -5,6 +5,7 @@ Columns become a rich table on a terminal; in a pipe they are plain and never tr
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
@@ -18,6 +19,12 @@ from bftrainer.api.documents import document
 from bftrainer.model.columns import columns, shown
 
 Answer = TypeVar("Answer")
+
+
+def print_lines(*lines: str, err: bool = False) -> None:
+    """Print lines for people; what others have written into them is escaped."""
+    for line in lines:
+        click.echo(shown(line), err=err)
 
 
 def print_json(document: dict[str, Any], *, is_compact: bool = False) -> None:
@@ -46,7 +53,20 @@ def answer(
 def print_pairs(pairs: Iterable[tuple[str, object]], width: int) -> None:
     """Print names and values in two columns."""
     for name, value in pairs:
-        click.echo(f"{shown(name):<{width}} {shown(str(value))}")
+        print_lines(f"{shown(name):<{width}} {value}")
+
+
+def print_csv(headers: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Print rows as CSV; no text reaches a terminal as a command, nor a table as a formula."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    for row in (headers, *rows):
+        writer.writerow([_harmless(value) for value in row])
+
+
+def _harmless(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return f"'{shown(value)}" if value.startswith(("=", "+", "-", "@")) else shown(value)
 
 
 def duration(seconds: float | None) -> str:

@@ -15,7 +15,7 @@ import click
 from bftrainer.cli.common import connect, read_journal
 from bftrainer.cli.daemon import default_state_dir, parse_options
 from bftrainer.cli.options import EXISTING_FILE, FILE, JSON, PATH, SOCKET, argument, option, verb
-from bftrainer.cli.output import answer, duration, print_json, print_table
+from bftrainer.cli.output import answer, duration, print_json, print_lines, print_table
 from bftrainer.cli.trace import READING, LateProgress, load, workload_of
 from bftrainer.lab.parallel import one_thread
 from bftrainer.model.columns import shown
@@ -93,10 +93,10 @@ def test(
             }
         )
         return
-    click.echo(f"{trace.duration_s / 3600.0:.1f} h, {len(trainers)} trainers, replayed twice")
+    print_lines(f"{trace.duration_s / 3600.0:.1f} h, {len(trainers)} trainers, replayed twice")
     print_table(("", ">OLD", ">NEW"), _rows(*found))
     for sentence in UNKNOWN:
-        click.echo(f"note: {sentence}")
+        print_lines(f"note: {sentence}")
 
 
 def _of_journal(file: Path, hours: float) -> tuple[Fragments, TrainerWorkload]:
@@ -107,7 +107,7 @@ def _of_journal(file: Path, hours: float) -> tuple[Fragments, TrainerWorkload]:
     with read_journal(file) as opened:
         past = past_of(opened, hours)
     if past.unread:
-        click.echo(f"{past.unread} decisions of another release are left out", err=True)
+        print_lines(f"{past.unread} decisions of another release are left out", err=True)
     return past.trace, past.workload
 
 
@@ -187,7 +187,7 @@ def train(
     if as_json:
         print_json({"file": str(out), "against": taught.against, "curve": list(taught.curve)})
         return
-    click.echo(f"{out}: mean time of trainers {shown}.")
+    print_lines(f"{out}: mean time of trainers {shown}.")
 
 
 def _network(path: Path) -> Network:
@@ -241,9 +241,9 @@ def check(
         )
     else:
         for problem in problems:
-            click.echo(problem.render(paths[0]), err=True)
+            print_lines(*problem.render(paths[0]).splitlines(), err=True)
         if not problems:
-            click.echo(f"{' '.join(map(str, paths))}: ok")
+            print_lines(f"{' '.join(map(str, paths))}: ok")
     context.exit(ExitCode.VALIDATION_FAILED if problems else ExitCode.OK)
 
 
@@ -284,7 +284,7 @@ def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_
     lines = {f"{name}: {yaml_value(value)}": shown[name] for name, value in given}
     width = min(max(map(len, lines)), 80)  # the content of a file may be an option
     for line, origin in lines.items():
-        click.echo(f"{line:{width}}  # {origin}")
+        print_lines(f"{line:{width}}  # {origin}")
 
 
 @verb(argument("old", PATH), argument("new", PATH), JSON, group=policy)
@@ -320,7 +320,7 @@ def reload(socket_name: str | None, *, as_json: bool) -> None:
 
 def _print_reloaded(view: ReloadView) -> None:
     _print_changes(view.changes)
-    click.echo(f"policy {view.policy_hash[:12]} is in force with the next decision")
+    print_lines(f"policy {view.policy_hash[:12]} is in force with the next decision")
 
 
 @verb(group=policy)
@@ -333,7 +333,7 @@ def schema() -> None:
 
 def _print_changes(found: Sequence[SettingChange]) -> None:
     if not found:
-        click.echo("no setting has another value")
+        print_lines("no setting has another value")
         return
     rows = [
         (

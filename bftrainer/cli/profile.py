@@ -25,7 +25,7 @@ import click
 import bftrainer
 from bftrainer.batch import process
 from bftrainer.cli.options import JSON, argument, option, verb
-from bftrainer.cli.output import print_json, print_table
+from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.decide.throughput.analyzer import (
     AllreduceTable,
     StepTimes,
@@ -328,7 +328,7 @@ def script_command(
         said = {n: getattr(found, n) for n in ("weights", "global_batch", "batches", "seconds")}
         print_json({**said, "curve": written})
         return
-    click.echo(f"{found.weights} weights, {found.global_batch} samples per update")
+    print_lines(f"{found.weights} weights, {found.global_batch} samples per update")
     rows = [[str(b), f"{1e3 * t:.3f}"] for b, t in zip(found.batches, found.seconds, strict=True)]
     print_table([">samples in a step", ">ms on one worker"], rows)
     if curve is not None:

@@ -5,8 +5,6 @@ Print the daemon's reports, or those computed from a journal.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import time
 from datetime import date
@@ -17,7 +15,7 @@ import click
 
 from bftrainer.cli.common import connect, read_journal
 from bftrainer.cli.options import JOURNAL, JSON, POLICY, SOCKET, option, verb
-from bftrainer.cli.output import answer, clock, duration, print_table
+from bftrainer.cli.output import answer, clock, duration, print_csv, print_lines, print_table
 from bftrainer.model.columns import shown
 from bftrainer.model.reports import COLUMNS, AccountLine, AccountReport, Asked, HarmReport, day_of
 
@@ -101,19 +99,19 @@ def _print_harm(found: HarmReport) -> None:
         taken = f"{found.taken} without a job seen on their node: {kinds or 'unknown why'}"
     reasons = ", ".join(f"{v.nodes} {v.why}" for v in found.vain if v.nodes)
     reasons = f": {reasons}" if reasons else ""
-    click.echo(
-        f"since       {clock(found.since_s)} ({span})\n"
+    print_lines(
+        f"since       {clock(found.since_s)} ({span})",
         f"hand-overs  {found.hand_overs} nodes to {found.jobs} jobs: {found.given_back} given "
         f"back, {found.preempted} preempted; median {_seconds(found.median_s)}, "
-        f"p95 {_seconds(found.p95_s)}, longest {_seconds(found.max_s)}\n"
-        f"promise     {promise}\n"
+        f"p95 {_seconds(found.p95_s)}, longest {_seconds(found.max_s)}",
+        f"promise     {promise}",
         f"preempted   {found.preempted_jobs} jobs had to preempt "
         f"({_percent(found.share_preempted)} of those that got nodes, "
-        f"{_rate(found.preempted_jobs_per_hour)})\n"
-        f"ended       {shown(taken)}\n"
+        f"{_rate(found.preempted_jobs_per_hour)})",
+        f"ended       {shown(taken)}",
         f"in vain     {found.in_vain} nodes ({_percent(found.share_in_vain)} of those given "
-        f"back for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}\n"
-        f"back-off    {shown(found.back_off or 'none')}"
+        f"back for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}",
+        f"back-off    {shown(found.back_off or 'none')}",
     )
     if not found.hand_overs:
         return
@@ -135,9 +133,9 @@ def _print_harm(found: HarmReport) -> None:
         )
         for w in found.worst
     ]
-    click.echo("")
+    print_lines("")
     print_table(("DELAY", ">NODES", ""), bars)
-    click.echo("")
+    print_lines("")
     print_table(WORST_HEADERS, worst)
 
 
@@ -228,11 +226,11 @@ def account(
 
 def _print_account(found: AccountReport) -> None:
     whose = f" of {found.user}" if found.user else ""
-    click.echo(f"node-hours{whose} from {found.since} to {found.until}, days of the daemon's site")
+    print_lines(f"node-hours{whose} from {found.since} to {found.until}, days of the daemon's site")
     if day_of(found.complete_since_s) >= found.since:
-        click.echo(f"counted since {clock(found.complete_since_s)}; nothing is known of before")
+        print_lines(f"counted since {clock(found.complete_since_s)}; nothing is known of before")
     if not found.lines:
-        click.echo("nobody used anything")
+        print_lines("nobody used anything")
         return
     sums = found.total
     has_energy = sums.energy_kwh is not None
@@ -247,27 +245,17 @@ def _print_account(found: AccountReport) -> None:
         (*(str(getattr(line, name)) or "-" for name in found.by), *cells(line))
         for line in found.lines
     ]
-    click.echo("")
+    print_lines("")
     print_table(headers, [*rows, ("total", *[""] * (len(found.by) - 1), *cells(sums))])
-    click.echo(
-        f"\n{sums.pilots} pilots ended, of these {sums.pilots_given_back} given back to ordinary"
-        f" jobs and {sums.pilots_preempted} preempted"
+    print_lines(
+        "",
+        f"{sums.pilots} pilots ended, of these {sums.pilots_given_back} given back to ordinary"
+        f" jobs and {sums.pilots_preempted} preempted",
     )
     if has_energy:
-        click.echo("kWh: an estimate, watts_per_node_type of the policy times harvested hours")
+        print_lines("kWh: an estimate, watts_per_node_type of the policy times harvested hours")
 
 
 def _print_csv(found: AccountReport) -> None:
     names = [*found.by, *_FIGURES]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([_safe(getattr(line, name)) for name in names] for line in found.lines)
-    click.echo(text.getvalue(), nl=False)
-
-
-def _safe(value: object) -> object:
-    """Keep spreadsheets from reading a name as a formula."""
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@")):
-        return f"'{value}"
-    return "" if value is None else value
+    print_csv(names, ([getattr(line, name) for name in names] for line in found.lines))

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 import click
 
 from bftrainer.cli.options import PATH, PROCESSES, option, verb
-from bftrainer.cli.output import print_table
+from bftrainer.cli.output import print_lines, print_table
 from bftrainer.cli.trace import LateProgress
 from bftrainer.lab.papers.paper import about, load, names
-from bftrainer.model.columns import shown
 from bftrainer.model.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -105,13 +104,13 @@ def _show(made: Reproduction, out: Path | None, json_file: str | None) -> None:
             (out / "report.md").write_text(text, encoding="utf-8")
     text = json.dumps(report.document(made), indent=2, allow_nan=False) + "\n"
     if json_file == "-":
-        click.echo(text, nl=False)
+        click.echo(text, nl=False)  # JSON escapes
         return
     if json_file is not None:
         with _writing():
             Path(json_file).write_text(text, encoding="utf-8")
     for remark in report.remarks(made):
-        click.echo(shown(remark))
+        print_lines(remark)
     print_table(report.HEADERS, report.rows(made, most=LINES_SHOWN))
 
 

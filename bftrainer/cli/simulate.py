@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from bftrainer.cli.options import JSON, PATH, PROCESSES, option, verb
-from bftrainer.cli.output import print_json, print_table
+from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.cli.trace import READING, SELECTION, LateProgress, load, workload_of
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
@@ -121,7 +121,7 @@ def simulate(
     if as_json:
         print_json(documents[0] if len(documents) == 1 else {"runs": documents})
         return
-    click.echo(setup.sentence(runs))
+    print_lines(setup.sentence(runs))
     print_table(("", *[f">{run.choices.policy}" for run in runs]), comparison(runs))
 
 
@@ -294,10 +294,10 @@ def compare(
         print_json(table.document(plays, arenas, names, numbers))
         return
     for arena in arenas:
-        click.echo(f"{arena.name}: {arena.about}")
+        print_lines(f"{arena.name}: {arena.about}")
         rows = table.rows_of(plays, arena.name, names, numbers)
         print_table(table.HEADERS, [table.cells(row) for row in rows])
-        click.echo()
+        print_lines("")
 
 
 def _policies(text: str) -> list[str]:
@@ -499,21 +499,21 @@ def _print(found: BusinessCase) -> None:
     from bftrainer.lab.whatif import document  # noqa: PLC0415
 
     print_table(("IDLE TIME", ""), document.idle_rows(found))
-    click.echo()
+    print_lines("")
     print_table(("SETTING", ">RECOMMENDED", "WHY"), document.advice_rows(found))
     for sweep in found.sweeps:
         if len(sweep.points) > 1:
-            click.echo(document.swept_sentence(sweep))
-    click.echo()
+            print_lines(document.swept_sentence(sweep))
+    print_lines("")
     print_table(
         ("POLICY", ">U", ">NODE-HOURS PER DAY", ">OF THE IDLE TIME"), document.expected_rows(found)
     )
-    click.echo()
+    print_lines("")
     print_table(("ONE SECOND MORE", ">COSTS", ">THAT IS"), document.second_rows(found))
-    click.echo()
+    print_lines("")
     for line in found.assumptions.sentences():
-        click.echo(f"assumed: {line}")
+        print_lines(f"assumed: {line}")
     for line in (document.replayed_sentence(found), *document.above_one(found)):
-        click.echo(line)
+        print_lines(line)
     for note in found.notes:
-        click.echo(f"note: {shown(note)}")
+        print_lines(f"note: {shown(note)}")

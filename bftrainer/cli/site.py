@@ -18,7 +18,7 @@ import click
 from bftrainer.cli.common import connect
 from bftrainer.cli.daemon import parse_options
 from bftrainer.cli.options import JSON, PATH, SOCKET, option, verb
-from bftrainer.cli.output import print_json
+from bftrainer.cli.output import print_json, print_lines
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def doctor(
 
     with _opened(batch_system, policy_file, pairs) as (system, policy):
         if firewall is not None:
-            click.echo(_rules(firewall, system, policy))
+            print_lines(*_rules(firewall, system, policy).splitlines())
             return
         status = None
         with contextlib.suppress(BftError):
@@ -84,9 +84,9 @@ def doctor(
         print_json({"is_safe": is_safe, "findings": [asdict(f) for f in found]})
     for f in () if as_json else found:
         remedy = "; ".join(line.strip() for line in f.remedy.splitlines())
-        click.echo(f"{f.weight.value} {f.code} {f.setting}: {f.cost} Change: {remedy}")
+        print_lines(f"{f.weight.value} {f.code} {f.setting}: {f.cost} Change: {remedy}")
     if not found and not as_json:
-        click.echo("Nothing to change.")
+        print_lines("Nothing to change.")
     context.exit(ExitCode.OK if is_safe else ExitCode.VALIDATION_FAILED)
 
 
@@ -226,9 +226,9 @@ def init(
         return
     for file in files:
         where = f"{directory / file.name}: " if is_written else f"# ---- {file.name}: "
-        click.echo(f"{where}{file.about}")
+        print_lines(f"{where}{file.about}")
         if not is_written:
-            click.echo(file.text)
+            click.echo(file.text)  # to be installed as it is
 
 
 def write(directory: Path, files: Sequence[SiteFile]) -> tuple[Path, ...]:

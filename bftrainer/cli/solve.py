@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftrainer.cli.options import JSON, PATH, argument, option, verb
-from bftrainer.cli.output import print_json, print_table
+from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
@@ -66,7 +66,7 @@ def solve(
         raise _as_bft_error(error) from error
     if answer.failure:
         solved_by = f"This is the answer of {answer.allocation.solver}."
-        click.echo(f"note: {shown(answer.failure)} {solved_by}", err=True)
+        print_lines(f"note: {shown(answer.failure)} {solved_by}", err=True)
     if as_json:
         print_json(_document(problem, answer, solver, took_s))
     else:
@@ -192,13 +192,13 @@ def _document(
 def _print(problem: Problem, answer: LimitedAnswer, took_s: float) -> None:
     allocation = answer.allocation
     gap = f"{allocation.gap:.6g}" if allocation.gap else "0, this is the optimum"
-    click.echo(
-        f"solver:     {shown(allocation.solver)} ({answer.status})\n"
-        f"objective:  {allocation.objective:.12g} {problem.objective} x s\n"
-        f"gap:        {gap}\n"
-        f"node price: {allocation.node_price:.6g} (lambda: one node more)\n"
-        f"nodes:      {len(allocation.assignment)} of {len(problem.nodes)} used\n"
-        f"time:       {took_s * 1e3:.3g} ms"
+    print_lines(
+        f"solver:     {shown(allocation.solver)} ({answer.status})",
+        f"objective:  {allocation.objective:.12g} {problem.objective} x s",
+        f"gap:        {gap}",
+        f"node price: {allocation.node_price:.6g} (lambda: one node more)",
+        f"nodes:      {len(allocation.assignment)} of {len(problem.nodes)} used",
+        f"time:       {took_s * 1e3:.3g} ms",
     )
     rows = []
     for row in _rows(problem, answer):

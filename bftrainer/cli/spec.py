@@ -42,8 +42,10 @@ from bftrainer.api.documents import CodecError, decode, parse
 from bftrainer.api.service import user_name
 from bftrainer.batch import process
 from bftrainer.cli.options import argument, option
+from bftrainer.cli.output import print_lines
 from bftrainer.daemon.notifier import mailer
 from bftrainer.elastic.backend_choice import BACKENDS
+from bftrainer.elastic.regular_file import ANY_OWNER
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
 from bftrainer.model.preamble import MAX_BYTES, NOT_STARTED, under, why_not_started
@@ -101,7 +103,7 @@ def exported(
         return tuple(own.items())
     taken, left_out = _submitting(environ, MAX_VARIABLES - len(own))
     if told := [text for name, text in left_out if name not in own]:
-        click.echo(f"warning: --export ALL leaves out {', '.join(told)}", err=True)
+        print_lines(f"warning: --export ALL leaves out {', '.join(told)}", err=True)
     return tuple({**taken, **own}.items())
 
 
@@ -448,6 +450,8 @@ def build_spec(
     path, args = _absolute("the script", script), tuple(args)
     preamble = read_preamble(values["preamble"])
     environment = exported(values["environment"], environ)
+    if environ.get(ANY_OWNER) == "1":
+        environment = (*environment, (ANY_OWNER, "1"))  # workers look for themselves
     contract = _contract(values)
     name = values["name"] or Path(path).stem
     cwd = _absolute("the working directory", values["cwd"] or ".")

@@ -29,6 +29,7 @@ from bftrainer.cli.output import (
     duration,
     is_terminal,
     print_json,
+    print_lines,
     print_pairs,
     print_table,
 )
@@ -210,7 +211,7 @@ def lines_of(view: StatusView, now_s: float) -> list[str]:
 def _screen() -> Iterator[Callable[[list[str]], None]]:
     """Yield what shows lines in place of the last ones; without a terminal after them."""
     if not is_terminal():
-        yield lambda lines: click.echo("\n".join(lines) + "\n")
+        yield lambda lines: print_lines(*lines, "")
         return
     from rich.console import Console  # noqa: PLC0415 - takes 0.1 s
     from rich.live import Live  # noqa: PLC0415
@@ -279,7 +280,7 @@ def status(
 ) -> None:
     """Show the daemon and its trainers, or the trainer ID in full."""
     if names and "help" in names:
-        click.echo("\n".join(COLUMNS))
+        print_lines(*COLUMNS)
         return
     client = connect(socket_name)
     while True:
@@ -310,6 +311,9 @@ def _print_trainer(view: TrainerView) -> None:
     print_pairs(trainer_lines(view), 13)
 
 
+_NO_TRAINERS = "no trainers; submit one with 'bftrainer submit'"
+
+
 def _print_status(view: StatusView, *, show_all: bool) -> None:
     now_s = time.time()
     last = "none yet"
@@ -317,15 +321,15 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         ago = duration(now_s - view.last_decision_s)
         last = f"{ago} ago in {view.last_decision_ms:.1f} ms"
     poll = "complete" if view.observed == "present" else view.observed
-    click.echo(
+    print_lines(
         f"daemon      pid {view.pid}, incarnation {view.incarnation}, "
-        f"up {duration(now_s - view.started_s)}, policy {view.policy_hash[:12]}\n"
-        f"system      {shown(f'{view.batch_system}, last poll: {poll}')}\n"
+        f"up {duration(now_s - view.started_s)}, policy {view.policy_hash[:12]}",
+        f"system      {shown(f'{view.batch_system}, last poll: {poll}')}",
         f"nodes       {view.nodes_held} held, {view.nodes_requested} requested, "
-        f"{view.nodes_idle} idle, {view.nodes_total} in all\n"
-        f"decisions   {view.decisions}, last {last}\n"
+        f"{view.nodes_idle} idle, {view.nodes_total} in all",
+        f"decisions   {view.decisions}, last {last}",
         f"so far      {view.rescales} rescales, {view.give_backs} nodes given back, "
-        f"{view.preemptions} taken by the batch system"
+        f"{view.preemptions} taken by the batch system",
     )
     notes = {
         "drained": [view.draining] if view.draining else (),
@@ -341,17 +345,17 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
     print_pairs([(kind, text) for kind, texts in notes.items() for text in texts], 11)
     shown_ones = recent(view.trainers, show_all=show_all)
     rows = [row_of(item, now_s) for item in shown_ones]
-    click.echo("" if rows else "\nno trainers; submit one with 'bftrainer submit'")
+    print_lines("", *(() if rows else (_NO_TRAINERS,)))
     print_table(headers_of(USUAL), rows)
     if view.other_trainers:
-        click.echo(f"{view.other_trainers} of other users are not shown")
+        print_lines(f"{view.other_trainers} of other users are not shown")
     there = {item.record.trainer_id for item in shown_ones}
     hidden = [v.record for v in view.trainers if v.record.trainer_id not in there]
     trials = [r.spec.trial.study for r in hidden if r.spec.trial and not r.state.is_final]
     for study, count in Counter(trials).items():
-        click.echo(f"{count} trials of {shown(study)} have no nodes; see 'bftrainer study status'")
+        print_lines(f"{count} trials of {shown(study)} have no nodes; see 'bftrainer study status'")
     if count := sum(not r.spec.trial for r in hidden):
-        click.echo(f"{count} more have ended; see --all")
+        print_lines(f"{count} more have ended; see --all")
 
 
 def recent(views: Sequence[TrainerView], *, show_all: bool) -> tuple[TrainerView, ...]:
@@ -432,7 +436,7 @@ def nodes(socket_name: str | None, *, as_json: bool) -> None:
         print_json(listing("nodes", views))
         return
     if not views:
-        click.echo("no nodes seen yet")
+        print_lines("no nodes seen yet")
     now_s = time.time()
     print_table(_NODE_HEADERS, [_node_row(view, now_s) for view in views])
 
@@ -454,11 +458,11 @@ def explain(trainer_id: str, socket_name: str | None, *, as_json: bool) -> None:
 def _print_explanation(view: Explanation) -> None:
     state = "unheard" if view.unheard_nodes else shown(view.state)
     head = f"{view.trainer_id} is {state} on {view.observed_size} nodes"
-    click.echo(f"{head}; planned: {view.planned_size}")
+    print_lines(f"{head}; planned: {view.planned_size}")
     for sentence in view.sentences:
-        click.echo(f"- {shown(sentence)}")
+        print_lines(f"- {shown(sentence)}")
     for line in _numbers(view):
-        click.echo(line)
+        print_lines(line)
 
 
 def _numbers(view: Explanation) -> list[str]:
@@ -498,4 +502,4 @@ def _speed_row(one: SizeSpeed, view: Explanation) -> tuple[str, ...]:
 @verb(SOCKET)
 def metrics(socket_name: str | None) -> None:
     """Print the daemon's metrics in Prometheus' text format."""
-    click.echo(connect(socket_name).metrics(), nl=False)
+    print_lines(*connect(socket_name).metrics().splitlines())

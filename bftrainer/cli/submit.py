@@ -29,8 +29,8 @@ from bftrainer.api.admission import check_spec
 from bftrainer.api.client import Client
 from bftrainer.api.documents import document, encode, listing, schema
 from bftrainer.cli.common import AWAY, connect
-from bftrainer.cli.options import JSON, SOCKET, option, verb
-from bftrainer.cli.output import print_json, print_pairs
+from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
+from bftrainer.cli.output import print_json, print_lines, print_pairs
 from bftrainer.cli.spec import (
     COMMAND,
     SCRIPT,
@@ -115,7 +115,7 @@ def check_here(spec: TrainerSpec) -> tuple[str, ...]:
     from bftrainer.fleet.runtimes.base import load_runtime  # noqa: PLC0415 - heavy; -h needs none of it
 
     script = check_script(spec.script) if spec.interpreter else _check_program(spec.script)
-    if not Path(spec.cwd).is_dir() or not os.access(spec.cwd, os.X_OK):
+    if not os.path.isdir(spec.cwd) or not os.access(spec.cwd, os.X_OK):  # noqa: PTH112
         raise UsageError(
             "BFT-1013",
             f"The working directory {spec.cwd} does not exist or may not be entered.",
@@ -151,7 +151,8 @@ def _check_interpreter(spec: TrainerSpec) -> str:
         return "no interpreter is needed"
     path = Path(spec.interpreter)
     # Under a preamble it may be in a container.
-    if not spec.preamble and not (path.is_file() and os.access(path, os.X_OK)):
+    is_there = os.path.isfile(path) and os.access(path, os.X_OK)  # noqa: PTH113
+    if not spec.preamble and not is_there:
         cause = f"The interpreter {path} does not exist or cannot be run."
         raise UsageError("BFT-1006", cause, advice)
     if spec.runtime not in _PROBES:
@@ -197,8 +198,10 @@ def _check_checkpoint_dir(path: Path) -> str:
     existing = path
     while not os.path.lexists(existing):
         existing = existing.parent
-    if not existing.is_dir():
+    if not os.path.isdir(existing):  # noqa: PTH112
         raise checkpoint_files.refusal(path, f"{existing} is not a directory")
+    if existing == path:
+        checkpoint_files.check_owner(path)
     if not os.access(existing, os.W_OK | os.X_OK):
         raise checkpoint_files.refusal(path, f"{existing} is not writable")
     return f"checkpoint directory {path} {'is writable' if existing == path else 'can be created'}"
@@ -299,7 +302,7 @@ def _patiently(client: Client, spec: TrainerSpec, state: StartState) -> TrainerV
             if error.code != TOO_MANY_NOW:
                 raise
             if not is_told:
-                click.echo(f"waits: {error.cause}", err=True)
+                print_lines(f"waits: {error.cause}", err=True)
             is_told = True
             time.sleep(RETRY_S)
 
@@ -378,7 +381,7 @@ _EXIT_CODES = {
     option("--resume-from ID|DIR", "Start from the newest checkpoint of a trainer, which keeps "
            "it."),
     option("--fresh", "Set the checkpoints in its directory aside first."),
-    JSON, SOCKET, context_settings={"allow_interspersed_args": False},
+    ANY_OWNER_OPTION, JSON, SOCKET, context_settings={"allow_interspersed_args": False},
 )  # fmt: skip
 @click.pass_context
 def submit(
@@ -425,7 +428,7 @@ def submit(
     views = send_all(client, specs, state)
     for view in views if not as_json else ():
         trainer_id = view.record.trainer_id
-        click.echo(trainer_id if parsable else f"Submitted trainer {trainer_id}")
+        print_lines(trainer_id if parsable else f"Submitted trainer {trainer_id}")
     if wait:
         views = tuple(wait_for_end(client, view.record.trainer_id) for view in views)
     if as_json:
@@ -438,7 +441,7 @@ def _outcome(views: Sequence[TrainerView]) -> int:
     """Say how they have ended; return the code of the first that has not finished."""
     for record in (view.record for view in views):
         why = f": {shown(record.reason)}" if record.reason else ""
-        click.echo(f"{record.trainer_id} {record.state}{why}", err=True)
+        print_lines(f"{record.trainer_id} {record.state}{why}", err=True)
     codes = [_EXIT_CODES[view.record.state] for view in views]
     return next((code for code in codes if code), 0)
 
@@ -450,7 +453,7 @@ def warn_of_late_options(ctx: click.Context, script: str, args: tuple[str, ...])
     text = Path(script).read_text(errors="replace") if late else ""
     for name in late:
         if name not in text:
-            click.echo(
+            print_lines(
                 f"warning: {shown(name)} follows {shown(script)} and is passed to it;"
                 f" options of {ctx.command.name} come before the script",
                 err=True,
@@ -468,7 +471,7 @@ def _print_dry_run(specs: Sequence[TrainerSpec], checks: tuple[str, ...], *, as_
     preamble = f"{len(spec.preamble.encode())} bytes" if spec.preamble else ""
     said = head | encode(spec) | {"preamble": preamble}
     print_pairs([*said.items(), *(("ok", check) for check in checks)], 22)
-    click.echo("nothing was sent", err=True)
+    print_lines("nothing was sent", err=True)
 
 
 def wait_for_end(client: Client, trainer_id: str) -> TrainerView:

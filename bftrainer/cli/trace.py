@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from bftrainer.cli.options import JSON, PATH, argument, option, verb
-from bftrainer.cli.output import print_json, print_table
+from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.model.columns import shown
 
 if TYPE_CHECKING:
@@ -63,13 +63,13 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
         print_json(as_document(chosen, str(file)))
         return
     print_table(("WHAT", ">VALUE"), _rows(statistics(chosen)))
-    click.echo()
+    print_lines("")
     lengths = [
         (f"{row['minutes']:.3g} min", f"{row['by_count']:.1%}", f"{row['by_node_time']:.1%}")
         for row in fragment_cdf(chosen)
     ]
     print_table((">FRAGMENTS UP TO", ">OF FRAGMENTS", ">OF NODE-TIME"), lengths)
-    click.echo()
+    print_lines("")
     hours = [
         (
             f"{row['from_hour']:.0f}-{row['to_hour']:.4g}",
@@ -80,7 +80,7 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
     ]
     print_table((">HOURS", ">EVENTS", ">IDLE"), hours)
     for note in chosen.notes:
-        click.echo(f"note: {shown(note)}")
+        print_lines(f"note: {shown(note)}")
 
 
 @verb(
@@ -104,7 +104,7 @@ def generate(out: Path, assignments: tuple[str, ...], **given: Any) -> None:
     with LateProgress("making the trace") as progress:
         made = generator.generate(generator.GeneratorParameters(**chosen), progress.report)
         write_trace(out, made)
-    click.echo(f"{out}: {len(made):,} fragments of {len(made.names):,} nodes")
+    print_lines(f"{out}: {len(made):,} fragments of {len(made.names):,} nodes")
 
 
 @verb(
@@ -116,9 +116,9 @@ def convert(file: Path, out: Path, **options: Any) -> None:
 
     chosen = load(file, **options)
     write_trace(out, chosen)
-    click.echo(f"{out}: {len(chosen):,} fragments of {len(chosen.names):,} nodes")
+    print_lines(f"{out}: {len(chosen):,} fragments of {len(chosen.names):,} nodes")
     for note in chosen.notes:
-        click.echo(f"note: {shown(note)}")
+        print_lines(f"note: {shown(note)}")
 
 
 def load(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import click
 from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document
 from bftrainer.cli.options import JSON, option, verb
-from bftrainer.cli.output import print_json
+from bftrainer.cli.output import print_json, print_lines
 from bftrainer.cli.spec import SCRIPT, SPEC_OPTIONS, build_spec, chosen
 from bftrainer.cli.submit import check_here, check_script, warn_of_late_options
 from bftrainer.model.errors import UsageError
@@ -48,8 +47,8 @@ def demo(out: Path, n_nodes: int, no_live: bool, on_lsf: bool, as_json: bool) ->
     if as_json:
         print_json(document("demo", summary))
     else:
-        click.echo(f"\n{as_text(summary)}")
-        click.echo(f"  this run          {out / 'timeline.png'}, {out / 'summary.json'}")
+        print_lines("", *as_text(summary).splitlines())
+        print_lines(f"  this run          {out / 'timeline.png'}, {out / 'summary.json'}")
 
 
 class _Screen:
@@ -139,7 +138,9 @@ def try_out(
     warn_of_late_options(ctx, script, args)
     from bftrainer.lab.tryout import run_try  # noqa: PLC0415 - slow to import
 
-    say = partial(click.echo, err=as_json)
+    def say(text: str) -> None:
+        print_lines(*text.splitlines(), err=as_json)
+
     report = run_try(spec, n_nodes, limit_s, say, compares=compares)
     if as_json:
         print_json(document("try", report))

@@ -21,7 +21,7 @@ import click
 from bftrainer.api import address
 from bftrainer.cli.common import connect
 from bftrainer.cli.options import JSON, SOCKET, option, verb
-from bftrainer.cli.output import print_json
+from bftrainer.cli.output import print_json, print_lines
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def up(
         settings = {one.name: {"value": one.value, "why": one.why} for one in chosen}
         print_json({"site": asdict(site), "settings": settings, "daemon": where})
     else:
-        click.echo(where + ("" if dry_run else " Now: bftrainer submit train.py"))
+        print_lines(where + ("" if dry_run else " Now: bftrainer submit train.py"))
     return ExitCode.OK
 
 
@@ -183,11 +183,11 @@ def _refuse_second(state_dir: Path, sites: OwnSites) -> None:
 
 
 def _print(site: OwnSite, chosen: tuple[Chosen, ...]) -> None:
-    click.echo(f"cluster {site.cluster}, partition {site.partition}")
+    print_lines(f"cluster {site.cluster}, partition {site.partition}")
     for sentence in site.unread:
-        click.echo(f"warning: {sentence}", err=True)
+        print_lines(f"warning: {sentence}", err=True)
     for one in chosen:
-        click.echo(f"{one.name} = {_shown(one.value)}  ({one.why})")
+        print_lines(f"{one.name} = {_shown(one.value)}  ({one.why})")
 
 
 def _shown(value: object) -> str:
@@ -216,7 +216,7 @@ def down(socket_name: str | None, batch_system: str, *, now: bool, as_json: bool
     client, sites = connect(socket_name), load(batch_system)
     if (job := sites.find_daemon()) and job.state == "pending":
         sites.cancel_daemon(job.job_id)
-        click.echo(f"The job of your daemon ({job.job_id}) was pending and is cancelled.")
+        print_lines(f"The job of your daemon ({job.job_id}) was pending and is cancelled.")
         return ExitCode.OK
     left = [v.record.trainer_id for v in client.trainers() if not v.record.state.is_final]
     client.shutdown("now" if now else "saved")
@@ -238,5 +238,5 @@ def down(socket_name: str | None, batch_system: str, *, now: bool, as_json: bool
     if as_json:
         print_json({"ended": True, "unfinished": left})
         return ExitCode.OK
-    click.echo("Your daemon has ended." + (f" To be continued: {', '.join(left)}" if left else ""))
+    print_lines("Your daemon has ended." + (f" To be continued: {', '.join(left)}" if left else ""))
     return ExitCode.OK

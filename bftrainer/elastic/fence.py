@@ -6,17 +6,16 @@ order are refused, and so is one of equal order with a different token. Standard
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import logging
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bftrainer.elastic.regular_file import REFUSALS, open_file, read_file
 from bftrainer.elastic.worker_keeper import own_name
 
 log = logging.getLogger("bftrainer.elastic")
@@ -61,9 +60,9 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{own_name()}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+        fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with os.fdopen(fd, "wb") as file:
             for part in parts:
                 file.write(part)
             file.flush()
@@ -133,25 +132,17 @@ def read_fence(directory: Path) -> Fence | None:
 
 
 def _read_small(path: Path) -> bytes:
-    """Read a file that may be anything: follows no link, does not block on a pipe."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_file(path, MAX_FENCE_BYTES)
     except OSError as problem:
-        if problem.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
-            raise ValueError("it is not a regular file") from problem
+        if problem.errno in REFUSALS:
+            raise ValueError(problem.strerror) from problem
         raise
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError("it is not a regular file")
-        text = file.read(MAX_FENCE_BYTES + 1)
-    if len(text) > MAX_FENCE_BYTES:
-        raise ValueError(f"it is longer than {MAX_FENCE_BYTES} bytes")
-    return text
 
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = open_file(directory / ".lock", os.O_RDWR | os.O_CREAT)
     try:
         # Some shared file systems have no locks; the fence then fails only for writers that
         # claim at the same moment.

@@ -17,7 +17,6 @@ import hashlib
 import json
 import logging
 import os
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +26,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import SUFFIX
+from bftrainer.elastic.regular_file import REFUSALS, open_stream
 
 MAGIC = b"bftrainer checkpoint 1\n"
 KEEP = 2
@@ -130,18 +130,16 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a checkpoint for reading.
 
     Raises:
-        UnreadableError: it is not a regular file of this user.
+        UnreadableError: it is not a regular file of this user or root.
         OSError: it cannot be opened.
     """
-    # Refuses symbolic links and files of other users: their content would become our
-    # parameters. Does not block on a pipe.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise UnreadableError("it is not a regular file")
-        if status.st_uid != os.geteuid():
-            raise UnreadableError(f"it belongs to another user (uid {status.st_uid})")
+    try:
+        stream = open_stream(path)  # a file of others would become our parameters
+    except OSError as problem:
+        if problem.errno in REFUSALS:
+            raise UnreadableError(problem.strerror) from problem
+        raise
+    with stream as file:
         yield file
 
 

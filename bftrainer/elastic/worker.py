@@ -41,6 +41,7 @@ from bftrainer.elastic import control as control_module
 from bftrainer.elastic.errors import ElasticError, sharded
 from bftrainer.elastic.fields import shortened
 from bftrainer.elastic.protocol import BY_AGENT, TELLS_PLACE, Failed, WorkerConfig
+from bftrainer.elastic.regular_file import check_directory, open_log, why
 
 UNGUARDED = "BFT_UNGUARDED"  # where a child leaves its mark
 
@@ -189,8 +190,8 @@ def serve(
         control.send(
             Failed(
                 code="BFT-1411",
-                cause=f"The worker could not be set up: {problem}.",
-                next_step="Check that working directory and log exist on the node.",
+                cause=f"The worker could not be set up: {why(problem)}.",
+                next_step="Check working directory, checkpoint directory and log on the node.",
             )
         )
         os._exit(1)
@@ -202,13 +203,14 @@ def _enter_environment(config: WorkerConfig) -> None:
     os.environ.update(dict(config.environment))
     remove_spent_logs(config.log_path, os.environ.pop(SPENT_LOGS, ""))
     os.environ["BFT_CHECKPOINT_DIR"] = config.checkpoint_dir  # for a script's own results
+    with suppress(FileNotFoundError):
+        check_directory(config.checkpoint_dir)
     os.chdir(config.cwd)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     if config.log_path:
         # Not in the daemon: this needs the user's rights and may hang.
-        Path(config.log_path).parent.mkdir(parents=True, exist_ok=True)
         write_to(config.log_path)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # typed as TextIO
@@ -225,7 +227,7 @@ def _enter_environment(config: WorkerConfig) -> None:
 
 def write_to(log_path: str) -> None:
     """Append all output of this process to a file."""
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = open_log(log_path)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

@@ -10,25 +10,29 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
 NAME = "OPENBLAS_NUM_THREADS"
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread() -> AbstractContextManager[None]:
     """Give one thread to a numpy that is first imported, and to processes that start, in here."""
-    before = os.environ.get(NAME)
-    os.environ[NAME] = "1"
+    return _set(NAME)
+
+
+@contextmanager
+def _set(name: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = "1"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[NAME]
+            del os.environ[name]
         else:
-            os.environ[NAME] = before
+            os.environ[name] = before
 
 
 Task = TypeVar("Task", bound=Hashable)
@@ -58,7 +62,8 @@ def play_each(
     pool = ProcessPoolExecutor(
         max_workers=processes, mp_context=get_context("spawn"), initializer=end_with_parent
     )
-    with one_thread(), pool:
+    # Else they import what lies in the working directory: they begin with ``python -c``.
+    with one_thread(), _set("PYTHONSAFEPATH"), pool:
         futures = {pool.submit(play, task): task for task in todo}
         try:
             for future in as_completed(futures):

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bftrainer.elastic import files
+from bftrainer.elastic.regular_file import check_directory
 from bftrainer.elastic.worker_keeper import own_name
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
@@ -35,8 +36,17 @@ def make_checkpoint_dir(path: Path) -> bool:
     try:
         is_new = not path.exists()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_owner(path)
         with tempfile.TemporaryFile(dir=path):
             return is_new
+    except OSError as problem:
+        raise refusal(path, problem.strerror or str(problem)) from problem
+
+
+def check_owner(path: Path) -> None:
+    """Refuse a checkpoint directory of another user, who could change what is read there."""
+    try:
+        check_directory(path)
     except OSError as problem:
         raise refusal(path, problem.strerror or str(problem)) from problem
 
@@ -95,23 +105,23 @@ def set_aside(directory: Path) -> None:
 
 def _is_whole(path: Path) -> bool:
     """Return whether the file ends with the checksum of all bytes before it."""
+    digest = hashlib.sha256()
     try:
         files.peek(path)
+        with files.opened(path) as file:
+            left = os.fstat(file.fileno()).st_size - files.DIGEST_BYTES
+            while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
+                digest.update(chunk)
+                left -= len(chunk)
+            return file.read() == digest.digest()
     except (OSError, files.UnreadableError):
         return False
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        left = os.fstat(file.fileno()).st_size - files.DIGEST_BYTES
-        while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
-            digest.update(chunk)
-            left -= len(chunk)
-        return file.read() == digest.digest()
 
 
 def _copy(path: Path, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.{own_name()}.tmp")
     try:
-        with path.open("rb") as file, temporary.open("xb") as copy:
+        with files.opened(path) as file, temporary.open("xb") as copy:
             shutil.copyfileobj(file, copy, _CHUNK_BYTES)
             copy.flush()
             os.fsync(copy.fileno())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import itertools
 import math
 import unicodedata
@@ -22,6 +23,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from bftrainer.elastic.regular_file import read_file
 from bftrainer.study.trials import Scalar
 
 MOST_INTEGER = 1 << 53  # beyond it floats, which Optuna keeps, are not exact
@@ -300,8 +302,9 @@ def _read_csv(path: Path, parameters: Mapping[str, Parameter]) -> tuple[Configur
     try:
         rows = _rows(path)
     except (OSError, ValueError, csv.Error) as problem:  # a name with NUL, too
+        why = getattr(problem, "strerror", None) or problem
         raise ConfigurationError(
-            ("configurations",), f"{path} cannot be read: {problem}.", "Name a CSV file."
+            ("configurations",), f"{path} cannot be read: {why}.", "Name a CSV file."
         ) from problem
     if len(rows) > MOST or any(None in row or None in row.values() for row in rows):
         raise ConfigurationError(
@@ -314,12 +317,13 @@ def _read_csv(path: Path, parameters: Mapping[str, Parameter]) -> tuple[Configur
     )
 
 
+_MOST_BYTES = 64 << 20
+
+
 def _rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a file, at most one too many."""
-    if path.exists() and not path.is_file():  # a pipe would hold us
-        raise OSError("it is not a regular file")
-    with path.open(newline="", encoding="utf-8") as stream:
-        return list(itertools.islice(csv.DictReader(stream), MOST + 1))
+    stream = io.StringIO(read_file(path, _MOST_BYTES, is_typed=True).decode(), newline="")
+    return list(itertools.islice(csv.DictReader(stream), MOST + 1))
 
 
 def _typed(text: str, parameter: Parameter | None) -> Scalar:

@@ -11,6 +11,7 @@ missing or be there twice.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from bftrainer.api.documents import CodecError, decode, encode, parse
 from bftrainer.elastic.fence import write_whole
+from bftrainer.elastic.regular_file import check_directory, open_stream, read_file
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerSpec
 
@@ -33,6 +35,7 @@ SUFFIX = ".study"
 FILE = "study.json"
 LOCK = "loop.lock"
 SUMMARY = "summary.json"
+MOST_BYTES = 64 << 20  # of each of its files; a hundred thousand trials take half of that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +157,8 @@ def read_directory(path: Path) -> StudyDirectory:
     from bftrainer.study.document import StudyDocument  # noqa: PLC0415
 
     try:
-        said = parse((path / FILE).read_bytes())
+        check_directory(path)
+        said = parse(read_file(path / FILE, MOST_BYTES))
         return StudyDirectory(
             path=path.absolute(),
             study_id=str(said["study_id"]),
@@ -164,12 +168,20 @@ def read_directory(path: Path) -> StudyDirectory:
         )
     except FileNotFoundError as problem:
         raise no_study(path) from problem
-    except (OSError, CodecError, ValidationError, KeyError, TypeError) as problem:
-        raise BftError(
-            "BFT-1636",
-            f"The study in {path} cannot be read: {problem}.",
+    except (OSError, CodecError, ValidationError, KeyError, TypeError, ValueError) as problem:
+        raise unreadable(
+            f"The study in {path}",
+            problem,
             "It was written by another release, or is damaged: begin another one.",
         ) from problem
+
+
+def unreadable(what: str, problem: Exception, next_step: str) -> BftError:
+    """Return that a part of a study cannot be read, or that it may not be trusted (BFT-1636)."""
+    if isinstance(problem, PermissionError) and problem.errno == errno.EPERM:
+        next_step = "Begin a study of your own, or trust its owner: --any-owner."
+    why = (problem.strerror if isinstance(problem, OSError) else None) or problem
+    return BftError("BFT-1636", f"{what} cannot be read: {why}.", next_step)
 
 
 def no_study(path: Path) -> UsageError:
@@ -239,7 +251,7 @@ def only_loop(path: Path) -> Iterator[None]:
 def is_running(path: Path) -> bool:
     """Return whether a loop runs the study; BFT-1636 if that cannot be seen."""
     try:
-        with (path / LOCK).open("rb") as file:
+        with open_stream(path / LOCK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -265,13 +277,13 @@ class Wishes:
 def read_wishes(directory: Path) -> Wishes:
     """Return the wishes; BFT-1636 if the file is damaged."""
     try:
-        return decode(Wishes, parse((directory / _FILE).read_bytes()), is_strict=False)
+        return decode(Wishes, parse(read_file(directory / _FILE, MOST_BYTES)), is_strict=False)
     except FileNotFoundError:
         return Wishes()
     except (OSError, CodecError) as problem:
-        raise BftError(
-            "BFT-1636",
-            f"{directory / _FILE} cannot be read: {problem}.",
+        raise unreadable(
+            str(directory / _FILE),
+            problem,
             "Remove it: the study then goes on as its document says.",
         ) from problem
 
@@ -279,7 +291,7 @@ def read_wishes(directory: Path) -> Wishes:
 def change_wishes(directory: Path, change: Callable[[Wishes], Wishes]) -> Wishes:
     """Change the wishes durably, one verb at a time; return the new ones."""
     try:
-        with (directory / _LOCK).open("ab") as lock:
+        with open_stream(directory / _LOCK, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             wishes = change(read_wishes(directory))
             write_whole(directory / _FILE, [json.dumps(encode(wishes)).encode()])
@@ -301,8 +313,8 @@ class Events:
             self.say(line)
         said = {"at_s": round(time.time(), 3), "event": event, **more}
         try:
-            with self._path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(said) + "\n")
+            with open_stream(self._path, "ab") as stream:
+                stream.write(json.dumps(said).encode() + b"\n")
         except OSError as problem:
             self.unwritten(self._path, problem)
 
@@ -314,15 +326,16 @@ class Events:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """Return the events in order; a line that a crash has cut is left out."""
-    found: list[dict[str, Any]] = []
+    """Return the events in order, without cut or damaged lines (BFT-1636: it is not ours)."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_file(path, MOST_BYTES).splitlines()
     except FileNotFoundError:
-        return found
+        return []
+    except OSError as problem:
+        raise unreadable(str(path), problem, "Remove it; no picture needs it.") from problem
+    found: list[dict[str, Any]] = []
     for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
+        with contextlib.suppress(ValueError, RecursionError):
+            event = json.loads(line)
+            found += [event] if isinstance(event, dict) else []
     return found

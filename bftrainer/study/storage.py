@@ -15,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import math
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +35,8 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from bftrainer.elastic.fields import shortened
+from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.study.configurations import FloatParameter, IntParameter, Parameter
 from bftrainer.study.directory import unwritable
@@ -161,11 +165,10 @@ class StudyStorage:
         self._direction = StudyDirection[document.direction.upper()]
         self._drawer = Drawer(document.sampler, document.seed, self._distributions, self._direction)
         self._known: dict[int, StoredTrial] = {}  # that have ended
-        try:
+        with self._file():
+            open_stream(path, "ab").close()  # Optuna opens whatever is there
             self._storage = JournalStorage(JournalFileBackend(str(path)))
             self._study_id = self._opened(name)
-        except (OSError, ValueError, KeyError) as problem:
-            raise _unreadable(path, problem) from problem
 
     def _opened(self, name: str) -> int:
         """Return the id of the study, which is created if it is missing."""
@@ -180,16 +183,18 @@ class StudyStorage:
 
         Scripts of the user may add others, which have no budget.
         """
-        return tuple(self._known.get(one.number) or self._read(one) for one in self._ours())
+        found = self._ours()
+        with self._file():
+            return tuple(self._known.get(one.number) or self._read(one) for one in found)
 
     def _ours(self) -> list[FrozenTrial]:
         with self._file():
             found = self._storage.get_all_trials(self._study_id, deepcopy=False)
-        return [
-            one
-            for one in found
-            if one.state is not TrialState.WAITING and "budget" in one.user_attrs
-        ]
+            return [
+                one
+                for one in found
+                if one.state is not TrialState.WAITING and "budget" in one.user_attrs
+            ]
 
     def _read(self, one: FrozenTrial) -> StoredTrial:
         attributes = one.user_attrs
@@ -211,6 +216,7 @@ class StudyStorage:
             began_s=one.datetime_start.timestamp() if one.datetime_start else None,
             ended_s=one.datetime_complete.timestamp() if one.datetime_complete else None,
         )
+        _check(stored)
         if stored.end is not None:
             self._known[one.number] = stored
         return stored
@@ -230,9 +236,11 @@ class StudyStorage:
             yield
         except optuna.exceptions.UpdateFinishedTrialError:
             return
+        except BftError:
+            raise
         except OSError as problem:
             raise unwritable(self._path, problem) from problem
-        except (ValueError, KeyError) as problem:
+        except Exception as problem:  # Optuna trusts its file: any type may come of damage
             raise _unreadable(self._path, problem) from problem
 
     def note(self, name: str) -> Any:
@@ -250,7 +258,9 @@ class StudyStorage:
 
     def draw(self, number: int) -> dict[str, Scalar]:
         """Return parameters for a trial that is about to be created."""
-        return self._drawer.draw(number, self._ours())
+        past = self._ours()
+        with self._file():
+            return self._drawer.draw(number, past)
 
     def create(self, start: Start, parameters: Mapping[str, Scalar]) -> int:
         """Create a trial, with all that belongs to it in one line of the journal; its number."""
@@ -307,10 +317,22 @@ class StudyStorage:
         return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
 
 
+def _check(one: StoredTrial) -> None:
+    """Refuse a trial with numbers that are none, which others can have written."""
+    numbers = (one.budget, one.bracket, one.granted, one.node_s, *one.values.values())
+    for number in (*numbers, *one.orders.values(), one.parent or 0, one.nodes or 0):
+        if type(number) not in (int, float) or not math.isfinite(number):
+            raise ValueError(f"trial {one.number} has the number {number!r}")
+    for value in one.parameters.values():
+        if not isinstance(value, str) and not math.isfinite(value):
+            raise ValueError(f"trial {one.number} has the parameter {value!r}")
+
+
 def _unreadable(path: Path, problem: Exception) -> BftError:
+    why = str(problem) or type(problem).__name__
     return BftError(
         "BFT-1636",
-        f"The study's storage {path} cannot be read: {problem}.",
+        f"The study's storage {path} cannot be read: {shortened(why, 200)}.",
         "Restore it from a backup, or begin another study.",
     )
 
@@ -322,7 +344,7 @@ def repair(path: Path) -> None:
     lock is taken, which is stale if the file has not grown for ``LOCK_PATIENCE_S`` (by default
     Optuna waits for 30 s). Nothing could be added after a cut line.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         return
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # a stale lock is nothing to warn of
     lock = JournalFileSymlinkLock(str(path), grace_period=LOCK_PATIENCE_S)
@@ -337,7 +359,7 @@ def repair(path: Path) -> None:
 
 
 def _drop_cut_line(path: Path) -> None:
-    with path.open("rb+") as file:
+    with open_stream(path, "rb+") as file:
         data = file.read()
         end = data.rfind(b"\n") + 1
         if end != len(data):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.regular_file import open_log
 from bftrainer.elastic.worker import SPENT_LOGS
 from bftrainer.fleet.wire.private import write_private
 from bftrainer.model.preamble import why_not_started
@@ -81,7 +82,7 @@ class Output:
         # Beside: the user's file system may hang.
         text = self._tail()
         if log_path:
-            threading.Thread(target=_append, args=(Path(log_path), text), daemon=True).start()
+            threading.Thread(target=_append, args=(log_path, text), daemon=True).start()
 
     def _tail(self) -> bytes:
         with suppress(OSError), self._log_path.open("rb") as log:
@@ -91,11 +92,9 @@ class Output:
         return b""
 
 
-def _append(path: Path, text: bytes) -> None:
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as log:
-            log.write(text)
+def _append(path: str, text: bytes) -> None:
+    with suppress(OSError), os.fdopen(open_log(path), "ab") as log:
+        log.write(text)
 
 
 KEPT = 50  # folders of pilots that have ended, for their logs

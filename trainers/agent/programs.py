@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 from bftrainer.batch import process
@@ -44,7 +43,7 @@ class ProgramPool:
         """
         output = Output(self._log_path)
         with worker_end:
-            argv = (sys.executable, "-I", "-m", module, str(worker_end.fileno()))
+            argv = process.own_python(module, str(worker_end.fileno()), is_isolated=True)
             try:
                 with self._log_path.open("ab") as log:
                     child = process.spawn(

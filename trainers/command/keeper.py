@@ -17,12 +17,14 @@ import signal
 import socket
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.ports import VARIABLE, listen_within
+from bftrainer.elastic.regular_file import ANY_OWNER, check_directory, open_log, why
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
 from bftrainer.elastic.worker_keeper import LAST_S, reap, sweep
 from bftrainer.fleet.runtimes.checks import signal_number
@@ -88,20 +90,25 @@ class Keeper:
         self._failure = ""
         self._last_lines: deque[str] = deque(maxlen=4)  # that the program printed
         config = self._orders.config
-        remove_spent_logs(config.log_path, dict(config.environment).get(SPENT_LOGS, ""))
-        self._log = self._open_log(Path(config.log_path or os.devnull))
+        environment = dict(config.environment)
+        remove_spent_logs(config.log_path, environment.get(SPENT_LOGS, ""))
+        os.environ[ANY_OWNER] = environment.get(ANY_OWNER, "")
+        self._log = self._open_log(config.log_path or os.devnull)
         self._talk.send(protocol.Warm(warm_up_s=time.monotonic() - began_s))
 
-    def _open_log(self, path: Path) -> BinaryIO:
+    def _open_log(self, path: str) -> BinaryIO:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)  # by its user, not by the daemon
-            return path.open("ab", buffering=0)
+            with suppress(FileNotFoundError):
+                check_directory(self._orders.config.checkpoint_dir)
+            # By its user, not by the daemon.
+            return os.fdopen(open_log(path), "ab", buffering=0)
         except OSError as problem:
             self._talk.send(
                 protocol.Failed(
                     code="BFT-1411",
-                    cause=f"The log of the program cannot be written: {problem}.",
-                    next_step="Name a directory that exists on the nodes with --checkpoint-dir.",
+                    cause=f"The log of the program cannot be written: {why(problem)}.",
+                    next_step="Name a directory of yours, seen by the nodes, with"
+                    " --checkpoint-dir.",
                 )
             )
             raise SystemExit(KILLED) from problem

@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bftrainer.batch import process
+from bftrainer.elastic.fence import write_whole
 from bftrainer.elastic.protocol import Commit, WorkerConfig
+from bftrainer.elastic.regular_file import read_file
 
 READ_BYTES = 1 << 16
 MAX_LINE_BYTES = 4096  # longer lines are logged but not parsed
@@ -117,6 +119,7 @@ class Program:
 
 _NAME = re.compile(r"generation-(\d{1,12})\Z", re.ASCII)
 RUN_FILE = "run"  # which submission the numbers belong to
+_RUN_BYTES = 1024
 LINK = "latest"
 
 
@@ -148,7 +151,7 @@ def take(base: Path, *, run: str, generation: int) -> Path:
     else:
         target.mkdir(exist_ok=True)
     if not is_ours:
-        (base / RUN_FILE).write_text(run, encoding="utf-8")
+        write_whole(base / RUN_FILE, [run.encode()])
     fresh = base / f".{LINK}-{generation}"
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(target.name)
@@ -162,7 +165,7 @@ def _numbers(base: Path) -> list[int]:
 
 def _run_of(base: Path) -> str:
     try:
-        return (base / RUN_FILE).read_text(encoding="utf-8")
+        return read_file(base / RUN_FILE, _RUN_BYTES).decode(errors="replace")
     except FileNotFoundError:
         return ""
 

@@ -10,7 +10,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from typing import Any, Self
 
 from bftrainer.batch.local.server import SOCKET_NAME, TEMPLATE_SOCKET_NAME
 from bftrainer.batch.local.workload import JobWorkload, workload_to_json
-from bftrainer.batch.process import spawn
+from bftrainer.batch.process import own_python, spawn
 from bftrainer.model.errors import BatchSystemError
 
 ANSWER_TIMEOUT_S = 2.0
@@ -201,13 +200,14 @@ def start_server(
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     reader, writer = os.pipe()
-    argv = [sys.executable, "-m", "bftrainer.batch.local.server", "--dir", str(directory)]
+    argv = [*own_python("bftrainer.batch.local.server", "--dir", str(directory.absolute()))]
     argv += ["--nodes", str(n_nodes), "--gpus", str(gpus), "--cycle-s", str(cycle_s)]
     argv += ["--kill-wait-s", str(kill_wait_s), "--lifeline-fd", str(reader)]
     if workload is not None:
-        argv += ["--workload", str(workload), "--hold-workload"]
+        argv += ["--workload", str(workload.absolute()), "--hold-workload"]
     with (directory / "local.log").open("ab") as log:
-        child = spawn([*argv, *more_options], stdout=log, stderr=log, pass_fds=(reader,))
+        argv += more_options
+        child = spawn(argv, cwd=Path("/"), stdout=log, stderr=log, pass_fds=(reader,))
     os.close(reader)
     server = LocalServer(directory.absolute(), child, writer)
     deadline = time.monotonic() + START_TIMEOUT_S

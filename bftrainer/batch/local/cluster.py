@@ -16,14 +16,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bftrainer.batch.local.scheduler import HeadReservation, LocalAllocation, PendingJob, run_pass
-from bftrainer.batch.process import kill_group, spawn
+from bftrainer.batch.process import kill_group, own_python, spawn
 from bftrainer.model.errors import BatchSystemError, UsageError
 
 JOB_VARIABLE = "BFT_LOCAL_JOB_ID"
@@ -61,7 +60,7 @@ class JobProcesses:
         self.start(
             TEMPLATE_JOB,
             ("host",),
-            (sys.executable, "-I", "-m", "trainers.agent.share", str(socket_path), *modules),
+            own_python("trainers.agent.share", str(socket_path), *modules, is_isolated=True),
             environment={},
             log_path=self._directory / "template.log",
         )

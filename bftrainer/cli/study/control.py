@@ -12,7 +12,7 @@ import click
 from bftrainer.api.documents import schema
 from bftrainer.cli.common import connect
 from bftrainer.cli.options import JSON, SOCKET, argument, verb
-from bftrainer.cli.output import print_json
+from bftrainer.cli.output import print_json, print_lines
 from bftrainer.cli.study.lookup import STUDY, await_verb, find_study, open_loop, read_summary
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, UsageError
@@ -28,7 +28,7 @@ def wish(
     as_json: bool,
 ) -> None:
     """Change what is wanted of a study, and carry it out if no loop does."""
-    say = partial(click.echo, err=as_json)
+    say = partial(print_lines, err=as_json)
     change_wishes(study.path, change)
     await_verb(study.path)
     try:
@@ -49,7 +49,7 @@ def says_over(study: StudyDirectory, *, as_json: bool) -> bool:
     is_enlarged = dict(summary.rule) != json.loads(json.dumps(dict(rule)))
     if summary.state not in (OVER, FAILED, STOPPED) or (summary.state == OVER and is_enlarged):
         return False
-    click.echo(f"{shown(summary.name)} is {summary.state}; nothing is changed", err=as_json)
+    print_lines(f"{shown(summary.name)} is {summary.state}; nothing is changed", err=as_json)
     return True
 
 
@@ -71,7 +71,7 @@ def print_wanted(study: StudyDirectory) -> None:
     )
 
 
-@verb(STUDY, argument("count", click.IntRange(1, 100_000), metavar="N"), JSON, SOCKET)
+@verb(*STUDY, argument("count", click.IntRange(1, 100_000), metavar="N"), JSON, SOCKET)
 def add(study_name: str, count: int, socket_name: str | None, *, as_json: bool) -> None:
     """Add N trials to STUDY, which may be over already."""
     study = find_study(study_name, socket_name)
@@ -97,22 +97,22 @@ def add(study_name: str, count: int, socket_name: str | None, *, as_json: bool) 
         return
     total = document.rule_settings(wishes.more)["trials"]
     then = "" if is_running(study.path) else f"; run: bftrainer study run {study.path}"
-    click.echo(f"{document.name} has {total} trials now{then}")
+    print_lines(f"{document.name} has {total} trials now{then}")
 
 
-@verb(STUDY, JSON, SOCKET)
+@verb(*STUDY, JSON, SOCKET)
 def pause(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Take all nodes from the trials of STUDY, after checkpoints; 'resume' is the way back."""
     _wish(study_name, socket_name, as_json=as_json, is_paused=True)
 
 
-@verb(STUDY, JSON, SOCKET)
+@verb(*STUDY, JSON, SOCKET)
 def resume(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Let the trials of STUDY have nodes again."""
     _wish(study_name, socket_name, as_json=as_json, is_paused=False)
 
 
-@verb(STUDY, JSON, SOCKET)
+@verb(*STUDY, JSON, SOCKET)
 def stop(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """End all trials of STUDY for good; results and the best checkpoint stay."""
     _wish(study_name, socket_name, as_json=as_json, is_stopped=True)
@@ -125,6 +125,6 @@ def _wish(name: str, socket_name: str | None, *, as_json: bool, **changes: bool)
         wish(study, socket_name, partial(replace, **changes), as_json=as_json)
         if changes.get("is_paused") is False and not is_running(study.path):
             line = f"its trials go on; for new ones run: bftrainer study run {study.path}"
-            click.echo(line, err=as_json)
+            print_lines(line, err=as_json)
     if as_json:
         print_wanted(study)

@@ -13,7 +13,7 @@ import click
 
 from bftrainer.cli.common import read_journal
 from bftrainer.cli.options import FILE, JSON, PATH, SOCKET, argument, option, verb
-from bftrainer.cli.output import answer, duration, print_table
+from bftrainer.cli.output import answer, duration, print_lines, print_table
 from bftrainer.cli.study.plan import SPEED, parse_price, parse_time, scaling_of_study
 from bftrainer.cli.trace import READING, SELECTION, load
 from bftrainer.model.columns import shown
@@ -128,7 +128,7 @@ def _print(found: Outlook) -> None:
         ],
     )
     for note in found.notes:
-        click.echo(f"note: {shown(note)}")
+        print_lines(f"note: {shown(note)}")
 
 
 def _held(held: ReserveUse) -> Iterator[tuple[str, str]]:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from bftrainer.api.client import Client
 from bftrainer.api.documents import CodecError, parse, view_of
 from bftrainer.cli.common import connect
-from bftrainer.cli.options import argument
+from bftrainer.cli.options import ANY_OWNER_OPTION, argument
+from bftrainer.elastic.regular_file import check_directory, read_file
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.study.directory import (
+    MOST_BYTES,
     SUFFIX,
     SUMMARY,
     StudyDirectory,
@@ -25,13 +27,14 @@ from bftrainer.study.directory import (
     no_study,
     only_loop,
     read_directory,
+    unreadable,
 )
 from bftrainer.study.trial_table import LEFT, RUNNING, StudySummary, parameters_line, refreshed
 
 if TYPE_CHECKING:
     from bftrainer.study.loop import StudyLoop
 
-STUDY = argument("study_name", metavar="STUDY")
+STUDY = (argument("study_name", metavar="STUDY"), ANY_OWNER_OPTION)
 YAML = (".yaml", ".yml")
 PATIENCE_S = 2.0  # for a verb that holds the lock
 _ID = re.compile(r"-[0-9a-f]{6}\Z")  # what an id has after the name
@@ -156,7 +159,8 @@ def summary_of(path: Path, socket_name: str | None) -> StudySummary:
 def read_summary(path: Path) -> StudySummary:
     """Return the summary as it was last written (BFT-1636, BFT-1635, BFT-1633)."""
     try:
-        return view_of(StudySummary, "study", parse((path / SUMMARY).read_bytes()))
+        check_directory(path)
+        return view_of(StudySummary, "study", parse(read_file(path / SUMMARY, MOST_BYTES)))
     except FileNotFoundError as problem:
         if not is_study(path):
             raise no_study(path) from problem
@@ -167,10 +171,8 @@ def read_summary(path: Path) -> StudySummary:
             exit_code=ExitCode.NOT_FOUND,
         ) from problem
     except (OSError, CodecError) as problem:
-        raise BftError(
-            "BFT-1636",
-            f"{path / SUMMARY} cannot be read: {problem}.",
-            "Remove it; the study's loop writes it again.",
+        raise unreadable(
+            str(path / SUMMARY), problem, "Remove it; the study's loop writes it again."
         ) from problem
 
 

@@ -6,6 +6,7 @@ The plan that a study carries out is kept in the study's directory (``study run 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,10 +17,11 @@ import click
 from bftrainer.api.documents import CodecError, document, parse, view_of
 from bftrainer.cli.common import connect
 from bftrainer.cli.options import JSON, PATH, SOCKET, argument, option, verb
-from bftrainer.cli.output import answer, duration, print_table
+from bftrainer.cli.output import answer, duration, print_lines, print_table
 from bftrainer.elastic.fence import write_whole
+from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.errors import ExitCode, UsageError
-from bftrainer.study.directory import StudyDirectory, unwritable
+from bftrainer.study.directory import MOST_BYTES, StudyDirectory, unwritable
 
 if TYPE_CHECKING:
     from bftrainer.study.document import StudyDocument
@@ -161,7 +163,7 @@ def _print(found: StudyPlan) -> None:
             f"No plan that takes {on_average} costs less than {found.bound:.2f}: this one is at"
             f" most {gap:.2%} above the optimum."
         )
-    click.echo(f"\n{optimal}\nIt is in time with a probability of {found.in_time:.0%}.\n")
+    print_lines("", optimal, f"It is in time with a probability of {found.in_time:.0%}.", "")
     exact = ("exact", found.gpus, found.time_s.mean, found.cost.mean)
     rivals = [_rival(*exact, found)]
     for name, one in found.rivals.items():
@@ -315,7 +317,7 @@ def plan_for(study: StudyDirectory, path: Path) -> StudyPlan:
     """Return the plan in a file if it is one for this study (BFT-1646, BFT-1647)."""
     from bftrainer.study.plan.document import is_for  # noqa: PLC0415 - slow to import
 
-    found = read_plan(path)
+    found = read_plan(path, is_typed=True)
     if is_for(found, stages_of(study.document)):
         return found
     raise UsageError(
@@ -336,7 +338,7 @@ def keep_plan(study: StudyDirectory, plan: StudyPlan) -> None:
 
 def with_plan(study: StudyDirectory) -> Callable[[StudyRule], StudyRule]:
     """Return how the study's rule becomes one that carries out the plan, if there is a plan."""
-    if not study.plan.exists():
+    if not os.path.lexists(study.plan):
         return lambda rule: rule
     from bftrainer.study.plan.document import Carried  # noqa: PLC0415 - slow to import
 
@@ -344,12 +346,12 @@ def with_plan(study: StudyDirectory) -> Callable[[StudyRule], StudyRule]:
     return lambda rule: Carried(rule=rule, plan=plan)
 
 
-def read_plan(path: Path) -> StudyPlan:
+def read_plan(path: Path, *, is_typed: bool = False) -> StudyPlan:
     """Return the plan in a file (BFT-1646)."""
     from bftrainer.study.plan.document import StudyPlan  # noqa: PLC0415 - slow to import
 
     try:
-        return view_of(StudyPlan, NAME, parse(path.read_bytes()))
+        return view_of(StudyPlan, NAME, parse(read_file(path, MOST_BYTES, is_typed=is_typed)))
     except (OSError, CodecError, ValueError) as problem:
         raise UsageError(
             "BFT-1646",

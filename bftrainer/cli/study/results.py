@@ -6,10 +6,8 @@ default, except those on when they were to start.
 
 from __future__ import annotations
 
-import csv
 import json
 import shlex
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -18,9 +16,16 @@ import click
 
 from bftrainer.api.documents import document, schema
 from bftrainer.cli.options import FILE, JSON, SOCKET, option, verb
-from bftrainer.cli.output import answer, duration, print_json, print_pairs, print_table
+from bftrainer.cli.output import (
+    answer,
+    duration,
+    print_csv,
+    print_json,
+    print_lines,
+    print_pairs,
+    print_table,
+)
 from bftrainer.cli.study.lookup import STUDY, best_line, find_path, find_study, summary_of
-from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import PARAMETERS
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec
@@ -30,7 +35,7 @@ from bftrainer.study.trial_table import StudySummary, TrialRow, parameters_line
 MOST_SHOWN = 20  # of the trials that are over
 
 
-@verb(STUDY, option("--all", "Show every trial that is over, too.", name="show_all"), JSON, SOCKET)
+@verb(*STUDY, option("--all", "Show every trial that is over, too.", name="show_all"), JSON, SOCKET)
 def status(study_name: str, socket_name: str | None, *, show_all: bool, as_json: bool) -> None:
     """Show STUDY (its name, directory or YAML file), whether or not its loop runs."""
     summary = summary_of(find_path(study_name, socket_name), socket_name)
@@ -39,16 +44,16 @@ def status(study_name: str, socket_name: str | None, *, show_all: bool, as_json:
 
 def _print(summary: StudySummary, *, show_all: bool) -> None:
     settings = ", ".join(f"{k} {v}" for k, v in summary.rule.items() if k != "name")
-    click.echo(
-        f"study       {shown(summary.study)}, {summary.state}, in {shown(summary.directory)}\n"
-        f"rule        {summary.rule.get('name')}: {settings}\n"
-        f"trials      {summary.active} active, {summary.waiting} waiting, {summary.over} over\n"
+    print_lines(
+        f"study       {summary.study}, {summary.state}, in {summary.directory}",
+        f"rule        {summary.rule.get('name')}: {settings}",
+        f"trials      {summary.active} active, {summary.waiting} waiting, {summary.over} over",
         f"nodes       {summary.nodes} of {summary.pool_nodes}, {duration(summary.node_s)}"
-        f" node-time so far\n"
-        f"best        {best_line(summary)}"
+        f" node-time so far",
+        f"best        {best_line(summary)}",
     )
     cells = [(str(r.budget), str(r.active), str(r.waiting), str(r.over)) for r in summary.rungs]
-    click.echo()
+    print_lines("")
     print_table((f">{summary.unit.upper()}", ">ACTIVE", ">WAITING", ">OVER"), cells)
     over = sorted(
         (row for row in summary.trials if row.ended_s is not None),
@@ -57,11 +62,11 @@ def _print(summary: StudySummary, *, show_all: bool) -> None:
     # Those that were over early, but not the best.
     hidden = {row.number for row in over[:-MOST_SHOWN]} - {summary.best}
     rows = [row for row in summary.trials if show_all or row.number not in hidden]
-    click.echo()
+    print_lines("")
     headers = (">TRIAL", "STAGE", f">{summary.metric.upper()}", ">AT", ">BUDGET", ">NODES")
     print_table((*headers, ">NODE-TIME", "PARAMETERS"), [_cells(row) for row in rows])
     if count := len(summary.trials) - len(rows):
-        click.echo(f"{count} more are over; see --all")
+        print_lines(f"{count} more are over; see --all")
 
 
 def _cells(row: TrialRow) -> tuple[str, ...]:
@@ -129,7 +134,7 @@ def _given(options: Mapping[str, str], record: object, usual: object) -> list[st
 
 
 @verb(
-    STUDY,
+    *STUDY,
     option("--script", "Print the command that trains it fully.", name="as_script"),
     JSON, SOCKET,
 )  # fmt: skip
@@ -146,7 +151,7 @@ def best(study_name: str, socket_name: str | None, *, as_script: bool, as_json: 
             exit_code=ExitCode.NOT_FOUND,
         )
     if as_script:
-        click.echo(command_of(read_directory(path), row))
+        print_lines(command_of(read_directory(path), row))
     elif as_json:
         print_json(document("trial", row))
     else:
@@ -165,7 +170,7 @@ _COLUMNS = (
 )
 
 
-@verb(STUDY, JSON, SOCKET)
+@verb(*STUDY, JSON, SOCKET)
 def export(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Print every trial of STUDY with its parameters; --json has all its values, too."""
     summary = summary_of(find_path(study_name, socket_name), socket_name)
@@ -173,11 +178,11 @@ def export(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
         print_json(document("study", summary))
         return
     names = list(summary.trials[0].parameters) if summary.trials else []
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([*_COLUMNS, *names])
-    for row in summary.trials:
-        given = [getattr(row, name) for name in _COLUMNS]
-        writer.writerow([*given, *(row.parameters.get(name) for name in names)])
+    rows = (
+        [*(getattr(row, name) for name in _COLUMNS), *(row.parameters.get(n) for n in names)]
+        for row in summary.trials
+    )
+    print_csv([*_COLUMNS, *names], rows)
 
 
 ENDINGS = (".png", ".svg", ".pdf")
@@ -185,7 +190,7 @@ KINDS = ("history", "parallel", "importance", "rungs")
 
 
 @verb(
-    STUDY,
+    *STUDY,
     option("--kind", "One picture.  [default: all on one page]", click.Choice(KINDS)),
     option("--out FILE", "A .png, .svg or .pdf.  [default: NAME.png, NAME-KIND.png]", FILE),
     JSON, SOCKET,
@@ -211,4 +216,4 @@ def plot(
         kinds = [kind] if kind else list(KINDS)
         print_json({"schema": schema("plot"), "file": str(file.absolute()), "kinds": kinds})
     else:
-        click.echo(f"wrote {file}")
+        print_lines(f"wrote {file}")

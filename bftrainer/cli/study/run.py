@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,8 +24,8 @@ from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document, encode, schema
 from bftrainer.batch import process
 from bftrainer.cli.common import AWAY, FollowingClient, connect
-from bftrainer.cli.options import JSON, PATH, SOCKET, argument, option, verb
-from bftrainer.cli.output import duration, is_terminal, print_json, print_pairs
+from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, PATH, SOCKET, argument, option, verb
+from bftrainer.cli.output import duration, is_terminal, print_json, print_lines, print_pairs
 from bftrainer.cli.spec import (
     COMMAND,
     SPEC_OPTIONS,
@@ -49,10 +48,12 @@ from bftrainer.cli.study.lookup import (
 )
 from bftrainer.cli.study.plan import keep_plan, plan_for
 from bftrainer.cli.submit import check_here, check_script
+from bftrainer.elastic.regular_file import open_stream, read_file
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.directory import (
+    MOST_BYTES,
     StudyDirectory,
     check_same,
     check_unused,
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
     from bftrainer.study.plan.document import StudyPlan
 
 INTERRUPTED = 128 + 2
+SOCKET_VARIABLE = "BFTRAINER_SOCKET"
+_PATHS = (SOCKET_VARIABLE, "BFTRAINER_STATE_DIR")  # may be relative; a loop runs in /
 START_S = 30.0
 REACH_S = 30.0  # for a daemon that is just being started
 ANSWER_S = 5.0  # of one try
@@ -92,7 +95,7 @@ _FAILED = {"worst": "it counts as the worst", "ignore": "another one takes its p
            "good."),
     option("--dry-run", "Check everything and print what would be done."),
     option("--detach", "Go on in the background; see 'study status'."),
-    JSON, SOCKET,
+    ANY_OWNER_OPTION, JSON, SOCKET,
     argument("study_name", metavar="STUDY"),
     argument("script", metavar="[SCRIPT]", required=False),
     argument("args", click.UNPROCESSED, metavar="[ARGS]...", nargs=-1),
@@ -310,7 +313,7 @@ def _print_dry_run(
         print_json({"schema": schema("study-dry-run"), **said})
         return
     print_pairs([*preview_lines(study, plan), *(("ok", check) for check in checks)], 12)
-    click.echo("nothing was started", err=True)
+    print_lines("nothing was started", err=True)
 
 
 class Screen:
@@ -325,7 +328,7 @@ class Screen:
         """Print one event."""
         if self._is_drawn:
             click.echo("\r\x1b[K", nl=False)
-        click.echo(f"{time.strftime('%H:%M:%S')} {shown(line)}", err=self._is_err)
+        print_lines(f"{time.strftime('%H:%M:%S')} {shown(line)}", err=self._is_err)
         if self._is_drawn:
             click.echo(self._summary(), nl=False)
 
@@ -364,7 +367,7 @@ def _run(
             screen.close()
             with contextlib.suppress(BftError):  # the daemon is away
                 loop.summarize()
-            click.echo(
+            print_lines(
                 f"interrupted; its trials stay in the daemon. Go on with:"
                 f" bftrainer study run {study.path}",
                 err=True,
@@ -374,7 +377,7 @@ def _run(
     if as_json:
         print_json(document("study", summary))
     else:
-        click.echo(f"{summary.state}: {best_line(summary)}")
+        print_lines(f"{summary.state}: {best_line(summary)}")
     if summary.state == OVER and summary.best is None:
         last = max(summary.trials, key=lambda row: row.ended_s or 0.0, default=None)
         raise BftError(
@@ -396,7 +399,7 @@ def _reach(socket_name: str | None) -> None:
             if error.exit_code not in AWAY or time.monotonic() >= deadline:
                 raise
             if not is_told:
-                click.echo(shown(f"{error.cause} Waiting up to {REACH_S:g} s for it."), err=True)
+                print_lines(f"{error.cause} Waiting up to {REACH_S:g} s for it.", err=True)
             is_told = True
             time.sleep(TRY_AGAIN_S)
         else:
@@ -410,18 +413,20 @@ def _detach(study: StudyDirectory, socket_name: str | None, *, is_new_daemon: bo
         # Nobody else runs it, its files can be written, and the daemon is its own.
         _reach(socket_name)
         loop.meet()
-    where = ("--socket", socket_name) if socket_name else ()
-    argv = (sys.executable, "-m", "bftrainer", "study", "run", *where, str(study.path))
+    named = {name: os.environ[name] for name in _PATHS if os.environ.get(name)}
+    named |= {SOCKET_VARIABLE: socket_name} if socket_name else {}
+    env = {**os.environ, **{name: os.path.abspath(path) for name, path in named.items()}}  # noqa: PTH100
+    argv = process.own_python("bftrainer", "study", "run", str(study.path))
     try:
-        log = study.log.open("ab")
+        log = open_stream(study.log, "ab")
     except OSError as problem:
         raise unwritable(study.log, problem) from problem
     with log:
-        child = process.spawn(argv, env=os.environ, stdout=log, stderr=log)
+        child = process.spawn(argv, env=env, cwd=Path("/"), stdout=log, stderr=log)
     deadline = time.monotonic() + START_S
     while child.poll() is None and time.monotonic() < deadline:
         if is_running(study.path):
-            click.echo(f"process {child.pid} runs {study.study_id}; it writes {study.log}")
+            print_lines(f"process {child.pid} runs {study.study_id}; it writes {study.log}")
             return ExitCode.OK
         time.sleep(0.1)
     if child.poll() == 0:
@@ -435,5 +440,9 @@ def _detach(study: StudyDirectory, socket_name: str | None, *, is_new_daemon: bo
 
 def _last_line(path: Path) -> str:
     """Return the last error in a log, or the last line."""
-    lines = path.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+    try:
+        text = read_file(path, MOST_BYTES).decode(errors="replace")
+    except OSError as problem:
+        raise unwritable(path, problem) from problem
+    lines = text.strip().splitlines() or ["it said nothing"]
     return next((line for line in reversed(lines) if line.startswith("error ")), lines[-1])[:300]

@@ -7,11 +7,11 @@ before the pilot is submitted. Arguments contain paths only.
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bftrainer.batch.process import own_python
 from bftrainer.fleet.generations.members import NodeOffer
 from bftrainer.fleet.pilots.pilots import forget_secrets
 from bftrainer.fleet.wire.endpoint import AgentConfig, remember
@@ -41,7 +41,7 @@ class AgentFiles:
     @property
     def argv(self) -> tuple[str, ...]:
         """The batch script: the agent itself, isolated from the user's environment."""
-        return (sys.executable, "-I", "-m", "trainers.agent", "--config", str(self.config))
+        return own_python("trainers.agent", "--config", str(self.config), is_isolated=True)
 
 
 class AgentBook:

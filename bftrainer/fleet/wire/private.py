@@ -6,11 +6,11 @@ agents and ``keys``.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from pathlib import Path
 
+from bftrainer.elastic.regular_file import open_file
 from bftrainer.model.errors import BftError
 
 DEFAULT_LIMIT_BYTES = 64 * 1024
@@ -48,17 +48,12 @@ def read_private(
     ``BftError`` BFT-1302 if it is missing, a symbolic link, not a regular file, owned by another
     user, accessible to group or others, or too long.
     """
-    # O_NONBLOCK: do not wait on a FIFO.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(path, flags)
+        fd = open_file(path, is_any_owner=True)
     except OSError as problem:
-        why = "is a symbolic link" if problem.errno == errno.ELOOP else problem.strerror
-        raise _refused(path, f"cannot be opened ({why})") from problem
+        raise _refused(path, f"cannot be opened ({problem.strerror})") from problem
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise _refused(path, "is not a regular file")
         if status.st_uid != os.geteuid():
             raise _refused(path, f"belongs to user {status.st_uid}, not to us")
         if status.st_mode & (0o077 if is_secret else 0o022):

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -72,7 +71,7 @@ class DaemonProcess:
         prefix = (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
         return (
             *prefix,
-            *(sys.executable, "-m", "bftrainer.cli.main", "daemon"),
+            *process.own_python("bftrainer.cli.main", "daemon"),
             *("--state-dir", str(self.state_dir)),
             *("--policy", str(self._policy)),
             *("--bind", "127.0.0.1", "--agent-address", "127.0.0.1"),
@@ -88,7 +87,11 @@ class DaemonProcess:
         """
         with self.out.open("ab") as out:
             self._process = process.spawn(
-                self.argv(), env={**os.environ, **self._environment}, stdout=out, stderr=out
+                self.argv(),
+                env={**os.environ, **self._environment},
+                cwd=Path("/"),
+                stdout=out,
+                stderr=out,
             )
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and self.is_running() and not is_cancelled():

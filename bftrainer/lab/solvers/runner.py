@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,8 +45,7 @@ class ChildRunner:
         self, request_json: str, *, time_limit_s: float | None, memory_limit_bytes: int
     ) -> RunnerReport:
         """Return the child's answer, or how it failed, within the limit and a second."""
-        # -P: nothing in the working directory may take the place of a package.
-        argv = [sys.executable, "-P", "-m", "bftrainer.lab.solvers.child", "--work", self.work]
+        argv = [*process.own_python("bftrainer.lab.solvers.child", "--work", self.work)]
         argv += ["--memory-bytes", str(memory_limit_bytes)]
         timeout_s = NO_LIMIT_S
         if time_limit_s is not None:

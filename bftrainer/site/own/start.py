@@ -7,7 +7,6 @@ not end it. Where a site ends all processes of a user at logout, ``--as-job`` is
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ def daemon_argv(
 ) -> tuple[str, ...]:
     """Return the daemon's command line."""
     return (
-        *(sys.executable, "-m", "bftrainer", "daemon", "--batch-system", batch_system),
+        *process.own_python("bftrainer", "daemon", "--batch-system", batch_system),
         *("--state-dir", str(state_dir), "--policy", str(state_dir / POLICY_NAME)),
         *("--log-file", str(state_dir / LOG_NAME), "--shared-state"),
         *(("--bind", bind) if bind else ()),

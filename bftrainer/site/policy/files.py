@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.batch.batch_system import OptionError, OptionProblem
+from bftrainer.elastic.regular_file import open_file, read_file
 from bftrainer.model.plugins import CONTENT, content_of
 from bftrainer.site.policy.document import MAX_BYTES, MAX_PROBLEMS, PolicyErrors, PolicyProblem
 
@@ -61,20 +63,16 @@ def _refuse(path: Path, code: str, cause: str, next_step: str) -> PolicyErrors:
 def read_text(path: Path) -> str:
     """Return the text of a file that only its owner and group can have written."""
     try:
-        # Non-blocking: a pipe must not hold us. No links: they can be turned elsewhere.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        handle = os.open(path, flags)
+        handle = open_file(path, is_any_owner=True)
     except OSError as problem:
-        if path.is_symlink():
+        told = {errno.ELOOP: "This is a symbolic link.", errno.EINVAL: "This is no regular file."}
+        if problem.errno in told:
             raise _refuse(
-                path, "BFT-2102", "This is a symbolic link.", "Name the file itself."
+                path, "BFT-2102", told[problem.errno], "Name the file itself."
             ) from problem
         raise _unreadable(path, problem) from problem
     try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise _refuse(path, "BFT-2102", "This is not a regular file.", "Name a regular file.")
-        if status.st_mode & stat.S_IWOTH:
+        if os.fstat(handle).st_mode & stat.S_IWOTH:
             raise _refuse(
                 path, "BFT-2103", "Everyone may change this file.", f"Run: chmod o-w {path}"
             )
@@ -165,15 +163,11 @@ def with_files(names: tuple[str, ...], given: Mapping[str, Any], folder: Path) -
 
 def _read(name: str, path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+        return read_file(path, MOST_BYTES, is_typed=True)
     except (OSError, ValueError) as error:
         raise _unreadable_option(
             name, path, getattr(error, "strerror", None) or str(error)
         ) from error
-    if len(content) > MOST_BYTES:
-        raise _unreadable_option(name, path, f"it has more than {MOST_BYTES} bytes")
-    return content
 
 
 def _unreadable_option(name: str, path: Path, why: str) -> OptionError:
