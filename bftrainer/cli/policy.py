@@ -17,6 +17,7 @@ from bftrainer.cli.daemon import default_state_dir, parse_options
 from bftrainer.cli.options import EXISTING_FILE, FILE, JSON, PATH, SOCKET, argument, option, verb
 from bftrainer.cli.output import answer, duration, print_json, print_lines, print_table
 from bftrainer.cli.trace import READING, LateProgress, load, workload_of
+from bftrainer.elastic.regular_file import read_file
 from bftrainer.lab.parallel import one_thread
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
@@ -191,10 +192,10 @@ def train(
 
 
 def _network(path: Path) -> Network:
-    from bftrainer.decide.policies.dl2_network import ModelError, of_bytes  # noqa: PLC0415
+    from bftrainer.decide.policies.dl2_network import MOST_BYTES, ModelError, of_bytes  # noqa: PLC0415
 
     try:
-        return of_bytes(path.read_bytes())
+        return of_bytes(read_file(path, MOST_BYTES, is_typed=True))
     except (OSError, ModelError) as error:
         raise UsageError(
             "BFT-4182",

@@ -33,12 +33,14 @@ from bftrainer.decide.throughput.analyzer import (
     table_document,
     table_from,
 )
+from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.errors import BftError, UsageError
 from trainers import profiler
 
 PROGRAMS = Path(profiler.__file__).resolve().parent
 PACKAGE = Path(bftrainer.__file__).resolve().parent
 ALLREDUCE_TIMEOUT_S = 180.0
+_MOST_BYTES = 1 << 20  # of a table
 _Cells = dict[str, Any]  # to measure: weights, workers and the time for each of them, cell_s
 
 
@@ -304,7 +306,7 @@ def script_command(
     known = None
     if table is not None:
         try:
-            known = table_from(json.loads(Path(table).read_text()), table)
+            known = table_from(json.loads(read_file(table, _MOST_BYTES, is_typed=True)), table)
         except (OSError, ValueError) as problem:
             raise UsageError(
                 "BFT-4202",

@@ -45,7 +45,7 @@ from bftrainer.cli.options import argument, option
 from bftrainer.cli.output import print_lines
 from bftrainer.daemon.notifier import mailer
 from bftrainer.elastic.backend_choice import BACKENDS
-from bftrainer.elastic.regular_file import ANY_OWNER
+from bftrainer.elastic.regular_file import ANY_OWNER, open_stream, read_file
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
 from bftrainer.model.preamble import MAX_BYTES, NOT_STARTED, under, why_not_started
@@ -368,8 +368,7 @@ def read_preamble(path: str | None) -> str:
         return ""
     advice = "Give the path of a shell file in UTF-8 of at most 64 KiB."
     try:
-        with open(path, "rb") as stream:  # noqa: PTH123 - read with a limit
-            text = stream.read(MAX_BYTES + 1).decode()
+        text = read_file(path, MAX_BYTES, is_typed=True).decode()
     except UnicodeDecodeError as problem:
         raise UsageError("BFT-1060", f"The preamble {path} is not UTF-8.", advice) from problem
     except (OSError, ValueError) as problem:  # a NUL in the path
@@ -572,11 +571,7 @@ def read_curve(path: str) -> Curve:
     """
     example = 'Write {"sizes": [1, 2, 4], "samples_per_s": [100, 190, 350]}, or use auto.'
     try:
-        with open(path, "rb") as stream:  # noqa: PTH123 - read with a limit
-            text = stream.read(MAX_CURVE_BYTES + 1)
-        if len(text) > MAX_CURVE_BYTES:
-            raise UsageError("BFT-1015", f"The curve {path} is larger than 1 MiB.", example)
-        curve = decode(Curve, parse(text))
+        curve = decode(Curve, parse(read_file(path, MAX_CURVE_BYTES, is_typed=True)))
         check_curve(curve)
     except OSError as problem:
         cause = f"The curve {path} cannot be read: {problem.strerror}."
@@ -648,7 +643,7 @@ def merge(values: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _directive_lines(script: str) -> Iterator[tuple[int, str]]:
-    with open(script, "rb") as stream:  # noqa: PTH123 - readline with a limit
+    with open_stream(script, is_typed=True) as stream:
         number = 0
         while line := stream.readline(_MAX_LINE_BYTES):
             number += 1

@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 import signal
-import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +42,7 @@ from bftrainer.cli.spec import (
     run_under,
 )
 from bftrainer.elastic import files
+from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerChange, TrainerSpec, TrainerState
@@ -85,11 +85,7 @@ except (ValueError, RecursionError, MemoryError, OverflowError) as problem:
 def check_script(script: str) -> str:
     """Refuse a script that is missing, unreadable or not a regular file (BFT-1001)."""
     try:
-        info = os.stat(script)  # noqa: PTH116 - the path may be any string
-        if not stat.S_ISREG(info.st_mode):
-            raise _script_refusal(script, "is not a regular file")
-        with open(script, "rb"):  # noqa: PTH123
-            pass
+        open_stream(script, is_typed=True).close()
     except OSError as problem:
         raise _script_refusal(script, f"cannot be read ({problem.strerror})") from problem
     except ValueError as problem:  # a NUL in the path
@@ -446,13 +442,19 @@ def _outcome(views: Sequence[TrainerView]) -> int:
     return next((code for code in codes if code), 0)
 
 
+_MOST_READ_BYTES = 16 << 20
+
+
 def warn_of_late_options(ctx: click.Context, script: str, args: tuple[str, ...]) -> None:
     """Warn of our own options among the script's arguments, unless the script mentions them."""
     own = {name for param in ctx.command.params for name in param.opts if name.startswith("--")}
     late = [name for name in (argument.partition("=")[0] for argument in args) if name in own]
-    text = Path(script).read_text(errors="replace") if late else ""
+    text = b""
+    if late:
+        with open_stream(script, is_typed=True) as file:
+            text = file.read(_MOST_READ_BYTES)
     for name in late:
-        if name not in text:
+        if name.encode() not in text:
             print_lines(
                 f"warning: {shown(name)} follows {shown(script)} and is passed to it;"
                 f" options of {ctx.command.name} come before the script",

@@ -69,9 +69,11 @@ def open_file(
     return fd
 
 
-def open_stream(path: StrPath, mode: Literal["rb", "rb+", "ab"] = "rb") -> BinaryIO:
+def open_stream(
+    path: StrPath, mode: Literal["rb", "rb+", "ab"] = "rb", *, is_typed: bool = False
+) -> BinaryIO:
     """Open a regular file, as ``open_file`` does; ``ab`` creates it if it is missing."""
-    return os.fdopen(open_file(path, _FLAGS[mode]), mode)
+    return os.fdopen(open_file(path, _FLAGS[mode], is_typed=is_typed), mode)
 
 
 def read_file(

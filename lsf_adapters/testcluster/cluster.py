@@ -15,7 +15,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -173,7 +172,7 @@ class LsfTestCluster:
         with (self.directory / "log" / "mbatchd.log").open("ab") as log:
             self._server = process.spawn(
                 (
-                    *(sys.executable, "-m", "lsf_adapters.testcluster.server"),
+                    *process.own_python("lsf_adapters.testcluster.server"),
                     str(self.directory),
                 ),
                 env={"PATH": _PATH, "PYTHONPATH": str(root), "LC_ALL": "C.UTF-8", **_zone()},

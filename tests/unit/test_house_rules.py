@@ -234,6 +234,133 @@ def test_a_type_is_no_start() -> None:
     assert list(_starts(ast.walk(ast.parse(harmless)))) == []
 
 
+def test_one_function_names_a_python_of_ours() -> None:
+    """Without -P or -I a module in the working directory, whoever put it there, runs as the user.
+
+    ``submit`` asks the user's interpreter, which may not know -P yet: in /, or with "" taken out.
+    """
+    may = ("bftrainer/batch/process.py", "bftrainer/cli/submit.py", "bftrainer/elastic/")
+    found = [
+        f"{_name(path)}:{where}"
+        for path in _product()
+        if not _name(path).startswith(may)
+        for where in _open_pythons(_nodes(path))
+    ]
+    assert found == []
+
+
+def _open_pythons(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Command lines with -m or -c that a Python may get, but not with -I or -P before."""
+    for found in nodes:
+        if not isinstance(found, ast.List | ast.Tuple):
+            continue
+        words = [e.value if isinstance(e, ast.Constant) else None for e in found.elts]
+        for at, word in enumerate(words):
+            before = words[:at]
+            is_shell = any(isinstance(one, str) and one.endswith("sh") for one in before)
+            if word in ("-m", "-c") and before and not is_shell and not {"-I", "-P"} & {*before}:
+                yield f"{found.lineno} {ast.unparse(found)[:60]}"
+
+
+@pytest.mark.parametrize(
+    ("line", "n"),
+    [
+        ('(sys.executable, "-m", "bftrainer")', 1),
+        ('[*prefix, *(python, "-m", "bftrainer.cli.main")]', 1),
+        ('(sys.executable, "-c", "import torch")', 1),
+        ('(sys.executable, "-I", "-m", "trainers.agent")', 0),
+        ('("/bin/sh", "-c", ":")', 0),
+        ('("-m", node, "-n", "1")', 0),
+    ],
+)
+def test_an_open_python_would_be_seen(line: str, n: int) -> None:
+    assert len(list(_open_pythons(ast.walk(ast.parse(line))))) == n
+
+
+# What else reads files where users' files are, and how often: nobody else can put those there.
+READS = {
+    "bftrainer/cli/common.py": 1,  # the journal, which looks itself
+    "bftrainer/cli/journal.py": 1,
+    "bftrainer/cli/profile.py": 1,  # in a directory made a moment before
+    "bftrainer/cli/reproduce.py": 1,  # tries whether it can be written
+    "bftrainer/cli/site.py": 1,  # of root
+    "bftrainer/cli/solve.py": 1,  # a pipe is as good
+    "bftrainer/elastic/fence.py": 1,  # a directory
+    "bftrainer/elastic/horovod/world.py": 1,  # /proc
+    "bftrainer/elastic/mpi/membership.py": 1,  # what runtime ``command`` made
+    "bftrainer/elastic/regular_file.py": 4,
+    "bftrainer/elastic/run_info.py": 1,  # in the scratch directory of ``try``
+    "bftrainer/elastic/worker.py": 1,  # /dev/null
+    "bftrainer/elastic/worker_keeper.py": 2,  # /proc
+    "bftrainer/study/checkpoint_files.py": 1,  # a copy in a directory made a moment before
+    "trainers/agent/preambles.py": 1,  # in the pilot's own directory, as the next two
+    "trainers/agent/programs.py": 1,
+    "trainers/agent/start.py": 1,
+}
+ROOMS_OF_USERS = ("bftrainer/cli", "bftrainer/elastic", "bftrainer/study", "trainers/")
+
+
+def test_files_that_others_may_have_made_are_opened_by_one_function() -> None:
+    found = {
+        _name(path): n
+        for path in _product()
+        if _name(path).startswith(ROOMS_OF_USERS) and "/examples/" not in _name(path)
+        if (n := len(list(_reads(_nodes(path)))))
+    }
+    assert found == READS
+
+
+def _reads(nodes: Iterable[ast.AST]) -> Iterator[int]:
+    """Calls that open a file for reading or appending in another way than ``regular_file``."""
+    for found in nodes:
+        if not isinstance(found, ast.Call):
+            continue
+        name = ast.unparse(found.func)
+        words = [ast.unparse(one) for one in (*found.args, *(k.value for k in found.keywords))]
+        is_new = any(word.strip("'\"").startswith(("x", "w")) for word in words[:2])
+        is_open = name.rpartition(".")[2] == "open" and bool(words) and "counters" not in words
+        if (is_open and not is_new) or name.endswith((".read_text", ".read_bytes")):
+            yield found.lineno
+
+
+@pytest.mark.parametrize(
+    ("line", "n"),
+    [
+        ("open(path)", 1),
+        ("path.open('ab')", 1),
+        ("os.open(path, os.O_RDONLY)", 1),
+        ("Path(name).read_text()", 1),
+        ("(path / SUMMARY).read_bytes()", 1),
+        ("path.open('xb')", 0),
+        ("read_file(path, 10)", 0),
+        ("opened(path)", 0),
+    ],
+)
+def test_a_read_would_be_seen(line: str, n: int) -> None:
+    assert len(list(_reads(ast.walk(ast.parse(line))))) == n
+
+
+# Files to install and JSON, which escapes; a line that is drawn anew; what imports no more.
+RAW = {
+    "bftrainer/cli/main.py": 2,
+    "bftrainer/cli/output.py": 4,
+    "bftrainer/cli/reproduce.py": 1,
+    "bftrainer/cli/site.py": 1,
+    "bftrainer/cli/study/run.py": 3,
+}
+
+
+def test_lines_for_people_are_escaped() -> None:
+    """Verbs print by ``cli.output``, which escapes what others have written into a text."""
+    found = {
+        _name(path): n
+        for path in _product()
+        if _name(path).startswith("bftrainer/cli")
+        if (n := sum(ast.unparse(one) == "click.echo" for one in _nodes(path)))
+    }
+    assert found == RAW
+
+
 def test_no_except_catches_everything_in_silence() -> None:
     found = [
         f"{_name(path)}:{handler.lineno}"

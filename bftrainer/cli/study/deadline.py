@@ -16,6 +16,7 @@ from bftrainer.cli.options import FILE, JSON, PATH, SOCKET, argument, option, ve
 from bftrainer.cli.output import answer, duration, print_lines, print_table
 from bftrainer.cli.study.plan import SPEED, parse_price, parse_time, scaling_of_study
 from bftrainer.cli.trace import READING, SELECTION, load
+from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
 
@@ -85,7 +86,7 @@ def deadline(
 def _trace(path: Path, options: dict[str, Any]) -> Fragments:
     """Return what was idle, from a journal or a trace in any format."""
     is_journal = False
-    with contextlib.suppress(OSError), path.open("rb") as file:  # reading a trace says why
+    with contextlib.suppress(OSError), open_stream(path, is_typed=True) as file:  # load says why
         is_journal = file.read(len(_SQLITE)) == _SQLITE
     names = ("nodes", "start_s", "hours", "only_unfillable", "format_name", "time_zone", "year")
     if not is_journal:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bftrainer.batch import process
+from bftrainer.elastic.regular_file import check_directory
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.site import Wish
 from bftrainer.model.views import StatusView
@@ -44,6 +45,7 @@ def write_files(state_dir: Path, policy: str, preamble: str) -> None:
     texts = {POLICY_NAME: policy, **({PREAMBLE_NAME: preamble} if preamble else {})}
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        check_directory(state_dir)
         for name, text in texts.items():
             (state_dir / name).write_text(text)
             (state_dir / name).chmod(0o600)
