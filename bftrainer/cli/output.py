@@ -114,7 +114,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in headers:
         result.add_column(
-            Text(name.removeprefix(">")), justify="right" if name.startswith(">") else "left"
+            Text(shown(name.removeprefix(">"))), justify="right" if name.startswith(">") else "left"
         )
     for row in rows:
         result.add_row(*(Text(shown(cell)) for cell in row))  # Text: names are not markup

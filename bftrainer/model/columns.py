@@ -9,7 +9,7 @@ from bftrainer.elastic.fields import in_one_line
 
 def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return rows in aligned plain columns; a header that starts with > aligns right."""
-    names = [name.removeprefix(">") for name in headers]
+    names = [shown(name.removeprefix(">")) for name in headers]
     cells = [[shown(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     lines = []

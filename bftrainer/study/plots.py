@@ -192,8 +192,10 @@ def _time_axis(axes: Any, found: Material) -> float:
 
 
 def _beside(axes: Any, title: str | None = None) -> None:
-    """Put the legend to the right of the axes."""
-    axes.legend(title=title, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
+    """Put the legend, if it says anything, to the right of the axes."""
+    if axes.get_legend_handles_labels()[0]:
+        place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+        axes.legend(title=title, frameon=False, fontsize=8, **place)
 
 
 def _plain(axes: Any) -> None:
