@@ -332,7 +332,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except OSError as problem:
-        raise unreadable(str(path), problem, "Remove it; no picture needs it.") from problem
+        raise unreadable(str(path), problem, "Remove it; only pictures need it.") from problem
     found: list[dict[str, Any]] = []
     for line in lines:
         with contextlib.suppress(ValueError, RecursionError):

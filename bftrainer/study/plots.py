@@ -11,7 +11,7 @@ import importlib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
@@ -131,7 +131,12 @@ def material(
     is_over = summary.state in ("over", "stopped")
     duration_s = over_s if is_over and over_s > 0 else last_s - began_s
     return Material(
-        summary=summary,
+        summary=replace(
+            summary,
+            unit=_text(summary.unit),
+            direction=_text(summary.direction),
+            state=_text(summary.state),
+        ),
         parameters=parameters,
         reported=tuple(sorted(reported.values(), key=lambda one: one[0])),
         stays=_stays(ordered, began_s, duration_s, summary.rule.get("most")),
@@ -462,8 +467,9 @@ def draw(found: Material, kind: str | None, path: Path) -> None:
     figure = new_canvas(ONE if kind else ALL, OTHERWISE)
     summary = found.summary
     figure.suptitle(
-        f"{_text(summary.name)}: {len(summary.trials)} trials, rule {summary.rule['name']}, "
-        f"{summary.state}, {summary.node_s / 3600.0:.3g} node-hours"
+        f"{_text(summary.name)}: {len(summary.trials)} trials,"
+        f" rule {_text(summary.rule.get('name'))}, {summary.state},"
+        f" {summary.node_s / 3600.0:.3g} node-hours"
     )
     if kind:
         KINDS[kind](figure, found)

@@ -120,6 +120,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "deep": lambda path: path.write_text("[" * 100_000),
     "null": lambda path: path.write_text("null"),
     "empty": Path.touch,
+    "other words": lambda path: path.write_text('{"event": "reported", "at_s": "x"}\n'),
 }
 
 

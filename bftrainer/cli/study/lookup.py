@@ -62,7 +62,8 @@ def find_path(text: str, socket_name: str | None = None) -> Path:
     if is_study(of_id) and read_directory(of_id).study_id == name:
         return of_id
     is_directory = os.path.isdir(path)  # noqa: PTH112 - ``Path.is_dir`` raises at a long name
-    return _known_path(name, socket_name) or (path if is_directory else here)
+    is_path = is_directory or os.sep in text
+    return _known_path(name, socket_name) or (path if is_path else here)
 
 
 def _known_path(name: str, socket_name: str | None) -> Path | None:

@@ -29,7 +29,7 @@ from bftrainer.cli.study.lookup import STUDY, best_line, find_path, find_study, 
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import PARAMETERS
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec
-from bftrainer.study.directory import StudyDirectory, read_directory
+from bftrainer.study.directory import StudyDirectory, read_directory, unreadable
 from bftrainer.study.trial_table import StudySummary, TrialRow, parameters_line
 
 MOST_SHOWN = 20  # of the trials that are over
@@ -211,7 +211,13 @@ def plot(
     study = find_study(study_name, socket_name)
     summary = summary_of(study.path, socket_name)
     file = out or Path(f"{summary.name}{f'-{kind}' if kind else ''}.png")
-    draw(material(summary, study.document.parameters, read_events(study.events)), kind, file)
+    events = read_events(study.events)
+    try:
+        found = material(summary, study.document.parameters, events)
+    except (LookupError, TypeError, ValueError) as problem:
+        next_step = "Remove it; only pictures need it."
+        raise unreadable(str(study.events), problem, next_step) from problem
+    draw(found, kind, file)
     if as_json:
         kinds = [kind] if kind else list(KINDS)
         print_json({"schema": schema("plot"), "file": str(file.absolute()), "kinds": kinds})
