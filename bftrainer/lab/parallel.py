@@ -59,11 +59,8 @@ def play_each(
             results[task] = play(task)
             on_progress(len(results) / len(todo))
         return results
-    pool = ProcessPoolExecutor(
-        max_workers=processes, mp_context=get_context("spawn"), initializer=end_with_parent
-    )
     # Else they import what lies in the working directory: they begin with ``python -c``.
-    with one_thread(), _set("PYTHONSAFEPATH"), pool:
+    with one_thread(), _set("PYTHONSAFEPATH"), _pool(processes) as pool:
         futures = {pool.submit(play, task): task for task in todo}
         try:
             for future in as_completed(futures):
@@ -73,6 +70,12 @@ def play_each(
             pool.shutdown(cancel_futures=True)  # nobody needs the others
             raise
     return results
+
+
+def _pool(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(
+        max_workers=processes, mp_context=get_context("spawn"), initializer=end_with_parent
+    )
 
 
 def end_with_parent() -> None:
