@@ -203,6 +203,10 @@ class SlurmBatchSystem(LaunchingSystem):
         self._reader.remember(job_id, request.pilot_id, request.node, request.user)
         return job_id
 
+    def forget_pilot(self, user: str, pilot_id: str) -> None:
+        """Have the submit helper remove the files of a pilot that has no job."""
+        self._slurm.forget(user, pilot_id)
+
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Ask the pilots to leave; the second time, after 2 s, Slurm ends them."""
         steps = [i for i in job_ids if self._floor and STEP_ID.fullmatch(i)]

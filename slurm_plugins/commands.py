@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from bftrainer.batch import commands, process
 from bftrainer.batch.commands import DEFAULT_TIMEOUT_S, Commands
+from bftrainer.site.submit.helper import UNHEARD
 from slurm_plugins import job_requests
 from slurm_plugins.parse import FIELD, NODE_FIELDS, RECORD
 
@@ -112,8 +113,6 @@ _MEANINGS = (
     ("Zero Bytes were transmitted", _MUNGE_THERE),
     ("temporarily unable to accept job", _FULL),
 )
-# The request may have been carried out all the same (slurm_errno.h).
-_UNHEARD = ("Zero Bytes were transmitted", "Socket timed out")
 _AWAY = ("contact slurm controller", *(sign for sign, _ in _MEANINGS[:5]))
 
 
@@ -128,7 +127,8 @@ def why_failed(done: process.Completed) -> str:
 
 def is_unknown(done: process.Completed) -> bool:
     """Return whether a request that failed may have been carried out."""
-    return done.timed_out or done.truncated or any(sign in done.stderr for sign in _UNHEARD)
+    was_ended = done.timed_out or done.truncated or done.returncode < 0
+    return was_ended or any(sign in done.stderr for sign in UNHEARD)
 
 
 def is_controller_away(done: process.Completed) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from bftrainer.batch import process
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Presence, Reservation
-from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.errors import BatchSystemError, UnansweredError
 from bftrainer.model.hostlist import expand
 from bftrainer.model.preamble import under
 from slurm_plugins import parse
@@ -104,7 +104,8 @@ class Floor:
         """Start a pilot and return the id of its step.
 
         Raises:
-            BatchSystemError: BFT-1222, srun ended; BFT-1223, no step has appeared.
+            BatchSystemError: BFT-1222, srun ended.
+            UnansweredError: BFT-1223, no step has appeared.
         """
         minutes = max(1, int(request.time_limit_s // 60))
         agent: Sequence[str] = request.agent_argv
@@ -130,10 +131,12 @@ class Floor:
                 if name == request.pilot_id:
                     return step_id
             time.sleep(0.1)
-        code, how = ("BFT-1223", "no step of it has appeared")
+        kind: type[BatchSystemError] = UnansweredError
+        code, how = "BFT-1223", "no step of it has appeared"
         if child.poll() is not None:
-            code, how = "BFT-1222", f"srun ended with status {child.returncode}"
-        raise BatchSystemError(
+            kind, code = BatchSystemError, "BFT-1222"
+            how = f"srun ended with status {child.returncode}"
+        raise kind(
             code,
             f"Pilot {request.pilot_id} on {request.node} of allocation {self.job_id}: {how}.",
             f"See {request.log_path}.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bftrainer.batch import commands, process
@@ -24,7 +25,7 @@ from slurm_plugins.commands import SlurmCommands, is_unknown, pilots_argv
 
 _ACCOUNT = "--account="
 MOST_USERS = 10_000  # pilots whose users are remembered
-_SUBMITTED = re.compile(r"([0-9]{1,10})(?:;\S*)?")
+_SUBMITTED = re.compile(r"([0-9]{1,10})(?:;\S*)?\s*(?:\n|\Z)")  # the first line
 _NO_SUCH_JOB = "Invalid job id specified"
 
 
@@ -110,7 +111,7 @@ class PilotLauncher(commands.PilotLauncher):
         return self.commands.run((*argv, f"--output={log_pattern}"), environment, stdin=script)
 
     def _job_id(self, request: PilotRequest, done: process.Completed) -> str:
-        found = _SUBMITTED.fullmatch(done.stdout.strip())
+        found = _SUBMITTED.match(done.stdout.lstrip())
         if not done.is_ok or not found:
             return ""
         if request.user:
@@ -119,6 +120,12 @@ class PilotLauncher(commands.PilotLauncher):
 
     def _is_unknown(self, done: process.Completed) -> bool:
         return is_unknown(done)
+
+    def forget(self, user: str, pilot_id: str) -> None:
+        """Remove the files of a user's pilot that has no job; they stay if the helper cannot."""
+        if self._helper is not None:
+            with suppress(BatchSystemError):
+                self._helper.forget(user, pilot_id, site=self.token)
 
     def learn_users(self, jobs: Iterable[Job]) -> None:
         """Remember whose pilots there are: only their users can cancel them."""

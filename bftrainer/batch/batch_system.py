@@ -75,7 +75,7 @@ class OptionError(UsageError):
 
 
 class BatchSystem(Protocol):
-    """Source of nodes, and where pilots run; derive from it to inherit the last seven methods."""
+    """Source of nodes, and where pilots run; derive from it to inherit the last eight methods."""
 
     name: str
     idle_confirmations: int  # consecutive idle snapshots before a node counts as idle
@@ -101,7 +101,8 @@ class BatchSystem(Protocol):
         """Submit the pilot and return its batch job id.
 
         Raises:
-            BatchSystemError: refused, there is no such node, or it is not known what happened.
+            UnansweredError: it is not known whether it was submitted: the queue will show it.
+            BatchSystemError: refused, or there is no such node.
         """
 
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
@@ -113,6 +114,10 @@ class BatchSystem(Protocol):
 
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         """Observe each id; ``UNKNOWN`` if the controller does not answer."""
+
+    def forget_pilot(self, user: str, pilot_id: str) -> None:
+        """Remove what the launch of a pilot that has no job left with its user, if it can."""
+        del user, pilot_id
 
     def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
         """Check for site settings that harm ordinary jobs or cost us nodes; (): none are known."""

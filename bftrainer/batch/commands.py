@@ -23,7 +23,7 @@ from bftrainer.batch import process
 from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
 from bftrainer.batch.pilot_job import token_of, token_of_place
 from bftrainer.model.cluster import Presence
-from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.errors import BatchSystemError, UnansweredError
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.preamble import under
 from bftrainer.model.site import NOTHING, Finding, Measured, SiteFile
@@ -277,8 +277,9 @@ class PilotLauncher(ABC):
         """Submit a pilot and return its job id.
 
         Raises:
-            BatchSystemError: by ``codes``: refused, not known whether it was submitted, a limit
-                under one minute, or a request that cannot be passed on verbatim.
+            UnansweredError: it is not known whether it was submitted.
+            BatchSystemError: by ``codes``: refused, a limit under one minute, or a request that
+                cannot be passed on verbatim.
         """
         if why := self._fault(request):
             raise self._refusal("fault", request, why)
@@ -344,7 +345,8 @@ class PilotLauncher(ABC):
             words |= {"where": f"{self.node_word} {request.node}", "user": request.user or "you"}
             words |= {"queue": f"{self.queue_word} {self.queue}"}
         cause, next_step = (text.format(**words) for text in _REFUSALS[what])
-        return BatchSystemError(self.codes[list(_REFUSALS).index(what)], cause, next_step)
+        kind = UnansweredError if what == "unknown" else BatchSystemError
+        return kind(self.codes[list(_REFUSALS).index(what)], cause, next_step)
 
     def _agent(self, request: PilotRequest) -> tuple[str, ...]:
         """Return the agent's command line under the user's shell file, if there is one."""

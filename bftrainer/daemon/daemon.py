@@ -254,6 +254,7 @@ class Daemon:
             on_gone=self._pilot_ended,
             cancel=self.ends.cancel,
         )
+        self.pilots.on_absent = lambda one: self.background.run(self.claiming.forget(one))
         self.state = self._for_views()
         await self._listen()
 

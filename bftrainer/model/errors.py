@@ -65,3 +65,7 @@ class UsageError(BftError):
 
 class BatchSystemError(BftError):
     """The batch system refused a request or did not answer."""
+
+
+class UnansweredError(BatchSystemError):
+    """It is not known whether the batch system carried out a request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def failed(stderr: str, *, timed_out: bool = False) -> process.Completed:
         (failed(LOST), "Socket timed out", True, False),
         (failed(FULL, timed_out=True), "BFT-1553", True, True),
         (failed(REFUSED), "Invalid account", False, False),
+        (replace(failed(""), returncode=-9), "status -9", True, False),  # it ran out of memory
     ],
 )
 def test_what_a_failure_means(

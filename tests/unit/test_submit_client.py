@@ -84,6 +84,7 @@ def test_a_pilot_is_asked_for_as_its_user_and_for_his_account(tmp_path: Path) ->
             "alice",
         ),
         ({"error": {"code": "BFT-1530", "cause": "It took too long"}}, 0, "BFT-1223", "not known"),
+        ({"error": {"code": "BFT-1530", "cause": "It took too long"}}, 0, "BFT-1223", "too long"),
         ({"status": 0, "stdout": "what?", "stderr": ""}, 0, "BFT-1223", "no job id"),
         ("", 0, "BFT-1223", "not known"),
         ("[]", 0, "BFT-1223", "not known"),
@@ -98,6 +99,22 @@ def test_what_was_not_submitted_is_said(
         Asked(tmp_path, says, status).launch()
     assert refused.value.code == code
     assert why in refused.value.cause
+
+
+@pytest.mark.parametrize("printed", ["7\n", "7;bf\n", "7\nand more, whoever wrote it\n"])
+def test_the_first_line_is_the_job(tmp_path: Path, printed: str) -> None:
+    """Seen failing before with more lines: it was not known whether it was submitted."""
+    assert Asked(tmp_path, {"status": 0, "stdout": printed, "stderr": ""}).launch() == "7"
+
+
+def test_the_files_of_a_pilot_without_a_job_are_forgotten(tmp_path: Path) -> None:
+    site = Asked(tmp_path, {"status": 0, "stdout": "", "stderr": ""})
+    site.launcher.forget("alice", "p000017")
+    asked = parse(site.heard.read_bytes())
+    assert (asked.do, asked.user, asked.pilot) == ("forget", "alice", "p000017")
+    assert asked.site == site.launcher.token
+    old = Asked(tmp_path, {"error": {"code": "BFT-1527", "cause": "The request is malformed"}})
+    old.launcher.forget("alice", "p000017")  # a helper of the release before; no error
 
 
 def pilot_of(user: str, job_id: str) -> Job:

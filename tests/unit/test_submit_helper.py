@@ -6,7 +6,10 @@ import json
 import os
 import pwd
 import shutil
+import signal
+import socket
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +41,8 @@ CANCEL: dict[str, Any] = {"do": "cancel", "user": "alice", "jobs": ["7", "8"], "
 # It says as whom it runs, and with what.
 SBATCH = """\
 #!/bin/sh
-id -u; id -G; umask; pwd; ulimit -c; sed -n 's/^Cap[PEA][rfm][mfb]:[^0]*//p' /proc/self/status
+id -u; id -G; umask; pwd; ulimit -c; ulimit -v
+sed -n 's/^Cap[PEA][rfm][mfb]:[^0]*//p' /proc/self/status
 echo --; env -u PWD -u OLDPWD -u SHLVL -u _ | sort
 echo --; printf '%s\\n' "$@"
 echo --; cat
@@ -77,6 +81,8 @@ echo "10 root bf p000019"; echo "11 $USER bf p000020.0123abcd"
         {"files": {"agent.json": "x" * 40_000, "agent.key": ""}},
         {"grace_s": -1},
         {"grace_s": float("nan")},
+        {"grace_s": True},
+        {"grace_s": "60"},
         {"more": 1},
     ],
 )
@@ -95,6 +101,19 @@ def test_what_is_not_a_list_of_jobs_is_refused(changed: dict[str, Any]) -> None:
     assert helper.parse(json.dumps(CANCEL).encode()).jobs == ("7", "8")
     with pytest.raises(helper.NotAllowed, match="malformed"):
         helper.parse(json.dumps({**CANCEL, **changed}).encode())
+
+
+FORGET: dict[str, Any] = {name: SUBMIT[name] for name in ("user", "pilot", "site")}
+FORGET["do"] = "forget"
+
+
+@pytest.mark.parametrize(
+    "changed", [{"pilot": "p*"}, {"pilot": ""}, {"site": ".."}, {"files": {}}, {"user": "-"}]
+)
+def test_what_is_not_a_pilot_to_forget_is_refused(changed: dict[str, Any]) -> None:
+    assert helper.parse(json.dumps(FORGET).encode()).do == "forget"
+    with pytest.raises(helper.NotAllowed, match="malformed"):
+        helper.parse(json.dumps({**FORGET, **changed}).encode())
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"null", b"[" * 100_000, b'{"do": []}', b"\xff", b"7"])
@@ -171,7 +190,14 @@ def test_a_pilot_is_submitted_with_the_rights_of_its_user_and_no_others(site: Si
     who, variables, options, script = answer["stdout"].split("--\n", 3)
     groups = os.getgrouplist(site.alice, account.pw_gid)
     no_capabilities = ["0" * 16] * 3  # permitted, effective, ambient
-    identity = [str(account.pw_uid), *map(str, groups), "0077", "/", "0"]
+    identity = [
+        str(account.pw_uid),
+        *map(str, groups),
+        "0077",
+        "/",
+        "0",
+        str(helper.MOST_MEMORY // 1024),
+    ]
     assert who.split() == [*identity, *no_capabilities]
     assert variables.splitlines() == [
         "BFT_GRACE_S=60",
@@ -212,6 +238,110 @@ def test_a_user_who_ends_what_acts_for_him_gets_no_answer(site: Site) -> None:
     assert site.asked(SUBMIT)["error"]["code"] == "BFT-1530"
 
 
+# ---- what sbatch prints, which its user may write -----------------------------------------------
+
+
+@needs_root
+def test_the_job_id_is_the_answer_whoever_keeps_the_outputs_open(site: Site) -> None:
+    """Seen failing before: BFT-1529 after 28 s, although the job ran."""
+    for after in ('setsid sleep 600 & echo $! >"$HOME/pid"', "exec sleep 600"):
+        (site.root / "sbatch").write_text(f"#!/bin/sh\necho '42;bf'\n{after}\n")
+        try:
+            answer = site.asked(SUBMIT)
+        finally:
+            _end(site.home / "pid")
+        assert answer == {"status": 0, "stdout": "42;bf\n", "stderr": ""}
+    assert len(site.pilots()) == 2
+
+
+def _end(pid_file: Path) -> None:
+    if pid_file.exists():
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        pid_file.unlink()
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("sbatch", "why"),
+    [
+        ("yes no", "printed more than"),
+        ("yes 42 >&2", "printed more than"),
+        ("tr '\\0' x </dev/zero", "printed more than"),
+        ("exec sleep 600", "took longer than"),
+        ("kill -KILL $$", "ended by a signal"),
+        ("sh -c 'kill -KILL $$'", "ended by a signal"),
+        ("kill -KILL $PPID", "without an answer"),
+    ],
+)
+def test_a_pilot_that_may_have_a_job_keeps_its_files(
+    site: Site, monkeypatch: pytest.MonkeyPatch, sbatch: str, why: str
+) -> None:
+    """Seen failing before: 2.8 GB in the helper, BFT-1529, or "refused" without the files."""
+    (site.root / "sbatch").write_text(f"#!/bin/sh\n{sbatch}\n")
+    monkeypatch.setattr(submit_helper, "PROGRAM", str(submit_helper.hasty(site.root / "hasty.py")))
+    answer = site.asked(SUBMIT)
+    assert answer["error"]["code"] == "BFT-1530", answer
+    assert why in answer["error"]["cause"]
+    assert len(site.pilots()) == 1
+    assert site.asked(FORGET)["status"] == 0
+    assert not site.pilots()
+
+
+@needs_root
+@pytest.mark.parametrize("sign", helper.UNHEARD)
+def test_a_request_that_slurm_may_have_heard_keeps_its_files(site: Site, sign: str) -> None:
+    """Seen failing before: the job found no configuration."""
+    (site.root / "sbatch").write_text(f"#!/bin/sh\necho '{sign}' >&2; exit 1\n")
+    assert site.asked(SUBMIT)["status"] == 1
+    assert len(site.pilots()) == 1
+
+
+@needs_root
+def test_long_words_of_a_refusal_are_cut(site: Site) -> None:
+    (site.root / "sbatch").write_text("#!/bin/sh\nyes no | head -c 99999 >&2; exit 1\n")
+    answer = site.asked(SUBMIT)
+    assert (answer["status"], len(answer["stderr"])) == (1, helper.MOST_TROUBLE)
+    assert not site.pilots()
+
+
+@needs_root
+@pytest.mark.parametrize("sbatch", ["/nowhere/sbatch", "/etc/passwd"])
+def test_what_did_not_begin_leaves_no_secrets(site: Site, sbatch: str) -> None:
+    """Seen failing before: key and configuration stayed."""
+    site.refused(SUBMIT, "BFT-1529", sbatch=sbatch)
+
+
+@needs_root
+def test_only_the_folders_of_that_pilot_are_forgotten(site: Site) -> None:
+    other = {**SUBMIT, "pilot": "p000018", "options": [*OPTIONS]}
+    other["options"][1] = "--job-name=p000018"
+    assert [site.asked(one)["status"] for one in (SUBMIT, other)] == [0, 0]
+    assert site.asked(FORGET)["status"] == 0
+    (left,) = site.pilots()
+    assert left.name.startswith("p000018-")
+
+
+@needs_root
+@pytest.mark.parametrize("part", [b"", json.dumps(SUBMIT).encode()[:50]])
+def test_a_peer_that_is_gone_is_no_traceback(site: Site, part: bytes) -> None:
+    """Seen failing before: BrokenPipeError in the system's log."""
+    config = submit_helper.write_config(site.root / "helper.json", **site.settings)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.sendall(part)
+        ours.close()
+        argv, out = submit_helper.argv(config), site.root / "stderr"
+        with out.open("wb") as stderr:
+            child = subprocess.Popen(
+                argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=stderr
+            )
+        assert child.wait(60) == 0
+    assert out.read_text() == ""
+
+
+# ---- whom root allows -----------------------------------------------------------------------
+
+
 @needs_root
 def test_only_users_whom_root_allows_have_pilots(site: Site) -> None:
     for user in ("root", "daemon", "nobody-there"):
@@ -220,6 +350,58 @@ def test_only_users_whom_root_allows_have_pilots(site: Site) -> None:
     site.refused(SUBMIT, "BFT-1528", denied=[site.alice])
     site.refused(SUBMIT, "BFT-1528", min_uid=4_000_000)
     assert site.asked(SUBMIT, users=[], groups=[site.alice])["status"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "uid", "is_service"),
+    [
+        ("slurm", 1001, True),
+        ("nobody", 4_000, True),
+        ("munge", 2_000, True),
+        ("ada", 1_000, False),
+        ("ada", 59_999, False),
+        ("ada", 60_000, True),
+        ("ada", 64_030, True),
+        ("ada", 64_999, True),
+        ("ada", 65_000, False),
+        ("ada", 65_534, True),
+        ("ada", 65_535, True),
+        ("ada", 1_200_000_000, False),  # of a directory, above UID_MAX
+    ],
+)
+def test_accounts_of_services_are_denied_unless_they_are_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, uid: int, *, is_service: bool
+) -> None:
+    """Seen failing before: slurm (64030) and nobody had pilots."""
+    account = pwd.struct_passwd((name, "x", uid, 2_000, "", f"/home/{name}", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwnam", lambda _: account)
+    monkeypatch.setattr(os, "getgrouplist", lambda _name, _gid: [0])
+    ways: list[tuple[bool, dict[str, Any]]] = [
+        (not is_service, {"users": None}),
+        (not is_service, {"groups": frozenset({"root"})}),
+        (True, {"users": frozenset({name})}),
+        (True, {"users": None, "allowed": frozenset({name})}),
+        (False, {"users": None, "allowed": frozenset({name}), "denied": frozenset({name})}),
+    ]
+    request = helper.Request(do="cancel", user=name)
+    for may, said in ways:
+        config = helper.Config(daemon_uid=1, partition="bf", agent=("/x",), **said)
+        if may:
+            assert helper.account_of(request, config) == account
+        else:
+            with pytest.raises(helper.NotAllowed, match="Nothing may run as"):
+                helper.account_of(request, config)
+
+
+@pytest.mark.parametrize("home", ["/", "", "//", "home", "/home/../etc", "/home/a\nb"])
+def test_a_home_that_is_none_is_refused(home: str) -> None:
+    """Seen failing before: a home of / was a ValueError (BFT-1530)."""
+    account = pwd.struct_passwd(("ada", "x", 1000, 1000, "", home, "/bin/sh"))
+    with pytest.raises(helper.NotAllowed) as refused:
+        helper.make_directory(
+            helper.parse(json.dumps(SUBMIT).encode()), helper.Config.place, account
+        )
+    assert refused.value.code == "BFT-1529"
 
 
 @needs_root

@@ -31,6 +31,7 @@ from bftrainer.model.decision import Claim, PilotView, Release
 from bftrainer.model.errors import BatchSystemError
 
 LOG = logging.getLogger("bftrainer.pilots")
+UNANSWERED_S = 60.0  # until then a pilot may appear that nobody knows to be submitted
 FORCE_AFTER_S = 2.0  # then a pilot asked to leave is cancelled with force
 GONE, SILENT = "disconnected", "silent"  # reasons of lost connections (``wire.server``)
 SIGNAL = "signal"  # reason of an agent that was asked to leave by one
@@ -45,6 +46,7 @@ class Pilot(Lifecycle):
     phase: PilotPhase = PilotPhase.OPENED
     for_trainer: str = ""  # that it was requested for; "": unknown to this daemon
     is_written: bool = True  # the request is in the journal; updates come after it
+    is_unanswered: bool = False  # the batch system did not say whether it has it
     farewell: str = ""  # why its agent left, in its own words
     submitted_s: float | None = None  # when the batch system accepted it (``steady``)
     start_s: float | None = None
@@ -109,6 +111,7 @@ class PilotBook:
         self._unexplained: dict[str, tuple[str, bool]] = {}
         self._uncancelled = SaidOnce()
         self.unreachable_s = 0.0  # how long an agent may be unheard before its pilot is cancelled
+        self.on_absent: Callable[[PilotRecord], None] = lambda _record: None  # it had no job
         self.on_came: Callable[[Pilot], None] = lambda _pilot: None
         self.on_ended: Callable[[Pilot], None] = lambda _pilot: None
         self.on_explained: Callable[[str, PilotObservation], None] = lambda _pilot_id, _how: None
@@ -180,6 +183,13 @@ class PilotBook:
         pilot.submitted_s = self._steady()
         pilot.becomes(PilotPhase.SUBMITTED, self._clock(), f"job {job_id}")
         self._update(pilot, job_id=job_id)
+
+    def unanswered(self, pilot: Pilot, why: str) -> None:
+        """Record that the batch system may have it; ``observe`` finds it, or ends it."""
+        pilot.is_unanswered = True
+        pilot.submitted_s = self._steady() + UNANSWERED_S
+        pilot.becomes(PilotPhase.SUBMITTED, self._clock(), why)
+        LOG.warning("pilot %s on %s: %s", pilot.record.pilot_id, pilot.record.node, why)
 
     def retire(self, limit_s: float) -> bool:
         """Offer no node to trainers any more; within the limit they should have left.
@@ -362,8 +372,12 @@ class PilotBook:
             if job is not None:
                 self._observe_present(pilot, job)
             elif pilot.submitted_s is not None and pilot.submitted_s < looked_s:
-                self.end(pilot_id, pilot.record.reason or "Its job is no longer in the queue.")
+                had_job = pilot.record.job_id is not None
+                gone = "Its job is no longer in the queue." if had_job else "It has no job."
+                self.end(pilot_id, pilot.record.reason or gone)
                 ended.append(pilot_id)
+                if not had_job:
+                    self.on_absent(pilot.record)
         return ended
 
     def _observe_present(self, pilot: Pilot, job: Job) -> None:

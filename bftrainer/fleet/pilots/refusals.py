@@ -79,6 +79,12 @@ _REFUSED = (
         False,
     ),
     (
+        r"It is not known whether",
+        "it does not say in time whether it takes them",
+        "A pilot that appears in the queue within a minute is used; else it is tried again.",
+        False,
+    ),
+    (
         r"submit helper",
         "they cannot be submitted as their users",
         "Ask an administrator (systemctl status bftrainer-submit.socket).",
@@ -307,10 +313,13 @@ class PilotRefusals:
     def follow(self, pilots: PilotBook, trainers: Mapping[str, TrainerRecord]) -> None:
         """Learn from now on how pilots end and whether their agents speak."""
         pilots.on_ended = lambda pilot: self.pilot_ended(pilot, trainers)
-        pilots.on_came, pilots.on_explained = self.agent_spoke, self.pilot_explained
+        pilots.on_came = lambda pilot: self.agent_spoke(pilot, trainers.get(pilot.for_trainer))
+        pilots.on_explained = self.pilot_explained
 
-    def agent_spoke(self, pilot: Pilot) -> None:
-        """Learn that the agent of a pilot has connected."""
+    def agent_spoke(self, pilot: Pilot, record: TrainerRecord | None = None) -> None:
+        """Learn that the agent of a pilot, which was for this trainer, has connected."""
+        if pilot.is_unanswered:
+            self.accepted(record)
         self._mute.pop(pilot.record.user, None)
         if self._pauses.pop((MUTE, pilot.record.user), None) is not None:
             LOG.info("agents of pilots speak again")

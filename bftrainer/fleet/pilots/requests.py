@@ -20,8 +20,9 @@ from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.runtimes.base import template_of
 from bftrainer.fleet.wire.keys import KeyPair, generate_pair
 from bftrainer.journal.errors import JournalError
+from bftrainer.journal.projection import PilotRecord
 from bftrainer.model.decision import Plan
-from bftrainer.model.errors import BatchSystemError, BftError
+from bftrainer.model.errors import BatchSystemError, BftError, UnansweredError
 from bftrainer.model.trainer import TrainerRecord
 
 LOG = logging.getLogger("bftrainer.pilots")
@@ -97,6 +98,13 @@ class Claiming:
             request.pilot.is_written = True
         await asyncio.gather(*map(self._launch_in_turn, requests, files))
 
+    async def forget(self, record: PilotRecord) -> None:
+        """Remove what a launch left with the pilot's user, as it is known to have no job."""
+        if record.user and not self._is_closed:
+            forget, loop = self._pilots.system.forget_pilot, asyncio.get_running_loop()
+            async with self._turns.setdefault(record.user, asyncio.Semaphore(MOST_OF_USER)):
+                await loop.run_in_executor(self._launching, forget, record.user, record.pilot_id)
+
     def close(self) -> None:
         """Wait for requests under way; no more are made."""
         self._is_closed = True
@@ -141,6 +149,9 @@ class Claiming:
             job_id = await loop.run_in_executor(self._launching, launch, wanted)
         except BatchSystemError as problem:
             self._refusals.refused(problem.cause, request.trainer)
+            if isinstance(problem, UnansweredError):
+                self._pilots.unanswered(pilot, problem.cause)
+                return
             self._end(pilot, f"The batch system refused it ({problem.cause})")
             return
         self._refusals.accepted(request.trainer)

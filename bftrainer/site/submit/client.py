@@ -69,6 +69,14 @@ class SubmitHelper:
             "scancel", {"do": "cancel", "user": user, "jobs": list(job_ids), "how": how}
         )
 
+    def forget(self, user: str, pilot_id: str, *, site: str) -> None:
+        """Remove the files of a user's pilot that has no job.
+
+        Raises:
+            BatchSystemError: as ``submit``.
+        """
+        self._result("rm", {"do": "forget", "user": user, "pilot": pilot_id, "site": site})
+
     def _result(self, program: str, asked: Mapping[str, Any]) -> process.Completed:
         began = time.monotonic()
         said = self._answer(json.dumps(asked).encode())
@@ -84,9 +92,9 @@ class SubmitHelper:
             argv=(program,),
             returncode=status if isinstance(status, int) else -1,
             stdout=str(said.get("stdout", "")),
-            stderr=str(said.get("stderr", "")),
+            stderr=str(error.get("cause") or said.get("stderr", "")),
             wall_s=time.monotonic() - began,
-            timed_out=not isinstance(status, int),
+            timed_out=not isinstance(status, int) and not error,
         )
 
     def _answer(self, asked: bytes) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ for not running it.
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import json
 import os
@@ -35,9 +36,15 @@ from typing import Any, NoReturn
 
 CONFIG = Path("/etc/bftrainer/submit-helper.json")
 MOST_BYTES = 256 * 1024  # of a request and of an answer
-MOST_WORDS, MOST_TROUBLE = 32 * 1024, 4096  # characters of a command's two outputs
+MOST_WORDS, MOST_TROUBLE = 32 * 1024, 4096  # characters of a command's two outputs that are kept
+MOST_PRINTED = 1 << 20  # bytes of both; then the command is killed
+# Bytes of addresses of each process; every thread of sbatch reserves 128 MiB.
+MOST_MEMORY = 1 << 30
 MOST_JOBS = 200  # of one request
 LIMIT_S = 30.0  # for all of it
+SPARE_S = 2.0  # of that, to answer
+LINGER_S = 1.0  # of a command that has said all that is wanted
+LOOK_S = 0.02  # between two looks at a command
 FILES = {"agent.json": 32 * 1024, "agent.key": 4096}  # of a pilot, and their greatest sizes
 
 # With a GraceTime Slurm tells steps of a preemption at once, but the batch script only at its end.
@@ -48,6 +55,17 @@ srun --overlap --nodes=1 --ntasks=1 --mem=0 --input=none --quiet --output=/dev/n
     sh -c 'trap "kill -USR1 $1; exit 0" TERM; while :; do sleep 3600 & wait; done' herald $$ &
 """
 GRACE = "BFT_GRACE_S"  # how long the batch system waits before it ends a pilot
+# A request of which sbatch says this may have been carried out all the same (slurm_errno.h).
+UNHEARD = ("Zero Bytes were transmitted", "Socket timed out")
+# Accounts of services that a site may have numbered like people. Debian's are 60000 to 64999.
+SERVICES = frozenset(
+    (
+        *("apache", "bftrainer", "ldap", "lsfadmin", "mongodb", "munge", "mysql", "nfsnobody"),
+        *("nobody", "nslcd", "postgres", "prometheus", "slurm", "slurmdbd", "slurmrestd", "sssd"),
+        *("tomcat", "www-data"),
+    )
+)
+_SERVICE_UIDS = frozenset((*range(60_000, 65_000), 65_534, 65_535))
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,63}"
 _USER = re.compile(r"[a-z_][a-z0-9_.-]{0,63}\$?", re.IGNORECASE)
@@ -63,6 +81,7 @@ _SBATCH = re.compile(
     rf"|--partition={_NAME}|--account={_NAME}|--qos={_NAME}"
 )
 _MUST = ("--nodes=1", "--exclusive", "--no-requeue", "--propagate=NONE")
+_SUBMITTED = re.compile(rb"[0-9]{1,10}(;[^\s]*)?\r?\n")  # what sbatch says, at once or at its end
 _LISTED = "%i %u %P %40j"  # names are cut: those of pilots are shorter
 _SCANCEL = {"ask": ("-b", "-s", "TERM"), "end": (), "force": ("-f",)}
 _PLAIN = re.compile(r"/[^\x00-\x1f\x7f\\%]{0,1023}")  # a path that sbatch takes verbatim
@@ -87,6 +106,7 @@ class Config:
     min_uid: int = 1000
     users: frozenset[str] | None = frozenset()  # None: any
     groups: frozenset[str] = frozenset()
+    allowed: frozenset[str] = frozenset()  # although they look like services
     denied: frozenset[str] = frozenset()
     place: str = "%h/.bftrainer/pilots"  # %h: the user's home, %u: the user's name
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -97,8 +117,9 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A request of the daemon: a pilot to submit, or jobs to cancel."""
+    """A request of the daemon: a pilot to submit or to forget, or jobs to cancel."""
 
+    do: str
     user: str
     pilot: str = ""
     site: str = ""  # tells the pilots of several daemons apart
@@ -132,13 +153,16 @@ def _config(given: Any) -> Config:
     daemon = pwd.getpwnam(_text(allowed.pop("daemon_user")))
     users = allowed.pop("users", [])
     environment = allowed.pop("environment", {})
-    lists = {name: _texts(allowed.pop(name, [])) for name in ("groups", "denied", "agent")}
+    lists = {
+        name: _texts(allowed.pop(name, [])) for name in ("groups", "allowed", "denied", "agent")
+    }
     min_uid = int(allowed.pop("min_uid", 1000))
     config = Config(
         daemon_uid=daemon.pw_uid,
         agent=lists["agent"],
         users=None if users == "any" else frozenset(_texts(users)),
         groups=frozenset(lists["groups"]),
+        allowed=frozenset(lists["allowed"]),
         denied=frozenset(lists["denied"]),
         min_uid=min_uid,
         environment={_text(name): _text(value) for name, value in environment.items()},
@@ -181,15 +205,24 @@ def _request(given: Any) -> Request:
         request = _submission(given)
     elif kind == "cancel" and fields == {"user", "jobs", "how"}:
         request = _cancellation(given)
+    elif kind == "forget" and fields == {"user", "pilot", "site"}:
+        user, pilot, site = (_text(given[name]) for name in ("user", "pilot", "site"))
+        request = Request(do=kind, user=user, pilot=pilot, site=site)
     else:
         raise ValueError("missing or unknown fields")
     if not _USER.fullmatch(request.user):
         raise ValueError("no name of a user")
+    of_pilot = _PILOT.fullmatch(request.pilot) and _SITE.fullmatch(request.site)
+    if kind != "cancel" and not of_pilot:
+        raise ValueError("no pilot or site")
     return request
 
 
 def _submission(given: Mapping[str, Any]) -> Request:
+    if type(given["grace_s"]) not in (int, float) or not 0 <= given["grace_s"] <= 86_400:
+        raise ValueError("no grace time")
     request = Request(
+        do="submit",
         user=_text(given["user"]),
         pilot=_text(given["pilot"]),
         site=_text(given["site"]),
@@ -197,8 +230,6 @@ def _submission(given: Mapping[str, Any]) -> Request:
         files={_text(name): _text(text) for name, text in given["files"].items()},
         grace_s=float(given["grace_s"]),
     )
-    if not _PILOT.fullmatch(request.pilot) or not _SITE.fullmatch(request.site):
-        raise ValueError("no pilot or site")
     if wrong := [word for word in request.options if not _SBATCH.fullmatch(word)]:
         raise ValueError(f"{wrong[0][:80]!r} is not allowed")
     names = [word.partition("=")[0] for word in request.options]
@@ -213,14 +244,13 @@ def _submission(given: Mapping[str, Any]) -> Request:
         raise ValueError("other files")
     if any(len(text.encode()) > FILES[name] for name, text in request.files.items()):
         raise ValueError("a file is too long")
-    if not 0 <= request.grace_s <= 86_400:
-        raise ValueError("no grace time")
     return request
 
 
 def _cancellation(given: Mapping[str, Any]) -> Request:
     jobs = _texts(given["jobs"])
-    request = Request(user=_text(given["user"]), jobs=jobs, how=_text(given["how"]))
+    user, how = _text(given["user"]), _text(given["how"])
+    request = Request(do="cancel", user=user, jobs=jobs, how=how)
     if not 1 <= len(jobs) <= MOST_JOBS or not all(map(_JOB.fullmatch, jobs)):
         raise ValueError("no jobs")
     if request.how not in _SCANCEL:
@@ -234,10 +264,13 @@ def account_of(request: Request, config: Config) -> pwd.struct_passwd:
         account = pwd.getpwnam(request.user)
     except KeyError:
         raise NotAllowed("BFT-1528", f"There is no user {request.user} on this host") from None
+    name, is_named = account.pw_name, config.users is not None and account.pw_name in config.users
+    is_service = name in SERVICES or account.pw_uid in _SERVICE_UIDS
+    is_barred = is_service and not is_named and name not in config.allowed
     is_system = account.pw_uid < config.min_uid or account.pw_gid == 0
-    if is_system or account.pw_name != request.user or account.pw_name in config.denied:
+    if is_system or is_barred or name != request.user or name in config.denied:
         raise NotAllowed("BFT-1528", f"Nothing may run as user {request.user}")
-    if config.users is None or account.pw_name in config.users:
+    if config.users is None or is_named:
         return account
     mine = {_group_name(gid) for gid in os.getgrouplist(account.pw_name, account.pw_gid)}
     if not mine & config.groups:
@@ -275,7 +308,10 @@ def _read_all(fd: int, deadline_s: float) -> bytes:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
             raise NotAllowed("BFT-1530", f"There was no end of it within {LIMIT_S:.0f} s")
-        chunk = os.read(fd, 1 << 16)
+        try:
+            chunk = os.read(fd, 1 << 16)
+        except OSError as problem:
+            raise NotAllowed("BFT-1527", f"It broke off: {problem}") from problem
         if not chunk:
             return raw
         raw += chunk
@@ -292,12 +328,15 @@ def serve(arguments: Sequence[str]) -> dict[str, Any]:
     if (uid := caller_uid()) != config.daemon_uid:
         raise NotAllowed("BFT-1526", f"User {uid} is not the daemon's")
     request = parse(_read_all(0, deadline_s))
-    if request.pilot and f"--partition={config.partition}" not in request.options:
+    if request.do == "submit" and f"--partition={config.partition}" not in request.options:
         raise NotAllowed("BFT-1527", f"Pilots are submitted to {config.partition} only")
     account = account_of(request, config)
     answer = _beside(request, config, account, deadline_s)
-    what = f"submitted {request.pilot}" if request.pilot else f"cancelled {','.join(request.jobs)}"
-    syslog.syslog(f"{what} as {account.pw_name}: {answer!r}"[:500])
+    syslog.syslog(
+        f"{request.do} {request.pilot}{','.join(request.jobs)} as {account.pw_name}: {answer!r}"[
+            :500
+        ]
+    )
     return answer
 
 
@@ -309,7 +348,7 @@ def _beside(
     child = os.fork()
     if child == 0:
         os.close(ours)
-        _as_user(request, config, account, theirs)
+        _as_user(request, config, account, theirs, deadline_s - SPARE_S)
     os.close(theirs)
     try:
         raw = _read_all(ours, deadline_s)
@@ -329,21 +368,25 @@ def _beside(
 # ---- as the user ----------------------------------------------------------------------------
 
 
-def _as_user(request: Request, config: Config, account: pwd.struct_passwd, out: int) -> NoReturn:
+def _as_user(
+    request: Request, config: Config, account: pwd.struct_passwd, out: int, deadline_s: float
+) -> NoReturn:
     """Give up root for good, do the work, write the answer; never returns."""
     try:
         os.setsid()
         become(account)
-        work = submit if request.pilot else cancel
-        answer = work(request, config, account)
+        work = {"submit": submit, "cancel": cancel, "forget": forget}[request.do]
+        answer = work(request, config, account, deadline_s)
     except NotAllowed as refused:
         answer = _error(refused)
-    except (OSError, subprocess.SubprocessError) as problem:
+    except OSError as problem:  # before a command had begun
         answer = _error(NotAllowed("BFT-1529", f"As {account.pw_name}: {problem}"))
     except BaseException as problem:  # noqa: BLE001 - nothing may run on in this process
         answer = _error(NotAllowed("BFT-1530", repr(problem)[:300]))
-    os.write(out, json.dumps(answer).encode()[:MOST_BYTES])
-    os._exit(0)
+    try:
+        os.write(out, json.dumps(answer).encode()[:MOST_BYTES])
+    finally:
+        os._exit(0)
 
 
 def become(account: pwd.struct_passwd) -> None:
@@ -381,35 +424,47 @@ def environment_of(config: Config, account: pwd.struct_passwd) -> dict[str, str]
     }
 
 
-def submit(request: Request, config: Config, account: pwd.struct_passwd) -> dict[str, Any]:
-    """Write the pilot's files and submit it."""
+def submit(
+    request: Request, config: Config, account: pwd.struct_passwd, deadline_s: float
+) -> dict[str, Any]:
+    """Write the pilot's files and submit it; without a job there are no files."""
     directory = make_directory(request, config.place, account)
-    for name, text in request.files.items():
-        _write(directory / name, text.encode())
     agent = shlex.join([*config.agent, "--config", str(directory / "agent.json")])
     environment = environment_of(config, account)
     herald = ""
     if request.grace_s:
         herald, environment[GRACE] = HERALD, f"{request.grace_s:g}"
     argv = (config.sbatch, *request.options, f"--output={directory}/agent.log")
-    answer = _run(argv, environment, f"#!/bin/sh\n{herald}exec {agent}\n")
-    if answer["status"] != 0:
+    try:
+        for name, text in request.files.items():
+            _write(directory / name, text.encode())
+        script = f"#!/bin/sh\n{herald}exec {agent}\n"
+        answer = _run(argv, environment, deadline_s, script, said=_SUBMITTED)
+    except OSError:  # before it had begun
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    if answer["status"] != 0 and not any(sign in answer["stderr"] for sign in UNHEARD):
         shutil.rmtree(directory, ignore_errors=True)
     return answer
 
 
+def forget(
+    request: Request, config: Config, account: pwd.struct_passwd, _deadline_s: float
+) -> dict[str, Any]:
+    """Remove the files of a pilot that has no job, although it was not known at first."""
+    _, site = _places(config.place, account, request.site)
+    for folder in site.glob(f"{request.pilot}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    return {"status": 0, "stdout": "", "stderr": ""}
+
+
 def make_directory(request: Request, place: str, account: pwd.struct_passwd) -> Path:
     """Create a new directory of the user's, 0700; what is above it may be no link."""
-    whole = Path(place.replace("%h", account.pw_dir).replace("%u", account.pw_name), request.site)
-    marked = place.split("/")
-    n_given = 1 + max(i for i, part in enumerate(marked) if "%" in part)
-    base = "/".join(marked[:n_given]).replace("%h", account.pw_dir).replace("%u", account.pw_name)
-    path = whole / f"{request.pilot}-{secrets.token_hex(4)}"
-    if not _PLAIN.fullmatch(str(path)) or ".." in path.parts:
-        raise NotAllowed("BFT-1529", f"{str(path)!r} cannot be passed on to sbatch")
+    here, site = _places(place, account, request.site)
+    path = site / f"{request.pilot}-{secrets.token_hex(4)}"
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    at, here = os.open(base, flags), Path(base)
-    for part in path.relative_to(base).parts:
+    at = os.open(here, flags)
+    for part in path.relative_to(here).parts:
         if os.fstat(at).st_uid != account.pw_uid or os.fstat(at).st_mode & 0o022:
             raise NotAllowed("BFT-1529", f"{here} is not {account.pw_name}'s alone to write")
         here /= part
@@ -425,17 +480,32 @@ def make_directory(request: Request, place: str, account: pwd.struct_passwd) -> 
     return path
 
 
+def _places(place: str, account: pwd.struct_passwd, site: str) -> tuple[Path, Path]:
+    """Return the directory that root names for the user, and the one of a site's pilots."""
+    parts = place.replace("%u", account.pw_name).split("/")
+    n_given = 1 + max(i for i, part in enumerate(place.split("/")) if "%" in part)
+    base, whole = (
+        Path("/".join(some).replace("%h", account.pw_dir)) for some in (parts[:n_given], parts)
+    )
+    path = whole / site
+    if not _PLAIN.fullmatch(str(path)) or ".." in path.parts or not path.is_relative_to(base):
+        raise NotAllowed("BFT-1529", f"{str(path)!r} cannot be passed on to sbatch")
+    return base, path
+
+
 def _write(path: Path, data: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         file.write(data)
 
 
-def cancel(request: Request, config: Config, account: pwd.struct_passwd) -> dict[str, Any]:
+def cancel(
+    request: Request, config: Config, account: pwd.struct_passwd, deadline_s: float
+) -> dict[str, Any]:
     """Cancel those of the jobs that are pilots of the user."""
     environment = environment_of(config, account)
     listing = (config.squeue, "-h", "-a", "-o", _LISTED, "-j", ",".join(request.jobs))
-    shown = _run(listing, {**environment, "LC_ALL": "C"})
+    shown = _run(listing, {**environment, "LC_ALL": "C"}, deadline_s)
     if shown["status"] != 0:  # also if there is no such job any more
         return shown
     pilots = []
@@ -445,23 +515,63 @@ def cancel(request: Request, config: Config, account: pwd.struct_passwd) -> dict
             pilots += [job] if _PILOT_JOB.fullmatch(words[2].strip()) else []
     if not pilots:
         return {"status": 0, "stdout": "", "stderr": ""}
-    return _run((config.scancel, *_SCANCEL[request.how], *pilots), environment)
+    return _run((config.scancel, *_SCANCEL[request.how], *pilots), environment, deadline_s)
 
 
-def _run(argv: Sequence[str], environment: Mapping[str, str], text: str = "") -> dict[str, Any]:
-    done = subprocess.run(
+def _run(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    deadline_s: float,
+    text: str = "",
+    *,
+    said: re.Pattern[bytes] | None = None,
+) -> dict[str, Any]:
+    """Run a command until it ends, or shortly after it ``said`` what is wanted.
+
+    Its outputs belong to its user, who may print anything and keep them open: their ends mean
+    nothing, and little is kept of them. Whoever calls us kills what is left.
+    """
+    child = subprocess.Popen(
         argv,
-        input=text.encode(),
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env=dict(environment),
-        timeout=LIMIT_S - 2,
-        check=False,
     )
-    out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+    if child.stdin is None or child.stdout is None or child.stderr is None:
+        raise RuntimeError("pipes were requested")
+    with contextlib.suppress(OSError):  # it need not read
+        child.stdin.write(text.encode())
+        child.stdin.close()
+    out, err = child.stdout.fileno(), child.stderr.fileno()
+    kept, most = {out: b"", err: b""}, {out: MOST_WORDS, err: MOST_TROUBLE}
+    n_printed, is_open, has_said = 0, {out, err}, False
+    while True:
+        status = child.poll()  # before the look at what it printed
+        ready = select.select(list(is_open), [], [], LOOK_S if status is None else 0)[0]
+        if (status is not None and not ready) or time.monotonic() > deadline_s:
+            break
+        for fd in ready:
+            chunk = os.read(fd, 1 << 16)
+            n_printed += len(chunk)
+            is_open -= set() if chunk else {fd}
+            kept[fd] = (kept[fd] + chunk)[: most[fd]]
+        if not has_said and said and said.match(kept[out]):
+            has_said, deadline_s = True, min(deadline_s, time.monotonic() + LINGER_S)
+        if n_printed > MOST_PRINTED:
+            break
+    if has_said:
+        status = 0
+    elif n_printed > MOST_PRINTED:
+        raise NotAllowed("BFT-1530", f"{argv[0]} printed more than {MOST_PRINTED} bytes")
+    elif status is None:
+        raise NotAllowed("BFT-1530", f"{argv[0]} took longer than {LIMIT_S - SPARE_S:.0f} s")
+    elif not 0 <= status < 128:  # of a shell that says what ended its program
+        raise NotAllowed("BFT-1530", f"{argv[0]} was ended by a signal")
     return {
-        "status": done.returncode,
-        "stdout": out[:MOST_WORDS],
-        "stderr": err[:MOST_TROUBLE],
+        "status": status,
+        "stdout": kept[out].decode(errors="replace"),
+        "stderr": kept[err].decode(errors="replace"),
     }
 
 
@@ -473,6 +583,7 @@ def main(arguments: Sequence[str]) -> int:
     """Answer one request; the argument, if there is one, is the configuration's path."""
     os.umask(0o077)
     os.chdir("/")
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     syslog.openlog("bftrainer-submit-helper", syslog.LOG_PID, syslog.LOG_AUTHPRIV)
     try:
         answer = serve(arguments)
@@ -480,8 +591,11 @@ def main(arguments: Sequence[str]) -> int:
         syslog.syslog(f"refused: {refused.code} {refused.cause}")
         answer = _error(refused)
     out = json.dumps(answer).encode() + b"\n"
-    while out:  # a connection takes a part at a time
-        out = out[os.write(1, out) :]
+    try:
+        while out:  # a connection takes a part at a time
+            out = out[os.write(1, out) :]
+    except OSError as problem:
+        syslog.syslog(f"nobody waits for the answer: {problem}")
     return 0
 
 

@@ -23,13 +23,14 @@ _SUBMIT = {
     "grace_s": 60.0,
 }
 _CANCEL = {"do": "cancel", "user": "ada", "jobs": ["7", "8"], "how": "force"}
+_FORGET = {"do": "forget", "user": "ada", "pilot": "p000017", "site": "0123456789ab"}
 
 
 def _parsed(raw: bytes) -> None:
     request = parse(raw)
     assert (request.pilot == "") == bool(request.jobs)
     assert not any(word.startswith(("--uid", "--output", "--wrap")) for word in request.options)
-    assert set(request.files) in (set(), set(FILES))
+    assert set(request.files) == (set(FILES) if request.do == "submit" else set())
     assert all("/" not in word for word in (request.user, request.pilot, request.site))
 
 
@@ -38,7 +39,7 @@ DOORS = (
         name="submit-helper",
         call=_parsed,
         refuses_with=(NotAllowed,),
-        inputs=bytestrings(json.dumps(_SUBMIT).encode(), json.dumps(_CANCEL).encode()),
+        inputs=bytestrings(*(json.dumps(one).encode() for one in (_SUBMIT, _CANCEL, _FORGET))),
         from_bytes=lambda raw: raw,
     ),
 )
