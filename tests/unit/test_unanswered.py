@@ -54,12 +54,9 @@ class Mute:
 class Site:
     """A daemon's pilots, of which one was just asked for."""
 
-    def __init__(self, journal: Journal, base: Path, problem: BatchSystemError) -> None:
-        self.now_s = T0
-        self.system: Any = Mute(problem)
-        self.book = PilotBook(
-            journal, self.system, "bft", self._clock, self._clock, as_submitter=True
-        )
+    def __init__(self, journal: Journal, base: Path, system: Any) -> None:
+        self.now_s, self.system = T0, system
+        self.book = PilotBook(journal, system, "bft", self._clock, self._clock, as_submitter=True)
         agents = AgentBook(
             pilots_dir=base / "pilots", policy=SitePolicy(), incarnation=1, keys=generate_pair()
         )
@@ -99,7 +96,7 @@ class Site:
 @contextlib.contextmanager
 def site_of(base: Path, problem: BatchSystemError) -> Iterator[Site]:
     with Journal.open(base / "journal.db", clock=lambda: T0) as journal:
-        site = Site(journal, base, problem)
+        site = Site(journal, base, Mute(problem))
         try:
             yield site
         finally:
