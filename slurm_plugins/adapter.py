@@ -260,6 +260,7 @@ class SlurmBatchSystem(LaunchingSystem):
             qos_flags=flags,
             measured=measured,
             clock_ahead_s=self._reader.clock.ahead_s,
+            old_munge=releases.old_munge(),
         )
 
     def open_announcer(self) -> Announcer | None:

@@ -119,6 +119,12 @@ the controller's clock is {clock_s:.0f} s {clock} this host's
 At 300 s munge refuses our requests, and the daemon sees the queue no more.
 -> set the clocks of both hosts by NTP (chronyc tracking)
 
+BFT-1555 harm old_munge
+munge {munge} on this host
+Releases before 0.5.18 can leak their key, with which any user can be any other, root included, for
+Slurm (CVE-2026-25506); its package does not name that cure.
+-> upgrade munge on all hosts of the cluster, then replace its key
+
 BFT-1272 unknown unread
 Slurm's settings
 They could not be read: {why}
@@ -161,6 +167,7 @@ class SlurmSettings:
     qos_flags: str = ""  # sacctmgr show qos, of the pilots' partition
     measured: Measured = NOTHING
     clock_ahead_s: float = 0.0  # the controller's
+    old_munge: str = ""  # its release on this host, if it has a known hole
 
 
 def n_usable(nodes: Iterable[Node]) -> int:
@@ -245,7 +252,7 @@ def _exemption(config: Mapping[str, str], settings: SlurmSettings) -> Holds:
     wait_s, mode = _seconds(config.get("KillWait", "30")), config.get("PreemptMode", "")
     words = [word.strip() for word in config.get("PreemptParameters", "").split(",")]
     kill_wait = {"kill_wait_s": wait_s, "short_kill_wait_s": SHORT_KILL_WAIT_S}
-    ahead_s = settings.clock_ahead_s
+    ahead_s, is_used = settings.clock_ahead_s, config.get("AuthType") == "auth/munge"
     clock = {"clock_s": abs(ahead_s), "clock": "ahead of" if ahead_s > 0 else "behind"}
     return {
         "grace": [{"grace_s": grace_s}] * (grace_s > 0),
@@ -253,6 +260,7 @@ def _exemption(config: Mapping[str, str], settings: SlurmSettings) -> Holds:
         "kill_wait": [kill_wait] * (wait_s > SHORT_KILL_WAIT_S),
         "by_priority": [{"cluster_mode": mode}] * ("PRIORITY" in mode.split(",")),
         "exempt_priority": [{"word": w} for w in words if w.startswith("min_exempt_priority")],
+        "old_munge": [{"munge": settings.old_munge}] * (is_used and settings.old_munge != ""),
         "clock": [clock] * (abs(ahead_s) >= CLOCK_S),
     }
 

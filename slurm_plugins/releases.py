@@ -1,4 +1,4 @@
-"""The releases of Slurm that are known: output and behaviour of others are not.
+"""The releases of Slurm that are known: output and behaviour of others are not; and of munge.
 
 Under an unknown release, older or newer, nodes and jobs are shown and pilots given back, but none
 is started, unless the option ``accept_release`` names it. The commands and the controller may be of
@@ -7,8 +7,12 @@ two releases. Called by ``snapshot``, ``adapter`` and ``doctor``.
 
 from __future__ import annotations
 
+import gzip
 import re
+import shutil
+from pathlib import Path
 
+from bftrainer.batch import process
 from bftrainer.batch.batch_system import observed_only
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.hostlist import ParseError
@@ -66,3 +70,33 @@ def finding(release: str) -> Finding:
         cost=f"Nodes are watched, none is used: bftrainer knows {KNOWN[0]} to {KNOWN[-1]}.",
         remedy=_words(release)[1],
     )
+
+
+MUNGE_CURED, MUNGE_HOLE = (0, 5, 18), "CVE-2026-25506"
+_MUNGE = re.compile(r"munge-(([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4}))")
+_SBIN = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/opt/munge/sbin"
+
+
+def old_munge(path: str = _SBIN, debian: Path = Path("/usr/share/doc/munge")) -> str:
+    """Return the release of munge on this host if it has a known hole; "": it has not, or unknown.
+
+    Distributions mend older releases, and name the hole in their changes.
+
+    Args:
+        path: where munged and rpm are.
+        debian: where Debian's package keeps its changes.
+    """
+    munged, rpm = (shutil.which(name, path=path) for name in ("munged", "rpm"))
+    done = process.run((munged, "--version"), timeout_s=10) if munged else None
+    found = _MUNGE.match(done.stdout) if done else None
+    if munged is None or found is None or tuple(map(int, found.groups()[1:])) >= MUNGE_CURED:
+        return ""
+    changes = ""
+    try:
+        if of_rpm := rpm and process.run((rpm, "-qf", "--changelog", munged), timeout_s=10):
+            changes = of_rpm.stdout if of_rpm.is_ok else ""
+        if not changes and debian.exists():
+            changes = gzip.decompress((debian / "changelog.Debian.gz").read_bytes()).decode()
+    except (OSError, ValueError, EOFError):
+        return ""
+    return "" if MUNGE_HOLE in changes else found[1]

@@ -122,6 +122,12 @@ return slurm.SUCCESS
 _EPILOG = """\
 #!/bin/sh
 # Notifies bftrainer of every ended job: one line in the file of {lua_name}.
+PATH=/usr/bin:/bin LC_ALL=C
+export PATH LC_ALL
+# A line break would begin another line, and a tab another field.
+case "$SLURM_JOB_ID$SLURM_JOB_PARTITION$SLURM_JOB_NODELIST" in
+    *[[:cntrl:]]*) SLURM_JOB_ID= SLURM_JOB_PARTITION= SLURM_JOB_NODELIST= ;;
+esac
 file='{file}'
 [ -f "$file" ] && [ ! -L "$file" ] && [ -O "$file" ] || exit 0
 if [ "$(wc -c < "$file")" -gt {max_bytes} ]; then

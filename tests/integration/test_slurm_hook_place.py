@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.batch import process
+from slurm_plugins.hook.lines import announcement
 from slurm_plugins.hook.scripts import FIRST_LINE, MAX_BYTES, OLD
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster
@@ -53,6 +55,45 @@ def test_the_scripts_make_the_file_themselves(cluster: SlurmTestCluster, told: P
     run(cluster)
     wait_for(lambda: lines(told) == [FIRST_LINE, "submit", "end"], what="both scripts have written")
     assert told.stat().st_mode & 0o022 == 0
+
+
+def test_nothing_of_a_job_reaches_the_scripts_but_its_line(
+    cluster: SlurmTestCluster, told: Path, tmp_path: Path
+) -> None:
+    """Passes: Slurm gives them variables of its own alone (CVE-2021-31215 was fixed in 20.11.7).
+
+    The Lua script replaces control characters.
+    """
+    ran, evil = tmp_path / "ran", tmp_path / "evil"
+    evil.write_text(f"#!/bin/sh\necho >>{ran}\n")
+    evil.chmod(0o755)
+    tmp_path.chmod(0o777)
+    env = {
+        "BASH_ENV": str(evil),
+        "ENV": str(evil),
+        "PS4": f"$({evil})",
+        "SHELLOPTS": "xtrace",
+        "BASH_FUNC_printf%%": f"() {{ {evil}; }}",
+        "SLURM_JOB_NODELIST": "n1\nend\t1\t1\tx\tn",
+        "LD_PRELOAD": str(evil),
+        "SLURM_JOB_PARTITION": "x\ny",
+        "SPANK_PATH": str(tmp_path),
+    }
+    argv = ("sbatch", "--parsable", "-N1", "-t1", "-o/dev/null", "-Ja\nsubmit\tb", "--comment=a\nb")
+    asked = process.run(
+        (*argv, "-Cf1\nend", "--wrap=true"), timeout_s=60, env={**os.environ, **cluster.env, **env}
+    )
+    assert not asked.is_ok  # Slurm has no such feature
+    job = process.run(
+        (*argv, "--wrap=true"), timeout_s=60, env={**os.environ, **cluster.env, **env}
+    )
+    assert job.is_ok, job.stderr
+    wait_for(lambda: lines(told)[-1:] == ["end"], what="its epilog has written")
+    assert lines(told) == [FIRST_LINE, "submit", "submit", "end"]
+    end = announcement(told.read_text().splitlines()[-1], 1)
+    assert end is not None
+    assert (end.partition, end.nodes) == ("batch", tuple(cluster.config.node_names))
+    assert not ran.exists()
 
 
 def test_a_full_file_is_put_aside(cluster: SlurmTestCluster, told: Path) -> None:

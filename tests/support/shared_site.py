@@ -100,10 +100,11 @@ class SharedSite:
     def state(self) -> Path:
         return self.service.home / "state"
 
-    def start(self, policy: str = POLICY) -> None:
-        """Start the daemon."""
+    def start(self, policy: str = POLICY, **more: object) -> None:
+        """Start the daemon, with more options of the adapter."""
         self.service.writes("policy.yaml", policy)
         options = {**self.cluster.config.batch_options(), "submit_helper": str(self.helper_socket)}
+        options.update({name: str(value) for name, value in more.items()})
         argv = (
             *(self.service.python, "-m", "bftrainer.cli.main", "daemon"),
             *("--state-dir", str(self.state), "--socket", str(self.socket)),
@@ -140,7 +141,7 @@ class SharedSite:
 
 
 @contextlib.contextmanager
-def shared_site(*names: str, n_nodes: int) -> Iterator[SharedSite]:
+def shared_site(*names: str, n_nodes: int, grace_time_s: int = 0) -> Iterator[SharedSite]:
     """Make a site of these users; the daemon is not started yet."""
     root, homes = scratch("bft-site-", "/run"), scratch("bft-homes-")
     with contextlib.ExitStack() as stack:
@@ -150,7 +151,11 @@ def shared_site(*names: str, n_nodes: int) -> Iterator[SharedSite]:
         (service,) = stack.enter_context(accounts(homes, "bftd", is_system=True))
         cluster = stack.enter_context(
             running_cluster(
-                n_nodes=n_nodes, gpus_per_node=0, bf_interval_s=2, scheduler_parameters=FAST_CYCLE
+                n_nodes=n_nodes,
+                gpus_per_node=0,
+                bf_interval_s=2,
+                scheduler_parameters=FAST_CYCLE,
+                grace_time_s=grace_time_s,
             )
         )
         python = python_for_all(root / "venv")

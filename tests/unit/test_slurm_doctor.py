@@ -56,6 +56,11 @@ def test_a_site_that_is_as_it_should_be() -> None:
 @pytest.mark.parametrize(
     ("settings", "code", "weight"),
     [
+        (
+            replace(GOOD, config=f"{CONFIG}AuthType = auth/munge\n", old_munge="0.5.15"),
+            "BFT-1555",
+            Weight.HARM,
+        ),
         (replace(GOOD, partitions=BATCH), "BFT-1261", Weight.LOSS),
         (configured(PreemptType="preempt/none"), "BFT-1262", Weight.HARM),
         (

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bftrainer.batch.announcer import UNSEEN_S, Announcement, UnseenAnnouncements
+from bftrainer.batch.process import Completed, run
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from slurm_plugins.fields import ways_of
+from slurm_plugins.hook import scripts
 from slurm_plugins.hook.lines import announcement
 from tests.support.snapshots import T0, running
 
@@ -24,6 +27,67 @@ def submit(**changes: str) -> str:
         "priority": "",
     }  # fmt: skip
     return "\t".join({**fields, **changes}.values())
+
+
+FORGED = f"n1\n{submit()}"
+
+
+@pytest.mark.parametrize("shell", [("/bin/sh",), ("/bin/bash", "--posix")])
+@pytest.mark.parametrize("name", ["SLURM_JOB_NODELIST", "SLURM_JOB_PARTITION", "SLURM_JOB_ID"])
+@pytest.mark.parametrize("value", [FORGED, "batch\tn1", "a\rb", "a\x7fb"])
+def test_no_variable_of_a_job_writes_another_line(
+    tmp_path: Path, shell: tuple[str, ...], name: str, value: str
+) -> None:
+    """Seen failing before: a second line, of a job that root submitted."""
+    done = _epilog(tmp_path, shell, **{name: value})
+    assert (done.returncode, done.stderr) == (0, "")
+    first, line = (tmp_path / "told").read_text().splitlines()
+    said = announcement(line, 1)
+    assert (first, said and said.job, said and said.nodes) == (scripts.FIRST_LINE, None, ())
+
+
+@pytest.mark.parametrize("shell", [("/bin/sh",), ("/bin/bash", "--posix")])
+def test_the_epilog_runs_nothing_that_the_environment_names(
+    tmp_path: Path, shell: tuple[str, ...]
+) -> None:
+    """PATH was seen failing before.
+
+    The rest passes: a shell called sh, or of mode posix, reads neither BASH_ENV nor ENV, and dates
+    are digits in every locale.
+    """
+    ran, programs = tmp_path / "ran", tmp_path / "programs"
+    programs.mkdir()
+    for called in ("date", "wc", "mv", "dd", "profile"):
+        program = programs / called
+        program.write_text(f"#!/bin/sh\necho {called} >>{ran}\n")
+        program.chmod(0o755)
+    profile = str(programs / "profile")
+    hostile = {
+        "PATH": str(programs),
+        "BASH_ENV": profile,
+        "ENV": profile,
+        "IFS": "\t0",
+        "CDPATH": "/",
+        "LC_ALL": "tr_TR.UTF-8",
+        "LANG": "ar_EG",
+        "POSIXLY_CORRECT": "1",
+        "TZ": profile,
+    }
+    done = _epilog(tmp_path, shell, **hostile)
+    assert done.is_ok
+    assert not ran.exists()
+    said = announcement((tmp_path / "told").read_text().splitlines()[1], 1)
+    assert said is not None
+    assert (said.partition, said.nodes) == ("batch", ("n1", "n2"))
+
+
+def _epilog(base: Path, shell: tuple[str, ...], **changed: str) -> Completed:
+    """Run the epilog as slurmctld would for a job of two nodes."""
+    told, script = base / "told", base / "epilog"
+    told.write_text(f"{scripts.FIRST_LINE}\n")
+    script.write_text(scripts.epilog(told))
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "batch", "SLURM_JOB_NODELIST": "n[1-2]"}
+    return run((*shell, str(script)), timeout_s=30, env={**job, **changed})
 
 
 class TestLines:

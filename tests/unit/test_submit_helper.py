@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import pwd
@@ -214,8 +215,60 @@ def test_a_pilot_is_submitted_with_the_rights_of_its_user_and_no_others(site: Si
     for path in (folder, *folder.parents[:3]):
         info = path.stat()
         assert (info.st_uid, stat.S_IMODE(info.st_mode)) == (account.pw_uid, 0o700), path
+        assert info.st_gid == account.pw_gid
     assert (folder / "agent.key").read_text() == "secret"
     assert {stat.S_IMODE(f.stat().st_mode) for f in folder.iterdir()} == {0o600}
+
+
+@needs_root
+def test_nothing_of_the_environment_is_used(site: Site) -> None:
+    """Passes: Python is isolated, programs have paths, and commands get the variables of root."""
+    evil, ran = site.root / "evil", site.root / "ran"
+    evil.mkdir()
+    for name in ("id", "sort", "env", "sed", "sh", "json.py", "sitecustomize.py", "profile"):
+        text = f"open({str(ran)!r}, 'w')\n" if name.endswith(".py") else f"#!/bin/sh\n>{ran}\n"
+        (evil / name).write_text(text)
+        (evil / name).chmod(0o755)
+    hostile = {
+        **dict.fromkeys(("PATH", "PYTHONPATH", "PYTHONHOME"), str(evil)),
+        **dict.fromkeys(("BASH_ENV", "ENV", "PYTHONSTARTUP"), str(evil / "profile")),
+        "LC_ALL": "tr_TR.UTF-8",
+        "LANG": "C",
+        "SLURM_CONF": "/evil",
+        "SBATCH_WRAP": "id",
+        "HOME": str(evil),
+        "SUDO_UID": "0",
+        "IFS": "/",
+    }
+    config = submit_helper.write_config(site.root / "helper.json", **site.settings)
+    request = json.dumps({**SUBMIT, "user": site.alice})
+    done = process.run(submit_helper.argv(config), timeout_s=30, env=hostile, stdin=request)
+    variables = json.loads(done.stdout)["stdout"].split("--\n")[1].splitlines()
+    assert [one.partition("=")[0] for one in variables] == [
+        *("HOME", "LOGNAME", "PATH", "SLURM_CONF", "USER"),
+    ]
+    assert {f"HOME={site.home}", "PATH=/usr/bin:/bin", "SLURM_CONF=/etc/slurm.conf"} < {*variables}
+    assert not ran.exists()
+    assert len(site.pilots()) == 1
+
+
+@needs_root
+def test_files_are_opened_with_all_groups_of_the_user(site: Site) -> None:
+    """Passes: without ``initgroups`` a folder of a project would be closed (CVE-2023-49938)."""
+    account, project = pwd.getpwnam(site.alice), site.root / "project"
+    with accounts(site.root, "bftg") as (owner,):
+        process.run(("/usr/sbin/usermod", "-aG", owner, site.alice), timeout_s=30)
+        group = grp.getgrnam(owner)
+        assert group.gr_mem == [site.alice]
+        (project / site.alice).mkdir(parents=True)
+        os.chown(project / site.alice, account.pw_uid, account.pw_gid)
+        os.chown(project, 0, group.gr_gid)
+        project.chmod(0o750)
+        assert site.asked(SUBMIT, place=f"{project}/%u")["status"] == 0
+        project.chmod(0o700)
+        site.refused(SUBMIT, "BFT-1529", place=f"{project}/%u")
+    (folder,) = (project / site.alice / SUBMIT["site"]).iterdir()
+    assert (folder.stat().st_uid, folder.stat().st_gid) == (account.pw_uid, account.pw_gid)
 
 
 @needs_root

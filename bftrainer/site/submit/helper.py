@@ -541,7 +541,7 @@ def _run(
     if child.stdin is None or child.stdout is None or child.stderr is None:
         raise RuntimeError("pipes were requested")
     with contextlib.suppress(OSError):  # it need not read
-        child.stdin.write(text.encode())
+        child.stdin.write(os.fsencode(text))
         child.stdin.close()
     out, err = child.stdout.fileno(), child.stderr.fileno()
     kept, most = {out: b"", err: b""}, {out: MOST_WORDS, err: MOST_TROUBLE}
