@@ -34,6 +34,11 @@ def test_only_a_site_that_asks_for_it_gets_it(files: dict[str, SiteFile]) -> Non
     }
 
 
+def test_what_a_user_makes_of_sbatch_has_little_memory(files: dict[str, SiteFile]) -> None:
+    """Seen failing before: no bound."""
+    assert "\nMemoryMax=128M\nTasksMax=32\n" in files[SERVICE_NAME].text
+
+
 @needs_systemd
 def test_systemd_finds_nothing_wrong(files: dict[str, SiteFile], tmp_path: Path) -> None:
     for name in (SOCKET_NAME, SERVICE_NAME):
@@ -57,6 +62,7 @@ def test_the_helper_takes_the_configuration(files: dict[str, SiteFile]) -> None:
         path.write_text(files[path.name].text)
         config = helper.read_config(path)
         assert (config.partition, config.users, config.min_uid) == ("bf", None, 1000)
+        assert {"slurm", "munge", "nobody"} <= config.denied
         assert config.agent[1:] == ("-I", "-m", "trainers.agent")
         answer = submit_helper.asked(path, json.dumps({}).encode())
         assert answer["error"]["code"] == "BFT-1526"  # we are not the daemon

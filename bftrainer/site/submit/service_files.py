@@ -48,8 +48,10 @@ ExecStart={python} -IS {helper}
 StandardInput=socket
 StandardOutput=socket
 StandardError=journal
-# It gives up after 30 s.
+# It gives up after 30 s. What it starts belongs to its user, who may have it take memory.
 RuntimeMaxSec=60
+MemoryMax=128M
+TasksMax=32
 UMask=0077
 LimitCORE=0
 
@@ -83,7 +85,9 @@ def helper_files(
         "agent": [python, "-I", "-m", "trainers.agent"],
         "users": "any",
         "groups": [],
-        "denied": [],
+        # Also without these lines, and by number (docs/howto/slurm-site.md): so that they are seen.
+        "denied": sorted(helper.SERVICES),
+        "allowed": [],
         "min_uid": 1000,
         "environment": {"PATH": "/usr/bin:/bin", "SLURM_CONF": str(conf)},
     }
