@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.adoption import adopt
-from bftrainer.fleet.generations.members import Parked, Rescaled, StartWorkerOn, Worker
+from bftrainer.fleet.generations.members import Parked, Regrouped, Rescaled, StartWorkerOn, Worker
 from bftrainer.fleet.lifecycle import WorkerPhase
 from tests.support.generations import Driver
 
@@ -61,6 +61,11 @@ def _adopted(reports: dict[str, Sequence[protocol.Message]], *, last_generation:
     d = Driver(last_generation=last_generation, incarnation=2)
     adopt(d.machine, [_worker(w) for w in reports], reports)
     return d
+
+
+def _told(reports: dict[str, Sequence[protocol.Message]]) -> Regrouped | None:
+    d = Driver(last_generation=5, incarnation=2)
+    return adopt(d.machine, [_worker(w) for w in reports], reports)
 
 
 def _two_members(*more: protocol.Message) -> dict[str, Sequence[protocol.Message]]:
@@ -217,3 +222,25 @@ def test_a_member_that_agents_left_out_is_started_anew_at_once() -> None:
     assert d.killed(out) == {"w3": "stays on"}
     assert d.started() == ["n3"]
     assert d.machine.members == ("w1", "w2")
+
+
+def test_a_generation_that_a_daemon_announced_is_told_too() -> None:
+    """The journal may end before it was complete; failed before: only agents' own were told."""
+    told = _told(_two_members())
+    assert told is not None
+    assert (told.generation, told.size, told.by) == (5, 2, "")
+    assert told.nodes == ("n2", "n1")  # in rank order
+    assert (told.step, told.samples) == (20, 200)
+
+
+def test_a_generation_is_told_even_if_the_next_was_already_ordered() -> None:
+    """Its commit is not reported any more: the agents keep the newest. Failed before."""
+    told = _told(
+        {"w1": [WARM, _entered(5, 0, 2), _commit(6)], "w2": [WARM, _entered(5, 1, 2), _commit(6)]}
+    )
+    assert told is not None
+    assert (told.generation, told.nodes, told.by) == (5, ("n1", "n2"), "")
+
+
+def test_nothing_is_told_of_workers_that_entered_nothing() -> None:
+    assert _told({"w1": [WARM, _commit(5, "w1")]}) is None

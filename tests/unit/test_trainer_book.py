@@ -118,6 +118,17 @@ def _entered(member: Member, commit: Commit, step: int = 10) -> protocol.Entered
     )
 
 
+def _reported(commit: Commit, member: Member, trainer_id: str, step: int) -> WorkerReport:
+    warm = protocol.Warm(warm_up_s=1.0)
+    return WorkerReport(
+        worker_id=member.worker_id,
+        trainer_id=trainer_id,
+        pid=1,
+        commit=protocol.to_body(commit),
+        latest=[protocol.to_body(warm), protocol.to_body(_entered(member, commit, step=step))],
+    )
+
+
 def _progress(generation: int, step: int) -> protocol.Progress:
     return protocol.Progress(
         generation=generation, step=step, epoch=0, samples=step, step_s=0.1, samples_per_s=10.0
@@ -181,19 +192,8 @@ def test_what_agents_announced_is_adopted_into_the_journal(
         abandon=True,
         origin="p-n2",
     )
-    said: list[protocol.Message] = [
-        protocol.Warm(warm_up_s=1.0),
-        _entered(survivor, alone, step=40),
-    ]
-    report = WorkerReport(
-        worker_id=survivor.worker_id,
-        trainer_id=site.trainer_id,
-        pid=1,
-        commit=protocol.to_body(alone),
-        latest=[protocol.to_body(m) for m in said],
-    )
     heir = Site(tmp_path, journal)
-    heir.book.reports.keep("p-n2", [report])
+    heir.book.reports.keep("p-n2", [_reported(alone, survivor, site.trainer_id, step=40)])
     heir.book.adopt_all({"p-n2": offer("n2")})
     record = heir.book.records[site.trainer_id]
     progress = record.progress
@@ -204,6 +204,41 @@ def test_what_agents_announced_is_adopted_into_the_journal(
     what = entry.plain()["what"]
     assert (what["size_before"], what["size"], what["by"]) == (2, 1, "p-n2")
     assert "while no daemon" in what["reason"]
+
+
+@pytest.mark.parametrize(("had", "runtime"), [((), "torch"), (("n1",), "torch"), ((), "command")])
+def test_a_journal_that_ends_before_a_generation_was_complete_is_caught_up_with(
+    tmp_path: Path, journal: Journal, had: tuple[str, ...], runtime: str
+) -> None:
+    """Killed then, or a copy of then: failed before, such a trainer stayed queued with size 0."""
+    site = Site(tmp_path, journal, runtime=runtime)
+    if had:
+        site.target(*had)
+        site.enter()
+    site.target("n1", "n2")
+    commit = site.form()  # announced in the journal; nobody's word of having entered came
+    assert journal.latest("generation") is not None
+    heir = Site(tmp_path, journal)
+    before = heir.book.records[site.trainer_id]
+    assert (before.progress.size, before.state) == (
+        len(had), TrainerState.RUNNING if had else TrainerState.QUEUED
+    )  # fmt: skip
+    for member in commit.members:
+        report = _reported(commit, member, site.trainer_id, step=40)
+        heir.book.reports.keep(f"p-{member.node}", [report])
+    heir.book.adopt_all({f"p-{n}": offer(n) for n in ("n1", "n2")})
+    for record in (heir.book.records[site.trainer_id], *journal.trainers()):
+        assert record.state is TrainerState.RUNNING
+        progress = record.progress
+        assert (progress.generation, progress.size, progress.step) == (commit.generation, 2, 40)
+        assert (record.started_s, record.rescales) == (100.0, len(had))
+    entry = journal.latest("regrouped")
+    assert entry is not None
+    assert (entry.plain()["what"]["size_before"], entry.plain()["what"]["by"]) == (len(had), "")
+    heir.target("n1", "n2")
+    assert heir.machine.forming is None  # what is right is not touched
+    again = Site(tmp_path, journal)  # another daemon finds nothing to catch up with
+    assert again.book.records[site.trainer_id].progress.size == 2
 
 
 def test_nobody_left_is_parked(tmp_path: Path, journal: Journal) -> None:

@@ -13,8 +13,12 @@ from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
 from bftrainer.fleet.generations.generation import GenerationMachine, mark_of
 from bftrainer.fleet.generations.members import Parked, Regrouped, Worker
+from bftrainer.fleet.generations.restart import RestartMachine
 from bftrainer.fleet.lifecycle import WorkerPhase
 from bftrainer.model.trainer import TrainerRecord
+
+BY_AGENTS = "members were lost while no daemon was there"
+BY_DAEMON = "it was announced, and the daemon ended before it was journalled as complete"
 
 
 def adopt(
@@ -25,7 +29,7 @@ def adopt(
     """Take over workers that an earlier incarnation started, into a new machine without targets.
 
     ``reports``: of each worker the last ``Commit`` passed to it and the newest body of each type
-    that it sent. Returns what the agents did meanwhile, if they announced the current generation.
+    that it sent. Returns the current generation, for the journal, which may lack it.
     """
     entered: dict[str, protocol.Entered] = {}
     interrupted = 0  # greatest generation that a member reported interrupted
@@ -58,22 +62,20 @@ def adopt(
     for worker in workers:  # others formed a generation without it: it waits for one for ever
         if worker.phase is WorkerPhase.MEMBER and worker.worker_id not in machine.members:
             worker.leaving_since_s = worker.started_s - 2.0 * machine.leave_patience_s
-    commit = commits.get(current)
-    return _regrouped(machine, commit) if commit is not None and commit.origin else None
-
-
-def _regrouped(machine: GenerationMachine, commit: protocol.Commit) -> Regrouped:
+    by = commits[current].origin if current in commits else ""
+    nodes = {m.worker_id: m.node for m in roster} or {w.worker_id: w.node for w in workers}
     return Regrouped(
-        generation=commit.generation,
-        attempt=commit.attempt,
+        generation=current,
+        attempt=max(e.attempt for e in entered.values() if e.generation == current),
         size_before=0,  # filled in by the caller
         size=len(machine.members),
-        by=commit.origin,
-        reason="members were lost while no daemon was there",
+        by=by,
+        reason=BY_AGENTS if by else BY_DAEMON,
         step=machine.step,
         epoch=machine.epoch,
         samples=machine.samples,
-        nodes=tuple(m.node for m in commit.members),
+        nodes=tuple(nodes[m] for m in machine.members),
+        is_restart=isinstance(machine, RestartMachine),
     )
 
 

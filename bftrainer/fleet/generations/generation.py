@@ -33,6 +33,7 @@ from bftrainer.fleet.generations.members import (
     Lost,
     NodeOffer,
     Parked,
+    Regrouped,
     Rescaled,
     StartWorkerOn,
     Tell,
@@ -717,6 +718,8 @@ class GenerationMachine:
         return tuple(self.workers[w].node for w in roster if w in self.workers)
 
 
-def mark_of(body: protocol.Entered | protocol.Progress | Rescaled | TrainerProgress) -> Mark:
+def mark_of(
+    body: protocol.Entered | protocol.Progress | Rescaled | Regrouped | TrainerProgress,
+) -> Mark:
     """Return the progress that a message or a record reports."""
     return Mark(step=body.step, epoch=body.epoch, samples=body.samples)

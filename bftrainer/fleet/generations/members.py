@@ -206,18 +206,20 @@ class Parked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regrouped:
-    """Agents announced a generation without a daemon; it has been adopted."""
+    """A generation that workers entered and the journal lacks; it has been adopted."""
 
     generation: int
     attempt: int
     size_before: int  # as last known to the journal
     size: int
-    by: str  # pilot whose agent announced it
+    by: str  # pilot whose agent announced it, without a daemon; "": an earlier daemon
     reason: str
     step: int
     epoch: int
     samples: int
     nodes: tuple[str, ...]
+    is_restart: bool = False  # as in ``Rescaled``
+    ADDED: ClassVar = frozenset({"is_restart"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

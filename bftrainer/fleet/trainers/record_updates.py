@@ -168,11 +168,12 @@ def progressed(
 
 
 def rescaled(
-    record: TrainerRecord, done: Rescaled, costs: MeasuredCosts, now_s: float
+    record: TrainerRecord, done: Rescaled | Regrouped, costs: MeasuredCosts, now_s: float
 ) -> TrainerRecord:
-    """Return the record after a complete generation."""
+    """Return the record after a complete generation; the agents may have announced it."""
     return replace(
         record,
+        last_generation=max(record.last_generation, done.generation),
         state=TrainerState.RUNNING,
         reason=still(record, ""),
         started_s=record.started_s if record.started_s is not None else now_s,
@@ -183,22 +184,12 @@ def rescaled(
     )
 
 
-def _begun(record: TrainerRecord, done: Rescaled, now_s: float) -> Lives:
+def _begun(record: TrainerRecord, done: Rescaled | Regrouped, now_s: float) -> Lives:
     if done.is_restart:
         return began(record.lives, None, now_s)
     if done.size_before:
         return record.lives
     return began(record.lives, mark_of(done), now_s)
-
-
-def regrouped(record: TrainerRecord, done: Regrouped, now_s: float) -> TrainerRecord:
-    """Return the record after a generation that agents announced without a daemon."""
-    return replace(
-        record,
-        last_generation=max(record.last_generation, done.generation),
-        rescales=record.rescales + 1,
-        progress=_entered(record.progress, done, now_s),
-    )
 
 
 def parked(record: TrainerRecord, done: Parked, now_s: float) -> TrainerRecord:

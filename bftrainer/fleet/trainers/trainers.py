@@ -359,10 +359,11 @@ class TrainerBook:
         record = trainer.record
         done = replace(done, size_before=record.progress.size)
         LOG.info(
-            "trainer %s: generation %d, %d -> %d nodes, was announced by pilot %s: %s",
-            record.trainer_id, done.generation, done.size_before, done.size, done.by, done.reason,
+            "trainer %s: generation %d, %d -> %d nodes, was announced by %s: %s",
+            record.trainer_id, done.generation, done.size_before, done.size,
+            f"pilot {done.by}" if done.by else "a daemon", done.reason,
         )  # fmt: skip
-        self._set(trainer, record_updates.regrouped(record, done, self._clock()))
+        self._set(trainer, record_updates.rescaled(record, done, record.costs, self._clock()))
         self._write(trainer, "regrouped", done)
 
     # ---- agents ----------------------------------------------------------------------
