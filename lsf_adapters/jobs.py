@@ -6,11 +6,11 @@ parsers.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bftrainer.batch import process
+from bftrainer.batch.clock import calendar_s
 from bftrainer.batch.commands import PollCommands, UnreadError, why_failed
 from bftrainer.model.hostlist import ParseError
 from lsf_adapters import commands, queue_list, table
@@ -24,7 +24,7 @@ SAME_START_S = 2.5  # RUN_TIME is counted in whole seconds
 class JobReader:
     """Reads lists of jobs; remembers what the dialect is and what it cannot say."""
 
-    def __init__(self, lsf: LsfCommands, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, lsf: LsfCommands, clock: Callable[[], float] = calendar_s) -> None:
         self._lsf, self._clock = lsf, clock
         self._dialect: Dialect | None = None
         self.cluster = ""

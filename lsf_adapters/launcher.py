@@ -22,6 +22,7 @@ from pathlib import Path
 
 from bftrainer.batch import commands, process
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
+from bftrainer.batch.clock import calendar_s
 from bftrainer.batch.commands import UnreadError
 from bftrainer.batch.pilot_job import fault_of, job_name
 from bftrainer.model.cluster import EndedBy, Presence
@@ -122,7 +123,7 @@ class PilotLauncher(commands.PilotLauncher):
         return (
             *("bsub", "-q", self.queue, "-J", name, *where, "-W", str(minutes)),
             # The latest end: it removes a pilot that is never cancelled (whole minutes).
-            *("-t", _minute(time.time() + minutes * 60 + 4 * cycle_s + 60)),
+            *("-t", _minute(calendar_s() + minutes * 60 + 4 * cycle_s + 60)),
             *("-o", "/dev/null"),
             *(("-rn",) if is_ibm else ()),
             *(("-gpu", f"num={request.gpus}") if is_ibm and request.gpus else ()),

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bftrainer.batch.batch_system import observed_only
+from bftrainer.batch.clock import calendar_s
 from bftrainer.batch.commands import UnreadError
 from bftrainer.batch.pilot_job import pilot_of
 from bftrainer.model.cluster import (
@@ -82,7 +83,7 @@ class SnapshotReader:
 
     def read(self) -> Snapshot:
         """Poll once. Nodes are read before jobs, so that no job is on an "idle" node."""
-        taken_at_s = time.time()
+        taken_at_s = calendar_s()
         self._poll, self.duplicates = self._jobs.poll(), ()
         dialect = self._poll.part("dialect", self._jobs.known_dialect)
         if dialect is Dialect.UNKNOWN:
@@ -275,7 +276,7 @@ class SnapshotReader:
             if NONE.search(str(problem)) or NOT_THERE in str(problem):
                 return ()
             raise
-        return reservations(text, time.time())
+        return reservations(text, calendar_s())
 
     def _partitions(self) -> tuple[Partition, ...]:
         return tuple(self.queues[name].as_partition() for name in sorted(self.queues))

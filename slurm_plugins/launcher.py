@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bftrainer.batch import commands, process
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
+from bftrainer.batch.clock import STEADY
 from bftrainer.batch.pilot_job import fault_of, job_name, token_of
 from bftrainer.model.cluster import Job, NodeLeft
 from bftrainer.model.errors import BatchSystemError
@@ -79,7 +80,8 @@ class PilotLauncher(commands.PilotLauncher):
         # The deadline is the latest *end*; it removes a pilot that is never cancelled. The pilot
         # may wait for two cycles, each of which may take as long as the pause between two.
         # The controller compares it with its own clock, sbatch adds to this host's.
-        deadline_s = minutes * 60 + int(4 * cycle_s) + 60 + round(self.ahead_s)
+        ahead_s = self.ahead_s - STEADY.wall_ahead_s()
+        deadline_s = minutes * 60 + int(4 * cycle_s) + 60 + round(ahead_s)
         site = self._sbatch_options
         return (
             *("sbatch", "--parsable", f"--job-name={job_name(request, self.token)}"),

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from bftrainer.batch import process
+from bftrainer.batch.clock import now_s
 from bftrainer.batch.commands import PollCommands
 from bftrainer.batch.pilot_job import pilot_of
 from bftrainer.model.cluster import (
@@ -55,9 +56,9 @@ class _Poll(PollCommands):
         self._clock = clock
 
     def run(self, argv: Sequence[str]) -> process.Completed:
-        sent_s, done = time.time(), super().run(argv)
+        sent_s, done = now_s(), super().run(argv)
         if argv in (commands.CONFIG, commands.SDIAG):
-            self._clock.hear(done.stdout, sent_s=sent_s, received_s=time.time())
+            self._clock.hear(done.stdout, sent_s=sent_s, received_s=now_s())
         return done
 
 
@@ -116,7 +117,7 @@ class SnapshotReader:
 
         Without ``wants_cycle`` the last known scheduler cycle is returned, without a request.
         """
-        taken_at_s = time.time()
+        taken_at_s = now_s()
         self._poll = _Poll(self.commands, self.clock)
         self._refresh_config()
         if self.unknown_release:

@@ -61,6 +61,7 @@ def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
     A daemon that runs removes old entries by itself (journal_days of the policy), but the
     file does not get smaller.
     """
+    from bftrainer.batch.clock import CLOCK_NAME, STEADY  # noqa: PLC0415
     from bftrainer.daemon.accounts import sum_up  # noqa: PLC0415
     from bftrainer.journal import InstanceLock, Journal  # noqa: PLC0415
     from bftrainer.journal.mark import MARK_NAME  # noqa: PLC0415
@@ -69,8 +70,9 @@ def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
     url = journal_url or str(directory / "journal.db")
     with (
         InstanceLock.acquire(directory),
-        Journal.open(url, clock=time.time, mark_file=directory / MARK_NAME) as opened,
+        Journal.open(url, clock=STEADY, mark_file=directory / MARK_NAME) as opened,
     ):
+        STEADY.keep_in(directory / CLOCK_NAME)  # what is old is told by the daemon's time
         sum_up(opened)
         removed = opened.compact(86_400.0 * days)
     print_lines(f"{removed} entries were removed.")

@@ -27,10 +27,22 @@ if TYPE_CHECKING:
     from bftrainer.model.views import StatusView
     from bftrainer.site.policy.model import SitePolicy
 
-_NOT_HEARD = {  # what a daemon says -> what to do
-    "BFT-1330": "mend the network of the daemon's host; trainers are taken over as they are then",
-    "BFT-1331": "see the output of these jobs and the log of the node's batch daemon; requests go "
-    "on by themselves, ever more rarely, until an agent connects",
+_TOLD = {  # what a daemon says -> of what, and what to do
+    "BFT-1317": (
+        "clock",
+        "set it right; if it is right now, remove 'clock' in the state directory and restart it",
+    ),
+    "BFT-1330": (
+        "agents",
+        "mend the network of the daemon's host; trainers are taken over as they are then",
+    ),
+    "BFT-1331": (
+        "agents",
+        (
+            "see the output of these jobs and the log of the node's batch daemon; requests go on by"
+            " themselves, ever more rarely, until an agent connects"
+        ),
+    ),
 }
 
 
@@ -78,7 +90,7 @@ def doctor(
         found = system.findings(measured)
         found += _service(system, policy_file)
         found += _networks(system, policy, policy_file, measured, status)
-        found += _agents(status)
+        found += _told(status)
     is_safe = all(f.weight is Weight.LOSS for f in found)
     if as_json:
         print_json({"is_safe": is_safe, "findings": [asdict(f) for f in found]})
@@ -147,15 +159,17 @@ def _networks(
     )
 
 
-def _agents(status: StatusView | None) -> tuple[Finding, ...]:
-    """Return what the daemon says of agents that it does not hear."""
+def _told(status: StatusView | None) -> tuple[Finding, ...]:
+    """Return what the daemon says of its clock, and of agents that it does not hear."""
     from bftrainer.model.site import Finding, Weight  # noqa: PLC0415
 
     said = [why.partition(": ") for why in (status.failures if status else ())]
     return tuple(
-        Finding(code=code, weight=Weight.LOSS, setting="agents", cost=cost, remedy=remedy)
+        Finding(
+            code=code, weight=Weight.LOSS, setting=_TOLD[code][0], cost=cost, remedy=_TOLD[code][1]
+        )
         for code, _, cost in said
-        if (remedy := _NOT_HEARD.get(code))
+        if code in _TOLD
     )
 
 

@@ -20,6 +20,7 @@ from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
 from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
 from bftrainer.batch.batch_system import BatchSystem
+from bftrainer.batch.clock import CLOCK_NAME, STEADY
 from bftrainer.daemon.accounts import Accountant
 from bftrainer.daemon.decider import Decider, DecisionFailures, Observed, input_of
 from bftrainer.daemon.harm.monitor import HarmMonitor
@@ -89,13 +90,12 @@ class Daemon:
         *,
         serve: Callable[[Daemon], Service],
         reread: Callable[[], SitePolicy] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = STEADY,
     ) -> None:
         self._serve = serve  # makes the users' view of our state
         self.options, self.system, self._clock = options, system, clock
         self.in_force = InForce.of(policy, system)
         self.seen = Observed()
-        self.started_s = clock()
         self.metrics, self.failures = MetricsRegistry(), DecisionFailures()
         self.manager = ServiceManager()
         self.decider = Decider(self.in_force.allocate, self.in_force.policy_hash, self.failures)
@@ -200,7 +200,8 @@ class Daemon:
             task.result()
 
     async def _start(self, journal: Journal) -> None:
-        self.journal = journal
+        STEADY.keep_in(self.options.state_dir / CLOCK_NAME)
+        self.journal, self.started_s = journal, self._clock()
         self.incarnation = journal.begin_incarnation()
         journal.write_beside(keep_s=86_400.0 * self.in_force.policy.journal_days)
         self.keys = load_or_create_pair(self.options.state_dir / "daemon.key")
@@ -348,7 +349,7 @@ class Daemon:
         looked_s, began = time.monotonic(), self._announced.look_begins()
         snapshot = await asyncio.get_running_loop().run_in_executor(
             self._looking,
-            lambda: self.decider.look_into(self.system.snapshot(wants_cycle=wants_cycle)),
+            lambda: self.decider.look_into(self._taken(wants_cycle=wants_cycle)),
         )
         if new := self._trouble.new(snapshot.failures):
             LOG.warning("batch system: %s", "; ".join(new))
@@ -371,6 +372,11 @@ class Daemon:
         self.decide_soon(is_new_snapshot=None not in (snapshot.nodes, snapshot.jobs))
         took_s = time.monotonic() - looked_s
         self.manager.polled(took_s, len(self.agents.connected), snapshot.failures)
+
+    def _taken(self, *, wants_cycle: bool) -> Snapshot:
+        began_s = self._clock()
+        snapshot = self.system.snapshot(wants_cycle=wants_cycle)
+        return snapshot.taken_between(began_s, self._clock())
 
     def _pilot_ended(self, pilot_id: str) -> None:
         self.plane.forget(pilot_id)
@@ -425,7 +431,8 @@ class Daemon:
         force, policy = self.in_force, self.in_force.policy
         # The batch system knows its cycle length only after a first request.
         force.settings = self.harm.applied(settings_of(policy, self.system))
-        now_s, is_open = self._clock(), self.journal.trouble is None and not self.draining.is_on
+        now_s, ahead_s = self._clock(), STEADY.calendar_ahead_s()
+        is_open = self.journal.trouble is None and not self.draining.is_on
         return input_of(
             snapshot,
             self.trainers,
@@ -437,9 +444,7 @@ class Daemon:
             is_new_snapshot=is_new,
             gives_back_only=is_hasty,
             may_claim=is_open,
-            blackout=next_blackout(
-                self.in_force.policy.blackouts, self.in_force.policy.time_zone, now_s
-            ),
+            blackout=next_blackout(policy.blackouts, policy.time_zone, now_s, ahead_s),
         )
 
     def _carry_out(self, given: DecisionInput, plan: Plan, took_s: float) -> None:
@@ -508,6 +513,7 @@ class Daemon:
     async def _life_loop(self) -> None:
         while True:
             await asyncio.sleep(SIGN_OF_LIFE_S)
+            STEADY.look()
             self.journal.catch_up()
             if self.poller.has_hook:
                 self.decide_soon()  # polls are rare then, but decisions depend on time, too

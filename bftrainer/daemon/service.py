@@ -11,6 +11,7 @@ from bftrainer.api.admission import Allowance, check_spec
 from bftrainer.api.checkpoint_place import check_place, check_places
 from bftrainer.api.privacy import check_submitter
 from bftrainer.api.service import Peer
+from bftrainer.batch.clock import now_s
 from bftrainer.daemon.daemon import Daemon
 from bftrainer.daemon.notifier import check_user
 from bftrainer.daemon.views import DaemonViews
@@ -110,7 +111,7 @@ class DaemonTrials:
     def _view(self, record: TrainerRecord) -> TrialView:
         if record.spec.trial is None:
             raise TypeError(f"{record.trainer_id} is no trial")
-        is_long_over = record.ended_s is not None and record.ended_s < time.time() - LONG_S
+        is_long_over = record.ended_s is not None and record.ended_s < now_s() - LONG_S
         observed, _ = self._daemon.trainers.nodes_of(record.trainer_id)
         return TrialView(
             trainer_id=record.trainer_id,

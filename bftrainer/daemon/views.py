@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bftrainer.api.privacy import no_trainer
+from bftrainer.batch.clock import STEADY, now_s
 from bftrainer.daemon.decider import DECISION
 from bftrainer.daemon.explain.lives import is_vain, loss_sentences, restart_sentences, vain_sentence
 from bftrainer.daemon.explain.nodes import (
@@ -140,7 +141,7 @@ class DaemonViews:
                 *backend_sentences(record),
                 *batch_sentences(record),
                 *self._fault_sentences(record),
-                *([why] if (why := vain_sentence(record, time.time())) else []),
+                *([why] if (why := vain_sentence(record, now_s())) else []),
                 *restart_sentences(record),
                 *loss_sentences(record),
                 *(() if record.state.is_final else (*self._stops(), *self._failures(record))),
@@ -162,7 +163,7 @@ class DaemonViews:
         """Say how its first few workers, and their pilots, came to be what they are."""
         trainer, pilots = self._trainers.trainers.get(trainer_id), self._state.pilots.pilots
         there = [w for w in trainer.machine.workers.values() if w.is_alive] if trainer else []
-        ahead_s = time.time() - time.monotonic()
+        ahead_s = now_s() - time.monotonic()
         found = [(w, pilots[w.pilot_id]) for w in there if w.pilot_id in pilots][:SHOWN_WORKERS]
         return tuple(
             f"{worker.node}: worker {worker.worker_id} {worker.in_words(ahead_s)}; pilot"
@@ -211,7 +212,7 @@ class DaemonViews:
         state = self._state
         if why := self._trainers.waiting.withheld().get(record.trainer_id):
             return (why,)
-        settled = self._trainers.budget.in_words(record.trainer_id, time.time())
+        settled = self._trainers.budget.in_words(record.trainer_id, now_s())
         if settled and observed_size:
             return settled
         queue = self._trainers.waiting.eligible()
@@ -232,7 +233,8 @@ class DaemonViews:
 
     def harm(self, since_s: float | None) -> HarmReport:
         """Summarise the effect on ordinary jobs since then; None: since the start."""
-        return self._state.harm.report(since_s)
+        by_ours_s = None if since_s is None else since_s - STEADY.wall_ahead_s()
+        return self._state.harm.report(by_ours_s)
 
     def account(self, asked: Asked) -> Callable[[], AccountReport]:
         """Collect who used what; the result sums up, anywhere."""
@@ -262,20 +264,20 @@ class DaemonViews:
             "failed_decisions_total": state.failures.count,
             "unreachable_agents": len(self._agents.away) + state.pilots.n_silent,
             "trainers_without_progress": sum(
-                is_vain(record, time.time()) for record in trainers.records.values()
+                is_vain(record, now_s()) for record in trainers.records.values()
             ),
         }
         return daemon_figures(self.status(), values, state.plane.server.counts)
 
     def _slow_nodes(self) -> dict[str, str]:
         state = self._state
-        return slow_sentences(state.seen.memory, state.in_force.settings, time.time())
+        return slow_sentences(state.seen.memory, state.in_force.settings, now_s())
 
     def _cooling_nodes(self, of: str = "") -> dict[str, str]:
-        now_s = time.time()
-        cooling = self._trainers.quarantine.cooling(now_s)
+        at_s = now_s()
+        cooling = self._trainers.quarantine.cooling(at_s)
         return {
-            name: f"{name}: {one.sentence(now_s)}"
+            name: f"{name}: {one.sentence(at_s)}"
             for name, one in cooling.items()
             if of in ("", one.trainer_id)
         }
@@ -313,7 +315,10 @@ class DaemonViews:
         found = snapshot.failures if snapshot else ("No snapshot has been taken yet.",)
         trouble = str(state.journal.trouble or "")
         refused = "" if record is not None else state.refusals.why
-        return (*found, *(why for why in (self._cut_off(), refused, trouble) if why))
+        return (
+            *found,
+            *(why for why in (self._cut_off(), STEADY.sentence(), refused, trouble) if why),
+        )
 
     def _cut_off(self, trainer_id: str = "") -> str:
         """Say whether the daemon is cut off from agents; of a trainer, if they are its own."""
@@ -364,7 +369,7 @@ class DaemonViews:
                 or " ".join(self._not_saved(record.trainer_id))
                 or hopeless.get(record.trainer_id)
                 or self._refused(record, observed)
-                or vain_sentence(record, time.time())
+                or vain_sentence(record, now_s())
                 or " ".join(self._late(() if record.state.is_final else nodes)[:1]),
                 waits=withheld.get(record.trainer_id, ""),
                 unheard_nodes=tuple(unheard),

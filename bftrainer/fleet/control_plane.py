@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from bftrainer.batch.clock import now_s
 from bftrainer.fleet.generations.members import NodeOffer
 from bftrainer.fleet.pilots.agents import AgentBook
 from bftrainer.fleet.runtimes.base import template_of
@@ -60,7 +61,7 @@ class ControlPlane:
         decide_soon: Callable[[], None] = lambda: None,
         leaving: Callable[[], Collection[str]] = tuple,  # pilots whose nodes are no offers
         user_of: Callable[[str], str] = lambda _pilot_id: "",  # whom a pilot runs as
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = now_s,
     ) -> None:
         self._listener, self._leaving, self._user_of = listener, leaving, user_of
         self._journal = journal

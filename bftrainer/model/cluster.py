@@ -15,7 +15,7 @@ import enum
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 # Tokens: names, AND (&), OR (|) and balanced parentheses; () is met by every node.
 Rule = tuple[str, ...]
@@ -239,6 +239,10 @@ class SchedulerCycle:
     queue_length: int = 0
 
 
+CLOCKS_AGREE_S = 1.0  # batch systems tell whole seconds
+_Timed = TypeVar("_Timed", "Snapshot", Job, Reservation, SchedulerCycle)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The result of one poll. ``None`` = that source failed (see ``failures``)."""
@@ -265,6 +269,27 @@ class Snapshot:
     def is_complete(self) -> bool:
         """Return whether every part that a decision needs was read."""
         return not self.unread and None not in (self.nodes, self.jobs, self.reservations)
+
+    def taken_between(self, begin_s: float, end_s: float) -> Snapshot:
+        """Return the snapshot with all times on the clock by which it was taken in that time.
+
+        The batch system's host, or an adapter, may have another one.
+        """
+        by_s = begin_s - self.taken_at_s
+        if begin_s - CLOCKS_AGREE_S <= self.taken_at_s <= end_s + CLOCKS_AGREE_S:
+            return self
+
+        def moved(one: _Timed, *names: str) -> _Timed:
+            known = {name: getattr(one, name) for name in names}
+            return replace(one, **{name: s + by_s for name, s in known.items() if s is not None})
+
+        jobs, plans, cycle = self.jobs, self.reservations, self.cycle
+        return replace(
+            moved(self, "taken_at_s"),
+            jobs=jobs and tuple([moved(j, "begin_s", "submit_s", "start_s") for j in jobs]),
+            reservations=plans and tuple([moved(r, "start_s", "end_s") for r in plans]),
+            cycle=cycle and moved(cycle, "ended_s", "began_s"),
+        )
 
     def with_last_known(self, before: Snapshot | None) -> Snapshot:
         """Return the snapshot with unread parts as they were before.

@@ -382,3 +382,5 @@ def test_doctor_finds_agents_that_never_speak_in_what_the_daemon_says(
     assert after["BFT-1331"][0] == latest
     assert "see the output of these jobs" in after["BFT-1331"][1]
     assert late in after["BFT-1314"][0]
+    service.failures = (*service.failures, "BFT-1317: The clock of this host was set: it is far")
+    assert "remove 'clock' in the state directory" in found()["BFT-1317"][1]

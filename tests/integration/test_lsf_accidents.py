@@ -341,7 +341,7 @@ def test_a_pending_pilot_that_can_end_in_time_no_longer_is_removed(
     stays = system.launch_pilot(pilot(driver, "n1"))
     with monkeypatch.context() as patch:
         now = time.time
-        patch.setattr("lsf_adapters.launcher.time.time", lambda: now() - 180)
+        patch.setattr("lsf_adapters.launcher.calendar_s", lambda: now() - 180)
         late = system.launch_pilot(pilot(driver, "n1"))
     wait_absent(system, late)
     assert not observe(system, late).has_failed

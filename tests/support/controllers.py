@@ -15,21 +15,11 @@ from pathlib import Path
 
 from bftrainer.batch import process
 from slurm_plugins.testcluster import SlurmTestCluster, processes
+from tests.support.clocks import PythonClock
 from tests.support.waiting import wait_for
 
 FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), None)
 BACKUP = "bft-backup"
-_SHIFTED = """\
-import time
-from pathlib import Path
-
-_true = time.time
-
-def _shifted():
-    return _true() + int(Path("{file}").read_text().strip().rstrip("s"))
-
-time.time = _shifted
-"""
 
 
 class BackupCluster(SlurmTestCluster):
@@ -101,8 +91,8 @@ class OtherClock:
     directory: Path
 
     @property
-    def _file(self) -> Path:
-        return self.directory / "ahead"
+    def _python(self) -> PythonClock:
+        return PythonClock(self.directory)
 
     @property
     def slurm_conf(self) -> Path:
@@ -114,7 +104,7 @@ class OtherClock:
         """The environment in which a program has this host's clock."""
         return {
             "LD_PRELOAD": str(FAKETIME),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_TIMESTAMP_FILE": str(self._python.file),
             "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
@@ -122,29 +112,24 @@ class OtherClock:
     @property
     def environment(self) -> dict[str, str]:
         """Of a daemon there: it and its sbatch have this host's clock, its pilots do not."""
-        # Not libfaketime: with 0.9.10 Python's sleep fails (EINVAL of clock_nanosleep).
         return {
-            "PYTHONPATH": str(self.directory / "python"),
+            **self._python.environment(),
             "PATH": f"{self.directory / 'bin'}:{self.cluster.config.path}",
         }
 
     def set_ahead(self, seconds: int) -> None:
         """Set its clock, so far ahead of the cluster's."""
-        whole = self._file.with_name("ahead.new")
-        whole.write_text(f"{seconds:+d}s\n")
-        whole.rename(self._file)
+        self._python.set_ahead(seconds)
 
     def write_programs(self) -> None:
         """Write what such a daemon has."""
         clock = " ".join(f"{key}={value}" for key, value in self.clock.items())
         real = shutil.which("sbatch", path=self.cluster.config.path)
         kept = "PATH,HOME,USER,LOGNAME,SLURM_CONF"
-        sbatch, python = self.directory / "bin" / "sbatch", self.directory / "python"
-        for folder in (sbatch.parent, python):
-            folder.mkdir()
+        sbatch = self.directory / "bin" / "sbatch"
+        sbatch.parent.mkdir()
         sbatch.write_text(f'#!/bin/sh\nexec env {clock} {real} "$@" --export={kept}\n')
         sbatch.chmod(0o755)
-        (python / "sitecustomize.py").write_text(_SHIFTED.format(file=str(self._file)))
 
 
 @contextmanager

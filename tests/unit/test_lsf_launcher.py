@@ -138,7 +138,7 @@ def test_no_time_zone_and_no_change_of_clocks_moves_it(
 ) -> None:
     site = Site(tmp_path, TZ=zone)
     now_s = float(timegm((*now, 0, 0, 0)[:9]))
-    monkeypatch.setattr("lsf_adapters.launcher.time.time", lambda: now_s)
+    monkeypatch.setattr("lsf_adapters.launcher.calendar_s", lambda: now_s)
     site.launch(site.request())
     words = site.heard("bsub").split()
     end_s = as_bsub_reads(words[words.index("-t") + 1], now_s)

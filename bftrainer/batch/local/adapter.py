@@ -6,7 +6,6 @@ Found by its entry point ``local`` and called by the daemon; uses ``client``.
 from __future__ import annotations
 
 import getpass
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from bftrainer.batch.batch_system import (
     PilotObservation,
     PilotRequest,
 )
+from bftrainer.batch.clock import now_s
 from bftrainer.batch.local.client import LocalClient
 from bftrainer.model.cluster import Job, Node, Presence, SchedulerCycle, Snapshot
 from bftrainer.model.errors import BatchSystemError
@@ -64,7 +64,7 @@ class LocalBatchSystem(BatchSystem):
         except (KeyError, TypeError, ValueError) as problem:
             failure = f"The local batch system gave an answer nobody understands: {problem!r}."
         return Snapshot(
-            taken_at_s=time.time(), nodes=None, jobs=None, reservations=None, failures=(failure,)
+            taken_at_s=now_s(), nodes=None, jobs=None, reservations=None, failures=(failure,)
         )
 
     def launch_pilot(self, request: PilotRequest) -> str:

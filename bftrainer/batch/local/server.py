@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bftrainer.batch.batch_system import PilotObservation
+from bftrainer.batch.clock import STEADY
 from bftrainer.batch.local.cluster import (
     JOB_VARIABLE,
     NODE_VARIABLE,
@@ -305,7 +306,7 @@ class Server:
 
     def __init__(self, options: argparse.Namespace) -> None:
         directory: Path = options.dir
-        now_s = time.time()
+        now_s = STEADY()
         workload = load_workload(options.workload) if options.workload else JobWorkload(jobs=())
         processes = JobProcesses(directory)
         if options.warm is not None:
@@ -341,7 +342,7 @@ class Server:
         await asyncio.start_unix_server(self._serve, sock=listener, limit=MAX_LINE_BYTES)
         try:
             while not (self._is_stopping or self._operations.is_shutting_down):
-                wait_s = min(max(0.0, self._work() - time.time()), MAX_WAIT_S)
+                wait_s = min(max(0.0, self._work() - STEADY()), MAX_WAIT_S)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._is_news.wait(), wait_s)
                 self._is_news.clear()
@@ -351,15 +352,15 @@ class Server:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, ValueError):  # ValueError: the line is too long
             while (line := await reader.readline()).endswith(b"\n"):
-                writer.write(self._operations.answer(line, time.time()) or b"")
+                writer.write(self._operations.answer(line, STEADY()) or b"")
                 self._is_news.set()
                 await writer.drain()
         writer.close()
 
     def _work(self) -> float:
         is_scheduling = not self._operations.is_paused
-        due_s = self._background.submit_due(time.time()) if is_scheduling else math.inf
-        return min(due_s, self._cluster.tick(time.time(), is_scheduling=is_scheduling))
+        due_s = self._background.submit_due(STEADY()) if is_scheduling else math.inf
+        return min(due_s, self._cluster.tick(STEADY(), is_scheduling=is_scheduling))
 
     def _stop(self) -> None:
         if self._lifeline_fd is not None:  # it stays readable, and we have seen it
@@ -368,11 +369,11 @@ class Server:
         self._is_news.set()
 
     async def _leave(self) -> None:
-        self._cluster.terminate_all(time.time())
+        self._cluster.terminate_all(STEADY())
         deadline = time.monotonic() + min(self._cluster.kill_wait_s, 1.0)
         while time.monotonic() < deadline and self._cluster.is_something_ending():
             await asyncio.sleep(0.02)
-            self._cluster.tick(time.time(), is_scheduling=False)
+            self._cluster.tick(STEADY(), is_scheduling=False)
         while not self._cluster.kill_all():  # noqa: ASYNC110 - nothing tells of processes
             await asyncio.sleep(0.01)
         self._path.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
+from bftrainer.batch.clock import STEADY
 from bftrainer.decide.throughput.batch_curve import batches_of
 from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import breakage, members, stimuli
@@ -134,7 +135,8 @@ class TrainerBook:
             r.trainer_id: record_updates.read(r) for r in journal.trainers()
         }
         self.trainers: dict[str, Trainer] = {}
-        self.waiting = Waiting(self.records, clock)
+        # What users gave as a time of day is by the wall clock.
+        self.waiting = Waiting(self.records, lambda: clock() + STEADY.calendar_ahead_s())
         self._known: dict[str, Mapping[str, Known]] = {}  # last workers of those that have ended
         self.news = StudyNews()
         self._refusals = refusals or RefusedMessages(LOG)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
@@ -55,18 +56,24 @@ def check_zone(name: str) -> str:
     return name
 
 
-def next_blackout(windows: Sequence[str], zone: str | None, now_s: float) -> Blackout | None:
+def next_blackout(
+    windows: Sequence[str], zone: str | None, now_s: float, ahead_s: float = 0.0
+) -> Blackout | None:
     """Return the present or the next blackout; windows that overlap or touch are one.
 
     Args:
         windows: of the policy.
         zone: its name; None: the machine's.
         now_s: the present time, since the epoch.
+        ahead_s: so far is the calendar ahead of it; the blackout is by ``now_s``.
     """
     if not windows:
         return None
-    found = _blackouts(tuple(windows), zone, int(now_s // 86400.0))
-    return next((one for one in found if one.end_s > now_s), None)
+    found = _blackouts(tuple(windows), zone, int((now_s + ahead_s) // 86400.0))
+    it = next((one for one in found if one.end_s > now_s + ahead_s), None)
+    if it is None or not ahead_s:
+        return it
+    return replace(it, begin_s=it.begin_s - ahead_s, end_s=it.end_s - ahead_s)
 
 
 @lru_cache(maxsize=8)
