@@ -45,6 +45,8 @@ def verify(journal: str) -> None:
     """
     with read_journal(journal) as opened:
         print_lines(f"Entries checked: {opened.verify()}; all are as they were written.")
+        if opened.acknowledged is None:
+            print_lines("There is no journal.mark: nothing tells whether the last ones are missing.")
 
 
 @verb(
@@ -92,9 +94,10 @@ def backup(file: Path, state_dir: Path | None) -> None:
     The daemon may be running. The copy is checked, as at a start.
     """
     from bftrainer.journal import backup as copies  # noqa: PLC0415 - SQLAlchemy is slow
+    from bftrainer.journal.mark import JOURNAL_NAME  # noqa: PLC0415
 
     directory = (state_dir or default_state_dir()).absolute()
-    copied = copies.back_up(directory / copies.JOURNAL_NAME, file)
+    copied = copies.back_up(directory / JOURNAL_NAME, file)
     print_lines(f"Copied up to entry {copied.mark.seq}, {_utc(copied.at_s)}.")
 
 

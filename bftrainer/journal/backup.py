@@ -20,12 +20,19 @@ from bftrainer.elastic.fence import write_whole
 from bftrainer.journal.database import sync
 from bftrainer.journal.errors import translated
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.mark import MARK_NAME, Mark, MarkFile, encode, lost
+from bftrainer.journal.mark import (
+    JOURNAL_NAME,
+    MARK_NAME,
+    MARK_SUFFIX,
+    Mark,
+    beside,
+    encode,
+    lost,
+    read,
+)
 from bftrainer.journal.projection import HEAD_REVISION
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
-JOURNAL_NAME = "journal.db"
-MARK_SUFFIX = ".mark"
 BUSY_TIMEOUT_S = 5.0
 
 
@@ -67,9 +74,10 @@ def back_up(journal: Path, target: Path) -> Copied:
     draft = target.with_name(f".{target.name}.new")
     try:
         with _private(draft):
+            acknowledged = beside(journal)
             with translated(str(journal)):
                 _copy(journal, draft)
-            copied = _checked(draft)
+            copied = _checked(draft, acknowledged)
             write_whole(mark_file, (encode(copied.mark), encode(copied.mark)))
             draft.rename(target)
             sync(target.parent)
@@ -92,12 +100,10 @@ def restore(copy: Path, state_dir: Path) -> Restored:
     try:
         with _private(draft):
             shutil.copyfile(copy, draft)
-            copied = _checked(draft)
+            copied = _checked(draft, beside(copy))
             has_known_mark = known.exists() or known.is_symlink()
             if has_known_mark:
-                marked = MarkFile(known)
-                marked.close()
-                mark = marked.mark or Mark()
+                mark = read(known) or Mark()
             else:
                 mark = copied.mark
                 write_whole(known, (encode(mark), encode(mark)))
@@ -129,8 +135,8 @@ def _copy(journal: Path, draft: Path) -> None:
     sync(draft)
 
 
-def _checked(draft: Path) -> Copied:
-    """Verify a copy from its last checkpoint on."""
+def _checked(draft: Path, acknowledged: Mark | None) -> Copied:
+    """Verify a copy from its last checkpoint on; nothing acknowledged may be missing."""
     with translated(str(draft)), closing(sqlite3.connect(draft)) as connection:
         found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
         last = connection.execute("SELECT at_s FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
@@ -141,7 +147,7 @@ def _checked(draft: Path) -> Copied:
             "Back it up, and put it back, with the release that wrote it.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
-    with Journal.open(draft, clock=time.time) as opened:
+    with Journal.open(draft, clock=time.time, acknowledged=acknowledged) as opened:
         mark = opened.head()
     return Copied(mark=mark, at_s=float(last[0]) if last else 0.0)
 

@@ -57,6 +57,7 @@ class Journal:
         self._clock = clock
         self._marked = marked
         self._mark = self._next_mark = (marked.mark if marked else None) or Mark()
+        self.acknowledged: Mark | None = None  # what must be there, as far as anything tells
         self._accepted_loss: int | None = None  # recorded with the incarnation
         self._backlog = Backlog()
         self._noting = threading.Lock()  # notes are encoded before ``_lock`` is taken
@@ -82,6 +83,7 @@ class Journal:
         is_verified: bool = True,
         mark_file: Path | None = None,
         accepted_loss: int | None = None,
+        acknowledged: Mark | None = None,
     ) -> Journal:
         """Open or create a journal and verify it.
 
@@ -92,6 +94,8 @@ class Journal:
                 ``verify`` checks all.
             mark_file: file that records the last acknowledged entry; for the one writer.
             accepted_loss: continue although entries up to this number are missing.
+            acknowledged: refuse a journal that lacks this entry; None: that of ``mark_file``, or
+                of the mark beside a SQLite database.
 
         Raises:
             BftError: BFT-2201 to 2214.
@@ -100,10 +104,15 @@ class Journal:
         try:
             database = open_database(url_or_path)
             try:
+                if marked is not None:
+                    acknowledged = marked.mark
+                elif acknowledged is None:  # read first: a daemon may write meanwhile
+                    acknowledged = mark.beside(Path(database.where))
                 journal = cls(database, clock, marked)
                 if is_verified:
                     journal._verify_tail()
-                journal._compare_with_mark(accepted_loss)
+                journal.acknowledged = acknowledged
+                journal._compare_with(acknowledged or Mark(), accepted_loss)
             except BaseException:
                 close_unchanged(database)
                 raise
@@ -541,8 +550,7 @@ class Journal:
         with self._transaction(is_reading=True) as connection:
             return tables.head_of(connection, self.where)
 
-    def _compare_with_mark(self, accepted_loss: int | None) -> None:
-        known = self._mark
+    def _compare_with(self, known: Mark, accepted_loss: int | None) -> None:
         if known.seq == 0:
             return
         with self._transaction(is_reading=True) as connection:

@@ -20,7 +20,7 @@ from bftrainer.elastic.fence import write_whole
 from bftrainer.journal.errors import JournalError
 from bftrainer.model.errors import BftError
 
-MARK_NAME: Final = "journal.mark"
+MARK_NAME, MARK_SUFFIX, JOURNAL_NAME = "journal.mark", ".mark", "journal.db"
 SLOT_BYTES: Final = 512  # disks write a sector atomically
 _MAGIC: Final = "bftrainer-journal-mark-1"
 _DIGITS: Final = 18  # of a number, at most
@@ -125,6 +125,29 @@ class MarkFile:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+def beside(journal: Path) -> Mark | None:
+    """Return the mark of a database file, in a state directory or a copy; None: there is none.
+
+    Raises:
+        JournalError: as ``read``.
+    """
+    journal = journal.resolve()  # as SQLite finds its log
+    own = [MARK_NAME] if journal.name == JOURNAL_NAME else []
+    found = (read(journal.with_name(name)) for name in (f"{journal.name}{MARK_SUFFIX}", *own))
+    return next((one for one in found if one is not None), None)
+
+
+def read(path: Path) -> Mark | None:
+    """Return the mark in a file; None: there is no file.
+
+    Raises:
+        JournalError: BFT-2214 when it exists but holds no valid mark.
+    """
+    found = MarkFile(path)
+    found.close()
+    return found.mark
 
 
 def lost(where: str, mark: Mark, found: Mark, *, is_other: bool) -> BftError:

@@ -21,6 +21,7 @@ from slurm_plugins.testcluster.cluster import SlurmTestCluster
 from tests.integration.accident_site import AccidentSite
 from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
 from tests.support import controllers
+from tests.support.clocks import PythonClock
 from tests.support.controllers import BackupCluster, OtherClock, other_clock
 from tests.support.waiting import wait_for
 
@@ -190,5 +191,38 @@ def test_a_clock_that_is_10_s_off_costs_nothing_and_one_that_is_5_min_off_is_sai
         site.trains_on()
         site.looks(3)
         assert len(site.logged()) == 1
+        host.set_ahead(463 * 86_400)  # its munge and its commands, too
+        assert any("BFT-1317" in f for f in site.is_unknown().failures)
+        site.trains_on()
         host.set_ahead(0)
         same.check()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_daemon_whose_clock_jumps_by_a_year_parks_nobody(
+    cluster: BackupCluster, running: AccidentSite, tmp_path: Path
+) -> None:
+    """Its clock alone: Slurm goes on answering. ``test_clock_jumps`` failed before."""
+    running.sidecar.client.cancel(running.trainer, now=True)
+    clock = PythonClock(tmp_path / "clock")
+    environment = clock.environment()
+    clock.set_ahead(0)
+    with AccidentSite.open(cluster, tmp_path, environment=environment) as site:
+        site.trains(2)
+        before = site.workers(), site.pilots()
+        for days in (463, -463):
+            clock.set_ahead(days * 86_400)
+            site.looks(3)
+            assert any("BFT-1317" in f for f in site.status().failures)
+            site.starts_at_once()
+            site.trains_on()
+        site.sidecar.kill()
+        site.sidecar.start()
+        site.trains_on_all(2)
+        assert (site.workers(), site.pilots()) == before
+        killed = next(iter(before[1]))
+        assert cluster.command("scancel", killed).is_ok
+        wait_for(lambda: killed not in site.pilots(), what="that pilot is gone")
+        site.trains_on_all(2)  # another pilot was accepted: its deadline is not in the past
+        site.is_unharmed()

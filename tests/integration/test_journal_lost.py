@@ -6,13 +6,17 @@ import random
 import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
 from bftrainer.batch.process import run
+from bftrainer.cli.main import cli
 from bftrainer.journal import Journal
+from bftrainer.journal.backup import back_up, restore
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerSpec
 
@@ -137,6 +141,94 @@ def test_every_damage_to_the_log_is_found_and_what_is_missing_is_named(tmp_path:
                 assert "t21" in problem.cause or "p000021" in problem.cause
         shutil.rmtree(copy)
     assert found >= 45  # a few bits are in frames that a later one replaces
+
+
+READERS = (
+    ("journal", "verify", "{journal}"),
+    ("replay", "{journal}"),
+    ("report", "harm", "--journal", "{journal}"),
+    ("account", "--journal", "{journal}"),
+    ("journal", "backup", "{state}/copy", "--state-dir", "{state}"),
+)
+
+
+def _read(argv: tuple[str, ...], state: Path) -> Result:
+    words = [word.format(journal=state / "journal.db", state=state) for word in argv]
+    return CliRunner().invoke(cli, words)
+
+
+@pytest.mark.parametrize("argv", READERS, ids=" ".join)
+def test_every_reader_refuses_a_log_that_lost_entries(
+    tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    """Failed before: all of them opened it, with fewer trainers, and said nothing."""
+    state = tmp_path / "state"
+    killed(state, "acknowledged", 6)
+    log = (state / "journal.db-wal").read_bytes()
+    chance = random.Random(42)  # noqa: S311 - repeatable on purpose
+    damaged = [bytes(_flipped(log, chance.randrange(len(log) * 4))) for _ in range(4)]
+    for number, bad in enumerate((log, *damaged, log[: len(log) // 2])):
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(state, copy)
+        (copy / "journal.db-shm").unlink()
+        (copy / "journal.db-wal").write_bytes(bad)
+        done = _read(argv, copy)
+        if bad == log:
+            assert done.exit_code == 0, done.output
+            continue
+        problem = done.exception
+        assert isinstance(problem, BftError), done.output
+        assert problem.code == "BFT-2213", problem
+        assert (copy / "journal.db-wal").read_bytes() == bad  # kept for inspection
+        assert not list(copy.glob("copy*"))
+
+
+def test_without_the_mark_verify_says_that_nothing_tells_what_is_missing(tmp_path: Path) -> None:
+    """Nothing can tell: what is left is whole. Failed before: it said only that all is well."""
+    state = tmp_path / "state"
+    killed(state, "acknowledged", 6)
+    log = (state / "journal.db-wal").read_bytes()
+    (state / "journal.db-wal").write_bytes(log[: len(log) // 2])
+    (state / "journal.mark").unlink()
+    done = _read(READERS[0], state)
+    assert done.exit_code == 0
+    assert "nothing tells whether the last ones are missing" in done.output
+
+
+def test_a_copy_is_compared_with_its_own_mark(tmp_path: Path) -> None:
+    state, copy = tmp_path / "state", tmp_path / "copy"
+    killed(state, "acknowledged", 2)
+    back_up(state / "journal.db", copy)
+    killed(state, "acknowledged", 2)
+    back_up(state / "journal.db", later := tmp_path / "later")
+    with Journal.open(copy, clock=time.time) as journal:  # older than the state directory's mark
+        assert journal.verify() > 3
+    shutil.copy(copy, later)  # not what its mark says
+    with pytest.raises(BftError, match="BFT-2213"):
+        Journal.open(later, clock=time.time)
+    with pytest.raises(BftError, match="BFT-2213"):
+        restore(later, state)
+
+
+def test_a_reader_beside_a_writer_is_not_refused(tmp_path: Path) -> None:
+    """The mark is read before the journal, so that it is never the newer of the two."""
+    with open_journal(state := tmp_path / "state") as writer:
+        writer.begin_incarnation()
+        over = threading.Event()
+
+        def write() -> None:
+            while not over.is_set():
+                writer.append("launch", {})
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            for _ in range(30):
+                with Journal.open(state / "journal.db", clock=time.time) as reader:
+                    assert reader.acknowledged is not None
+        finally:
+            over.set()
+            thread.join()
 
 
 def _problem_of(state: Path, trainers: list[str]) -> BftError | None:

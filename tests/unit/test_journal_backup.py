@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from bftrainer.cli.main import cli
 from bftrainer.journal import InstanceLock, Journal
-from bftrainer.journal.backup import JOURNAL_NAME, back_up, restore
-from bftrainer.journal.mark import MARK_NAME
+from bftrainer.journal.backup import back_up, restore
+from bftrainer.journal.mark import JOURNAL_NAME, MARK_NAME
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerSpec
 from tests.support.waiting import wait_for
