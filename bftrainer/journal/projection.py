@@ -37,6 +37,7 @@ from bftrainer.model.canonical import CanonicalError, decode, from_plain, parse,
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 T = TypeVar("T")
+UNREADABLE: Final = "?"  # no user has this name, so a pilot of such a user serves nobody
 _PILOT_ID = re.compile(r"p[0-9]{6,15}\Z")
 _TRAINER_ID = re.compile(r"t[1-9][0-9]{0,14}\Z")
 
@@ -163,13 +164,14 @@ def pilot_of(plain: Any) -> PilotRecord:
             raise
     found = PilotRecord(
         pilot_id=pilot_id,
-        node="?",
+        node=UNREADABLE,
         job_id=None,
         public_key="",
         requested_s=0.0,
         time_limit_s=0.0,
-        owner="?",
+        owner=UNREADABLE,
         state=PilotState.ENDED,
+        user=UNREADABLE if "user" in plain else "",
     )
     for name in plain.keys() & to_plain(found).keys():
         with contextlib.suppress(CanonicalError):

@@ -16,10 +16,14 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bftrainer.batch.local.adapter import create
+from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.journal import Journal
 from bftrainer.lab.demo.local_site import DemoSite
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerSpec, TrainerState
@@ -27,6 +31,7 @@ from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.e2e import train_digits
 from tests.e2e.records import committed_samples, read_records
 from tests.integration.slurm_fixtures import daemon_on, running_cluster
+from tests.support.generations import offer
 from tests.support.site import Site
 from tests.support.waiting import wait_for
 
@@ -225,3 +230,40 @@ def test_daemons_of_two_releases_take_turns_and_no_worker_notices(
     assert "Traceback" not in said
     assert "cannot be read" not in said
     assert "BFT-1028" not in said
+
+
+_CRAFTED = ("root", "0", "", "ada\nroot", "../root", "'; DROP TABLE trainers; --", "%s {0}", "ada")
+_WRITER = """
+import json, sys
+from bftrainer.journal import Journal, PilotRecord
+from bftrainer.model.trainer import TrainerSpec
+with Journal.open(sys.argv[1], clock=lambda: 1.0) as journal:
+    journal.begin_incarnation()
+    for name in json.loads(sys.argv[2]):
+        journal.submit(TrainerSpec(name=name, user=name, script=name, checkpoint_dir=name), 1.0)
+        [pilot_id] = journal.next_pilot_ids(1)
+        pilot = PilotRecord(
+            pilot_id=pilot_id, node="n1", job_id=None, public_key="k", requested_s=1.0,
+            time_limit_s=60.0, owner=name,
+        )
+        journal.append("launch", {}, pilots=[pilot])
+"""
+
+
+@pytest.mark.long
+def test_crafted_records_of_the_release_before_serve_and_run_as_their_users_alone(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """Failed before for "": such a pilot served the trainers of every user."""
+    path = tmp_path / "journal.db"
+    argv = [sys.executable, "-c", _WRITER, str(path), json.dumps(_CRAFTED)]
+    subprocess.run(argv, check=True, timeout=120, cwd=installed.path)
+    with Journal.open(path, clock=lambda: 2.0) as journal:
+        assert journal.verify() > 2 * len(_CRAFTED)
+        assert [one.spec.user for one in journal.trainers()] == list(_CRAFTED)
+        book = PilotBook(
+            journal, create({"socket": "/none"}), "bft", lambda: 2.0, as_submitter=True
+        )
+        serves = [replace(offer("n1"), user=book.user_of(pilot_id)) for pilot_id in book.pilots]
+        for owner, node in zip(_CRAFTED, serves, strict=True):
+            assert [user for user in _CRAFTED if node.serves(user)] == ([owner] if owner else [])

@@ -25,7 +25,7 @@ from bftrainer.batch.batch_system import BatchSystem, PilotObservation
 from bftrainer.fleet.lifecycle import ASKED, IN_USE, PILOT_CHANGES, Lifecycle, PilotPhase
 from bftrainer.fleet.logs import SaidOnce
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.projection import PilotRecord, PilotState, pilot_ordinal
+from bftrainer.journal.projection import UNREADABLE, PilotRecord, PilotState, pilot_ordinal
 from bftrainer.model.cluster import Job, JobState, Snapshot
 from bftrainer.model.decision import Claim, PilotView, Release
 from bftrainer.model.errors import BatchSystemError
@@ -128,7 +128,8 @@ class PilotBook:
         if pilot is None:
             return self._owner if self.as_submitter else ""
         # Pilots of a daemon with another policy go on, but not for users whose they are not.
-        return pilot.record.user or (pilot.record.owner if self.as_submitter else "")
+        record = pilot.record
+        return record.user or ((record.owner or UNREADABLE) if self.as_submitter else "")
 
     def leaving(self) -> set[str]:
         """Return the pilots that were asked to leave or are doing so."""

@@ -73,9 +73,9 @@ class Claiming:
         claims = self._refusals.tried(plan.claims, trainers)
         for pilot_id, claim in zip(pilot_ids, claims, strict=False):  # as many ids as in the plan
             keys, trainer = generate_pair(), trainers.get(claim.for_trainer)
-            if trainer is None and self._pilots.as_submitter:
-                continue  # never as anybody else
             user = trainer.spec.user if trainer and self._pilots.as_submitter else ""
+            if self._pilots.as_submitter and not user:
+                continue  # never as anybody else
             pilot = self._pilots.open(pilot_id, claim, keys.public, user)
             self._register(pilot_id, keys.public, claim.node)
             requests.append(
