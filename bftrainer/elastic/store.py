@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import hashlib
 import hmac
 import os
@@ -24,6 +23,7 @@ import threading
 from collections import defaultdict
 
 from bftrainer.elastic.ports import VARIABLE, listen_within
+from bftrainer.elastic.reception import Reception
 
 # A request: what, length of key, length of value; then both. A reply: length and value.
 _REQUEST = struct.Struct("!BHI")
@@ -32,38 +32,31 @@ _SET, _GET = 1, 2
 MAX_VALUE_BYTES = 1 << 20
 NONCE_BYTES = 16
 PROOF_BYTES = hashlib.sha256().digest_size
-PROOF_S = 10.0  # generous: a member may learn the token before the server does
-MAX_UNPROVEN = 512  # connections at once; half of the usual limit on open files
-PAUSE_S = 0.05
-_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def _proof(token: str, nonce: bytes) -> bytes:
     return hmac.digest(token.encode(), nonce, "sha256")
 
 
-class StoreServer:
+class StoreServer(Reception[bytes]):
     """Stores values and answers each request as soon as its key is set.
 
     Nothing is served before ``expect`` has been called with the generation's token.
     """
 
+    most_strangers = 512  # half of the usual limit on open files
+
     def __init__(self, address: str) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = listen_within(
+        self._values: dict[str, bytes] = {}
+        self._set: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # by key
+        self._token = ""
+        self._expected = asyncio.Event()
+        listener = listen_within(
             os.environ.get(VARIABLE, ""),
             lambda port: socket.create_server((address, port), family=family, backlog=1024),
         )
-        self._listener.settimeout(0.0)
-        self.port = int(self._listener.getsockname()[1])
-        self._values: dict[str, bytes] = {}
-        self._set: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # by key
-        self._strangers: dict[socket.socket, asyncio.Task[None]] = {}  # unproven, oldest first
-        self._token = ""
-        self._expected = asyncio.Event()
-        self._loop = asyncio.new_event_loop()
-        self._service = self._loop.create_task(self._serve())
-        threading.Thread(target=self._run, name="bft-store", daemon=True).start()
+        super().__init__(listener, "bft-store")
 
     def expect(self, token: str) -> None:
         """Serve peers that prove that they know this token; later calls change nothing."""
@@ -71,70 +64,17 @@ class StoreServer:
         with contextlib.suppress(RuntimeError):  # closed meanwhile
             self._loop.call_soon_threadsafe(self._expected.set)
 
-    def close(self) -> None:
-        """Stop serving and close all connections."""
-        with contextlib.suppress(RuntimeError):  # closed already
-            self._loop.call_soon_threadsafe(self._service.cancel)
+    async def _proof(self, connection: socket.socket) -> bytes | None:
+        """Read nothing but a proof."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        await self._loop.sock_sendall(connection, nonce)
+        proof = await self._read(connection, PROOF_BYTES)
+        await self._expected.wait()
+        return proof if hmac.compare_digest(proof, _proof(self._token, nonce)) else None
 
-    def _run(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._service)
-        self._listener.close()  # if it was closed before it began
-        self._loop.close()
-
-    async def _serve(self) -> None:
-        self._listen()
-        try:
-            await asyncio.Event().wait()  # until it is closed
-        finally:
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
-            peers = asyncio.all_tasks() - {self._service}
-            for peer in peers:
-                peer.cancel()
-            await asyncio.gather(*peers, return_exceptions=True)
-            for connection in self._strangers:  # whose tasks did not begin
-                connection.close()
-
-    def _listen(self) -> None:
-        if self._listener.fileno() >= 0:
-            self._loop.add_reader(self._listener, self._welcome)
-
-    def _welcome(self) -> None:
-        """Accept one connection, then let the others have a turn.
-
-        ``sock_accept`` may lose one when it is cancelled.
-        """
-        try:
-            connection, _ = self._listener.accept()
-        except OSError as problem:
-            if problem.errno in _NO_DESCRIPTORS:  # the listener stays readable: do not spin
-                self._loop.remove_reader(self._listener)
-                self._loop.call_later(PAUSE_S, self._listen)
-            return  # else it is gone again
-        self._strangers[connection] = self._loop.create_task(self._attend(connection))
-        for stranger in list(self._strangers.values())[:-MAX_UNPROVEN]:
-            stranger.cancel()
-
-    async def _attend(self, connection: socket.socket) -> None:
-        """Serve a peer that proves itself in time until it goes; read nothing before a proof."""
-        try:
-            connection.settimeout(0.0)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            nonce = secrets.token_bytes(NONCE_BYTES)
-            await self._loop.sock_sendall(connection, nonce)
-            async with asyncio.timeout(PROOF_S):
-                proof = await self._read(connection, PROOF_BYTES)
-                await self._expected.wait()
-            if hmac.compare_digest(proof, _proof(self._token, nonce)):
-                del self._strangers[connection]
-                while True:
-                    await self._answer(connection)
-        except OSError:
-            return
-        finally:
-            self._strangers.pop(connection, None)
-            connection.close()
+    async def _attend(self, connection: socket.socket, _: bytes) -> None:
+        while True:
+            await self._answer(connection)
 
     async def _answer(self, connection: socket.socket) -> None:
         head = await self._read(connection, _REQUEST.size)
@@ -150,15 +90,6 @@ class StoreServer:
             await self._set[name].wait()
             value = self._values[name]
             await self._loop.sock_sendall(connection, _REPLY.pack(len(value)) + value)
-
-    async def _read(self, connection: socket.socket, length: int) -> bytes:
-        data = bytearray()
-        while len(data) < length:
-            part = await self._loop.sock_recv(connection, length - len(data))
-            if not part:
-                raise ConnectionError("it was closed")
-            data += part
-        return bytes(data)
 
 
 class StoreClient:

@@ -13,9 +13,10 @@ from datetime import timedelta
 
 import pytest
 
-from bftrainer.elastic import store
+from bftrainer.elastic import reception
 from bftrainer.elastic.group import TorchStore
-from bftrainer.elastic.store import NONCE_BYTES, PAUSE_S, PROOF_BYTES, StoreClient, StoreServer
+from bftrainer.elastic.reception import PAUSE_S
+from bftrainer.elastic.store import NONCE_BYTES, PROOF_BYTES, StoreClient, StoreServer
 from tests.fuzz.door import memory_bytes
 from tests.support.waiting import wait_for
 
@@ -158,7 +159,7 @@ def test_members_who_come_before_the_token_is_known_are_served_then() -> None:
 def test_of_too_many_strangers_the_oldest_go(
     server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MAX_UNPROVEN", 4)
+    monkeypatch.setattr(StoreServer, "most_strangers", 4)
     silent = [stranger_of(server) for _ in range(12)]
     with client_of(server) as one:
         one.set("key", b"value")
@@ -196,6 +197,6 @@ def test_without_descriptors_it_waits_and_does_not_spin(
 def test_who_proves_nothing_in_time_goes(
     server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "PROOF_S", 0.1)
+    monkeypatch.setattr(reception, "PROOF_S", 0.1)
     with stranger_of(server) as stranger:
         assert is_sent_away(stranger)

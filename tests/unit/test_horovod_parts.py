@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch.addresses import host_addresses
+from bftrainer.elastic import reception
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.horovod import world as sockets
@@ -32,6 +33,8 @@ from bftrainer.model.trainer import (
     TrainerSpec,
     TrainerState,
 )
+from tests.support.strangers import Strangers
+from tests.support.waiting import wait_for
 
 CONFIG = WorkerConfig(trainer_id="t1", worker_id="w1", node="n", script="s")
 TOKEN = secrets.token_hex(8)
@@ -53,7 +56,7 @@ def fronts() -> Iterator[list[Front]]:
     server.expect(TOKEN)
     clients = [StoreClient("127.0.0.1", server.port, TOKEN, 20.0) for _ in range(2)]
     made = [
-        Front(client, prefix="7.1.x", token=TOKEN, place=f"{rank},2,0,1,{rank},2")
+        Front(client, prefix="7.1.x", place=f"{rank},2,0,1,{rank},2")
         for rank, client in enumerate(clients)
     ]
     yield made
@@ -80,11 +83,61 @@ def test_each_member_is_told_its_own_place(fronts: list[Front]) -> None:
     assert ask(fronts[1], "GET", "rank_and_size/w2:0") == (200, b"1,2,0,1,1,2")
 
 
-def test_a_request_without_the_token_is_refused(fronts: list[Front]) -> None:
-    host = fronts[0].address.partition("/")[0]
+def status_of(front: Front, path: str, **headers: str) -> int:
+    """What a stranger's request comes to."""
+    host = front.address.partition("/")[0]
     with closing(http.client.HTTPConnection(host, timeout=20)) as connection:
-        connection.request("GET", "/other:0/rank_and_size/w1:0")
-        assert connection.getresponse().status == 403
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse().status
+
+
+@pytest.mark.parametrize("word", ["other", "alone", "none", TOKEN])
+def test_a_request_without_the_token_is_refused(fronts: list[Front], word: str) -> None:
+    """Neither what a context of one was once called nor the generation's token opens it."""
+    assert status_of(fronts[0], f"/{word}:0/rank_and_size/w1:0") == 403
+
+
+@pytest.mark.parametrize("header", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
+def test_a_page_in_a_browser_is_refused_even_with_the_token(
+    fronts: list[Front], header: dict[str, str]
+) -> None:
+    token = fronts[0].address.partition("/")[2]
+    path = f"/{token}:0/rank_and_size/w1:0"
+    assert status_of(fronts[0], path) == 200
+    assert status_of(fronts[0], path, **header) == 403
+
+
+def test_strangers_keep_no_request_waiting(fronts: list[Front]) -> None:
+    """One idle connection once held it for 30 s."""
+    with Strangers(lambda: [front.port for front in fronts]).at_work() as strangers:
+        wait_for(lambda: strangers.are_there(100), what="strangers of every kind")
+        for number in range(20):
+            assert ask(fronts[0], "PUT", f"global/{number}", b"value") == (200, b"")
+            assert ask(fronts[1], "GET", f"global/{number}") == (200, b"value")
+        for front in fronts:
+            assert len(front._strangers) <= Front.most_strangers
+
+
+@pytest.mark.parametrize("text", [b"", b"GET / HT", b"PUT /x:0/y HTTP/1.1\r\nA: b\r\n"])
+def test_a_head_that_never_ends_is_given_up(
+    fronts: list[Front], monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    """However often a byte comes."""
+    monkeypatch.setattr(reception, "PROOF_S", 0.2)
+    with socket.create_connection(("127.0.0.1", fronts[0].port), 20) as slow:
+        slow.sendall(text)
+        slow.settimeout(0.01)
+
+        def is_sent_away() -> bool:
+            try:
+                slow.sendall(b"x")
+                return slow.recv(1) == b""
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        wait_for(is_sent_away, timeout_s=20.0, what="it is closed")
 
 
 def test_what_is_no_request_does_not_end_the_service(fronts: list[Front]) -> None:

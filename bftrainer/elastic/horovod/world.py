@@ -3,7 +3,7 @@
 Horovod connects over the loopback device; its values are kept in the generation's store, as
 those of PyTorch's back end are. A GET is answered when the value is set: Horovod's own server
 answers 404, and its client then sleeps 10 ms, several times in every rescale. Paths begin with
-the generation's token, so that other requests are refused (Horovod 0.28.1,
+a random word, so that other requests are refused (Horovod 0.28.1,
 ``horovod/common/gloo/http_store.cc``).
 
 Horovod waits in C++ for a silent member until its timeout (30 s). Its connections are those
@@ -19,29 +19,29 @@ Horovod 0.28.1, ``BackgroundThreadLoop`` in ``horovod/common/operations.cc``). C
 from __future__ import annotations
 
 import fcntl
+import hmac
 import os
+import secrets
 import socket
 import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import TCPServer
-from typing import Any
+from typing import Any, NamedTuple
 
 from bftrainer.elastic.collective import GROUP_TIMEOUT_S, AbandonableCall, Broken
 from bftrainer.elastic.control import Control, Key, end_as_loss, key_of
 from bftrainer.elastic.protocol import Commit
+from bftrainer.elastic.reception import Reception
 from bftrainer.elastic.state_transfer import overtaken
 from bftrainer.elastic.store import StoreClient
 
 HOST = "127.0.0.1"
-PATIENCE_S = 30.0  # timeout of a connection
-MAX_REQUEST_BYTES = 1 << 20
-POLL_S = 0.05  # until a close is noticed
+PATIENCE_S = 30.0  # for an answer to be taken
+MAX_HEAD_BYTES, MAX_BODY_BYTES = 8192, 1 << 20
+END = b"\r\n\r\n"  # of a head
 RANK_AND_SIZE = "rank_and_size"  # the scope of horovod/common/gloo/gloo_context.h
 
 
@@ -63,58 +63,93 @@ class SingleStore:
             raise RuntimeError(f"{key} was never set") from None
 
 
-class Front:
-    """Serves one Horovod context while it forms; requests come one after another."""
+class Asked(NamedTuple):
+    """A request of Horovod's client."""
 
-    def __init__(
-        self, store: StoreClient | SingleStore, *, prefix: str, token: str, place: str
-    ) -> None:
-        start = f"/{token}:0/"  # Horovod appends the port to our token
+    method: str
+    key: str
+    body_bytes: int
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            timeout = PATIENCE_S
 
-            def do(self) -> None:
-                """Answer; DELETE, when this rank is done, needs nothing more."""
-                status, value = HTTPStatus.FORBIDDEN, b""
-                length = int(self.headers.get("Content-Length", 0))
-                if self.path.startswith(start) and length <= MAX_REQUEST_BYTES:
-                    status, key = HTTPStatus.OK, self.path.removeprefix(start)
-                    if self.command == "PUT":
-                        store.set(f"{prefix}/{key}", self.rfile.read(length))
-                    elif self.command == "GET":
-                        is_place = key.startswith(f"{RANK_AND_SIZE}/")
-                        value = place.encode() if is_place else store.get(f"{prefix}/{key}")
-                self.send_response_only(status)
-                self.send_header("Content-Length", str(len(value)))
-                self.send_header("Connection", "close")
-                self.end_headers()
-                self.wfile.write(value)
+def asked_of(head: bytes, token: str) -> Asked | None:
+    """Return the request of a head; None if it is not for the front with this token.
 
-            def send_error(self, *_: object) -> None:
-                """End the connection of what is no request."""
-                self.close_connection = True
+    A web page may be made to send requests to this host (DNS rebinding). They name another host,
+    or their origin.
 
-            do_GET = do_PUT = do_DELETE = do  # noqa: N815 - as the base class asks
+    Raises:
+        ValueError: it is no HTTP.
+    """
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, path, _ = first.split(" ")
+    headers = {name.strip().lower(): text.strip() for name, _, text in map(_parted, lines)}
+    body_bytes = int(headers.get("content-length", "0"))
+    start = f"/{token}:0/"  # Horovod appends the port to our token
+    is_here = headers.get("host", HOST).partition(":")[0] == HOST and "origin" not in headers
+    is_ours = hmac.compare_digest(path[: len(start)].encode(), start.encode())
+    if not (is_here and is_ours and 0 <= body_bytes <= MAX_BODY_BYTES):
+        return None
+    return Asked(method, path.removeprefix(start), body_bytes)
 
-        class Server(TCPServer):
-            def handle_error(self, *_: object) -> None:
-                """Go on: Horovod asks again, or fails."""
 
-        self._server = Server((HOST, 0), Handler)
-        self.address = f"{HOST}:{self._server.server_address[1]}/{token}"
-        serve = partial(self._server.serve_forever, poll_interval=POLL_S)
-        threading.Thread(target=serve, name="bft-horovod-front", daemon=True).start()
+def _parted(line: str) -> tuple[str, str, str]:
+    return line.partition(":")
 
-    def close(self) -> None:
-        """Stop serving, without waiting for a request in progress."""
 
-        def end() -> None:
-            self._server.shutdown()
-            self._server.server_close()
+class Front(Reception[tuple[Asked, bytes]]):
+    """Serves the Horovod of this process while it forms one context.
 
-        threading.Thread(target=end, name="bft-horovod-front-end", daemon=True).start()
+    Every process of this host can connect. Horovod alone knows the path.
+    """
+
+    def __init__(self, store: StoreClient | SingleStore, *, prefix: str, place: str) -> None:
+        self._store, self._prefix, self._place = store, prefix, place
+        self._token = secrets.token_hex(16)
+        super().__init__(socket.create_server((HOST, 0), backlog=1024), "bft-horovod-front")
+        self.address = f"{HOST}:{self.port}/{self._token}"
+
+    async def _proof(self, connection: socket.socket) -> tuple[Asked, bytes] | None:
+        """Return the request and what came of its body."""
+        data = b""
+        while END not in data:
+            if len(data) > MAX_HEAD_BYTES:
+                return None
+            data += await self._some(connection, MAX_HEAD_BYTES)
+        head, _, body = data.partition(END)
+        try:
+            asked = asked_of(head, self._token)
+        except ValueError:
+            return None
+        if asked is None:
+            await self._loop.sock_sendall(connection, _answer(HTTPStatus.FORBIDDEN))
+            return None
+        return asked, body
+
+    async def _attend(self, connection: socket.socket, proof: tuple[Asked, bytes]) -> None:
+        asked, body = proof
+        body += await self._read(connection, max(0, asked.body_bytes - len(body)))
+        ours = connection.dup()  # a value may be set late, and by then this may be closed
+        ours.settimeout(PATIENCE_S)
+        threading.Thread(
+            target=self._serve_one, args=(ours, asked, body), name="bft-horovod-one", daemon=True
+        ).start()
+
+    def _serve_one(self, connection: socket.socket, asked: Asked, body: bytes) -> None:
+        """Answer; DELETE, when this rank is done, needs nothing more."""
+        value = b""
+        with connection, suppress(OSError, RuntimeError):  # Horovod asks again, or fails
+            if asked.method == "PUT":
+                self._store.set(f"{self._prefix}/{asked.key}", body)
+            elif asked.method == "GET" and asked.key.startswith(f"{RANK_AND_SIZE}/"):
+                value = self._place.encode()
+            elif asked.method == "GET":
+                value = self._store.get(f"{self._prefix}/{asked.key}")
+            connection.sendall(_answer(HTTPStatus.OK, value))
+
+
+def _answer(status: HTTPStatus, value: bytes = b"") -> bytes:
+    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Length: {len(value)}\r\n"
+    return f"{head}Connection: close\r\n\r\n".encode() + value
 
 
 _SIOCGIFADDR = 0x8915  # netdevice(7)
@@ -212,7 +247,7 @@ class HorovodContext:
 
     def form_alone(self, init: Callable[[], object], shutdown: Callable[[], object]) -> None:
         """Form a context of this process alone."""
-        self._form(SingleStore(), "alone", "alone", 0, 1, init, shutdown)
+        self._form(SingleStore(), "alone", 0, 1, init, shutdown)
 
     def form(
         self, commit: Commit, init: Callable[[], object], shutdown: Callable[[], object]
@@ -233,7 +268,7 @@ class HorovodContext:
         with self._lock:
             self._key, self._sockets = key_of(commit), {}
         try:
-            self._form(store, prefix, commit.token or "none", rank, size, init, shutdown)
+            self._form(store, prefix, rank, size, init, shutdown)
         finally:
             if isinstance(store, StoreClient):
                 store.close()
@@ -245,14 +280,13 @@ class HorovodContext:
         self,
         store: StoreClient | SingleStore,
         prefix: str,
-        token: str,
         rank: int,
         size: int,
         init: Callable[[], object],
         shutdown: Callable[[], object],
     ) -> None:
         place = f"{rank},{size},0,1,{rank},{size}"
-        front = Front(store, prefix=prefix, token=token, place=place)
+        front = Front(store, prefix=prefix, place=place)
         names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
         told = zip(names, place.split(","), strict=True)
         os.environ.update({f"HOROVOD_{name}": value for name, value in told})
