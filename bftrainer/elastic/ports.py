@@ -1,13 +1,20 @@
-"""The ports that our listeners may take: the site's range (policy ``ports``), else any.
+"""Ports and network devices of listeners: ours, and those of libraries in workers.
 
-Standard library only, because workers use it too. They find the range in their environment.
+Ours take ports of the site's range (policy ``ports``), else any. Standard library only, because
+workers use it too. They find the range in their environment.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import secrets
+import socket
+import struct
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -55,3 +62,42 @@ def listen_within(text: str, listen: Callable[[int], T]) -> T:
             if is_last or getattr(problem, "errno", None) != errno.EADDRINUSE:
                 raise
     raise AssertionError("a range has ports")
+
+
+# Variables that name the device: of Horovod's gloo, of NCCL (with "=", no prefix of a name), and of
+# libfabric's tcp provider, which MPICH uses. By default these choose one by themselves, or all.
+DEVICE_VARIABLES = {"HOROVOD_GLOO_IFACE": "", "NCCL_SOCKET_IFNAME": "=", "FI_TCP_IFACE": ""}
+_SIOCGIFADDR = 0x8915  # netdevice(7)
+_IF_INET6 = Path("/proc/net/if_inet6")
+
+
+def keep_to_device_of(address: str) -> None:
+    """Let libraries of this process listen where gloo does; what the user has set stays."""
+    if device := interface_of(address):
+        for name, start in DEVICE_VARIABLES.items():
+            os.environ.setdefault(name, start + device)
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the network device with this address; "" when none has it."""
+    if ":" in address:
+        return _interface_of_ipv6(address.partition("%")[0])
+    if address.startswith("127."):
+        return "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # a device without an address
+                asked = struct.pack("256s", name.encode()[:15])
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return ""
+
+
+def _interface_of_ipv6(address: str) -> str:
+    wanted = socket.inet_pton(socket.AF_INET6, address).hex()
+    try:
+        lines = _IF_INET6.read_text().splitlines()
+    except OSError:
+        return ""  # a kernel without IPv6
+    return next((line.split()[-1] for line in lines if line.startswith(wanted)), "")

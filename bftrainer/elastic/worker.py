@@ -40,6 +40,7 @@ from typing import NoReturn
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.errors import ElasticError, sharded
 from bftrainer.elastic.fields import shortened
+from bftrainer.elastic.ports import keep_to_device_of
 from bftrainer.elastic.protocol import BY_AGENT, TELLS_PLACE, Failed, WorkerConfig
 from bftrainer.elastic.regular_file import check_directory, open_log, why
 
@@ -201,6 +202,7 @@ def serve(
 
 def _enter_environment(config: WorkerConfig) -> None:
     os.environ.update(dict(config.environment))
+    keep_to_device_of(config.address)
     remove_spent_logs(config.log_path, os.environ.pop(SPENT_LOGS, ""))
     os.environ["BFT_CHECKPOINT_DIR"] = config.checkpoint_dir  # for a script's own results
     with suppress(FileNotFoundError):

@@ -181,6 +181,7 @@ class Controller:
     def __init__(self, directory: Path, template: TemplateProcess) -> None:
         self.directory = directory
         self.template = template
+        self.address = "127.0.0.1"  # of all workers
         self.workers: dict[str, Worker] = {}
         self.members: list[str] = []  # of the newest generation committed
         self.generation = 0
@@ -232,6 +233,7 @@ class Controller:
             "environment": (("BFT_TEST_DIR", str(self.directory)), ("OMP_NUM_THREADS", "1")),
             "log_path": str(log),
             "checkpoint_dir": str(self.directory / "checkpoints"),
+            "address": self.address,
             "seed": 11,
         }
         body = asdict(WorkerConfig(**{**settings, **config}))
@@ -321,10 +323,10 @@ class Controller:
             attempt=self.attempt,
             token=secrets.token_hex(8),
             members=tuple(
-                Member(worker_id=m, rank=rank, node=m, address="127.0.0.1")
+                Member(worker_id=m, rank=rank, node=m, address=self.address)
                 for rank, m in enumerate(members)
             ),
-            store_host="127.0.0.1",
+            store_host=self.address,
             store_port=port,
             abandon=abandon,
             saver=saver,

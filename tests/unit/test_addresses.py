@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import os
 import random
 import re
 import socket
@@ -195,6 +196,36 @@ def test_the_first_that_answers_with_the_right_key_is_taken() -> None:
 
 
 # ---- ports ----------------------------------------------------------------------------------
+
+
+def test_the_device_of_an_address_is_found() -> None:
+    assert ports.interface_of("127.0.0.1") == "lo"
+    assert ports.interface_of("203.0.113.9") == ""  # TEST-NET-3: nobody's
+    assert ports.interface_of("2001:db8::9") == ""  # for documents: nobody's
+    own = [(str(one.address), one.interface) for one in host_addresses()]
+    assert own
+    for text, device in own:
+        assert ports.interface_of(text) == device
+    if Path("/proc/net/if_inet6").exists():
+        assert ports.interface_of("0:0::0:1") == "lo"
+
+
+def test_libraries_listen_at_the_device_of_the_address_unless_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NCCL cannot be asked here: its documentation says that "=" asks for the whole name."""
+    for name in ports.DEVICE_VARIABLES:
+        monkeypatch.setenv(name, "")  # put back afterwards
+        monkeypatch.delenv(name)
+    ports.keep_to_device_of("203.0.113.9")
+    assert not ports.DEVICE_VARIABLES.keys() & os.environ.keys()
+    monkeypatch.setenv("FI_TCP_IFACE", "ib7")
+    ports.keep_to_device_of("127.0.0.1")
+    assert {name: os.environ[name] for name in ports.DEVICE_VARIABLES} == {
+        "HOROVOD_GLOO_IFACE": "lo",
+        "NCCL_SOCKET_IFNAME": "=lo",
+        "FI_TCP_IFACE": "ib7",
+    }
 
 
 def test_listeners_take_free_ports_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from bftrainer.batch.addresses import host_addresses
 from bftrainer.elastic import reception
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
@@ -199,18 +197,6 @@ def test_only_the_context_of_an_earlier_commit_is_cut(
     assert far.recv(1) == b"x"
     world.cut(before=(3, 1))
     assert far.recv(1) == b""
-
-
-def test_the_device_of_an_address_is_found() -> None:
-    assert sockets.interface_of("127.0.0.1") == "lo"
-    assert sockets.interface_of("203.0.113.9") == ""  # TEST-NET-3: nobody's
-    assert sockets.interface_of("2001:db8::9") == ""  # for documents: nobody's
-    own = [(str(one.address), one.interface) for one in host_addresses()]
-    assert own
-    for text, device in own:
-        assert sockets.interface_of(text) == device
-    if Path("/proc/net/if_inet6").exists():
-        assert sockets.interface_of("0:0::0:1") == "lo"
 
 
 # ---- the order -------------------------------------------------------------------------

@@ -18,12 +18,10 @@ Horovod 0.28.1, ``BackgroundThreadLoop`` in ``horovod/common/operations.cc``). C
 
 from __future__ import annotations
 
-import fcntl
 import hmac
 import os
 import secrets
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -152,10 +150,6 @@ def _answer(status: HTTPStatus, value: bytes = b"") -> bytes:
     return f"{head}Connection: close\r\n\r\n".encode() + value
 
 
-_SIOCGIFADDR = 0x8915  # netdevice(7)
-_IF_INET6 = Path("/proc/net/if_inet6")
-
-
 def connections() -> dict[int, str]:
     """Return descriptor → identity of all TCP connections over IP."""
     found: dict[int, str] = {}
@@ -184,31 +178,6 @@ def cut(theirs: dict[int, str]) -> None:
                     copy.shutdown(socket.SHUT_RDWR)
 
 
-def interface_of(address: str) -> str:
-    """Return the name of the network device with this address; "" when none has it."""
-    if ":" in address:
-        return _interface_of_ipv6(address.partition("%")[0])
-    if address.startswith("127."):
-        return "lo"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # a device without an address
-                asked = struct.pack("256s", name.encode()[:15])
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)
-                if socket.inet_ntoa(answer[20:24]) == address:
-                    return name
-    return ""
-
-
-def _interface_of_ipv6(address: str) -> str:
-    wanted = socket.inet_pton(socket.AF_INET6, address).hex()
-    try:
-        lines = _IF_INET6.read_text().splitlines()
-    except OSError:
-        return ""  # a kernel without IPv6
-    return next((line.split()[-1] for line in lines if line.startswith(wanted)), "")
-
-
 FORMING_PATIENCE_S = 1.0  # for a context that still forms after the loss of a member
 
 
@@ -225,9 +194,6 @@ class HorovodContext:
         self._key: Key = (-1, -1)  # of the context, also while it forms
         self._lock = threading.Lock()  # over key and sockets
         self._is_forming = False
-        # Horovod listens here; by default it takes the interface of the host name's address.
-        if interface := interface_of(control.config.address):
-            os.environ.setdefault("HOROVOD_GLOO_IFACE", interface)
 
     # ---- a joiner that builds its model while the others train --------------------------
 
