@@ -7,7 +7,8 @@ PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
 
 FRESH := --hypothesis-profile=fresh $$($(BIN)/python scripts/proofs.py --fresh)
 
-.PHONY: help venv system demo test test-site test-e2e test-pure test-long test-shard proofs lint bench horovod clean
+.PHONY: help venv system demo test test-site test-e2e test-pure test-long test-shard proofs lint
+.PHONY: bench horovod sbom audit clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -75,6 +76,13 @@ lint: venv  ## the house rules as tools
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+sbom: venv  ## dist/sbom.json: what the product is installed with, as CycloneDX
+	mkdir -p dist
+	$(BIN)/python scripts/dependencies.py sbom --out dist/sbom.json
+
+audit: venv  ## compare constraints.txt with BFTRAINER_ADVISORIES, an offline copy of OSV's advisories
+	$(BIN)/python scripts/dependencies.py audit --pinned constraints.txt
 
 bench: venv system  ## every benchmark in full, results in bench-out/
 	mkdir -p bench-out
