@@ -216,7 +216,7 @@ def draw_history(figure: Any, found: Material) -> None:
     colours = _rung_colours([units for _, units, _ in found.reported])
     for units, colour in colours.items():
         points = [(at_s / unit_s, value) for at_s, of, value in found.reported if of == units]
-        label = f"{units} {summary.unit}" if len(colours) <= MOST_SHADES else None
+        label = f"{units} {_text(summary.unit)}" if len(colours) <= MOST_SHADES else None
         axes.scatter(*zip(*points, strict=True), s=14, color=colour, label=label, linewidths=0)
     values = [value for _, _, value in found.reported]
     bests = list(accumulate(values, max if found.is_maximized else min))
@@ -225,9 +225,9 @@ def draw_history(figure: Any, found: Material) -> None:
         times.append(found.duration_s / unit_s)
         bests.append(bests[-1])
     axes.step(times, bests, where="post", color=BEST, linewidth=1.5, label="best so far")
-    axes.set_ylabel(f"{_text(summary.metric)} (to {summary.direction})")
+    axes.set_ylabel(_text(f"{summary.metric} (to {summary.direction})"))
     axes.set_title("Values reported")
-    _beside(axes, None if len(colours) <= MOST_SHADES else f"darker: more {summary.unit}")
+    _beside(axes, None if len(colours) <= MOST_SHADES else _text(f"darker: more {summary.unit}"))
     _plain(axes)
 
 
@@ -363,7 +363,9 @@ def draw_importance(figure: Any, found: Material) -> None:
         axes.text(0.5, 0.5, needed, ha="center", transform=axes.transAxes)
         return
     names = list(shares)[::-1]
-    bars = axes.barh(names, [shares[name] for name in names], color=ACTIVE, height=0.6)
+    places = range(len(names))
+    bars = axes.barh(places, [shares[name] for name in names], color=ACTIVE, height=0.6)
+    axes.set_yticks(places, [_text(name) for name in names])
     axes.bar_label(bars, labels=[f"{shares[name]:.2f}" for name in names], padding=3)
     axes.set_xlim(0.0, 1.12)
     axes.set_xlabel(f"share of what sets the best {TOP:.0%} of the trials apart")
@@ -382,7 +384,7 @@ def draw_rungs(figure: Any, found: Material) -> None:
     _lines(upper, waits, unit_s, colour=PALE, width=width / 3, label="waits at its rung")
     for budget, colour in colours.items():
         at = [stay for stay in found.stays if stay.is_active and stay.budget == budget]
-        label = f"trains to {budget} {summary.unit}"
+        label = _text(f"trains to {budget} {summary.unit}")
         _lines(upper, at, unit_s, colour=colour, width=width, label=label)
     for stage, (mark, label) in MARKS.items():
         ends = [(at_s / unit_s, trial) for at_s, trial, how in found.ended if how is stage]
@@ -467,9 +469,8 @@ def draw(found: Material, kind: str | None, path: Path) -> None:
     figure = new_canvas(ONE if kind else ALL, OTHERWISE)
     summary = found.summary
     figure.suptitle(
-        f"{_text(summary.name)}: {len(summary.trials)} trials,"
-        f" rule {_text(summary.rule.get('name'))}, {summary.state},"
-        f" {summary.node_s / 3600.0:.3g} node-hours"
+        _text(f"{summary.name}: {len(summary.trials)} trials, rule {summary.rule.get('name')}, ")
+        + _text(f"{summary.state}, {summary.node_s / 3600.0:.3g} node-hours")
     )
     if kind:
         KINDS[kind](figure, found)
