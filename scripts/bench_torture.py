@@ -1,110 +1,166 @@
-"""Does anybody notice when others submit, say and send what is meant to do harm?
+"""Does anybody notice when others mean harm?
 
-On a real Slurm with hook: a span of peace, then one in which users submit jobs that Slurm
-refuses, hand in odd trainers, hold and drop connections at the socket, an admitted agent
-lies about another's trainer, and strangers send garbage to every port of agents and
-workers. Compared: how long the socket takes to answer somebody else, and the node-seconds
-of an innocent trainer.
+Several hosts (tests/support/hosts), a real Slurm with hook, a daemon and submit helper for all
+users. Eve, an ordinary user with processes on every host, races for the pairs of gloo, holds and
+feeds all ports of another user slowly, floods and stops what the helper starts as her, plants
+files, pipes and links in a shared directory, lies with an agent's key, submits odd jobs and odd
+trainers, and drops connections at the daemon's socket. Meanwhile ada trains, submits and runs
+studies, and bob's ordinary jobs take nodes from ada. After each attack its processor time is burnt
+on the same hosts by busy loops: kept is the share of ada's steps per second under attack of those
+beside the load. Prints every target with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import resource
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
-from typing import Any
+from statistics import mean, median
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' hosts
 
 from _bench.benchmark import Benchmark, Measured
-from _bench.stats import quantile
-from _bench.torture.attack import Attacker
-from _bench.torture.probe import Probe, Seen, memory_mb
-from _bench.torture.site import Site, site, socket_client
+from _bench.stats import quantile, ratio_interval
+from _bench.torture import people
+from _bench.torture.probe import memory_mb
+from _bench.torture.site import Site, site
+from _bench.torture.slices import ATTACK, HANG_S, LOAD, PEACE, Slice, slices
+from _bench.waiting import BenchError
+
+from tests.support.hosts import HostError
+from tests.support.hosts.why_not import why_not
 
 ANSWER_S = 1.0
 KEPT = 0.9
-PEACE = 0.2  # of the length of the torture
+ADDED_S = 1.0
+CHILD_MB = 512.0  # of the helper; a verb needs a third of it
+QUICK = (2, 15.0)
+SLICE_S = 30.0
 
 
 def measure(asked: argparse.Namespace, measured: Measured) -> None:
-    """Watch an innocent trainer in peace, then while others mean harm."""
-    torture_s = 60.0 if asked.quick else 60.0 * asked.minutes
-    with site(asked.nodes) as there:
-        _measure(there, asked, torture_s, measured)
-        if asked.keep:
-            there.keep(asked.keep)
-
-
-def _measure(there: Site, asked: argparse.Namespace, torture_s: float, measured: Measured) -> None:
-    probe = Probe(there.socket_path, there.innocent)
-    before_mb, pid = memory_mb(there.daemon.pid), there.daemon.pid
-    peace = probe.watch(torture_s * PEACE)
-    attackers = there.attackers(asked.only or ())
-    for attacker in attackers:
-        attacker.start()
+    """Watch the innocent by turns while others mean harm, and while they only use processors."""
+    if why := why_not():
+        raise BenchError(why)
+    pairs, length_s = QUICK if asked.quick else (round(60 * asked.minutes / SLICE_S), SLICE_S)
     try:
-        with socket_client(there) if not asked.only or "socket" in asked.only else nullcontext():
-            torture = probe.watch(torture_s)
-    finally:
-        for attacker in attackers:
-            attacker.stop()
-    is_alive = there.daemon.is_running() and there.daemon.pid == pid
-    failures = there.daemon.client.trainer(there.innocent).record.failures if is_alive else math.inf
+        with site(asked.size, asked.only or ()) as there:
+            _measure(there, pairs, length_s, measured)
+            if asked.keep:
+                there.keep(asked.keep)
+    except (AssertionError, HostError) as problem:
+        raise BenchError(str(problem)) from problem
+
+
+def _measure(there: Site, pairs: int, length_s: float, measured: Measured) -> None:
+    people.prepare(there)
+    (pid,) = there.daemon.pids()
+    before_mb, found = memory_mb(pid), list[Slice]()
+    for one in slices(there, pairs, length_s):
+        found.append(one)
+        measured.results["slices"] = [asdict(one) for one in found]
+    lives = there.daemon.pids() == [pid]
+    measured.at_least("the daemon lives", float(lives), 1, "")
+    by_kind = {kind: [one for one in found if one.kind == kind] for kind in (PEACE, ATTACK, LOAD)}
+    _judge_speed(by_kind, measured)
+    _judge_answers(by_kind, measured)
+    _judge_harm(there, by_kind[ATTACK], measured)
     measured.results |= {
-        "peace": asdict(peace),
-        "torture": asdict(torture),
-        "attacks": {attacker.name: dict(attacker.answers) for attacker in attackers},
-        "daemon_mb": (before_mb, memory_mb(pid) if is_alive else None),
-        "journal_mb": sum(p.stat().st_size for p in there.daemon.state_dir.glob("journal.db*"))
-        / 2**20,
+        "daemon_mb": (before_mb, memory_mb(pid)) if lives else None,
         "log_bytes": there.daemon.log.stat().st_size,
-        "innocent_failures": failures,
     }
-    _judge(peace, torture, measured)
-    measured.at_least("the daemon lives", float(is_alive), 1, "")
-    measured.at_most("failures it is charged", failures, 0, "")
-    measured.tables += _words(peace, torture, attackers, measured.results)
+    measured.tables += _words(by_kind)
 
 
-def _judge(peace: Seen, torture: Seen, measured: Measured) -> None:
-    answered = f"{len(torture.answers_s)} answers, {torture.unanswered} missing"
-    p99 = quantile(torture.answers_s, 0.99)
-    measured.at_most("socket answers, p99", p99, ANSWER_S, note=answered)
-    kept = f"{torture.nodes:.2f} of {peace.nodes:.2f} nodes in the mean"
-    share = torture.nodes / peace.nodes
-    measured.at_least("node-seconds of the innocent", share, KEPT, "", kept)
+def _judge_speed(by_kind: dict[str, list[Slice]], measured: Measured) -> None:
+    attack, load = ([[one.rate] for one in by_kind[kind]] for kind in (ATTACK, LOAD))
+    kept, low, high = ratio_interval(attack, load, of=mean)
+    of = f"{low:.3f} to {high:.3f} (95 %), {len(attack)} pairs of slices"
+    measured.at_least("steps of the innocent", kept, KEPT, "", of)
+    measured.results["kept"] = (kept, low, high)
+    gaps = [one.gap_s for one in by_kind[ATTACK]]
+    hangs = sum(gap_s > HANG_S for gap_s in gaps)
+    measured.at_most("hangs", hangs, 0, "", f"longest without a step {max(gaps):.1f} s")
 
 
-def _words(
-    peace: Seen, torture: Seen, attackers: list[Attacker], results: dict[str, Any]
-) -> Iterator[str]:
-    for name, seen in (("peace", peace), ("torture", torture)):
+def _judge_answers(by_kind: dict[str, list[Slice]], measured: Measured) -> None:
+    answers = [s for one in by_kind[ATTACK] for s in one.seen.answers_s]
+    missing = sum(one.seen.unanswered for one in by_kind[ATTACK])
+    measured.at_most("socket answers, p99", quantile(answers, 0.99), ANSWER_S,
+                     note=f"{len(answers)} answers, {missing} missing")  # fmt: skip
+    fronts = [s for one in by_kind[ATTACK] for s in one.fronts_s]
+    measured.at_most("Horovod's rendezvous answers, p99",
+                     quantile(fronts, 0.99) if fronts else HANG_S, ANSWER_S,
+                     note=f"{len(fronts)} answers")  # fmt: skip
+    waits = {
+        kind: [s for one in every for s in one.done.waits_s] for kind, every in by_kind.items()
+    }
+    if waits[PEACE] and waits[ATTACK]:
+        added_s = median(waits[ATTACK]) - median(waits[PEACE])
+        of = f"{len(waits[ATTACK])} jobs, {len(waits[PEACE])} in peace"
+        measured.at_most("ordinary job: added wait, median", added_s, ADDED_S, note=of)
+
+
+def _waits(every: Sequence[Slice]) -> list[float]:
+    return [wait_s for one in every for wait_s in one.done.waits_s]
+
+
+def _judge_harm(there: Site, attacks: Sequence[Slice], measured: Measured) -> None:
+    done = [one.done for one in attacks]
+    sent = sum(len(one.submitted) for one in done)
+    refused = sum(one.refused for one in done)
+    child_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    marks = people.marks(there)
+    harm = {
+        "wrong sums of the innocent": there.wrong_sums,
+        "failures it is charged": there.view().record.failures,
+        "submissions lost": sum(len(one.lost) for one in done),
+        "submissions refused": refused,
+        "verbs that hang": sum(len(one.hanging) for one in done),
+        "verbs with tracebacks or control characters": sum(len(one.ugly) for one in done),
+        "foreign code run, links followed": len(marks),
+    }
+    measured.results |= {"harm": harm, "marks": marks}
+    for name, count in harm.items():
+        of = f"of {sent + refused}" if name.startswith("submissions") else ""
+        measured.at_most(name, count, 0, "", of)
+    measured.at_most("largest helper", child_mb, CHILD_MB, "MB", "of all processes started here")
+
+
+def _words(by_kind: dict[str, list[Slice]]) -> Iterator[str]:
+    for kind, every in by_kind.items():
+        waits = _waits(every) or [0.0]
         yield (
-            f"{name}: {seen.span_s:.0f} s, answers median {median(seen.answers_s):.3f} s, "
-            f"longest {max(seen.answers_s):.2f} s, {seen.nodes:.2f} nodes, "
-            f"{seen.steps / seen.span_s:.2f} steps/s"
+            f"{kind}: {sum(one.seen.span_s for one in every):.0f} s, "
+            f"{mean(one.rate for one in every):.2f} steps/s, "
+            f"{mean(one.cpu for one in every):.2f} processors of eve's, "
+            f"jobs waited {median(waits):.2f} s (worst {max(waits):.2f})"
         )
-    for attacker in attackers:
-        counts = ", ".join(f"{n} {what}" for what, n in attacker.answers.most_common())
-        yield f"{attacker.name}: {counts}"
-    for what in ("daemon_mb", "journal_mb", "log_bytes"):
-        yield f"{what}: {results[what]}"
+    answers: dict[str, Counter[str]] = {}
+    for one in by_kind[ATTACK]:
+        for name, ended in one.eve.items():
+            answers.setdefault(name, Counter()).update(ended.answers)
+    for name, counts in answers.items():
+        yield f"{name}: " + ", ".join(f"{n} {what}" for what, n in counts.most_common())
+    for one in by_kind[ATTACK]:
+        for problem in (*one.done.lost, *one.done.hanging, *one.done.ugly):
+            yield f"[yellow]{problem!r}[/]"
 
 
 BENCHMARK = Benchmark(
     name="torture",
     title="While others mean harm",
     about=__doc__,
-    quick="a minute; shows that it works",
+    quick="two minutes; shows that it works",
     options={
-        "--minutes": {"type": float, "default": 10.0, "help": "of torture (default 10)"},
-        "--only": {"action": "append", "help": "these attackers, e.g. sbatch"},
-        "--keep": {"type": Path, "help": "copy journal and log of the daemon here"},
-        "--nodes": {"type": int, "default": 5, "help": "of the cluster (default 5)"},
+        "--minutes": {"type": float, "default": 10.0, "help": "of attacks (default 10)"},
+        "--only": {"action": "append", "help": "these attacks, e.g. pairs"},
+        "--keep": {"type": Path, "help": "copy journal and logs here"},
+        "--size": {"type": int, "default": 3, "help": "of the innocent, in nodes (default 3)"},
     },
     measure=measure,
 )

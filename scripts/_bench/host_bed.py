@@ -127,18 +127,23 @@ class Bed:
     def waits(self, count: int) -> list[float]:
         """Submit ordinary jobs of one node, one after the other; seconds until each starts."""
         found = []
-        for number in range(count):
-            note = f"/home/bob/started-{time.time_ns()}-{number}"
-            began_s = time.time()
-            wrap = f"--wrap=date +%s.%N > {note}.tmp; mv {note}.tmp {note}"
-            job = ("sbatch", "-pbatch", "-N1", "-o/dev/null", wrap)
-            self.cluster.does("login", *job, user="bob")
-            seen = self.cluster.home / note.removeprefix("/home/")
-            wait_until(seen.exists, "an ordinary job's start", patience_s=PATIENCE_S)
-            found.append(float(seen.read_text()) - began_s)
+        for _ in range(count):
+            found.append(job_wait(self.cluster))
             if self.trainer:
                 self.settle()
         return found
+
+
+def job_wait(cluster: Cluster, *options: str) -> float:
+    """Submit an ordinary job of one node; seconds until it starts."""
+    note = f"/home/bob/started-{time.time_ns()}"
+    began_s = time.time()
+    wrap = f"--wrap=date +%s.%N > {note}.tmp; mv {note}.tmp {note}"
+    job = ("sbatch", "-pbatch", "-N1", "-o/dev/null", *options, wrap)
+    cluster.does("login", *job, user="bob")
+    seen = cluster.home / note.removeprefix("/home/")
+    wait_until(seen.exists, "an ordinary job's start", patience_s=PATIENCE_S)
+    return float(seen.read_text()) - began_s
 
 
 def whole_since(found: list[Update], ended_s: float) -> float | None:

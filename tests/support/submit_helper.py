@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,11 @@ def asked(config: Path, request: Mapping[str, Any] | bytes, *more: str) -> dict[
 
 
 @contextlib.contextmanager
-def listening(path: Path, config: Path) -> Iterator[None]:
-    """Serve on a socket that everybody can connect to, so that the helper must refuse."""
+def listening(path: Path, config: Path, enter: Sequence[str] = ()) -> Iterator[None]:
+    """Serve on a socket that everybody can connect to, so that the helper must refuse.
+
+    ``enter``: the words that run a command where the helper runs.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     path.chmod(0o666)
@@ -79,7 +82,9 @@ def listening(path: Path, config: Path) -> Iterator[None]:
             with connection:
                 children.append(
                     subprocess.Popen(
-                        argv(config), stdin=connection.fileno(), stdout=connection.fileno()
+                        (*enter, *argv(config)),
+                        stdin=connection.fileno(),
+                        stdout=connection.fileno(),
                     )
                 )
 

@@ -1,15 +1,15 @@
 """An admitted agent that lies: it has a pilot's key and speaks for trainers that are not its own.
 
 The key is that of the pilot on which a trainer of the attacker ran; its agent is stopped, and
-this one says hello and signs of life in its place, and lies about the others'.
+this one says hello and signs of life in its place, and lies about the others'. The agent has
+removed the key, but an account can link its own files before.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +25,25 @@ class Liar:
     """Takes the place of the agent of one pilot.
 
     Args:
-        pilot: directory of the pilot.
-        agent: process of its agent, a child of this machine's Slurm.
+        stolen: directory with links to the pilot's ``agent.json`` and ``agent.key``.
         victim: id of the trainer it lies about.
     """
 
-    def __init__(self, pilot: Path, agent: int, victim: str) -> None:
-        self._config = AgentConfig.load(pilot / "agent.json")
+    def __init__(self, stolen: Path, victim: str) -> None:
+        self._config = AgentConfig.load(stolen / "agent.json")
         self._victim = victim
-        keys = load_pair(self._config.key_file)
-        os.kill(agent, signal.SIGSTOP)  # Slurm ends it with its pilot
-        self._dealer: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        self._dealer.set(zmq.LINGER, 0)
-        self._dealer.set(zmq.CURVE_SERVERKEY, self._config.daemon_public_key.encode())
-        self._dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode())
-        self._dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode())
-        self._dealer.connect(self._config.daemon_endpoint)
+        self._keys = load_pair(stolen / "agent.key")
+
+    @cached_property
+    def _dealer(self) -> zmq.Socket[bytes]:
+        """Connected by the process that lies."""
+        dealer: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        dealer.set(zmq.LINGER, 0)
+        dealer.set(zmq.CURVE_SERVERKEY, self._config.daemon_public_key.encode())
+        dealer.set(zmq.CURVE_PUBLICKEY, self._keys.public.encode())
+        dealer.set(zmq.CURVE_SECRETKEY, self._keys.secret.encode())
+        dealer.connect(self._config.daemon_endpoint)
+        return dealer
 
     def lie(self, chance: random.Random) -> str:
         """Say hello, or a sign of life and a lie."""

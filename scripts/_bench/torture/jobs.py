@@ -6,8 +6,7 @@ Slurm refuses nearly all of these; what it takes is cancelled at once.
 from __future__ import annotations
 
 import random
-
-from slurm_plugins.testcluster import SlurmTestCluster
+import subprocess
 
 # Who reads only what the hook tells takes these for jobs that can start on any four nodes.
 LOOKS_FINE = (
@@ -34,14 +33,22 @@ ATTACKS: tuple[tuple[str, ...], ...] = (
     ("--comment=" + "\x1b[2J" * 1_000, "--mem=999999999G"),
 )
 _PROGRAM = ("--output=/dev/null", "--chdir=/", "--wrap=true")
-_AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+PATIENCE_S = 60.0
 
 
-def submit(cluster: SlurmTestCluster, chance: random.Random) -> str:
-    """Submit one of them as an ordinary user."""
+def submit(chance: random.Random) -> str:
+    """Submit one of them."""
     arguments = chance.choice(LOOKS_FINE if chance.random() < 0.5 else ATTACKS)
-    done = cluster.command(*_AS_NOBODY, "sbatch", "--parsable", *arguments, *_PROGRAM)
-    if not done.is_ok:
+    done = run("sbatch", "--parsable", *arguments, *_PROGRAM)
+    if done.returncode:
         return "refused"
-    cluster.command("scancel", done.stdout.strip().partition(";")[0])
+    run("scancel", done.stdout.strip().partition(";")[0])
     return "taken, cancelled"
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, without its error output."""
+    return subprocess.run(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip

@@ -1,44 +1,98 @@
-"""A stranger on the node network: garbage for every port that an agent or worker opens.
+"""A stranger on the node network: garbage and silence for every port that a user listens at.
 
-The ports are those of processes below the given ones; nobody else's are touched.
+Only ports of the victim's account are touched. Eve's processes on all hosts tell each other what
+they see there (proc(5), /proc/net/tcp).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import socket
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-LISTEN = "0A"  # proc(5), /proc/net/tcp
+LISTEN = "0A"
 MOST_BYTES = 8 << 20
+MOST_HELD = 60
 PATIENCE_S = 0.5
+ANY, LOOPBACK = "0.0.0.0", "127."  # noqa: S104 - what others bind
+Address = tuple[str, int]
+
+
+class Ports:
+    """Where a user listens, as one host can reach it."""
+
+    def __init__(self, host: str, addresses: Mapping[str, str], victim: int) -> None:
+        self._host, self._addresses, self._victim = host, addresses, victim
+        self._told: set[Address] | None = None
+        self._place = Path.home() / "ports"
+        self._place.mkdir(exist_ok=True)
+
+    def found(self) -> set[Address]:
+        """Look here, tell the others, and hear what they see."""
+        here = set(_listening(self._victim, self._addresses[self._host]))
+        if here != self._told:
+            self._told, path = here, self._place / self._host
+            new = path.with_suffix(".new")
+            new.write_text(json.dumps(sorted(here)))
+            new.rename(path)
+        every = set(here)
+        for other in self._addresses:
+            with contextlib.suppress(OSError):
+                seen = json.loads((self._place / other).read_text())
+                every |= {(address, port) for address, port in seen if address[:4] != LOOPBACK}
+        return every
+
+
+def _listening(uid: int, own: str) -> Iterator[Address]:
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == LISTEN and int(fields[7]) == uid:
+            number, _, port = fields[1].partition(":")
+            address = socket.inet_ntoa(bytes.fromhex(number)[::-1])
+            yield own if address == ANY else address, int(port, 16)
 
 
 class Stranger:
-    """Connects to one port of ``below`` and sends what it likes."""
+    """Connects to one port after the other and sends what it likes, or nothing, or slowly."""
 
-    def __init__(self, below: Callable[[], Collection[int]]) -> None:
-        self._below = below
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._held: list[tuple[socket.socket, bool]] = []
 
     def send(self, chance: random.Random) -> str:
         """Attack one port once."""
-        ports = sorted(_ports_of(_family(self._below())))
+        self._drip()
+        ports = sorted(self._ports.found())
         if not ports:
             return "nobody listens"
-        with contextlib.ExitStack() as stack:
-            try:
-                client = socket.create_connection(("127.0.0.1", chance.choice(ports)), PATIENCE_S)
-            except OSError:
-                return "refused"
-            stack.enter_context(client)
-            return _say(client, chance)
+        try:
+            client = socket.create_connection(chance.choice(ports), PATIENCE_S)
+        except OSError:
+            return "refused"
+        what = chance.choice(("idle", "slow", "silence", "garbage", "flood", "nested", "half"))
+        if what in {"idle", "slow"}:
+            self._held.append((client, what == "slow"))
+            return what
+        with client:
+            return _say(client, what, chance)
+
+    def _drip(self) -> None:
+        """Let each slow connection say one byte more; the oldest make room."""
+        for client, _ in self._held[:-MOST_HELD]:
+            client.close()
+        del self._held[:-MOST_HELD]
+        for client, is_slow in self._held:
+            if is_slow:
+                with contextlib.suppress(OSError):
+                    client.send(b"G", socket.MSG_DONTWAIT)
 
 
-def _say(client: socket.socket, chance: random.Random) -> str:
-    what = chance.choice(("silence", "garbage", "flood", "nested"))
-    text = {"garbage": chance.randbytes(2_000), "nested": b"[" * 4_000 + b"\n", "silence": b""}
+def _say(client: socket.socket, what: str, chance: random.Random) -> str:
+    text = {"garbage": chance.randbytes(2_000), "nested": b"[" * 4_000 + b"\n",
+            "half": b"GET /token:0/rank_and_size/"}  # fmt: skip
     try:
         if what == "flood":
             block = chance.randbytes(1 << 16)
@@ -49,37 +103,3 @@ def _say(client: socket.socket, chance: random.Random) -> str:
     except OSError:
         return f"{what}, cut off"
     return what
-
-
-def _family(roots: Collection[int]) -> set[int]:
-    """All processes below these, and these."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    found, todo = set(roots), list(roots)
-    while todo:
-        new = [pid for pid in children.get(todo.pop(), []) if pid not in found]
-        found.update(new)
-        todo += new
-    return found
-
-
-def _ports_of(pids: Collection[int]) -> set[int]:
-    inodes = {inode for pid in pids for inode in _sockets_of(pid)}
-    found = set()
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[3] == LISTEN and fields[9] in inodes:
-            found.add(int(fields[1].partition(":")[2], 16))
-    return found
-
-
-def _sockets_of(pid: int) -> Iterator[str]:
-    with contextlib.suppress(OSError):
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                target = str(link.readlink())
-                if target.startswith("socket:["):
-                    yield target[8:-1]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,13 +22,8 @@ class Seen:
     answers_s: list[float] = field(default_factory=list)
     unanswered: int = 0
     node_seconds: float = 0.0
+    began_s: float = 0.0  # since the epoch
     span_s: float = 0.0
-    steps: int = 0
-
-    @property
-    def nodes(self) -> float:
-        """Mean number of nodes the innocent trainer trained on."""
-        return self.node_seconds / self.span_s if self.span_s else 0.0
 
 
 class Probe:
@@ -37,34 +32,31 @@ class Probe:
     def __init__(self, socket_path: Path, trainer_id: str) -> None:
         self._client = Client(socket_path, timeout_s=PATIENCE_S)
         self._trainer_id = trainer_id
-        self._stopping = threading.Event()
 
-    def watch(self, for_s: float) -> Seen:
-        """Watch so long."""
-        seen = Seen()
+    def watch(self, is_over: Callable[[float, int], bool]) -> Seen:
+        """Watch until it is over, by the seconds since the begin and the trainer's nodes now."""
+        seen = Seen(began_s=time.time())
         began_s = at_s = time.monotonic()
-        nodes, first_step = self._look(seen)
-        last_step = first_step
-        while at_s < began_s + for_s:
+        nodes = self._look(seen)
+        while not is_over(at_s - began_s, nodes):
             time.sleep(PAUSE_S)
             now_s = time.monotonic()
             seen.node_seconds += nodes * (now_s - at_s)
             at_s = now_s
-            nodes, last_step = self._look(seen)
+            nodes = self._look(seen)
         seen.span_s = at_s - began_s
-        seen.steps = last_step - first_step
         return seen
 
-    def _look(self, seen: Seen) -> tuple[int, int]:
+    def _look(self, seen: Seen) -> int:
         asked_s = time.monotonic()
         try:
             view = self._client.trainer(self._trainer_id)
         except BftError:
             seen.unanswered += 1
             seen.answers_s.append(PATIENCE_S)
-            return 0, 0
+            return 0
         seen.answers_s.append(time.monotonic() - asked_s)
-        return len(view.observed_nodes), view.record.progress.step
+        return len(view.observed_nodes)
 
 
 def memory_mb(pid: int) -> float:

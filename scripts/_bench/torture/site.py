@@ -1,168 +1,162 @@
-"""A real Slurm with a daemon, an innocent trainer and one of the attacker's."""
+"""Several hosts with a real Slurm, its hook, a daemon and submit helper for all, and three users.
+
+Ada is innocent, bob submits ordinary jobs, eve means harm; each has processes on every host. The
+daemon, its helper and the hook are on the controller's host, where all three may log in, too.
+"""
 
 from __future__ import annotations
 
-import getpass
-import re
+import json
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from _bench.torture.agents import Liar
-from _bench.torture.attack import Attacker
-from _bench.torture.jobs import submit
-from _bench.torture.ports import Stranger
-from _bench.torture.submissions import Submitter
+from _bench.torture.eve import Eve, Setup
 from _bench.waiting import wait_until
-from _bench.zero_harm.arm import light_trainers
-from bftrainer.batch import process
-from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.model.trainer import TrainerSpec
-from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
+from bftrainer.model.views import TrainerView
+from tests.support import submit_helper
+from tests.support.accounts import scratch
+from tests.support.hosts import Cluster, Plan
+from tests.support.hosts.own_daemon import OwnDaemon
+from tests.support.hosts.plan import CONTROLLER, USERS
+from tests.support.hosts.site import HostsDaemon
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
-POLICY = "reserve_nodes_per_type: 0\nmin_gap_s: 60\ngap_margin_s: 5\nhold_idle_s: 3600\n"
-PATIENCE_S = 180.0
-LIAR = "lying agent"
-NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--pdeathsig=KILL")
-_AGENT = re.compile(r"agent of (p\d+) on (\S+), pid (\d+)$", re.MULTILINE)
+PATIENCE_S = 300.0
+HOOK = "/run/bftrainer-hook/told"
+SAMPLE_S = 0.008
+POLICY = """\
+run_as: submitter
+reserve_nodes_per_type: 0
+min_gap_s: 60
+gap_margin_s: 5
+hold_idle_s: 3600
+max_nodes_by_user: {eve: 2}
+submissions_per_minute_per_user: 100000
+"""
+_HOOK = f"""\
+install -d -o slurm -g slurm {Path(HOOK).parent}
+{sys.executable} -m slurm_plugins.hook --file {HOOK} --directory /etc/slurm
+printf 'JobSubmitPlugins=lua\\nEpilogSlurmctld=/etc/slurm/bftrainer_epilog.sh\\n' \
+    >> /etc/slurm/slurm.conf
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What runs; the innocent trainer has all nodes but one."""
+    """What runs; the innocent trainer has all nodes but three."""
 
-    directory: Path
-    cluster: SlurmTestCluster
-    daemon: DaemonProcess
+    cluster: Cluster
+    daemon: HostsDaemon
+    ada: OwnDaemon  # her verbs and records; the daemon is everybody's
+    directory: Path  # all hosts see it
+    socket: Path
     innocent: str  # trainer id
-    attackers_own: str  # trainer id
+    size: int  # of the innocent, in nodes
+    eves: tuple[Eve, ...]
 
     @property
-    def socket_path(self) -> Path:
-        """The daemon's."""
-        return self.daemon.state_dir / "daemon.sock"
+    def wrong_sums(self) -> int:
+        """All-reduces so far whose sum the script of the innocent found to be wrong."""
+        return sum(len(f.read_text().splitlines()) for f in self.ada.directory.glob("wrong-*"))
 
-    def agents(self) -> dict[str, tuple[str, int]]:
-        """Pilot → node and process of the agents that live."""
-        found = {}
-        for log in (self.daemon.state_dir / "pilots").glob("p*/agent.log"):
-            said = _AGENT.search(log.read_text(errors="replace"))
-            if said and Path(f"/proc/{said[3]}").exists():
-                found[said[1]] = (said[2], int(said[3]))
-        return found
+    def view(self) -> TrainerView:
+        """The innocent trainer."""
+        return self.daemon.client.trainer(self.innocent)
 
     def keep(self, directory: Path) -> None:
         """Copy what explains a run."""
         directory.mkdir(parents=True, exist_ok=True)
-        for path in (*self.daemon.state_dir.glob("journal*"), self.daemon.log):
+        notes = [p for kind in ("bft-*/logs/*", "wrong-*") for p in self.ada.directory.glob(kind)]
+        state = (*self.daemon.state_dir.glob("journal*"), self.daemon.log)
+        for path in (*state, *notes, *self.directory.glob("eve-*.log")):
             shutil.copy(path, directory)
 
-    def attackers(self, only: Sequence[str] = ()) -> list[Attacker]:
-        """Everybody who means harm, or those of these names."""
-        odd = Submitter(self.socket_path, self.directory / "odd", self.cluster.config.n_nodes)
-        stranger = Stranger(lambda: [pid for _, pid in self.agents().values()])
-        found = [
-            Attacker("sbatch", lambda c: submit(self.cluster, c), pause_s=0.7, seed=1),
-            Attacker("submissions", odd.submit, pause_s=0.3, seed=2),
-            Attacker("strangers at ports", stranger.send, pause_s=0.3, seed=4),
-        ]
-        found = [attacker for attacker in found if not only or attacker.name in only]
-        if not only or LIAR in only:
-            found.append(Attacker(LIAR, self._liar().lie, pause_s=0.5, seed=3))
-        return found
-
-    def _liar(self) -> Liar:
-        """Take over the pilot of the attacker's trainer, and end that.
-
-        It would compete fairly for the nodes that are left.
-        """
-        (own,) = self.daemon.client.trainer(self.attackers_own).observed_nodes
-        agents = self.agents()
-        pilot = next(pilot for pilot, (node, _) in agents.items() if node == own)
-        liar = Liar(self.daemon.state_dir / "pilots" / pilot, agents[pilot][1], self.innocent)
-        self.daemon.client.cancel(self.attackers_own, now=True)
-        return liar
-
 
 @contextmanager
-def site(n_nodes: int) -> Iterator[Site]:
+def site(size: int, only: Sequence[str]) -> Iterator[Site]:
     """Set everything up and take it down again."""
-    directory = Path(tempfile.mkdtemp(prefix="bft-torture-", dir="/tmp"))
-    directory.chmod(0o755)
-    config = ClusterConfig(directory=directory / "c", n_nodes=n_nodes, has_hook=True)
-    daemon = DaemonProcess(
-        directory / "state",
-        batch_system="slurm",
-        batch_options=config.batch_options(),
-        policy=POLICY,
-    )
-    try:
-        with SlurmTestCluster(config) as cluster:
-            try:
-                yield _with_trainers(directory, cluster, daemon)
-            finally:
-                daemon.stop()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _with_trainers(directory: Path, cluster: SlurmTestCluster, daemon: DaemonProcess) -> Site:
-    daemon.start()
-    n_nodes = cluster.config.n_nodes
-    innocent = daemon.client.submit(_innocent(directory, n_nodes - 1)).record.trainer_id
-    (own,) = light_trainers(directory, 1, 1)
-    attackers = daemon.client.submit(own).record.trainer_id
-    for trainer_id, wanted in ((innocent, n_nodes - 1), (attackers, 1)):
+    directory = scratch("bft-torture-", "/run")
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        plan = Plan(n_nodes=size + 3, shared=(str(directory),))
+        cluster = stack.enter_context(Cluster(plan))
+        daemon, socket = _daemon(stack, cluster, directory)
+        ada = OwnDaemon(cluster, "ada", CONTROLLER, {"BFTRAINER_SOCKET": str(socket)})
+        innocent = _innocent(ada, size)
+        _front(cluster, ada)
         wait_until(
-            lambda t=trainer_id, n=wanted: len(daemon.client.trainer(t).observed_nodes) == n,  # type: ignore[misc]
-            f"trainer {trainer_id} has {wanted} nodes; see {daemon.log}",
+            lambda: len(daemon.client.trainer(innocent).observed_nodes) == size,
+            f"trainer {innocent} has {size} nodes; see {daemon.log}",
             patience_s=PATIENCE_S,
         )
-    return Site(
-        directory=directory,
-        cluster=cluster,
-        daemon=daemon,
-        innocent=innocent,
-        attackers_own=attackers,
+        eves = _eves(stack, cluster, directory, socket, innocent, only)
+        yield Site(
+            cluster=cluster, daemon=daemon, ada=ada, directory=directory, socket=socket,
+            innocent=innocent, size=size, eves=eves,
+        )  # fmt: skip
+
+
+def _daemon(stack: ExitStack, cluster: Cluster, directory: Path) -> tuple[HostsDaemon, Path]:
+    cluster.does(CONTROLLER, "sh", "-ec", _HOOK)
+    cluster.stop_slurm(CONTROLLER)
+    cluster.start_slurm(CONTROLLER)
+    cluster.await_idle()
+    config = submit_helper.write_config(
+        directory / "submit-helper.json",
+        daemon_user="bftrainer",
+        partition="bf",
+        agent=[sys.executable, "-I", "-m", "trainers.agent"],
+        users=["ada", "bob", "eve"],
     )
+    asked = directory / "submit.sock"
+    enter = ("nsenter", f"--target={cluster.pid(CONTROLLER)}", "--all", "--wdns=/", "--")
+    stack.enter_context(submit_helper.listening(asked, config, enter))
+    place = directory / "run"
+    place.mkdir(mode=0o755)
+    shutil.chown(place, USERS["bftrainer"], USERS["bftrainer"])
+    daemon = HostsDaemon(
+        cluster, directory / "state", POLICY, host=CONTROLLER, user="bftrainer",
+        options={"submit_helper": str(asked), "hook_file": HOOK}, socket=place / "daemon.sock",
+    )  # fmt: skip
+    stack.callback(daemon.stop)
+    daemon.start()
+    return daemon, place / "daemon.sock"
 
 
-def _innocent(directory: Path, n_max: int) -> TrainerSpec:
-    return TrainerSpec(
-        name="innocent",
-        user=getpass.getuser(),
-        script=str(WORKLOADS / "torture_train.py"),
-        cwd=str(directory),
-        interpreter=sys.executable,
-        n_min=1,
-        n_max=n_max,
-        epochs=10**6,
-        checkpoint_dir=str(directory / "innocent"),
-        environment=(("OMP_NUM_THREADS", "1"),),
-    )
+def _innocent(ada: OwnDaemon, size: int) -> str:
+    text = (WORKLOADS / "torture_train.py").read_text()
+    words = ("-J", "innocent", "--nodes", f"1:{size}", "--epochs", "1000000")
+    return ada.submit(text, *words, args=(str(SAMPLE_S), ada.work))
 
 
-@contextmanager
-def socket_client(site: Site) -> Iterator[None]:
-    """Let somebody of another account at the socket, as a site with many users does."""
-    site.daemon.state_dir.chmod(0o711)
-    site.socket_path.chmod(0o666)
-    script = site.directory / "torture_client.py"
-    shutil.copy(WORKLOADS / script.name, script)
-    script.chmod(0o644)
-    argv = (*NOBODY, "/usr/bin/python3", "-I", "-S", str(script), str(site.socket_path))
-    client = process.spawn(argv, cwd=Path("/"))
-    try:
-        yield
-        if client.poll() is not None:
-            raise RuntimeError(f"the client at the socket ended with {client.returncode}")
-    finally:
-        client.kill()
-        with suppress(subprocess.TimeoutExpired):
-            client.wait(10)
+def _front(cluster: Cluster, ada: OwnDaemon) -> None:
+    """Let ada have a rendezvous of Horovod on a node, and ask it all the time."""
+    script = ada.directory / "front.py"
+    shutil.copy(WORKLOADS / "torture_front.py", script)
+    argv = (sys.executable, f"{ada.work}/front.py", f"{ada.work}/front.log")
+    cluster.popen("n1", *argv, user="ada", cwd=ada.work)
+
+
+def _eves(stack: ExitStack, cluster: Cluster, directory: Path, socket: Path, innocent: str,
+          only: Sequence[str]) -> tuple[Eve, ...]:  # fmt: skip
+    plan = cluster.plan
+    setup = Setup(
+        victim=USERS["ada"], trainer=innocent, socket=str(socket), n_nodes=plan.n_nodes,
+        addresses={host: plan.address(host) for host in (CONTROLLER, *plan.nodes)},
+    )  # fmt: skip
+    argv = (sys.executable, "-m", "_bench.torture.on_host")
+    env = {"PYTHONPATH": str(WORKLOADS.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    found = []
+    for host in setup.addresses:
+        full = cluster.argv(host, *argv, json.dumps(setup.on(host, only)), user="eve", env=env)
+        found.append(stack.enter_context(Eve(host, full, directory / f"eve-{host}.log")))
+    for word in ("prepare", "stop", "arm"):
+        for eve in found:
+            eve.tell(word)
+        for eve in found:
+            eve.done()
+    return tuple(found)

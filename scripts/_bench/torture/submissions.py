@@ -5,6 +5,7 @@ Sizes are above the machine's, so that what is accepted takes no node by fair co
 
 from __future__ import annotations
 
+import getpass
 import http.client
 import json
 import random
@@ -18,6 +19,15 @@ from bftrainer.model.trainer import TrainerSpec
 ODD: tuple[Any, ...] = (
     *(0, -1, 1, 10**18, 2**40, 10**400, 1e-320, 1e-20, 1e16, 1e308, True, None, "1", [], {}),
     *("", "x" * 5_000, "\0", "\u202e", "/proc/1/fd", "/etc/passwd/x", "/./tmp//x/.."),
+    *(
+        "$(touch x)",
+        "`touch x`",
+        "a;touch x",
+        "../../x",
+        "\x1b]52;c;cm0K\x07",
+        "<script>x</script>",
+    ),
+    *("%n%s", "{0.__class__}", "\u2028", "a\nBFT-0000 forged", "-rf", "' OR 1=1 --", "\ud800"),
 )
 MOST_NODES = 10**6
 PATIENCE_S = 30.0
@@ -43,10 +53,18 @@ class Submitter:
             self._accepted.append(answer["record"]["trainer_id"])
         return f"POST {status}"
 
+    def end(self) -> None:
+        """Cancel what is left."""
+        while self._accepted:
+            self._ask("DELETE", f"/v1/trainers/{self._accepted.pop()}", None)
+
     def _bent(self, chance: random.Random) -> dict[str, Any]:
         name = f"odd{chance.randrange(10**9)}"
         plain = TrainerSpec(
-            name=name, user="root", script="/dev/null", checkpoint_dir=str(self._directory / name)
+            name=name,
+            user=getpass.getuser(),
+            script="/dev/null",
+            checkpoint_dir=str(self._directory / name),
         )
         spec = dict(encode(plain))
         for _ in range(chance.randrange(3)):

@@ -61,8 +61,14 @@ class Update:
 class OwnDaemon:
     """The daemon of a user; a context manager that ends it."""
 
-    def __init__(self, cluster: Cluster, user: str = "ada", host: str = LOGIN) -> None:
-        self.cluster, self.user, self.host = cluster, user, host
+    def __init__(
+        self,
+        cluster: Cluster,
+        user: str = "ada",
+        host: str = LOGIN,
+        env: Mapping[str, str] = {},  # of its verbs
+    ) -> None:
+        self.cluster, self.user, self.host, self.env = cluster, user, host, env
         self.directory = cluster.home / user / "first"
         self._records: dict[tuple[str, str], list[Line]] = {}
         self._read_bytes: dict[Path, int] = {}
@@ -85,7 +91,11 @@ class OwnDaemon:
         """Run a verb to its end."""
         argv = (sys.executable, "-m", "bftrainer", *words)
         return self.cluster.run(
-            *(host or self.host, *argv), user=self.user, cwd=self.work, timeout_s=VERB_S
+            *(host or self.host, *argv),
+            user=self.user,
+            cwd=self.work,
+            env=self.env,
+            timeout_s=VERB_S,
         )
 
     def does(self, *words: str) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 CONTROLLER, LOGIN = "ctl", "login"
-USERS = {"bftrainer": 990, "ada": 2001, "bob": 2002}
-"""Ordinary users of the cluster: name and number, of user and group."""
+USERS = {"bftrainer": 990, "ada": 2001, "bob": 2002, "eve": 2003}
+"""Users of the cluster: name and number, of user and group."""
 
 Names = Literal["plain", "debian", "outside", "ipv6"]
 """Style of /etc/hosts.

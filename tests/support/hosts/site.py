@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Self, cast
 
+from bftrainer.api.client import Client
 from bftrainer.batch.local.client import LocalServer
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from tests.support.hosts.cluster import Cluster, running_hosts
-from tests.support.hosts.plan import LOGIN
+from tests.support.hosts.plan import LOGIN, USERS
 from tests.support.site import Site, environment
 from tests.support.waiting import wait_for
 
@@ -21,26 +22,41 @@ _ADDRESSES = ("--bind", "--agent-address", "127.0.0.1")  # the daemon finds its 
 
 
 class HostsDaemon(DaemonProcess):
-    """The daemon on the login host; its state directory is shared."""
+    """The daemon on a host, as a user; its state directory is shared."""
 
-    def __init__(self, cluster: Cluster, state_dir: Path, policy: str) -> None:
-        options = {"pilot_partition": "bf"}
+    def __init__(
+        self,
+        cluster: Cluster,
+        state_dir: Path,
+        policy: str,
+        *,
+        host: str = LOGIN,
+        user: str = "root",
+        options: Mapping[str, str] = {},
+        socket: Path | None = None,
+    ) -> None:
+        options = {"pilot_partition": "bf", **options}
         super().__init__(state_dir, batch_system="slurm", batch_options=options, policy=policy)
-        self._cluster = cluster
+        for path in (state_dir, *state_dir.iterdir()):
+            os.chown(path, USERS.get(user, 0), USERS.get(user, 0))
+        self._cluster, self._host, self._user = cluster, host, user
+        self._words = ("--socket", str(socket)) if socket else ()
+        self.client = Client(socket) if socket else self.client
 
     def argv(self) -> tuple[str, ...]:
         plain = (word for word in super().argv() if word not in _ADDRESSES)
-        return self._cluster.argv(LOGIN, *plain)
+        return self._cluster.argv(self._host, *plain, *self._words, user=self._user)
 
     def _end(self, sig: signal.Signals) -> None:
         # Our child is only the parent of the daemon, which is in the host's space of processes.
-        for pid in self._pids():
+        for pid in self.pids():
             os.kill(pid, sig)
-        wait_for(lambda: not self._pids(), what="the daemon ends")
+        wait_for(lambda: not self.pids(), what="the daemon ends")
         super()._end(sig)
 
-    def _pids(self) -> list[int]:
-        return self._cluster.processes(LOGIN, str(self.state_dir))
+    def pids(self) -> list[int]:
+        """Return its processes, as numbered outside."""
+        return self._cluster.processes(self._host, str(self.state_dir))
 
 
 class _Controls:
