@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import socket
 from collections.abc import Iterator, Mapping
@@ -35,7 +36,7 @@ class Ports:
         here = set(_listening(self._victim, self._addresses[self._host]))
         if here != self._told:
             self._told, path = here, self._place / self._host
-            new = path.with_suffix(".new")
+            new = path.with_suffix(f".{os.getpid()}")
             new.write_text(json.dumps(sorted(here)))
             new.rename(path)
         every = set(here)
