@@ -23,7 +23,7 @@ NUMBERS = (0, 1, 2)  # of pairs
 DELAYS_S = (0.0, 0.01, 0.05, 0.2, 0.3, 1.0, 3.0)  # after a port was seen first, and any below 2
 MOST_OPEN = 300
 MOST_BYTES = 1 << 24
-WAIT_S = 0.005
+WAIT_S = 0.01
 WORDS = (
     "waited",
     "began",

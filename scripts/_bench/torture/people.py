@@ -70,8 +70,13 @@ class People:
         self._pool = ThreadPoolExecutor(3)
         self._all = [self._pool.submit(one) for one in (self._bob, self._submits, self._in_shared)]
 
+    @property
+    def have_done(self) -> bool:
+        """Whether nothing of it goes on."""
+        return all(one.done() for one in self._all)
+
     def end(self) -> Done:
-        """Wait until all is done, look for what was submitted, and tidy up."""
+        """Look for what was submitted, and tidy up."""
         for one in self._all:
             one.result()
         self._pool.shutdown()

@@ -1,7 +1,7 @@
 """A stranger on the node network: garbage and silence for every port that a user listens at.
 
 Only ports of the victim's account are touched. Eve's processes on all hosts tell each other what
-they see there (proc(5), /proc/net/tcp).
+they see there.
 """
 
 from __future__ import annotations
@@ -11,10 +11,16 @@ import json
 import os
 import random
 import socket
+import struct
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-LISTEN = "0A"
+SOCK_DIAG, BY_FAMILY, DUMP, LISTEN = 4, 20, 0x301, 10  # sock_diag(7), netlink(7)
+_HEAD = struct.Struct("=IHHII")  # of a message: size, kind, flags, number, sender
+_SOCKET = struct.Struct(">4xH2x4s52x4s4x")  # inet_diag_msg: port, address, user
+TOLD_EVERY_S = 0.1
 MOST_BYTES = 8 << 20
 MOST_HELD = 60
 PATIENCE_S = 0.5
@@ -28,6 +34,7 @@ class Ports:
     def __init__(self, host: str, addresses: Mapping[str, str], victim: int) -> None:
         self._host, self._addresses, self._victim = host, addresses, victim
         self._told: set[Address] | None = None
+        self._others, self._heard_s = set[Address](), 0.0
         self._place = Path.home() / "ports"
         self._place.mkdir(exist_ok=True)
 
@@ -39,21 +46,34 @@ class Ports:
             new = path.with_suffix(f".{os.getpid()}")
             new.write_text(json.dumps(sorted(here)))
             new.rename(path)
-        every = set(here)
+        if time.monotonic() > self._heard_s + TOLD_EVERY_S:
+            self._others, self._heard_s = set(self._hear()), time.monotonic()
+        return here | self._others
+
+    def _hear(self) -> Iterator[Address]:
         for other in self._addresses:
             with contextlib.suppress(OSError):
-                seen = json.loads((self._place / other).read_text())
-                every |= {(address, port) for address, port in seen if address[:4] != LOOPBACK}
-        return every
+                for address, port in json.loads((self._place / other).read_text()):
+                    if not address.startswith(LOOPBACK):
+                        yield address, port
 
 
 def _listening(uid: int, own: str) -> Iterator[Address]:
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[3] == LISTEN and int(fields[7]) == uid:
-            number, _, port = fields[1].partition(":")
-            address = socket.inet_ntoa(bytes.fromhex(number)[::-1])
-            yield own if address == ANY else address, int(port, 16)
+    """Ask the kernel, sock_diag(7): /proc/net/tcp takes fifty times as long."""
+    asked = struct.pack("=BBBxI48x", socket.AF_INET, socket.IPPROTO_TCP, 0, 1 << LISTEN)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as kernel:
+        kernel.send(_HEAD.pack(_HEAD.size + len(asked), BY_FAMILY, DUMP, 1, 0) + asked)
+        while True:
+            said = kernel.recv(1 << 16)
+            while said:
+                size, kind, *_ = _HEAD.unpack_from(said)
+                if kind != BY_FAMILY:  # the end
+                    return
+                port, number, owner = _SOCKET.unpack_from(said, _HEAD.size)
+                address = socket.inet_ntoa(number)
+                if int.from_bytes(owner, sys.byteorder) == uid:
+                    yield own if address == ANY else address, port
+                said = said[size:]
 
 
 class Stranger:

@@ -28,6 +28,9 @@ WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 PATIENCE_S = 300.0
 HOOK = "/run/bftrainer-hook/told"
 SAMPLE_S = 0.008
+# Two of eve's, one of bob's or of ada's studies, two that are free: she may ask for nodes anew
+# each time she gives one up, and jobs that Slurm refuses may cost one (SECURITY.md).
+SPARE = 5
 POLICY = """\
 run_as: submitter
 reserve_nodes_per_type: 0
@@ -47,7 +50,7 @@ printf 'JobSubmitPlugins=lua\\nEpilogSlurmctld=/etc/slurm/bftrainer_epilog.sh\\n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What runs; the innocent trainer has all nodes but three."""
+    """What runs; the innocent trainer has all nodes but ``SPARE``."""
 
     cluster: Cluster
     daemon: HostsDaemon
@@ -82,7 +85,7 @@ def site(size: int, only: Sequence[str]) -> Iterator[Site]:
     directory = scratch("bft-torture-", "/run")
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        plan = Plan(n_nodes=size + 3, shared=(str(directory),))
+        plan = Plan(n_nodes=size + SPARE, shared=(str(directory),))
         cluster = stack.enter_context(Cluster(plan))
         daemon, socket = _daemon(stack, cluster, directory)
         ada = OwnDaemon(cluster, "ada", CONTROLLER, {"BFTRAINER_SOCKET": str(socket)})

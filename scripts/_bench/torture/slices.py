@@ -60,7 +60,7 @@ def _slice(site: Site, kind: str, number: int, length_s: float) -> Slice:
     people = People(site, number, time.monotonic() + length_s)
     try:
         seen = probe.watch(
-            lambda s, n: s > length_s + RECOVERY_S or (s > length_s and n >= site.size)
+            lambda s, n: people.have_done and s > length_s + RECOVERY_S * (n < site.size)
         )
         done = people.end()
     finally:
