@@ -49,6 +49,7 @@ class Attacker:
         self._process = _FORK.Process(target=_run, args=(attack, seed, theirs), daemon=True)
         self._process.start()
         theirs.close()
+        self._end.recv()  # it can be ended
 
     def stop(self) -> tuple[float, Counter[str]]:
         """End after the attack under way; its processor time and answers.
@@ -75,10 +76,11 @@ def _run(attack: Attack, seed: int, end: Connection) -> None:
         is_over = True
 
     signal.signal(signal.SIGTERM, stop)
+    end.send(None)
     began, answers, problem = os.times(), Counter[str](), None
     chance = random.Random(seed)  # noqa: S311 - an attack, not a secret
     try:
-        while not is_over:
+        while not (is_over and answers):  # at least once
             answers[attack.once(chance)] += 1
             time.sleep(attack.pause_s)
         attack.end()

@@ -83,7 +83,8 @@ class OnHost:
     def _all(self) -> Iterator[Attack]:
         setup = self._setup
         ports = Ports(setup.host, setup.addresses, setup.victim)
-        yield Attack(name="pairs", once=Racer(ports).race, pause_s=0.0)
+        racer = Racer(ports)
+        yield Attack(name="pairs", once=racer.race, pause_s=0.0, end=racer.end)
         yield Attack(name="ports", once=Stranger(ports).send, pause_s=0.3)
         if self._is_daemons:
             from _bench.torture.agents import Liar  # noqa: PLC0415 - on one host only

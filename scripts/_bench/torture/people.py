@@ -17,6 +17,7 @@ from _bench.torture.plants import CANARY, SHARED, STUDY, TRAINER
 from _bench.torture.site import Site
 from bftrainer.batch.process import Completed
 from bftrainer.model.errors import BftError
+from tests.support.hosts import HostError
 from tests.support.hosts.plan import CONTROLLER
 
 JOB_EVERY_S = 12.0
@@ -51,6 +52,7 @@ class Done:
     """What came of it in a slice."""
 
     waits_s: list[float] = field(default_factory=list)  # of ordinary jobs
+    unsubmitted: int = 0  # ordinary jobs that Slurm did not take
     submitted: list[str] = field(default_factory=list)  # acknowledged
     refused: int = 0
     lost: list[str] = field(default_factory=list)  # acknowledged, and not there
@@ -97,8 +99,11 @@ class People:
         while self._every(JOB_EVERY_S if self.done.waits_s else 2.0):
             nodes = self._site.view().observed_nodes
             if nodes:
-                job = job_wait(self._site.cluster, "-w", nodes[-1], "--exclusive")
-                self.done.waits_s.append(job)
+                try:
+                    waited_s = job_wait(self._site.cluster, "-w", nodes[-1], "--exclusive")
+                    self.done.waits_s.append(waited_s)
+                except HostError:  # where nobody has a processor, Slurm does not answer in time
+                    self.done.unsubmitted += 1
 
     def _submits(self) -> None:
         ada = self._site.ada

@@ -65,7 +65,7 @@ def _slice(site: Site, kind: str, number: int, length_s: float) -> Slice:
         done = people.end()
     finally:
         eve = _all(site, "rest") if kind != PEACE else {}
-    steps, gap_s = _steps(updates(site.ada.records()), seen)
+    steps, gap_s = steps_in(updates(site.ada.records()), seen)
     one = Slice(kind=kind, seen=seen, done=done, eve=eve, fronts_s=_fronts(site, seen),
                 steps=steps, gap_s=gap_s)  # fmt: skip
     note(f"{kind}: {one.rate:.2f} steps/s on {seen.node_seconds / seen.span_s:.2f} nodes for "
@@ -87,7 +87,7 @@ def _all(site: Site, word: str) -> dict[str, Ended]:
     return {name: Ended(cpu_s=cpu_s[name], answers=dict(answers[name])) for name in answers}
 
 
-def _steps(found: Sequence[Update], seen: Seen) -> tuple[int, float]:
+def steps_in(found: Sequence[Update], seen: Seen) -> tuple[int, float]:
     """Return steps beyond all earlier ones, and the longest time without one, of a slice."""
     times: list[float] = []
     highest = 0
