@@ -46,7 +46,9 @@ def verify(journal: str) -> None:
     with read_journal(journal) as opened:
         print_lines(f"Entries checked: {opened.verify()}; all are as they were written.")
         if opened.acknowledged is None:
-            print_lines("There is no journal.mark: nothing tells whether the last ones are missing.")
+            print_lines(
+                "There is no journal.mark: nothing tells whether the last ones are missing."
+            )
 
 
 @verb(

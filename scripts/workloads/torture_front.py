@@ -13,10 +13,11 @@ from pathlib import Path
 from bftrainer.elastic.horovod.world import Front, SingleStore
 
 PAUSE_S, PATIENCE_S = 0.25, 60.0
-REQUEST = b"GET /token:0/rank_and_size/x HTTP/1.1\r\n\r\n"
 
-front = Front(SingleStore(), prefix="p", token="token", place="0,1")  # noqa: S106 - nobody's
-host, port = front.address.partition("/")[0].split(":")
+front = Front(SingleStore(), prefix="p", place="0,1")
+where, _, token = front.address.partition("/")
+host, port = where.split(":")
+REQUEST = f"GET /{token}:0/rank_and_size/x HTTP/1.1\r\n\r\n".encode()
 
 
 def answers() -> bool:

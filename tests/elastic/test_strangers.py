@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from _bench.faults import plane_of
-from _bench.plane import Plane
-from _bench.torture.ports import LISTEN, _ports_of, _sockets_of
+from _bench.plane import Plane, descendants
 
 from bftrainer.batch.addresses import host_addresses
 from bftrainer.fleet.runtimes.horovod import BOOTSTRAP
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 from tests.elastic.mpi_workers import MpiWorkers
 from tests.elastic.test_mpi import SGD, form, goes_on, start
-from tests.support.strangers import Strangers
+from tests.support.strangers import Strangers, listening
 from tests.support.waiting import wait_for
 
 SETTINGS = '{"optimizer": "sgd", "delay_s": 0.002}'
@@ -70,7 +68,8 @@ def test_strangers_at_daemon_and_agents_cost_no_rescale_a_second_try(
     agents: list[int] = []
 
     def ports() -> set[int]:
-        return _ports_of([os.getpid(), *agents])
+        below = [pid for agent in agents for pid in (agent, *descendants(agent))]
+        return {port for _, port in listening(os.getpid(), *below)}
 
     async def rescale() -> None:
         async with plane_of(tmp_path, 1, is_bitwise=False, network=None, agents=3) as plane:
@@ -139,16 +138,9 @@ def mpi_trainer(tmp_path: Path) -> Iterator[Controller]:
         yield controller
 
 
-def listening(c: Controller) -> set[tuple[str, int]]:
-    """Return the addresses at which the trainer's workers listen."""
-    inodes = {inode for worker in c.workers.values() for inode in _sockets_of(worker.pid)}
-    found = set()
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[3] == LISTEN and fields[9] in inodes:
-            number, _, port = fields[1].partition(":")
-            found.add((socket.inet_ntoa(bytes.fromhex(number)[::-1]), int(port, 16)))
-    return found
+def pids(c: Controller) -> list[int]:
+    """Return the trainer's workers."""
+    return [worker.pid for worker in c.workers.values()]
 
 
 @pytest.mark.parametrize("address", [str(one.address) for one in host_addresses()])
@@ -161,14 +153,14 @@ def test_mpi_listens_at_the_address_of_the_trainer_alone(
     mpi_trainer.address = address
     ids = start(mpi_trainer, SGD, "--steps", FOREVER, count=2)
     form(mpi_trainer, ids)
-    assert {at for at, _ in listening(mpi_trainer)} == {address}
+    assert {at for at, _ in listening(*pids(mpi_trainer))} == {address}
 
 
 def test_strangers_at_mpis_ports_cost_few_tries(mpi_trainer: Controller) -> None:
     c = mpi_trainer
     ids = start(c, SGD, "--steps", FOREVER, count=3)
     tries = 0
-    with Strangers(lambda: {port for _, port in listening(c)}).at_work() as strangers:
+    with Strangers(lambda: {port for _, port in listening(*pids(c))}).at_work() as strangers:
         for members in (ids[:1], ids[:2], ids, ids[1:]):
             form(c, members)
             tries += c.attempt

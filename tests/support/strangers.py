@@ -7,6 +7,7 @@ import socket
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 GARBAGE = (
     b"GET /v1/status HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\n\r\n",
@@ -86,3 +87,24 @@ class Strangers:
                 kept.popleft().close()
         for stranger in kept:
             stranger.close()
+
+
+def listening(*pids: int) -> set[tuple[str, int]]:
+    """Return the addresses at which these processes listen by IPv4."""
+    inodes = {inode for pid in pids for inode in _sockets_of(pid)}
+    found = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *_, inode = line.split()[:10]
+        if state == "0A" and inode in inodes:  # listening, proc(5)
+            number, _, port = local.partition(":")
+            found.add((socket.inet_ntoa(bytes.fromhex(number)[::-1]), int(port, 16)))
+    return found
+
+
+def _sockets_of(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = str(link.readlink())
+                if target.startswith("socket:["):
+                    yield target[8:-1]

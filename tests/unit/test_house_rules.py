@@ -286,8 +286,8 @@ READS = {
     "bftrainer/cli/site.py": 1,  # of root
     "bftrainer/cli/solve.py": 1,  # a pipe is as good
     "bftrainer/elastic/fence.py": 1,  # a directory
-    "bftrainer/elastic/horovod/world.py": 1,  # /proc
     "bftrainer/elastic/mpi/membership.py": 1,  # what runtime ``command`` made
+    "bftrainer/elastic/ports.py": 1,  # /proc
     "bftrainer/elastic/regular_file.py": 4,
     "bftrainer/elastic/run_info.py": 1,  # in the scratch directory of ``try``
     "bftrainer/elastic/worker.py": 1,  # /dev/null
