@@ -70,7 +70,8 @@ class People:
         self._is_study = bool(number // 2 % 2)  # an attack and its load do the same
         self.done = Done()
         self._pool = ThreadPoolExecutor(3)
-        self._all = [self._pool.submit(one) for one in (self._bob, self._submits, self._in_shared)]
+        self._ada = [self._pool.submit(one) for one in (self._submits, self._in_shared)]
+        self._all = [*self._ada, self._pool.submit(self._bob)]
 
     @property
     def have_done(self) -> bool:
@@ -91,12 +92,17 @@ class People:
         self._site.cluster.does(CONTROLLER, "rm", "-rf", str(self._place))
         return self.done
 
+    @property
+    def _has_ada_done(self) -> bool:
+        return all(one.done() for one in self._ada)
+
     def _every(self, interval_s: float) -> bool:
         time.sleep(interval_s)
         return time.monotonic() < self._end_s
 
     def _bob(self) -> None:
-        while self._every(JOB_EVERY_S if self.done.waits_s else 2.0):
+        # As long as ada has not done: a slice that takes longer is disturbed as often.
+        while self._every(JOB_EVERY_S if self.done.waits_s else 2.0) or not self._has_ada_done:
             nodes = self._site.view().observed_nodes
             if nodes:
                 try:
