@@ -67,7 +67,7 @@ class People:
     def __init__(self, site: Site, number: int, end_s: float) -> None:
         self._site, self._end_s = site, end_s - LAST_S
         self._place = SHARED / f"slice-{number}"
-        self._is_study = bool(number // 2 % 2)  # an attack and its load do the same
+        self._is_study = bool((number + 1) // 2 % 2)  # an attack and its load do the same
         self.done = Done()
         self._pool = ThreadPoolExecutor(3)
         self._ada = [self._pool.submit(one) for one in (self._submits, self._in_shared)]

@@ -13,6 +13,7 @@ from bftrainer.model.errors import BftError
 
 PAUSE_S = 0.25
 PATIENCE_S = 20.0
+STILL_S = 4.0  # workers report their step every second or two
 
 
 @dataclass(slots=True)
@@ -32,13 +33,14 @@ class Probe:
     def __init__(self, socket_path: Path, trainer_id: str) -> None:
         self._client = Client(socket_path, timeout_s=PATIENCE_S)
         self._trainer_id = trainer_id
+        self._step, self._moved_s = -1, 0.0
 
     def watch(self, is_over: Callable[[float, int], bool]) -> Seen:
-        """Watch until it is over, by the seconds since the begin and the trainer's nodes now."""
+        """Watch until it is over, by the seconds since the begin and the nodes that make steps."""
         seen = Seen(began_s=time.time())
         began_s = at_s = time.monotonic()
         nodes = self._look(seen)
-        while not is_over(at_s - began_s, nodes):
+        while not is_over(at_s - began_s, nodes if at_s < self._moved_s + STILL_S else 0):
             time.sleep(PAUSE_S)
             now_s = time.monotonic()
             seen.node_seconds += nodes * (now_s - at_s)
@@ -56,6 +58,8 @@ class Probe:
             seen.answers_s.append(PATIENCE_S)
             return 0
         seen.answers_s.append(time.monotonic() - asked_s)
+        if view.record.progress.step != self._step:
+            self._step, self._moved_s = view.record.progress.step, time.monotonic()
         return len(view.observed_nodes)
 
 
