@@ -4,7 +4,7 @@
 ``races``: real agents, workers and generations; one trainer changes its size or loses a member
 again and again while a process of the account ``nobody`` connects to every port on which its
 workers listen, as soon as it is there or a little later, as each member; it plays the member, is
-silent, hangs up or sends garbage. Every third member is up to 0.3 s late, as that of a slow node.
+silent, hangs up or sends garbage. Every sixth member is up to 0.3 s late, as that of a slow node.
 Every sum and every parameter of the training is known, so that a foreign tensor shows. ``cost``:
 the same changes without a stranger, with and without the proof in turns; the time in the proof,
 and the difference of pauses. Loopback, one machine; needs root.

@@ -3,7 +3,8 @@
 Implementations: ``bftrainer.batch.local`` (process groups on this machine), ``slurm_plugins``
 (Slurm 22.05 and later), ``lsf_adapters``; docs/howto/add-batch-system.md adds another. They share
 one conformance test class, ``tests/conformance/batch_system.py``. Calls block (they run commands or
-use sockets) and are made from worker threads of the daemon. All times are seconds since the epoch.
+use sockets) and are made from worker threads of the daemon. All times are seconds since the epoch,
+those of a snapshot by the clock of its ``taken_at_s``.
 """
 
 from __future__ import annotations

@@ -326,7 +326,17 @@ class Plane:
         try:
             return await wait_until_async(looked, what, patience_s=timeout_s, interval_s=POLL_S)
         except BenchError as problem:
-            raise BenchError(f"{problem}; {self._last_log()}") from problem
+            raise BenchError(f"{problem}; {self._position()}; {self._last_log()}") from problem
+
+    def _position(self) -> str:
+        machine = self._machine()
+        workers = [
+            f"{w.worker_id} on {w.node} {w.phase}" for w in machine.workers.values() if w.is_alive
+        ]
+        return (
+            f"planned {self._planned}, targets {sorted(machine.targets)}, members {machine.members},"
+            f" forming {machine.forming}, workers {workers}"
+        )
 
     def _machine(self) -> GenerationMachine:
         return self.trainers.trainers[self.trainer_id].machine

@@ -3,8 +3,8 @@
 Each sample's gradient is 1 in every element, and the parameter falls by it: after n steps it is -n
 exactly. What differs was not sent by a member; it is appended to the file BENCH_FOREIGN. Where
 the file BENCH_UNPROVEN exists, generations form without the proof, so that both can be timed;
-what the proof takes is appended to BENCH_PROOF_S. Every third member of a group begins up to
-BENCH_LATE_S later.
+what the proof takes is appended to BENCH_PROOF_S. Every sixth member of a group opens its port and
+connects up to BENCH_LATE_S after the others, which leaves a stranger that much time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bftrainer.elastic import group
 
 SIZE = 4096
 prove = group.prove_pairs
-build = group.build
+connect = group.new_process_group
 
 
 def timed(*args: Any) -> None:
@@ -39,9 +39,9 @@ def timed(*args: Any) -> None:
 
 def late(*args: Any) -> Any:
     """Connect as usual, now or later."""
-    if random.random() < 1 / 3:  # noqa: S311 - no secret
+    if random.random() < 1 / 6:  # noqa: S311 - no secret
         time.sleep(random.random() * float(os.environ["BENCH_LATE_S"]))  # noqa: S311
-    return build(*args)
+    return connect(*args)
 
 
 def _append(name: str, text: str) -> None:
@@ -64,7 +64,7 @@ class Known(nn.Module):
 def main() -> None:
     """Train until killed."""
     setattr(group, "prove_pairs", timed)  # noqa: B010 - the types differ in their names
-    setattr(group, "build", late)  # noqa: B010
+    setattr(group, "new_process_group", late)  # noqa: B010
     model = Known()
     data = TensorDataset(torch.ones(1 << 20, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
