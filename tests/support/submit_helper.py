@@ -23,9 +23,9 @@ def argv(config: Path) -> tuple[str, ...]:
 
 
 def hasty(path: Path) -> Path:
-    """Write a copy of the helper that waits for 3 s only, and has 64 MiB."""
+    """Write a copy of the helper that waits for 8 s only, and has 64 MiB."""
     text = Path(helper.__file__).read_text()
-    for name, usual, less in (("LIMIT_S", "30.0", "3.0"), ("MOST_MEMORY", "1 << 30", "64 << 20")):
+    for name, usual, less in (("LIMIT_S", "30.0", "8.0"), ("MOST_MEMORY", "1 << 30", "64 << 20")):
         assert f"{name} = {usual}" in text
         text = text.replace(f"{name} = {usual}", f"{name} = {less}")
     path.write_text(text)
@@ -43,6 +43,7 @@ def asked(config: Path, request: Mapping[str, Any] | bytes, *more: str) -> dict[
     """Let a helper answer one request of ours (the connection's other end is this process)."""
     raw = request if isinstance(request, bytes) else json.dumps(request).encode()
     ours, theirs = socket.socketpair()
+    ours.settimeout(60)
     with ours:
         with theirs:
             child = subprocess.Popen(

@@ -21,6 +21,7 @@ from bftrainer.batch import process
 from bftrainer.site.submit import helper
 from tests.support import submit_helper
 from tests.support.accounts import accounts, as_user, scratch
+from tests.support.hung import hung
 from tests.support.other_users import needs_root
 
 OPTIONS = [
@@ -338,6 +339,19 @@ def test_a_pilot_that_may_have_a_job_keeps_its_files(
     assert len(site.pilots()) == 1
     assert site.asked(FORGET)["status"] == 0
     assert not site.pilots()
+
+
+@needs_root
+@pytest.mark.parametrize("request_of", [SUBMIT, FORGET])
+def test_a_home_that_hangs_delays_the_answer_by_the_limit_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch, request_of: dict[str, Any]
+) -> None:
+    """Seen failing before: what hung held the connection, which did not end with the answer."""
+    monkeypatch.setattr(submit_helper, "PROGRAM", str(submit_helper.hasty(site.root / "hasty.py")))
+    with hung(site.home):
+        answer = site.asked(request_of)
+    assert answer["error"]["code"] == "BFT-1530"
+    assert "no end of it" in answer["error"]["cause"]
 
 
 @needs_root

@@ -374,6 +374,9 @@ def _as_user(
     """Give up root for good, do the work, write the answer; never returns."""
     try:
         os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for held in (0, 1):  # in a file system that hangs this process stays, the answer does not
+            os.dup2(null, held)
         become(account)
         work = {"submit": submit, "cancel": cancel, "forget": forget}[request.do]
         answer = work(request, config, account, deadline_s)
