@@ -332,11 +332,8 @@ def serve(arguments: Sequence[str]) -> dict[str, Any]:
         raise NotAllowed("BFT-1527", f"Pilots are submitted to {config.partition} only")
     account = account_of(request, config)
     answer = _beside(request, config, account, deadline_s)
-    syslog.syslog(
-        f"{request.do} {request.pilot}{','.join(request.jobs)} as {account.pw_name}: {answer!r}"[
-            :500
-        ]
-    )
+    what = f"{request.do} {request.pilot or ','.join(request.jobs)} as {account.pw_name}"
+    syslog.syslog(f"{what}: {answer!r}"[:500])
     return answer
 
 
