@@ -284,6 +284,27 @@ def test_a_signal_ends_everything_and_is_announced(tmp_path: Path, number: int) 
     in_lab(tmp_path, scenario)
 
 
+def test_a_daemon_that_is_lost_within_the_grace_time_keeps_no_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen failing before: it stayed until its lease was over, or the batch system killed it."""
+    monkeypatch.setenv("BFT_GRACE_S", "600")
+
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        agent = lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        pids = await _start_waiting(lab, daemon)
+        agent.send_signal(signal.SIGUSR1)  # as the herald does
+        await until(lambda: "ending" in daemon.order, "it says so")
+        await daemon.stop()
+        assert await lab.agent_ended() == 0
+        assert "left: signal" in lab.log()
+        await until(lambda: not any(map(is_running, pids)), "worker, its child and template gone")
+
+    in_lab(tmp_path, scenario)
+
+
 def test_a_killed_agent_leaves_nothing_behind(tmp_path: Path) -> None:
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon()

@@ -78,7 +78,7 @@ class Agent:
             ends=self._workers.ends,
             on_order=self._obey,
             on_expired=self.leave,
-            on_down=self._orphaned.daemon_lost,
+            on_down=self._daemon_lost,
         )
 
     async def run(self, waiter: SignalWaiter) -> None:
@@ -111,6 +111,11 @@ class Agent:
         self._workers.kill_silent(lease_s)
         self._workers.reap()
         loop.call_later(lease_s / WATCHES_PER_LEASE, self._watch, loop)
+
+    def _daemon_lost(self) -> None:
+        if self._told_s is not None:  # nobody will have our workers leave
+            self.leave("signal", self._told_s)
+        self._orphaned.daemon_lost()
 
     def _noticed(self, waiter: SignalWaiter) -> None:
         """Leave when the daemon has had our workers leave; without any, at once."""
