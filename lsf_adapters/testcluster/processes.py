@@ -33,7 +33,7 @@ def of_server(directory: Path) -> frozenset[int]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if words[2:4] == wanted and is_alive(pid):
+        if words[-3:-1] == wanted and is_alive(pid):
             found.add(pid)
     return frozenset(found)
 

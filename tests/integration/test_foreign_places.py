@@ -17,7 +17,7 @@ import pytest
 
 from bftrainer.batch import process
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec, TrainerState
-from tests.integration.daemon_scripts import LIGHT, trainer_spec
+from tests.integration.daemon_scripts import trainer_spec
 from tests.integration.study_fixtures import POLICY, StudyUser
 from tests.support.accounts import accounts, as_user, python_for_all, scratch
 from tests.support.site import Site
@@ -98,16 +98,33 @@ def test_a_solver_with_a_limit_imports_nothing_of_the_working_directory(tmp_path
     assert which_ran() == []
 
 
+TRAINS = """\
+import time, torch
+from torch.utils.data import DataLoader, TensorDataset
+from bftrainer import elastic
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(80, 2), torch.zeros(80, 1))
+run = elastic.Run(model, optimizer, DataLoader(data, batch_size=4), epochs=1)
+for epoch in run.epochs():
+    for a, b in run.batches():
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(a), b).backward()
+        run.step()
+        time.sleep(0.05)
+"""
+
+
 @pytest.mark.long
 def test_try_imports_nothing_of_the_caller_s_directory(tmp_path: Path) -> None:
     """Its batch system, its daemon, its agents, its templates and its workers."""
-    place = tmp_path / "scripts"
-    place.mkdir()
-    ends = LIGHT.replace("while True", "for _ in range(5)")
-    (place / "train.py").write_text(ends)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text(TRAINS)
     which_ran = plant(tmp_path)
     words = ("try", "--nodes", "2", "--epochs", "1", "scripts/train.py")
-    process.run((BFTRAINER, *words), timeout_s=300, cwd=tmp_path)
+    done = process.run((BFTRAINER, *words), timeout_s=300, cwd=tmp_path)
+    assert done.is_ok, done.stderr
     assert which_ran() == []
 
 
