@@ -203,7 +203,6 @@ def serve(
 def _enter_environment(config: WorkerConfig) -> None:
     os.environ.update(dict(config.environment))
     keep_to_device_of(config.address)
-    remove_spent_logs(config.log_path, os.environ.pop(SPENT_LOGS, ""))
     os.environ["BFT_CHECKPOINT_DIR"] = config.checkpoint_dir  # for a script's own results
     with suppress(FileNotFoundError):
         check_directory(config.checkpoint_dir)
@@ -214,6 +213,7 @@ def _enter_environment(config: WorkerConfig) -> None:
     if config.log_path:
         # Not in the daemon: this needs the user's rights and may hang.
         write_to(config.log_path)
+    remove_spent_logs(config.log_path, os.environ.pop(SPENT_LOGS, ""))
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # typed as TextIO
     threads = dict(config.environment).get("OMP_NUM_THREADS", "")

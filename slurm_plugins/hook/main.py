@@ -18,6 +18,7 @@ from typing import NoReturn
 import click
 
 from bftrainer.batch.tail import name_of, why_unsafe
+from bftrainer.elastic.fields import in_one_line
 from bftrainer.fleet.logs import configure_logging
 from bftrainer.fleet.wire.keys import load_or_create_pair, load_pair
 from bftrainer.model.errors import BftError, ExitCode, UsageError
@@ -87,7 +88,7 @@ def main(
             _make_place(file.parent, _slurm_uid(directory / "slurm.conf"), group)
             scripts.install(directory, file)
     except (OSError, ValueError, LookupError) as problem:
-        click.echo(f"error BFT-1232: The hook was not written: {problem}.", err=True)
+        click.echo(in_one_line(f"error BFT-1232: The hook was not written: {problem}."), err=True)
         click.echo(f"next: {_NEXT}", err=True)
         sys.exit(ExitCode.USAGE)
     for name, text in texts.items() if dry_run else ():
@@ -131,8 +132,8 @@ def _relay(
 
 
 def _end(problem: BftError) -> NoReturn:
-    click.echo(f"error {problem.code}: {problem.cause}", err=True)
-    click.echo(f"next: {problem.next_step}", err=True)
+    click.echo(in_one_line(f"error {problem.code}: {problem.cause}"), err=True)
+    click.echo(in_one_line(f"next: {problem.next_step}"), err=True)
     sys.exit(problem.exit_code)
 
 

@@ -91,9 +91,9 @@ class Keeper:
         self._last_lines: deque[str] = deque(maxlen=4)  # that the program printed
         config = self._orders.config
         environment = dict(config.environment)
-        remove_spent_logs(config.log_path, environment.get(SPENT_LOGS, ""))
         os.environ[ANY_OWNER] = environment.get(ANY_OWNER, "")
         self._log = self._open_log(config.log_path or os.devnull)
+        remove_spent_logs(config.log_path, environment.get(SPENT_LOGS, ""))
         self._talk.send(protocol.Warm(warm_up_s=time.monotonic() - began_s))
 
     def _open_log(self, path: str) -> BinaryIO:
