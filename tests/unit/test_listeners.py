@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import resource
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bftrainer.batch import process
 from bftrainer.elastic.horovod.world import Front, SingleStore, asked_of
 from bftrainer.elastic.store import NONCE_BYTES, StoreServer
 from bftrainer.fleet.wire.keys import generate_pair
@@ -106,6 +110,61 @@ def test_a_page_that_reaches_the_wire_is_not_heard() -> None:
 
     assert b"HTTP" not in asyncio.run(attack())
     assert not heard
+
+
+AGENT = """\
+import asyncio, os, sys, zmq
+from bftrainer.fleet.wire import router as wire
+from bftrainer.fleet.wire.keys import generate_pair
+
+wire.HANDSHAKE_LIMIT_MS = 120_000  # all strangers are there at once, on a slow machine, too
+
+async def listen():
+    ours, peer, heard = generate_pair(), generate_pair(), asyncio.Event()
+    router = wire.CurveRouter(keys=ours, max_message_bytes=4096,
+                              is_allowed=peer.public.__eq__, on_frame=lambda *_: heard.set())
+    endpoint = router.start("127.0.0.1", 0)
+    print(endpoint.rpartition(":")[2], flush=True)
+    await asyncio.to_thread(os.read, int(sys.argv[1]), 1)  # the strangers are there
+    os.listdir("/proc/self/fd")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.set(zmq.LINGER, 0)
+        peer.prove(dealer, ours.public)
+        dealer.connect(endpoint)
+        dealer.send(b"hi")
+        await heard.wait()
+    router.close()
+
+asyncio.run(listen())
+"""
+STRANGERS = 1500
+
+
+def test_idle_strangers_leave_an_agent_its_descriptors() -> None:
+    """More of them than a process may usually open files, until a handshake's time is over."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != hard < 4 * STRANGERS:
+        pytest.skip(f"this machine lets a process open {hard} files at most")
+    ours, theirs = socket.socketpair()
+    kept = [ours, theirs]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))  # as most nodes have it
+    argv = [sys.executable, "-c", AGENT, str(theirs.fileno())]
+    agent = process.spawn(argv, stdout=subprocess.PIPE, pass_fds=(theirs.fileno(),))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4 * STRANGERS, hard))
+        assert agent.stdout is not None
+        with agent.stdout as said:
+            port = int(said.readline())
+            where = ("127.0.0.1", port)
+            kept += [socket.create_connection(where, 60) for _ in range(STRANGERS)]
+            ours.send(b"!")
+            assert agent.wait(60) == 0
+    finally:
+        agent.kill()
+        agent.wait()
+        for one in kept:
+            one.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(

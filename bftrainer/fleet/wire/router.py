@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -42,6 +43,7 @@ RECONNECT_MAX_MS = 1000
 # A lost SYN is sent again after 1 s, then after 2, 4, 8, ... more (tcp(7), tcp_syn_retries).
 CONNECT_LIMIT_MS = 2000
 HANDSHAKE_LIMIT_MS = 5000
+WANTED_OPEN_FILES = 16384  # one connection per node, or per stranger in a handshake's time
 
 
 def close_when_dead(socket: zmq.Socket[bytes], after_s: float) -> None:
@@ -192,6 +194,7 @@ class CurveRouter:
             close_when_dead(self._router, dead_after_s)
 
     def _open_sockets(self) -> None:
+        _raise_file_limit()
         # A context of our own: a ZAP handler is global to its context.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._zap = self._context.socket(zmq.REP)
@@ -348,3 +351,10 @@ def _curve_key(parts: list[bytes]) -> str | None:
         with contextlib.suppress(ValueError):
             return zmq.utils.z85.encode(parts[6]).decode("ascii")
     return None
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

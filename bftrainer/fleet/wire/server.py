@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import resource
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from bftrainer.fleet.wire.router import CurveRouter, Origin, RefusedMessages
 from bftrainer.model.errors import BftError
 
 LOG = logging.getLogger("bftrainer.wire")
-WANTED_OPEN_FILES = 16384  # one connection per node
 DEAD_TIMES = 2.5  # of it: then a connection is closed whose agent was called silent before
 MOST_ENDED = 1000  # pilots that have ended whose agents are still told so
 ENDED = "The batch system has ended its pilot."
@@ -98,7 +96,6 @@ class AgentServer:
         Register known pilots first: a refused agent retries only after its reconnection
         interval.
         """
-        _raise_file_limit()
         endpoint = self._router.start(bind_host, port, ports)
         self._schedule_check()
         return endpoint
@@ -299,10 +296,3 @@ class AgentServer:
             self._lose(connection, UNREACHABLE if is_cut_off else SILENT)
         ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
         self.give_up(self.reach.lost(ages_s, now))
-
-
-def _raise_file_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
