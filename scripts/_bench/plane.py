@@ -334,8 +334,8 @@ class Plane:
             f"{w.worker_id} on {w.node} {w.phase}" for w in machine.workers.values() if w.is_alive
         ]
         return (
-            f"planned {self._planned}, targets {sorted(machine.targets)}, members {machine.members},"
-            f" forming {machine.forming}, workers {workers}"
+            f"planned {self._planned}, targets {sorted(machine.targets)},"
+            f" members {machine.members}, forming {machine.forming}, workers {workers}"
         )
 
     def _machine(self) -> GenerationMachine:
