@@ -47,7 +47,9 @@ def stage(draft: Draft) -> Draft:
     assignment |= kept
     if memory.slow_nodes or memory.replacing:
         memory = replace(memory, replacing=slow_nodes.replaced(memory, assignment, given))
-    assignment, swapped = claims.split(assignment, claims.owners_of(pool, given))
+    coming = claims.under_way(memory, pool, given.now_s).values()
+    owners = claims.owners_of(pool, given)
+    assignment, swapped = claims.split(assignment, owners, memory.assignment, coming)
     return replace(draft, memory=memory, decided=decided, assignment=assignment, swaps=swapped)
 
 

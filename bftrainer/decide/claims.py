@@ -10,7 +10,8 @@ system may delay an agent, so the time limit for agents is learnt (``observe``, 
 Where pilots run as the submitting user (policy ``run_as``), an agent serves trainers of its own
 user only. A node that goes to a trainer of another user is a *swap*: its pilot is released once
 no trainer trains there, and one of the other user is requested. Its price is the work that the
-joining trainer misses until the new agent connects, as for a warm-up (``milp.problem``):
+joining trainer misses until the new agent connects, as for a warm-up (``milp.problem``). While one
+is on its way to a trainer, no other node of another user's is taken for it (``under_way``):
 
     O_j(s) / s * min(swap_s, T_fwd - warm_up_s)
 
@@ -24,7 +25,8 @@ Called by ``allocation``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -42,6 +44,7 @@ from bftrainer.model.decision import (
     PilotView,
     PoolNode,
     Release,
+    Swap,
 )
 from milp.problem import Allocation, Problem
 from milp.worth import allocation_value, rate
@@ -55,9 +58,17 @@ def claim_nodes(draft: Draft) -> Draft:
         for n in draft.pool.nodes
         if n.pilot_id and n.name not in draft.assignment and n.name not in draft.memory.replacing
     }
-    memory = replace(draft.memory, assignment=draft.assignment, unused_since=unused)
+    given_away = list(_swapped(draft))
+    until_s = given.now_s + TIMES * swap_s(draft.memory.ends)
+    begun = {r.node: Swap(trainer_id=draft.swaps[r.node], until_s=until_s) for r in given_away}
+    memory = replace(
+        draft.memory,
+        assignment=draft.assignment,
+        unused_since=unused,
+        swaps={**under_way(draft.memory, draft.pool, given.now_s), **begun},
+    )
     draft = replace(draft, memory=memory, claims=tuple(_claims(draft)))
-    releases = [*_swapped(draft), *_unwanted(draft), *_due(draft)]
+    releases = [*given_away, *_unwanted(draft), *_due(draft)]
     return draft.releasing(releases, is_held_off=False)
 
 
@@ -246,7 +257,28 @@ def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: flo
     return allocation.objective - math.fsum(prices)
 
 
-def split(assignment: Mapping[str, str], owners: Owners) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the assignment without its swaps, and the swaps."""
-    swapped = {node: assignment[node] for node in owners.swaps(assignment)} if owners.pilots else {}
-    return {n: t for n, t in assignment.items() if n not in swapped}, swapped
+def under_way(memory: Memory, pool: Pool, now_s: float) -> dict[str, Swap]:
+    """Return the swaps whose pilot has been released and whose node is not free yet."""
+    there = {node.name for node in pool.nodes}
+    return {n: s for n, s in memory.swaps.items() if n not in there and now_s < s.until_s}
+
+
+def split(
+    assignment: Mapping[str, str], owners: Owners, held: Mapping[str, str], coming: Iterable[Swap]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the assignment without its swaps, and the swaps.
+
+    For each node that is ``coming`` to a trainer, one of its swaps less is made: that node stays
+    with the trainer that has ``held`` it, if it is still there.
+    """
+    awaited = Counter(swap.trainer_id for swap in coming)
+    kept, swapped = dict(assignment), dict[str, str]()
+    for node in owners.swaps(assignment) if owners.pilots else ():
+        trainer_id = kept.pop(node)
+        if not awaited[trainer_id]:
+            swapped[node] = trainer_id
+            continue
+        awaited[trainer_id] -= 1
+        if held.get(node) in owners.trainers:
+            kept[node] = held[node]
+    return kept, swapped

@@ -196,6 +196,14 @@ Known = Mapping[str, LeftOut]  # by key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """A pilot that was released because its node goes to a trainer of another user."""
+
+    trainer_id: str
+    until_s: float  # the trainer waits for the node until then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """State of the fold; empty at the very first decision."""
 
@@ -214,7 +222,8 @@ class Memory:
     usage: Usage = field(default_factory=Usage)
     policy_state: Any = None  # plain data that only the policy reads
     waits: Mapping[str, Wait] = field(default_factory=dict)  # by trainer, if waits are bounded
-    ADDED: ClassVar = frozenset({"usage", "waits"})
+    swaps: Mapping[str, Swap] = field(default_factory=dict)  # on their way, by node
+    ADDED: ClassVar = frozenset({"usage", "waits", "swaps"})
     REMOVED: ClassVar = frozenset({"joins", "claim_costs", "small_jobs", "gave_back"})
 
 

@@ -71,6 +71,6 @@ def test_the_gap_bounds_every_answer(shared: tuple[Problem, Owners]) -> None:
     slack = 1e-9 * (1.0 + abs(best))
     assert best - value <= found.gap + slack
     event("best" if best - value <= slack else "not the best")
-    own, swapped = claims.split(found.assignment, owners)
+    own, swapped = claims.split(found.assignment, owners, {}, ())
     assert {**own, **swapped} == found.assignment
     assert owners.swaps(own) == []

@@ -66,6 +66,33 @@ def test_the_worker_leaves_in_order_before_the_pilot_is_released() -> None:
     assert {claim.for_trainer for claim in plan.claims} == {"t2"}
 
 
+def test_while_a_node_is_on_its_way_no_other_is_taken() -> None:
+    """A waiting trainer of one node cost the other user a pilot with each decision."""
+    names = ("n1", "n2", "n3", "n4")
+    busy = with_state(idle_nodes(4), NodeState.ALLOCATED, *names)
+    ours = _of("ann", *held(*names))
+    steep = replace(LINEAR, samples_per_s_by_size=((1, 1000.0),))
+    trainers = [
+        _by("ann", record("t1", costs=FLAT)),
+        _by("bob", record("t2", costs=steep, n_max=1)),
+    ]
+    fold = Fold(memory=Memory(assignment=dict.fromkeys(names, "t1")))
+    plan = fold.decide(snapshot(busy), ours, trainers, training=dict.fromkeys(names, "t1"))
+    (taken,) = plan.swaps
+    training = {node: "t1" for node in names if node != taken}
+    plan = fold.decide(snapshot(busy), ours, trainers, training=training)
+    assert released(plan) == {taken}
+    leaving = [replace(p, is_leaving=p.node == taken) for p in ours]
+    for _ in range(3):
+        plan = fold.decide(snapshot(busy), leaving, trainers, training=training)
+        assert plan.swaps == {}
+        assert plan.releases == ()
+        assert set(plan.assignment.items()) == set(training.items())
+    late_s = fold.memory.swaps[taken].until_s + 1.0
+    plan = fold.decide(snapshot(busy), leaving, trainers, training=training, at_s=late_s)
+    assert len(plan.swaps) == 1  # it never came
+
+
 def test_a_small_gain_is_not_worth_a_swap() -> None:
     """t2 gains a little with a third node; a swap of a minute costs more."""
     names = ("n1", "n2", "n3", "n4")
