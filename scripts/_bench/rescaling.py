@@ -64,7 +64,8 @@ class Rescaling:
 
     async def run(self, cycles: int) -> None:
         """Go through the cycles; ``pauses`` then tells what they cost."""
-        await self._resize(1)
+        if len(self._plane.members()) != 1:
+            await self._resize(1)
         for cycle in range(cycles):
             # The others take the usual steps from these; a busy machine changes its mind.
             steps = STEADY_STEPS if cycle % STEADY_EVERY == 0 else BEFORE_STEPS
