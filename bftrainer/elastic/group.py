@@ -53,6 +53,7 @@ from bftrainer.elastic.store import StoreClient
 __all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "settle"]
 
 log = logging.getLogger("bftrainer.elastic")
+NONCE_BYTES = 16
 
 
 def offer_of(
@@ -115,15 +116,16 @@ class Meeting:
         commit = self.commit
         return StoreClient(commit.store_host, commit.store_port, commit.token, GROUP_TIMEOUT_S)
 
-    def gather(self, store: StoreClient) -> None:
-        """Wait until all members are here: a stranger has little time between port and peer.
+    def gather(self, store: StoreClient) -> list[bytes]:
+        """Wait until all members are here; return a fresh nonce of each, by rank.
+
+        Nobody listens for peers before, so a stranger has little time to come between.
 
         Raises:
             RuntimeError: the store is gone, or a member never came.
         """
-        store.set(self.key("here", self.rank), b"")
-        for rank in range(self.size):
-            store.get(self.key("here", rank))
+        store.set(self.key("here", self.rank), secrets.token_bytes(NONCE_BYTES))
+        return [store.get(self.key("here", rank)) for rank in range(self.size)]
 
     def key(self, what: str, rank: int) -> str:
         """Return the key of a value that a member publishes."""
@@ -263,47 +265,36 @@ def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
     return gloo(store, rank, size, options)
 
 
-NONCE_BYTES = 16
 PROOF_S = 10.0  # generous: after ours, all pairs of the others connect within milliseconds
 
 
-def prove_pairs(pg: Any, rank: int, size: int, token: str) -> None:
+def prove_pairs(pg: Any, rank: int, nonces: Sequence[bytes], token: str) -> None:
     """Demand of every peer a proof that it knows the generation's token, and give ours.
 
-    Each sends a fresh nonce, then an HMAC of both nonces, bound to its direction; all pairs at
-    once, in two round trips, before anything else is sent over a pair. These are messages of
-    gloo's own, because it hands out no sockets.
+    It is an HMAC of both nonces and the direction. All pairs at once, before anything else is
+    sent over a pair, as messages of gloo's own, because it hands out no sockets.
 
     Raises:
         RuntimeError: a peer is a stranger (BFT-1344), hung up, or was silent for ``PROOF_S``.
     """
-    peers = [peer for peer in range(size) if peer != rank]
+
+    def proof(by: int, to: int) -> bytes:
+        text = b"%d to %d %b %b" % (by, to, nonces[by], nonces[to])
+        return hmac.digest(token.encode(), text, "sha256")
+
+    peers = [peer for peer in range(len(nonces)) if peer != rank]
     until_s = time.monotonic() + PROOF_S
-    own = {peer: secrets.token_bytes(NONCE_BYTES) for peer in peers}
-    theirs = _exchange(pg, own, 0, until_s)
-
-    def proof(by: int, to: int, nonces: bytes) -> bytes:
-        return hmac.digest(token.encode(), b"%d to %d " % (by, to) + nonces, "sha256")
-
-    ours = {peer: proof(rank, peer, theirs[peer] + own[peer]) for peer in peers}
-    for peer, answer in _exchange(pg, ours, 1, until_s).items():
-        if not hmac.compare_digest(answer, proof(peer, rank, own[peer] + theirs[peer])):
+    sent = [torch.frombuffer(bytearray(proof(rank, peer)), dtype=torch.uint8) for peer in peers]
+    heard = [torch.empty_like(word) for word in sent]
+    works = [pg.recv([word], peer, 0) for peer, word in zip(peers, heard, strict=True)]
+    works += [pg.send([word], peer, 0) for peer, word in zip(peers, sent, strict=True)]
+    for work in works:  # a wait that is too long closes all pairs
+        work.wait(timedelta(seconds=max(0.001, until_s - time.monotonic())))
+    for peer, word in zip(peers, heard, strict=True):
+        if not hmac.compare_digest(word.numpy().tobytes(), proof(peer, rank)):
             raise RuntimeError(
                 f"BFT-1344: a stranger connected to the port of rank {rank} in place of rank {peer}"
             )
-
-
-def _exchange(pg: Any, words: dict[int, bytes], tag: int, until_s: float) -> dict[int, bytes]:
-    """Send each peer its word; return theirs, which are as long."""
-    sent = {
-        peer: torch.frombuffer(bytearray(word), dtype=torch.uint8) for peer, word in words.items()
-    }
-    heard = {peer: torch.empty_like(word) for peer, word in sent.items()}
-    works = [pg.recv([word], peer, tag) for peer, word in heard.items()]
-    works += [pg.send([word], peer, tag) for peer, word in sent.items()]
-    for work in works:  # a wait that is too long closes all pairs
-        work.wait(timedelta(seconds=max(0.001, until_s - time.monotonic())))
-    return {peer: word.numpy().tobytes() for peer, word in heard.items()}
 
 
 class Group:
@@ -379,10 +370,10 @@ def build(
         return made
 
     try:
-        meeting.gather(client)
+        nonces = meeting.gather(client)
         pg = new_process_group(PrefixStore(meeting.prefix, store), rank, size, address)
         try:
-            prove_pairs(pg, rank, size, commit.token)
+            prove_pairs(pg, rank, nonces, commit.token)
         except BaseException:
             Collective(pg).close()  # at once: members behind a stranger wait for us
             raise
