@@ -54,6 +54,7 @@ __all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "settle"]
 
 log = logging.getLogger("bftrainer.elastic")
 NONCE_BYTES = 16
+LOOK_S, GLANCE_S = 0.5, 0.05  # for a member that is new, or old
 
 
 def offer_of(
@@ -116,16 +117,42 @@ class Meeting:
         commit = self.commit
         return StoreClient(commit.store_host, commit.store_port, commit.token, GROUP_TIMEOUT_S)
 
-    def gather(self, store: StoreClient) -> list[bytes]:
-        """Wait until all members are here; return a fresh nonce of each, by rank.
+    def gather(self) -> tuple[StoreClient, list[bytes]]:
+        """Wait until all members are here; return a connection, and a fresh nonce of each by rank.
 
-        Nobody listens for peers before, so a stranger has little time to come between.
+        Nobody listens for peers before, so a stranger has little time to come between. There are no
+        nonces if a member is of the release before this one: it sets its address at once.
 
         Raises:
             RuntimeError: the store is gone, or a member never came.
         """
-        store.set(self.key("here", self.rank), secrets.token_bytes(NONCE_BYTES))
-        return [store.get(self.key("here", rank)) for rank in range(self.size)]
+        client, nonces = self.connect(), list[bytes]()
+        until_s = time.monotonic() + GROUP_TIMEOUT_S
+        client.set(self.key("here", self.rank), secrets.token_bytes(NONCE_BYTES))
+        while len(nonces) < self.size:
+            rank = len(nonces)
+            for key, patience_s in (
+                (self.key("here", rank), LOOK_S),
+                (self.old_key(rank), GLANCE_S),
+            ):
+                client.limit(patience_s)
+                try:
+                    found = client.get(key)
+                except RuntimeError:  # it is of no more use
+                    client = self.connect()
+                    continue
+                if key == self.old_key(rank):
+                    return client, []
+                nonces.append(found)
+                break
+            else:
+                if time.monotonic() > until_s:
+                    raise RuntimeError(f"rank {rank} did not come to the store")
+        return client, nonces
+
+    def old_key(self, rank: int) -> str:
+        """Return the key at which gloo publishes an address for a group without proofs."""
+        return f"{self.prefix}/0/{rank}"
 
     def key(self, what: str, rank: int) -> str:
         """Return the key of a value that a member publishes."""
@@ -356,8 +383,10 @@ def build(
     """
     size = len(commit.members) * per_node
     meeting = Meeting(commit=commit, rank=rank, size=size)
-    client = meeting.connect()
+    client, nonces = meeting.gather()
+    client.limit(GROUP_TIMEOUT_S)
     store = TorchStore(client)
+    place = f"{meeting.prefix}/proven" if nonces else meeting.prefix
 
     def connect_device() -> DeviceCollective:
         own = PrefixStore(f"{meeting.prefix}/nccl", store)
@@ -370,10 +399,10 @@ def build(
         return made
 
     try:
-        nonces = meeting.gather(client)
-        pg = new_process_group(PrefixStore(meeting.prefix, store), rank, size, address)
+        pg = new_process_group(PrefixStore(place, store), rank, size, address)
         try:
-            prove_pairs(pg, rank, nonces, commit.token)
+            if nonces:
+                prove_pairs(pg, rank, nonces, commit.token)
         except BaseException:
             Collective(pg).close()  # at once: members behind a stranger wait for us
             raise
