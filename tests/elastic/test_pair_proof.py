@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from _bench.stranger import PAIRS, PREAMBLE, RECV_READY, SEND, SEND_READY, Stranger
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from bftrainer.elastic import group
 from bftrainer.elastic.collective import settle
@@ -231,3 +231,18 @@ def test_nonces_are_fresh(store: StoreServer) -> None:
         client.close()
     assert {len(nonce) for nonce in nonces} == {group.NONCE_BYTES}
     assert len(nonces) == 3
+
+
+def test_a_member_of_the_release_before_is_met_without_a_proof(store: StoreServer) -> None:
+    commit = commit_of(store, 1, "a", "b")
+    first = begin(commit, 0)
+    meeting = group.Meeting(commit=commit, rank=1, size=2)
+    place = group.TorchStore(meeting.connect())
+    old = group.new_process_group(PrefixStore(meeting.prefix, place), 1, 2, ADDRESSES[1])
+    new = first.result(60)
+    tensors = [torch.ones(3), 2 * torch.ones(3)]
+    works = [pg.allreduce([t]) for pg, t in zip((new.pg, old), tensors, strict=True)]
+    assert [settle(work, lambda: False) for work in works] == [None, None]
+    assert [t.tolist() for t in tensors] == [[3.0] * 3] * 2
+    new.drop()
+    old.abort()
