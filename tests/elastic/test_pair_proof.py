@@ -246,3 +246,4 @@ def test_a_member_of_the_release_before_is_met_without_a_proof(store: StoreServe
     assert [t.tolist() for t in tensors] == [[3.0] * 3] * 2
     new.drop()
     old.abort()
+    place.close()
