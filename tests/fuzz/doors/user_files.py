@@ -15,6 +15,7 @@ from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 
 LAYOUT = 5
+MOST_BYTES = 250_000  # a larger one, which only its user can have made, costs in proportion
 _HEADER = {
     "layout": LAYOUT,
     "step": 7,
@@ -61,7 +62,9 @@ DOORS = (
         name="checkpoint-file",
         call=_resumed,
         refuses_with=(ElasticError,),  # of another model
-        inputs=bytestrings(_with_checksum(_HEADER)) | documents(_HEADER).map(_with_checksum),
+        inputs=(
+            bytestrings(_with_checksum(_HEADER)) | documents(_HEADER).map(_with_checksum)
+        ).filter(lambda raw: len(raw) <= MOST_BYTES),
         from_bytes=bytes,
     ),
     Door(
