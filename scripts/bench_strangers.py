@@ -113,7 +113,7 @@ async def race(directory: Path, races: int, seed: int, measured: Measured) -> No
                     note(f"race {number} of {races}")
         finally:
             said = json.loads(attacker.communicate(b"")[0])
-        generations = plane.rescales()
+        last = newest(plane)
     count = words_of(directory)
     foreign = (directory / "FOREIGN").read_text() if (directory / "FOREIGN").exists() else ""
     measured.results["races"] = {"stranger": said, "workers": count, "foreign": foreign}
@@ -124,7 +124,7 @@ async def race(directory: Path, races: int, seed: int, measured: Measured) -> No
         [
             *(("stranger: " + what, str(number)) for what, number in sorted(said.items())),
             *(("workers: " + what, str(number)) for what, number in sorted(count.items())),
-            ("generations that trained", str(len(generations))),
+            ("last generation", str(last)),
         ],
     )
     measured.at_most("tensors read by a stranger", said.get("read", 0), 0, "")
@@ -148,7 +148,7 @@ def let_loose(seed: int) -> subprocess.Popen[bytes]:
 
 async def change(plane: Plane, chance: random.Random) -> None:
     """Go to another size or lose a member; wait until the new generation has formed."""
-    before = len(plane.rescales())
+    before = newest(plane)
     members = plane.members()
     if len(members) > 1 and chance.random() < 1 / 5:
         plane.kill_worker(chance.choice(members)[0])
@@ -157,7 +157,12 @@ async def change(plane: Plane, chance: random.Random) -> None:
         held = [node for _, node in members]
         free = [n for n in plane.all_nodes() if n not in held]
         plane.set_nodes((held + free)[: chance.choice(sizes)])
-    await plane.until(lambda: plane.rescales()[before:], "a new generation", timeout_s=HANG_S)
+    await plane.until(lambda: newest(plane) > before, "a new generation", timeout_s=HANG_S)
+
+
+def newest(plane: Plane) -> int:
+    """Return the number of the last generation that was complete; only so many are kept."""
+    return plane.rescales()[-1].generation if plane.rescales() else 0
 
 
 def words_of(directory: Path) -> Counter[str]:
