@@ -244,7 +244,7 @@ def _kill_a_worker(sidecar: DaemonProcess) -> str:
     def victim() -> tuple[int, str] | None:
         for view in sidecar.client.trainers():
             if len(view.observed_nodes) >= 2:
-                return _worker_of(view.record.trainer_id)
+                return _worker_of(view.record)
         return None
 
     pid, worker_id = wait_for(victim, what="a trainer of size 2 or more")
@@ -252,14 +252,14 @@ def _kill_a_worker(sidecar: DaemonProcess) -> str:
     return worker_id
 
 
-def _worker_of(trainer_id: str) -> tuple[int, str] | None:
+def _worker_of(record: TrainerRecord) -> tuple[int, str] | None:
     """Find a worker process by the log it writes to."""
     for entry in Path("/proc").iterdir():
         try:
             target = (entry / "fd" / "1").readlink()
         except OSError:
             continue
-        if f"/logs/{trainer_id}-" in str(target):
+        if str(target).startswith(f"{record.spec.checkpoint_dir}/logs/{record.trainer_id}-"):
             return int(entry.name), target.stem
     return None
 

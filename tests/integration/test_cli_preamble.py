@@ -58,7 +58,7 @@ def test_its_python_is_the_first_in_the_path_of_the_preamble() -> None:
         (b"\xff\n", "BFT-1060", "not UTF-8"),
         ("echo\r\n", "BFT-1060", "line ends of Windows"),
         ("echo \0\n", "BFT-1060", "the character"),
-        ("#" * (MAX_BYTES + 1), "BFT-1060", f"more than {MAX_BYTES} bytes"),
+        ("#" * (MAX_BYTES + 1), "BFT-1060", f"longer than {MAX_BYTES} bytes"),
     ],
 )
 @pytest.mark.parametrize("runtime", ["torch", "command"])
