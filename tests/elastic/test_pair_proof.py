@@ -37,7 +37,7 @@ def begin(commit: Commit, rank: int) -> Future[Group]:
         try:
             outcome.set_result(group.build(commit, rank, ADDRESSES[rank]))
         except RuntimeError as problem:
-            outcome.set_exception(problem)
+            outcome.set_exception(RuntimeError(str(problem)))  # without frames that hold the group
 
     threading.Thread(target=form, daemon=True).start()
     return outcome

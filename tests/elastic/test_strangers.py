@@ -156,6 +156,7 @@ def test_mpi_listens_at_the_address_of_the_trainer_alone(
     assert {at for at, _ in listening(*pids(mpi_trainer))} == {address}
 
 
+@pytest.mark.long
 def test_strangers_at_mpis_ports_cost_few_tries(mpi_trainer: Controller) -> None:
     c = mpi_trainer
     ids = start(c, SGD, "--steps", FOREVER, count=3)

@@ -147,7 +147,7 @@ def fill(logs: Path, put: Callable[[Path], object]) -> None:
                 put(logs / f"t{trainer}-{generation}-{worker}.log")
 
 
-@pytest.mark.parametrize("runtime", ["torch", "command"])
+@pytest.mark.parametrize("runtime", ["torch", pytest.param("command", marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["pipe", "link"])
 def test_a_log_s_place_that_is_taken_fails_the_trainer_with_its_reason(
     site: Site, kind: str, runtime: str
@@ -167,7 +167,7 @@ def test_a_log_s_place_that_is_taken_fails_the_trainer_with_its_reason(
 
 
 @by_root
-@pytest.mark.parametrize("runtime", ["torch", "command"])
+@pytest.mark.parametrize("runtime", [pytest.param("torch", marks=pytest.mark.long), "command"])
 @pytest.mark.parametrize("what", ["the directory", "its logs"])
 def test_workers_refuse_another_user_s_directory(site: Site, what: str, runtime: str) -> None:
     directory = site.base / f"foreign-{runtime}-{what.rsplit(maxsplit=1)[-1]}"
