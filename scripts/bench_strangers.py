@@ -7,7 +7,8 @@ workers listen, as soon as it is there or a little later, as each member; it pla
 silent, hangs up or sends garbage. Every sixth member is up to 0.3 s late, as that of a slow node.
 Every sum and every parameter of the training is known, so that a foreign tensor shows. ``cost``:
 the same changes without a stranger, with and without the proof in turns; the time in the proof,
-most of it while the old members train, and the difference of pauses. A network namespace of its own; needs root.
+most of it while the old members train, and the difference of pauses. It has a network namespace of
+its own; needs root.
 Prints every target with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
