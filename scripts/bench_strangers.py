@@ -118,7 +118,8 @@ async def race(directory: Path, races: int, seed: int, measured: Measured) -> No
     count = words_of(directory)
     foreign = (directory / "FOREIGN").read_text() if (directory / "FOREIGN").exists() else ""
     measured.results["races"] = {"stranger": said, "workers": count, "foreign": foreign}
-    note(foreign)
+    if foreign:
+        note(foreign)
     measured.table(
         "Races",
         ("what", "count"),

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from bftrainer.elastic.fence import write_whole
+from bftrainer.elastic.regular_file import read_file
 
 LOG = logging.getLogger("bftrainer.daemon")
 CLOCK_NAME: Final = "clock"  # in the state directory
@@ -127,10 +127,8 @@ class SteadyClock:
 
     def _kept(self, file: Path) -> float | None:
         """Return what the file has of this boot; None: nothing, or nothing that a daemon wrote."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            with os.fdopen(os.open(file, flags), "rb") as stream:
-                kept = json.loads(stream.read(MAX_BYTES))
+            kept = json.loads(read_file(file, MAX_BYTES))
             ahead_s, name = float(kept["ahead_s"]), str(kept["boot_id"])
         except FileNotFoundError:
             return None

@@ -10,8 +10,7 @@ system may delay an agent, so the time limit for agents is learnt (``observe``, 
 Where pilots run as the submitting user (policy ``run_as``), an agent serves trainers of its own
 user only. A node that goes to a trainer of another user is a *swap*: its pilot is released once
 no trainer trains there, and one of the other user is requested. Its price is the work that the
-joining trainer misses until the new agent connects, as for a warm-up (``milp.problem``). While one
-is on its way to a trainer, no other node of another user's is taken for it (``under_way``):
+joining trainer misses until the new agent connects, as for a warm-up (``milp.problem``):
 
     O_j(s) / s * min(swap_s, T_fwd - warm_up_s)
 
@@ -19,6 +18,9 @@ Two answers are compared by their worth less the price of their swaps: the optim
 price, and the optimum if every joining node were a swap. The first is also a bound on every
 answer, so ``Allocation.gap`` says what a better one could gain. At the same work done the price
 saves 12 to 22% of swaps of 41 s, and 1 to 6% of swaps of 6 s (docs/adr/0030-many-users.md).
+
+From a pilot's release until its node is free, that node counts as given to its trainer
+(``under_way``): without that, each decision in between would release one more pilot for it.
 Called by ``allocation``.
 """
 
@@ -59,6 +61,7 @@ def claim_nodes(draft: Draft) -> Draft:
         if n.pilot_id and n.name not in draft.assignment and n.name not in draft.memory.replacing
     }
     given_away = list(_swapped(draft))
+    # Later, the node has gone elsewhere.
     until_s = given.now_s + TIMES * swap_s(draft.memory.ends)
     begun = {r.node: Swap(trainer_id=draft.swaps[r.node], until_s=until_s) for r in given_away}
     memory = replace(
@@ -128,7 +131,7 @@ def _release(node: PoolNode, reason: str) -> Release:
 
 
 LEAST_S, MOST_S = 60.0, 900.0  # bounds of the agents' time limit; imports are slow
-TIMES = 3.0  # the time of the agent that connected last
+TIMES = 3.0  # a wait lasts at most so many times what it usually takes
 DID_NOT_CONNECT = "Its agent did not connect in time"
 A_BIT_S = 5.0  # from the request until polls show the pilot
 

@@ -54,7 +54,8 @@ __all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "settle"]
 
 log = logging.getLogger("bftrainer.elastic")
 NONCE_BYTES = 16
-LOOK_S, GLANCE_S = 0.5, 0.05  # for a member that is new, or old
+PROOF_S = 10.0  # generous: after ours, all pairs of the others connect within milliseconds
+NONCE_S, ADDRESS_S = 0.5, 0.05  # one wait for a member's nonce, one for that of an old release
 
 
 def offer_of(
@@ -120,8 +121,9 @@ class Meeting:
     def gather(self) -> tuple[StoreClient, list[bytes]]:
         """Wait until all members are here; return a connection, and a fresh nonce of each by rank.
 
-        Nobody listens for peers before, so a stranger has little time to come between. There are no
-        nonces if a member is of the release before this one: it sets its address at once.
+        No member opens its port before, so a stranger has little time to connect to it first. The
+        list is empty if a member is of the release before proofs: such a member publishes its
+        address without a nonce.
 
         Raises:
             RuntimeError: the store is gone, or a member never came.
@@ -129,26 +131,30 @@ class Meeting:
         client, nonces = self.connect(), list[bytes]()
         until_s = time.monotonic() + GROUP_TIMEOUT_S
         client.set(self.key("here", self.rank), secrets.token_bytes(NONCE_BYTES))
-        while len(nonces) < self.size:
-            rank = len(nonces)
-            for key, patience_s in (
-                (self.key("here", rank), LOOK_S),
-                (self.old_key(rank), GLANCE_S),
-            ):
-                client.limit(patience_s)
-                try:
-                    found = client.get(key)
-                except RuntimeError:  # it is of no more use
-                    client = self.connect()
-                    continue
-                if key == self.old_key(rank):
-                    return client, []
-                nonces.append(found)
+        while (rank := len(nonces)) < self.size:
+            client, nonce = self._look(client, self.key("here", rank), NONCE_S)
+            if nonce is not None:
+                nonces.append(nonce)
+                continue
+            client, address = self._look(client, self.old_key(rank), ADDRESS_S)
+            if address is not None:
+                nonces.clear()
                 break
-            else:
-                if time.monotonic() > until_s:
-                    raise RuntimeError(f"rank {rank} did not come to the store")
+            if time.monotonic() > until_s:
+                client.close()
+                raise RuntimeError(f"rank {rank} did not come to the store")
+        client.limit(GROUP_TIMEOUT_S)
         return client, nonces
+
+    def _look(
+        self, client: StoreClient, key: str, patience_s: float
+    ) -> tuple[StoreClient, bytes | None]:
+        """Return a connection to go on with and a value, None if it was not set in time."""
+        client.limit(patience_s)
+        try:
+            return client, client.get(key)
+        except RuntimeError:  # the connection is closed: a late answer would be taken for another
+            return self.connect(), None
 
     def old_key(self, rank: int) -> str:
         """Return the key at which gloo publishes an address for a group without proofs."""
@@ -292,9 +298,6 @@ def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
     return gloo(store, rank, size, options)
 
 
-PROOF_S = 10.0  # generous: after ours, all pairs of the others connect within milliseconds
-
-
 def prove_pairs(pg: Any, rank: int, nonces: Sequence[bytes], token: str) -> None:
     """Demand of every peer a proof that it knows the generation's token, and give ours.
 
@@ -384,7 +387,6 @@ def build(
     size = len(commit.members) * per_node
     meeting = Meeting(commit=commit, rank=rank, size=size)
     client, nonces = meeting.gather()
-    client.limit(GROUP_TIMEOUT_S)
     store = TorchStore(client)
     place = f"{meeting.prefix}/proven" if nonces else meeting.prefix
 

@@ -8,6 +8,9 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+from bftrainer.elastic.reception import Reception
 
 GARBAGE = (
     b"GET /v1/status HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\n\r\n",
@@ -108,3 +111,24 @@ def _sockets_of(pid: int) -> Iterator[str]:
                 target = str(link.readlink())
                 if target.startswith("socket:["):
                     yield target[8:-1]
+
+
+def say_to(server: Reception[Any], thread: str, raw: bytes, *, greeting_bytes: int = 0) -> None:
+    """Say ``raw`` to a server as a stranger, then close it; its thread must outlive the stranger.
+
+    ``thread``: the name of that thread. ``greeting_bytes``: read before anything is said.
+    """
+    threads = [t for t in threading.enumerate() if t.name == thread]
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as stranger:
+            stranger.recv(greeting_bytes, socket.MSG_WAITALL)
+            with contextlib.suppress(OSError):
+                stranger.sendall(raw)
+                stranger.shutdown(socket.SHUT_WR)
+                stranger.recv(1)
+        assert threads
+        assert all(t.is_alive() for t in threads)
+    finally:
+        server.close()
+        for one in threads:
+            one.join(PATIENCE_S)

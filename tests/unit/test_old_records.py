@@ -14,17 +14,14 @@ from typing import Any
 import pytest
 
 from bftrainer.batch.batch_system import PilotRequest
-from bftrainer.fleet.pilots.agents import AgentBook
-from bftrainer.fleet.pilots.refusals import PilotRefusals
-from bftrainer.fleet.pilots.requests import Claiming
 from bftrainer.fleet.trainers.trainers import TrainerBook
-from bftrainer.fleet.wire.keys import generate_pair
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import PilotRecord, PilotState, pilot_of, trainer_of
 from bftrainer.model.canonical import to_plain
 from bftrainer.model.decision import Claim, Memory, Plan
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.site.policy.model import SitePolicy
+from tests.support.claiming import claiming_of
 from tests.support.generations import offer
 from tests.support.snapshots import T0, record
 from tests.unit.test_users_apart import book_of, in_loop
@@ -82,19 +79,7 @@ async def test_a_pilot_is_asked_for_as_the_user_of_the_record_or_not_at_all(
     journal.append("note", {}, trainers=[_of(user)])
     system = Asked()
     pilots = book_of(journal, system)
-    agents = AgentBook(
-        pilots_dir=tmp_path, policy=SitePolicy(), incarnation=1, keys=generate_pair()
-    )
-    agents.endpoint = "tcp://127.0.0.1:4000"
-    claiming = Claiming(
-        pilots=pilots,
-        agents=agents,
-        refusals=PilotRefusals(as_submitter=True),
-        address="",
-        register=lambda *_: None,
-        on_gone=lambda _: None,
-        cancel=lambda _: None,
-    )
+    claiming = claiming_of(pilots, tmp_path)
     claim = Claim(node="n1", time_limit_s=60.0, for_trainer="t1")
     plan = Plan(
         assignment={"n1": "t1"}, claims=(claim,), releases=(), pool=(), not_used={}, reserve=(),

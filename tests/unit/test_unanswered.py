@@ -13,16 +13,13 @@ import pytest
 
 from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.fleet.lifecycle import PilotPhase
-from bftrainer.fleet.pilots.agents import AgentBook
 from bftrainer.fleet.pilots.pilots import UNANSWERED_S, PilotBook
 from bftrainer.fleet.pilots.refusals import PilotRefusals
-from bftrainer.fleet.pilots.requests import Claiming
-from bftrainer.fleet.wire.keys import generate_pair
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import Claim, Memory, Plan, Release
 from bftrainer.model.errors import BatchSystemError, UnansweredError
-from bftrainer.site.policy.model import SitePolicy
+from tests.support.claiming import claiming_of
 from tests.support.snapshots import T0, record, running, snapshot
 from tests.unit.test_users_apart import in_loop
 
@@ -57,20 +54,10 @@ class Site:
     def __init__(self, journal: Journal, base: Path, system: Any) -> None:
         self.now_s, self.system = T0, system
         self.book = PilotBook(journal, system, "bft", self._clock, self._clock, as_submitter=True)
-        agents = AgentBook(
-            pilots_dir=base / "pilots", policy=SitePolicy(), incarnation=1, keys=generate_pair()
-        )
-        agents.endpoint = "tcp://127.0.0.1:4000"
         self.refusals, self.gone = PilotRefusals(as_submitter=True), list[str]()
         self.refusals.follow(self.book, {"t1": ALICE})
-        self.claiming = Claiming(
-            pilots=self.book,
-            agents=agents,
-            refusals=self.refusals,
-            address="",
-            register=lambda *_: None,
-            on_gone=self.gone.append,
-            cancel=lambda _: None,
+        self.claiming = claiming_of(
+            self.book, base / "pilots", refusals=self.refusals, on_gone=self.gone.append
         )
 
     def _clock(self) -> float:

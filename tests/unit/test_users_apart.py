@@ -23,10 +23,8 @@ from bftrainer.batch.process import Completed
 from bftrainer.fleet.background import Background
 from bftrainer.fleet.control_plane import ControlPlane, Listener
 from bftrainer.fleet.pilots import requests as pilot_requests
-from bftrainer.fleet.pilots.agents import AgentBook
 from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.fleet.pilots.refusals import PilotRefusals
-from bftrainer.fleet.pilots.requests import Claiming
 from bftrainer.fleet.release import PilotEnds
 from bftrainer.fleet.wire.keys import generate_pair
 from bftrainer.fleet.wire.messages import DaemonMessage, Hello, Welcome
@@ -38,6 +36,7 @@ from bftrainer.site.policy.model import SitePolicy
 from slurm_plugins.commands import SlurmCommands
 from slurm_plugins.snapshot import SnapshotReader
 from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.support.claiming import claiming_of
 from tests.support.memory_service import MemoryService
 from tests.support.snapshots import T0, record, running
 from tests.unit.test_pilot_refusals import ADA, BATCH, BOB
@@ -231,19 +230,7 @@ async def test_pilots_are_submitted_while_another_users_sbatch_hangs(
 ) -> None:
     system = Slow()
     book = book_of(journal, system)
-    agents = AgentBook(
-        pilots_dir=tmp_path / "pilots", policy=SitePolicy(), incarnation=1, keys=generate_pair()
-    )
-    agents.endpoint = "tcp://127.0.0.1:4000"
-    claiming = Claiming(
-        pilots=book,
-        agents=agents,
-        refusals=PilotRefusals(as_submitter=True),
-        address="",
-        register=lambda *_: None,
-        on_gone=lambda _: None,
-        cancel=lambda _: None,
-    )
+    claiming = claiming_of(book, tmp_path / "pilots")
     count = pilot_requests.MOST_AT_ONCE + 1
     names = [f"n{n}" for n in range(count + 1)]
     trainers = {"t1": of(STUCK), "t2": of(OTHER)}

@@ -127,7 +127,7 @@ class People:
         place = str(self._place)
         ada = {"user": "ada", "cwd": "/"}
         self._site.cluster.does(CONTROLLER, "install", "-d", "-m", "1777", place, **ada)
-        time.sleep(1.0)  # eve is quick
+        time.sleep(1.0)  # for eve to plant her files, if she attacks now
         for name, text in (("s.yaml", _STUDY), ("trial.py", _TRIAL)):
             write = f"cat > {place}/{name}"
             self._site.cluster.does(CONTROLLER, "sh", "-c", write, stdin=text, **ada)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
-
 from bftrainer.elastic.horovod.world import MAX_BODY_BYTES, Front, SingleStore, asked_of
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings
+from tests.support.strangers import say_to
 
 _PUT = (
     b"PUT /word:0/global/0 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\n\r\nvalue",
     b"GET /word:0/rank_and_size/w1:0 HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: null\r\n\r\n",
 )
-PATIENCE_S = 5.0
 
 
 def _head(raw: bytes) -> None:
@@ -28,19 +24,8 @@ def _said(raw: bytes) -> None:
     """Its thread must live, and nothing may be set."""
     store = SingleStore()
     front = Front(store, prefix="p", place="0,1,0,1,0,1")
-    threads = [t for t in threading.enumerate() if t.name == "bft-horovod-front"]
-    try:
-        where = ("127.0.0.1", front.port)
-        with socket.create_connection(where, PATIENCE_S) as stranger, contextlib.suppress(OSError):
-            stranger.sendall(raw)
-            stranger.shutdown(socket.SHUT_WR)
-            stranger.recv(1)
-        if store._values or not all(t.is_alive() for t in threads):
-            raise AssertionError("a stranger was served")
-    finally:
-        front.close()
-        for thread in threads:
-            thread.join(PATIENCE_S)
+    say_to(front, "bft-horovod-front", raw)
+    assert not store._values
 
 
 DOORS = (
