@@ -143,7 +143,12 @@ def pids(c: Controller) -> list[int]:
     return [worker.pid for worker in c.workers.values()]
 
 
-@pytest.mark.parametrize("address", [str(one.address) for one in host_addresses()])
+FIRST, *OTHERS = [str(one.address) for one in host_addresses()]
+
+
+@pytest.mark.parametrize(
+    "address", [FIRST, *(pytest.param(one, marks=pytest.mark.long) for one in OTHERS)]
+)
 def test_mpi_listens_at_the_address_of_the_trainer_alone(
     mpi_trainer: Controller, address: str
 ) -> None:
