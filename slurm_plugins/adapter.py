@@ -1,4 +1,4 @@
-"""Slurm (22.05 to 25.05) as a batch system of bftrainer.
+"""Slurm (22.05 to 26.05) as a batch system of bftrainer.
 
 ``create`` is the entry point ``bftrainer.batch_systems: slurm``; the daemon calls the result from
 its background threads. docs/howto/slurm-site.md lists the site settings it relies on.
@@ -23,7 +23,7 @@ from bftrainer.batch.site_inspector import own_program
 from bftrainer.fleet.wire.listener import look_around
 from bftrainer.model.cluster import JobState, NodeLeft, Snapshot
 from bftrainer.model.hostlist import ParseError
-from bftrainer.model.site import NOTHING, Finding, Measured, SiteFile
+from bftrainer.model.site import NOTHING, Finding, Measured, ReleaseTrial, SiteFile
 from bftrainer.site.submit.client import SubmitHelper
 from slurm_plugins import commands, doctor, releases
 from slurm_plugins.commands import SlurmCommands, why_failed
@@ -33,6 +33,7 @@ from slurm_plugins.hook.source import HookSource, RelaySettings, address_of
 from slurm_plugins.launcher import PilotLauncher
 from slurm_plugins.site_files import site_files
 from slurm_plugins.snapshot import SnapshotReader
+from slurm_plugins.trial import NodeTrial
 
 DEFAULT_CYCLE_S = 30.0
 """Slurm's default of bf_interval, used until the configuration has been read."""
@@ -273,6 +274,18 @@ class SlurmBatchSystem(LaunchingSystem):
             self._pilot_partition,
             owner_uid=self._reader.slurm_uid,
             cpus_per_node=lambda: self._cpus_per_node,
+        )
+
+    def try_release(self) -> ReleaseTrial:
+        """Try the release of this Slurm; raises ``BatchSystemError`` (BFT-1573, -1575)."""
+        seen, unknown = self._reader.read(wants_cycle=False), self._reader.unknown_release
+        if self._reader.config is None:
+            raise releases.not_known(" ".join(seen.failures))
+        release = unknown or self._reader.release
+        system = create({**self._given, "accept_release": release})
+        steps = tuple(NodeTrial(system, self._reader.release, self._pilot_partition).steps())
+        return ReleaseTrial(
+            release=release, accept=releases.option(unknown) if unknown else "", steps=steps
         )
 
     def told_counts(self) -> Mapping[str, int]:

@@ -45,6 +45,16 @@ _EMPTY: Mapping[str, str] = MappingProxyType({})
 _KINDS = {"sinfo": "nodes", "sdiag": "cycle", "sbatch": "submit", "scancel": "cancel"}
 
 
+def asked_argv(release: str) -> tuple[str, ...]:
+    """Query what jobs asked for that wait for nodes.
+
+    PD alone leaves out those after --requeue=expedite, a state that 25.05 does not know.
+    """
+    fields = job_requests.fields_of(release)
+    states = ("PD,EXPEDITING",) if release >= "25.11" else ("PD",)
+    return (*ASKED[:4], *states, *ASKED[5:-1], _long(fields))
+
+
 def names_argv(user: str, partition: str) -> tuple[str, ...]:
     """Query the names of the user's jobs in the pilots' partition."""
     return ("squeue", "-h", "-a", "-u", user, "-p", partition, "-o", NAME_FORMAT)
@@ -85,7 +95,7 @@ def kind_of(argv: Sequence[str]) -> str:
     if argv[0] in _KINDS and tuple(argv) != VERSION:
         return _KINDS[argv[0]]
     if argv[0] == "squeue":
-        return "jobs" if tuple(argv) in (SQUEUE, ASKED) else "pilots"
+        return "jobs" if tuple(argv) == SQUEUE or "-O" in argv else "pilots"
     kinds = dict.fromkeys((CONFIG, TOPOLOGY, VERSION), "configuration")
     kinds[RESERVATIONS] = "reservations"
     return kinds.get(tuple(argv), "settings")

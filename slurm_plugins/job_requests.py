@@ -31,6 +31,7 @@ FIELDS = (
     *("OverSubscribe", "Reservation", "Contiguous", "ReqSwitch", "Reboot", "Prefer"),
     *("tres-per-job", "tres-per-socket", "tres-per-task", "tres-alloc"),
 )
+_EXCLUSIVE = {"NO": "OK", "NODE": "NO"}  # of 26.05, in the words of OverSubscribe until 25.11
 _NO_SUCH = frozenset({"0", *NOTHING})
 _Key = tuple[str, float | None]
 
@@ -39,10 +40,17 @@ Request = Mapping[str, Any]  # fields of ``Job``; n_nodes None: not reported
 _NOT_READ: Request = {"unclear": f"resources{UNREAD}", "n_nodes": None, "n_nodes_max": 0}
 
 
-def rows(text: str) -> dict[str, Request]:
-    """Parse ``squeue -O`` in ``FIELDS``: job or array id -> request."""
+def fields_of(release: str) -> tuple[str, ...]:
+    """Return what is asked for: in 26.05 OverSubscribe is NO of jobs that share nodes, too."""
+    return tuple(
+        "Exclusive" if name == "OverSubscribe" and release >= "26.05" else name for name in FIELDS
+    )
+
+
+def rows(text: str, release: str = "") -> dict[str, Request]:
+    """Parse ``squeue -O`` in ``fields_of(release)``: job or array id -> request."""
     return {
-        fields[0].partition("_")[0]: _read(dict(zip(FIELDS, fields, strict=True)))
+        fields[0].partition("_")[0]: _read(dict(zip(fields_of(release), fields, strict=True)))
         for fields in long_records(text, len(FIELDS))
     }
 
@@ -51,6 +59,8 @@ def _read(row: dict[str, str]) -> Request:
     """Parse the request of one job; an unparsable one becomes ``_NOT_READ``."""
     if not row["JobArrayID"]:
         raise ParseError("a job without an id")
+    if said := row.pop("Exclusive", ""):
+        row["OverSubscribe"] = _EXCLUSIVE.get(said, said)
     try:
         if max(len(row[name]) for name in FIELDS[1:]) <= LONGEST:
             return _asked(row)

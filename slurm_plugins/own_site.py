@@ -139,7 +139,7 @@ class SlurmSites:
         chosen = choose(partitions, config, wish.partition)
         name, cluster = chosen["PartitionName"], config.get("ClusterName", "cluster")
         check_preemption(name, partitions, config)
-        nodes = self._nodes(name, wish)
+        nodes = self._nodes(chosen, wish)
         share = slots.share_of(wish.share, nodes) if wish.share else None
         own, unread = list[Row](), list[str]()
         if "slurmdbd" in config.get("AccountingStorageType", ""):
@@ -194,9 +194,12 @@ class SlurmSites:
             )
         return floor.nodes
 
-    def _nodes(self, partition: str, wish: Wish) -> list[Node]:
+    def _nodes(self, chosen: Row, wish: Wish) -> list[Node]:
+        partition = chosen["PartitionName"]
         rows = [r for r in parse.node_rows(self._asked(commands.SINFO)) if r.partition == partition]
-        if wish.share and any(row.allows.is_exclusive for row in rows):
+        # In 26.05 OverSubscribe is NO then.
+        is_exclusive = chosen.get("OverSubscribe") == "EXCLUSIVE"
+        if wish.share and (is_exclusive or chosen.get("Exclusive", "NO") in {"NODE", "TOPO"}):
             raise UsageError(
                 "BFT-1288",
                 f"Jobs in partition {partition} have whole nodes (OverSubscribe=EXCLUSIVE).",

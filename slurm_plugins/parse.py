@@ -27,6 +27,7 @@ from functools import lru_cache, partial
 from typing import Generic, TypeVar
 
 from bftrainer.model.cluster import (
+    BEFORE_ALL,
     Job,
     Node,
     NodeLeft,
@@ -101,6 +102,7 @@ NODE_FIELDS = (
     *("Available", "Time", "Size", "PriorityTier", "OverSubscribe", "Reason"),
 )
 
+NO_NODE = "n/a"  # sinfo of an empty partition
 NOT_READ = "its line in sinfo cannot be read"
 N_JOB_FIELDS = 17
 FEW_NODES = 64
@@ -192,7 +194,8 @@ def _fields(row: str, n_fields: int) -> list[str]:
 
 def node_rows(text: str, known: RowCache[NodeRow] | None = None) -> tuple[NodeRow, ...]:
     """Parse ``sinfo -N`` in ``NODE_FIELDS``; ``known``: rows of the last poll."""
-    return tuple((known or RowCache()).read(_long_rows(text), _node_row))
+    rows = (row for row in _long_rows(text) if row.partition(FIELD)[0].strip() != NO_NODE)
+    return tuple((known or RowCache()).read(rows, _node_row))
 
 
 def _node_row(row: str) -> NodeRow:
@@ -278,6 +281,7 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
     job_id = doubts.read("tasks", job_id, _checked, number[0])
     leader, is_component, _ = job_id.partition("+")
     array, is_task, _ = leader.partition("_")
+    first, is_first = BEFORE_ALL, state == states.EXPEDITING
     return Job(
         job_id=job_id,
         family=array if is_task or is_component else "",
@@ -288,7 +292,7 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
         n_nodes=doubts.read("a number of nodes", n_nodes.partition("-")[0], whole, 1),
         time_limit_s=doubts.read("a time limit", limit, duration_s, None),
         reason="" if reason in NOTHING else reason,
-        priority=doubts.read("a priority", priority, _priority, 0.0),
+        priority=first if is_first else doubts.read("a priority", priority, _priority, 0.0),
         submit_s=doubts.read("a time of submission", submit, read_time, None),
         start_s=doubts.read("a begin", start, read_time, None),
         nodes=doubts.read("its nodes", nodes, expand, ()),

@@ -18,7 +18,7 @@ from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import Finding, Weight
 
-KNOWN = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05")
+KNOWN = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 PATTERN = r"[0-9]{2}\.[0-9]{2}"
 CODE = "BFT-1571"
 _VERSION = re.compile(rf"(?:slurm(?:-wlm)? )?({PATTERN})\.[0-9]{{1,3}}(?:[-~+.][-~+.\w]{{0,40}})?")
@@ -44,9 +44,19 @@ def unknown_among(*found: str, accepted: str) -> str:
 def _words(release: str) -> tuple[str, str]:
     """Return what an unknown release is, and what helps."""
     what = f"This Slurm is of release {release}, bftrainer knows {KNOWN[0]} to {KNOWN[-1]}"
-    option = f'batch_options: {{accept_release: "{release}"}}'
-    tested = "when its conformance tests have passed there"
-    return what, f"a bftrainer that knows it; or, {tested}, {option}"
+    tried = "when 'bftrainer doctor --try-release' has passed there"
+    return what, f"a bftrainer that knows it; or, {tried}, {option(release)}"
+
+
+def option(release: str) -> str:
+    """Return the line of the policy that accepts a release."""
+    return f'batch_options: {{accept_release: "{release}"}}'
+
+
+def not_known(why: str) -> BatchSystemError:
+    """Return the error that the release cannot be asked for."""
+    cause = f"The release of this Slurm cannot be read: {why}"
+    return BatchSystemError("BFT-1575", cause, "Repeat it where scontrol show config answers.")
 
 
 def sentence(release: str) -> str:

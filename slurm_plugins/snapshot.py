@@ -78,6 +78,7 @@ class SnapshotReader:
     accept_release: str = ""  # which is not among those known
     unknown_release: str = ""  # of commands or controller, if it is not accepted
     config: parse.ControllerConfig | None = None
+    release: str = ""  # of the commands
     clock: ControllerClock = field(default_factory=ControllerClock)
     running_pilots: frozenset[str] = frozenset()  # job ids, as last seen
     _names: dict[str, tuple[str, str]] = field(default_factory=dict)  # pilot id, slot
@@ -294,7 +295,8 @@ class SnapshotReader:
     def _complete(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
         """Add the requests of pending jobs; unread ones are queried again."""
         if self._asked.lacks(jobs):
-            found = self._poll.of(commands.ASKED, job_requests.rows, "requests")
+            read = partial(job_requests.rows, release=self.release)
+            found = self._poll.of(commands.asked_argv(self.release), read, "requests")
             if found is not None:
                 self._asked.learn(jobs, found)
         return self._asked.complete(jobs, self.config)
@@ -328,7 +330,7 @@ class SnapshotReader:
             return
         release = self._poll.of(commands.VERSION, releases.release_of, "configuration")
         if release is not None:
-            self.config, self._config_read_s = found, now
+            self.config, self._config_read_s, self.release = found, now, release
             self.unknown_release = releases.unknown_among(
                 found.release, release, accepted=self.accept_release
             )

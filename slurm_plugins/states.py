@@ -55,7 +55,11 @@ _NODE_STATES = {
     **dict.fromkeys(("powering_down", "powering_up"), NodeState.POWER_SAVING),
 }
 
-_PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"})
+# Waits after --requeue=expedite, before all other jobs (25.11; sort_job_queue2, job_scheduler.c).
+EXPEDITING = "EXPEDITING"
+_PENDING = frozenset(
+    {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", EXPEDITING}
+)
 _RUNNING = frozenset({"RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "SUSPENDED", "STOPPED"})
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _ENDED = {

@@ -18,7 +18,7 @@ from bftrainer.batch.announcer import Announcer
 from bftrainer.model.cluster import EndedBy, Presence, Snapshot
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.plugins import load_plugin
-from bftrainer.model.site import NOTHING, Finding, Measured, SiteFile
+from bftrainer.model.site import NOTHING, Finding, Measured, ReleaseTrial, SiteFile
 
 ENTRY_POINT_GROUP = "bftrainer.batch_systems"
 ORDER_KINDS = frozenset({"submit", "cancel"})  # kinds of requests that are never delayed
@@ -76,7 +76,7 @@ class OptionError(UsageError):
 
 
 class BatchSystem(Protocol):
-    """Source of nodes, and where pilots run; derive from it to inherit the last eight methods."""
+    """Source of nodes, and where pilots run; derive from it to inherit the last nine methods."""
 
     name: str
     idle_confirmations: int  # consecutive idle snapshots before a node counts as idle
@@ -159,6 +159,19 @@ class BatchSystem(Protocol):
             "BFT-1248",
             f"The batch system {self.name} needs no files of an administrator.",
             "Use --batch-system slurm or lsf.",
+        )
+
+    def try_release(self) -> ReleaseTrial:
+        """Try the batch system's release with one pilot on one idle node.
+
+        Raises:
+            UsageError: BFT-1574, this batch system has no such trial.
+            BatchSystemError: BFT-1573, no node is idle.
+        """
+        raise UsageError(
+            "BFT-1574",
+            f"The releases of the batch system {self.name} cannot be tried.",
+            "Use --batch-system slurm.",
         )
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ import click
 from bftrainer.cli.common import connect
 from bftrainer.cli.daemon import parse_options
 from bftrainer.cli.options import JSON, PATH, SOCKET, option, verb
-from bftrainer.cli.output import print_json, print_lines
+from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ _TOLD = {  # what a daemon says -> of what, and what to do
            multiple=True),
     option("--firewall", "Print the rules that this site's firewalls need, and no more.",
            click.Choice(["nftables", "firewalld"])),
+    option("--try-release", "Try the batch system's release with one pilot on an idle node."),
     JSON, SOCKET,
 )  # fmt: skip
 @click.pass_context
@@ -64,6 +65,7 @@ def doctor(
     firewall: str | None,
     socket_name: str | None,
     *,
+    try_release: bool,
     as_json: bool,
 ) -> None:
     """Name settings that cost ordinary jobs time: a line each, with the figure and the change.
@@ -79,6 +81,8 @@ def doctor(
         if firewall is not None:
             print_lines(*_rules(firewall, system, policy).splitlines())
             return
+        if try_release:
+            context.exit(_try_release(system, as_json=as_json))
         status = None
         with contextlib.suppress(BftError):
             status = connect(socket_name).status()
@@ -100,6 +104,19 @@ def doctor(
     if not found and not as_json:
         print_lines("Nothing to change.")
     context.exit(ExitCode.OK if is_safe else ExitCode.VALIDATION_FAILED)
+
+
+def _try_release(system: BatchSystem, *, as_json: bool) -> ExitCode:
+    """Print the steps of the trial, and the line that accepts the release if all passed."""
+    trial = system.try_release()
+    if as_json:
+        print_json({"is_passed": trial.is_passed, **asdict(trial)})
+    else:
+        rows = [("passed" if s.is_passed else "FAILED", s.what, s.seen) for s in trial.steps]
+        print_table(("result", "step", "seen"), rows)
+        accept = f"To use it, in the policy: {trial.accept}" if trial.accept else "It is known."
+        print_lines(accept if trial.is_passed else f"Release {trial.release} did not pass.")
+    return ExitCode.OK if trial.is_passed else ExitCode.VALIDATION_FAILED
 
 
 @contextlib.contextmanager

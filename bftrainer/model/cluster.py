@@ -94,6 +94,10 @@ class NodeState(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+BEFORE_ALL = float(1 << 32)
+"""Priority of a job that comes before all others, of any tier; batch systems' have 32 bits."""
+
+
 class JobState(enum.StrEnum):
     """States of a job in the queue."""
 

@@ -21,7 +21,7 @@ LONGEST_NAME = 255  # characters of a name: RFC 1035, section 2.3.4
 
 _PIECE = re.compile(r"[^\s,\[\]]+|\[[^\s\[\]]+\]|,")
 _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
-_EMPTY = frozenset({"", "(null)", "None", "N/A"})
+_EMPTY = frozenset({"", "(null)", "None", "N/A", "n/a"})
 
 
 class ParseError(ValueError):

@@ -47,6 +47,29 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStep:
+    """One step of a trial of the batch system's release."""
+
+    what: str
+    seen: str  # or why it failed
+    is_passed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseTrial:
+    """What a release of the batch system did on one node."""
+
+    release: str
+    accept: str  # line of the policy that accepts it; "": it is known
+    steps: tuple[TrialStep, ...]  # up to the first that failed
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether all steps passed."""
+        return all(step.is_passed for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteFile:
     """One file, and what the administrator does with it."""
 

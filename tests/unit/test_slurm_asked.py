@@ -28,7 +28,7 @@ def jobs(request: pytest.FixtureRequest) -> dict[str, Job]:
     seen = parse.jobs(text("asks.squeue", version))
     known = job_requests.AskedFor()
     assert known.lacks(seen)
-    known.learn(seen, job_requests.rows(text("asks.asked", version)))
+    known.learn(seen, job_requests.rows(text("asks.asked", version), version))
     assert not known.lacks(seen)
     config = parse.controller_config(text("config", version))
     return {job.job_id: job for job in known.complete(seen, config)}

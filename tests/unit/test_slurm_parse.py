@@ -490,3 +490,12 @@ def test_damaged_real_output_raises_nothing_but_parse_error(
         reader(text)
     except ParseError:
         return
+
+
+def test_a_partition_without_nodes_has_no_node_called_na() -> None:
+    """Seen failing before; sinfo(1) prints ``n/a`` where there is no node."""
+    assert expand("n/a") == ()
+    row = recorded("26.05", "idle.sinfo").partition(R)[0]
+    empty = F.join(("n/a", *row.split(F)[1:]))
+    rows = parse.node_rows(f"{empty}{R}\n{row}{R}\n")
+    assert [one.node.name for one in rows] == ["n1"]

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch.batch_system import OptionError, PilotRequest
-from bftrainer.model.cluster import NodeState
+from bftrainer.batch.queue.models import PrintedQueue
+from bftrainer.model.cluster import BEFORE_ALL, JobState, NodeState, Partition
 from bftrainer.model.decision import Memory
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.hostlist import ParseError
+from slurm_plugins import job_requests, parse
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.releases import KNOWN, release_of, unknown_among
 from tests.support.snapshots import (
@@ -28,7 +30,7 @@ from tests.support.snapshots import (
 )
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "25.05"
-NEW = "26.05"
+NEW = "26.11"
 
 
 def _command(path: Path, text: str) -> None:
@@ -103,7 +105,7 @@ def test_running_pilots_are_kept_and_given_back_to_jobs() -> None:
         assert len(released(fold.decide(seen, held("n1", "n2"), trainers))) == 1
 
 
-@pytest.mark.parametrize("accepted", ["", NEW, "26.11"])
+@pytest.mark.parametrize("accepted", ["", NEW, "27.05"])
 def test_the_policy_may_accept_one_release_by_name(tmp_path: Path, accepted: str) -> None:
     system = slurm(tmp_path, f"{NEW}.2", f"{NEW}.2", accept_release=accepted)
     assert system.snapshot().is_complete is (accepted == NEW)
@@ -152,3 +154,34 @@ def test_only_a_release_can_be_accepted(accepted: object) -> None:
     with pytest.raises(OptionError) as caught:
         create({"accept_release": accepted})
     assert caught.value.code == "BFT-1220"
+
+
+@pytest.mark.parametrize("release", ["25.11", "26.05"])
+def test_a_job_of_expedited_requeue_needs_its_nodes_at_once(release: str) -> None:
+    """Seen failing before: it counted as no waiting job, and its idle node was claimed."""
+    folder = RECORDED.parent / release
+    rows = parse.node_rows((folder / "expedited.sinfo.txt").read_text())
+    nodes = [row.node for row in rows if row.partition == "bf" and row.node.name in {"n4", "n5"}]
+    (job,) = [
+        job
+        for job in parse.jobs((folder / "expedited.squeue.txt").read_text())
+        if job.priority == BEFORE_ALL
+    ]
+    assert (job.state, job.n_nodes) == (JobState.PENDING, 2)
+    asked = job_requests.rows((folder / "expedited.asked.txt").read_text(), release)
+    assert asked[job.job_id]["cpus"] == 2
+    nodes = [replace(node, state=NodeState.IDLE, left=None) for node in nodes]
+    job = replace(job, excluded_nodes=(), partitions=())
+    # n4 has a pilot of ours, n5 is idle: the job takes both, before an older one of a higher tier.
+    seen = snapshot((*with_state(nodes, NodeState.ALLOCATED, "n4"),), [job])
+    fold = Fold(memory=Memory(idle_seen={"n4": 9, "n5": 9}))
+    plan = fold.decide(seen, held("n4"), (record("t1"),))
+    assert (released(plan), claimed(plan)) == ({"n4"}, set())
+
+
+def test_it_comes_before_jobs_of_higher_tiers() -> None:
+    high = replace(pending("7", 1, priority=4e9), partitions=("high",))
+    first = replace(pending("8", 1, priority=BEFORE_ALL), partitions=("low",))
+    tiers = (Partition(name="high", tier=9), Partition(name="low", tier=1))
+    seen = replace(snapshot(idle_nodes(1), [high, first]), partitions=tiers)
+    assert [job.job_id for job in PrintedQueue(seen, seen.taken_at_s, 30.0).jobs] == ["8", "7"]

@@ -30,7 +30,7 @@ from bftrainer.batch.queue.model import GapEnd, JobNeeds, Then
 from bftrainer.batch.queue.nodesets import NodeSet, sets_of
 from bftrainer.batch.queue.occupancy import pending_jobs, why_it_waits
 from bftrainer.batch.queue.requests import Requests
-from bftrainer.model.cluster import Job, Reservation, Snapshot
+from bftrainer.model.cluster import BEFORE_ALL, Job, Reservation, Snapshot
 
 # A planned start older than this many cycles is stale: Slurm keeps the last estimate of a job
 # that it no longer tries (bf_max_job_test).
@@ -53,12 +53,13 @@ class PrintedQueue:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """By partition tier, priority, then age."""
+        """By partition tier, priority, then age; before them those that precede all."""
         jobs, ranks = list(pending_jobs(self._snapshot)), dict[tuple[str, ...], int]()
         tiers = {partition.name: partition.tier for partition in self._snapshot.partitions}
         for said in {job.partitions for job in jobs}:
             ranks[said] = -max([tiers.get(name, 0) for name in said], default=0)
         jobs.sort(key=lambda j: (ranks[j.partitions], -j.priority, j.submit_s or 0.0, _number(j)))
+        jobs.sort(key=lambda j: j.priority < BEFORE_ALL)  # stable
         return jobs
 
     @cached_property

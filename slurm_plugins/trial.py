@@ -1,0 +1,189 @@
+"""Tries a release of Slurm on one idle node of a site, for ``bftrainer doctor --try-release``.
+
+The adapter's own methods are used, on a system that accepts the release. The one pilot has a token
+of its own, so that no daemon takes it for one of its pilots, and is always cancelled at the end.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from bftrainer.batch.batch_system import PilotObservation, PilotRequest
+from bftrainer.batch.commands import UnreadError
+from bftrainer.model.cluster import EndedBy, Node, NodeState, Presence
+from bftrainer.model.errors import BatchSystemError, BftError
+from bftrainer.model.hostlist import ParseError
+from bftrainer.model.site import TrialStep
+from slurm_plugins import commands, doctor, job_requests, slots
+from slurm_plugins.commands import why_failed
+from slurm_plugins.launcher import size_options
+
+if TYPE_CHECKING:
+    from slurm_plugins.adapter import SlurmBatchSystem
+
+WAIT_S = 120.0  # for a start, for an end, and for the node
+_PAUSE_S = 0.5  # between two questions
+_LIMIT_S = 300.0  # of the pilot
+_AGENT = (
+    "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]);"
+    "signal.sigwait([15]); os._exit(0)"
+)
+T = TypeVar("T")
+_JUDGED = re.compile(r"Job \S+ to start at \S+ .*on nodes? (\S+) in partition (\S+)")
+
+
+@dataclass(slots=True)
+class NodeTrial:
+    """The steps, in order; a later one needs those before it."""
+
+    system: SlurmBatchSystem  # one that accepts the release
+    release: str
+    partition: str  # of pilots
+    _node: Node = field(default_factory=lambda: Node(name="", state=NodeState.UNKNOWN))
+    _job_id: str = ""
+
+    def steps(self) -> Iterator[TrialStep]:
+        """Yield each step, up to the first that fails.
+
+        Raises:
+            BatchSystemError: BFT-1573, no node is idle, and nothing was submitted.
+        """
+        try:
+            for what, step in (
+                ("answers are read", self._read),
+                ("sbatch --test-only", self._judge),
+                ("submit a pilot", self._submit),
+                ("it starts", self._start),
+                ("it is seen", self._see),
+                ("it leaves when asked", self._leave),
+                ("cancel what is gone", self._cancel),
+                ("its node is idle again", self._is_idle),
+            ):
+                try:
+                    seen, is_passed = step(), True
+                except ParseError as problem:
+                    seen, is_passed = str(problem), False
+                except BftError as problem:
+                    if problem.code == "BFT-1573":
+                        raise
+                    seen, is_passed = str(problem), False
+                yield TrialStep(what=what, seen=seen, is_passed=is_passed)
+                if not is_passed:
+                    return
+        finally:
+            if self._job_id:
+                with suppress(BftError):
+                    self.system.cancel_pilots([self._job_id], force=True)
+
+    def _read(self) -> str:
+        look = self.system.snapshot()
+        if look.failures or look.nodes is None or look.jobs is None:
+            raise ParseError(" ".join(look.failures) or "no nodes, or no jobs")
+        asked = self.system.commands.query(commands.asked_argv(self.release))
+        partitions = self.system.commands.query(doctor.PARTITION_ARGV)
+        for done in (asked, partitions):
+            if not done.is_ok:
+                raise UnreadError(why_failed(done))
+        job_requests.rows(asked.stdout, self.release)
+        if self.partition not in doctor.partitions_in(partitions.stdout):
+            raise ParseError(f"scontrol does not show partition {self.partition}")
+        node = next((one for one in look.nodes if one.state is NodeState.IDLE), None)
+        if node is None:
+            raise BatchSystemError(
+                "BFT-1573",
+                f"No node of partition {self.partition} is idle, so nothing was tried.",
+                "Repeat it when sinfo shows an idle node.",
+            )
+        self._node = node
+        return f"{len(look.nodes)} nodes, {len(look.jobs)} jobs"
+
+    def _judge(self) -> str:
+        node, own = slots.node_of(self._node.name), self.system.commands
+        argv = (
+            *("sbatch", "--test-only", f"--partition={self.partition}", "--nodes=1", "--time=5"),
+            *(f"--nodelist={node}", "--chdir=/", *size_options(None)),
+        )
+        done = own.run(argv, own.base_environment(), stdin="#!/bin/sh\n")
+        found = _JUDGED.search(done.stderr)
+        if not done.is_ok or found is None or found.groups() != (node, self.partition):
+            raise ParseError(why_failed(done))
+        return f"would start on {node}"
+
+    def _submit(self) -> str:
+        self._job_id = self.system.launch_pilot(
+            PilotRequest(
+                pilot_id="p000000",
+                node=self._node.name,
+                time_limit_s=_LIMIT_S,
+                agent_argv=(sys.executable, "-I", "-c", _AGENT),
+                log_path=Path("/dev/null"),
+            )
+        )
+        return f"job {self._job_id}"
+
+    def _start(self) -> str:
+        def look() -> str:
+            one = self._observed()
+            if one.presence is Presence.ABSENT:
+                raise ParseError(f"it ended: {one.reason or 'no reason is said'}")
+            return one.node or "" if one.phase == "running" else ""
+
+        node = _until(look, "it does not run")
+        if node != slots.node_of(self._node.name):
+            raise ParseError(f"it runs on {node}, not on {self._node.name}")
+        return f"on {node}"
+
+    def _see(self) -> str:
+        def look() -> bool:
+            seen = self.system.snapshot()
+            pilots = {job.job_id: job.nodes for job in seen.jobs or () if job.pilot_id}
+            states = {node.name: node.state for node in seen.nodes or ()}
+            is_held = states.get(self._node.name) is NodeState.ALLOCATED
+            return is_held and pilots.get(self._job_id) == (self._node.name,)
+
+        _until(look, "no look shows it as a pilot on its node")
+        return f"a pilot on {self._node.name}"
+
+    def _leave(self) -> str:
+        self.system.cancel_pilots([self._job_id])
+
+        def look() -> PilotObservation | None:
+            one = self._observed()
+            return one if one.presence is Presence.ABSENT else None
+
+        ended = _until(look, "it does not leave")
+        if ended.ended_by is not EndedBy.ITSELF or ended.has_failed:
+            raise ParseError(f"it was ended ({ended.reason}) and did not see the signal")
+        return f"it saw the signal ({ended.reason})"
+
+    def _cancel(self) -> str:
+        self.system.cancel_pilots([self._job_id])
+        return "no error"
+
+    def _is_idle(self) -> str:
+        def look() -> bool:
+            nodes = self.system.snapshot().nodes or ()
+            return any(n.name == self._node.name and n.state is NodeState.IDLE for n in nodes)
+
+        _until(look, f"{self._node.name} is not idle")
+        return self._node.name
+
+    def _observed(self) -> PilotObservation:
+        return self.system.pilot_states([self._job_id])[self._job_id]
+
+
+def _until(look: Callable[[], T | None], otherwise: str) -> T:
+    """Return the first answer that is true; raises ``ParseError``: there was none in time."""
+    deadline = time.monotonic() + WAIT_S
+    while not (found := look()):
+        if time.monotonic() >= deadline:
+            raise ParseError(f"{otherwise} after {WAIT_S:.0f} s")
+        time.sleep(_PAUSE_S)
+    return found
