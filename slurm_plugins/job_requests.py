@@ -61,6 +61,9 @@ def _read(row: dict[str, str]) -> Request:
         raise ParseError("a job without an id")
     if said := row.pop("Exclusive", ""):
         row["OverSubscribe"] = _EXCLUSIVE.get(said, said)
+        if row["MaxNodes"] == row["NumTasks"]:
+            # Set by nobody: such a job gets the fewest nodes (JOB_IMPLICIT_MAX_NODES, job_mgr.c).
+            row["MaxNodes"] = "0"
     try:
         if max(len(row[name]) for name in FIELDS[1:]) <= LONGEST:
             return _asked(row)
