@@ -20,6 +20,7 @@ from bftrainer.batch.clock import now_s
 from bftrainer.batch.commands import PollCommands
 from bftrainer.batch.pilot_job import pilot_of
 from bftrainer.model.cluster import (
+    STILL_COMPLETING,
     Job,
     JobState,
     Node,
@@ -215,8 +216,8 @@ class SnapshotReader:
             raise ParseError(f"no node is in partition {', '.join(sorted(missing))}")
         completing = {n for n, node in nodes.items() if node.state is NodeState.COMPLETING}
         for name in self._completing.hanging(completing, time.monotonic()):
-            why = "its last job does not finish completing"
-            nodes[name] = dataclasses.replace(nodes[name], state=NodeState.DOWN, reason=why)
+            down, why = NodeState.DOWN, STILL_COMPLETING
+            nodes[name] = dataclasses.replace(nodes[name], state=down, reason=why)
         self._nodes_made.begin()
         floor = self.floor.nodes if self.floor is not None else ()
         return tuple(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,17 @@ from bftrainer.cli.common import connect, read_journal
 from bftrainer.cli.options import JOURNAL, JSON, POLICY, SOCKET, option, verb
 from bftrainer.cli.output import answer, clock, duration, print_csv, print_lines, print_table
 from bftrainer.model.columns import shown
-from bftrainer.model.reports import COLUMNS, AccountLine, AccountReport, Asked, HarmReport, day_of
+from bftrainer.model.reports import (
+    COLUMNS,
+    AccountLine,
+    AccountReport,
+    Asked,
+    HarmReport,
+    LeavingRate,
+    Leavings,
+    UnusableNode,
+    day_of,
+)
 
 if TYPE_CHECKING:
     from bftrainer.site.policy.model import SitePolicy
@@ -111,8 +122,10 @@ def _print_harm(found: HarmReport) -> None:
         f"ended       {shown(taken)}",
         f"in vain     {found.in_vain} nodes ({_percent(found.share_in_vain)} of those given "
         f"back for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}",
+        *_leavings(found.leavings),
         f"back-off    {shown(found.back_off or 'none')}",
     )
+    _print_unusable(found.leavings.nodes)
     if not found.hand_overs:
         return
     bars = [
@@ -137,6 +150,42 @@ def _print_harm(found: HarmReport) -> None:
     print_table(("DELAY", ">NODES", ""), bars)
     print_lines("")
     print_table(WORST_HEADERS, worst)
+
+
+def _leavings(found: Leavings) -> tuple[str, str]:
+    """Say when pilots' processes were gone, and how many nodes were unusable then."""
+    above = "-"
+    if None not in (found.excess, found.excess_low, found.excess_high):
+        low, high = _percent(found.excess_low), _percent(found.excess_high)
+        above = f"{_percent(found.excess)} (95%: {low} to {high})"
+    jobs = found.by_jobs
+    gone = (
+        f"all gone    {found.measured} pilots: median {_seconds(found.median_s)}, "
+        f"p95 {_seconds(found.p95_s)}, longest {_seconds(found.max_s)}, "
+        f"too long by {_seconds(found.precision_s)} at most"
+    )
+    unusable = (
+        f"unusable    {_share_of(found.by_pilots)} nodes soon after pilots, {_share_of(jobs)} "
+        f"after ordinary jobs; harm is what is above: {above}"
+    )
+    return gone, unusable
+
+
+def _print_unusable(nodes: Sequence[UnusableNode]) -> None:
+    if nodes:
+        rows = [
+            (
+                *(one.node, one.state, f"{one.after_s:.0f}", one.pilot_id or one.job_id),
+                *(clock(one.at_s), one.reason or "-"),
+            )
+            for one in nodes
+        ]
+        print_lines("")
+        print_table(("UNUSABLE", "STATE", ">AFTER", "LEFT BY", "SEEN", "REASON"), rows)
+
+
+def _share_of(rate: LeavingRate) -> str:
+    return f"{rate.unusable} of {rate.left} ({_percent(rate.share)})"
 
 
 def _seconds(value: float | None) -> str:

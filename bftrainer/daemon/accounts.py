@@ -320,6 +320,7 @@ class Accountant:
             for pilot_id, pilot in pilots.pilots.items()
         }
         self._ended: dict[str, _Counted] = {}
+        self.untrained_s = 0.0  # node-seconds since the start
         self._furthest: dict[str, Mark] = {}
         self._types: tuple[object, Mapping[str, str]] = (None, {})
 
@@ -449,6 +450,8 @@ class Accountant:
 
     def _settle(self) -> None:
         for (trainer_id, user, node_type, use, begin_s, end_s), n in self._spans.items():
+            if use in ("warm_up_s", "idle_s"):
+                self.untrained_s += n * (end_s - begin_s)
             for day, seconds in days(begin_s, end_s, self._policy().time_zone):
                 used = NodeTime(**dict[str, Any]({use: n * seconds}))
                 self._sum(self._whose(day, trainer_id, user, node_type), used)

@@ -444,6 +444,7 @@ class Daemon:
             is_new_snapshot=is_new,
             gives_back_only=is_hasty,
             may_claim=is_open,
+            resting=self.harm.cooling(now_s),
             blackout=next_blackout(policy.blackouts, policy.time_zone, now_s, ahead_s),
         )
 

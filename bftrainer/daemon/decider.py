@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from traceback import extract_tb
@@ -23,6 +24,7 @@ from bftrainer.journal.journal import Journal
 from bftrainer.model.canonical import CanonicalError
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import (
+    Cooling,
     DecisionInput,
     DecisionRecord,
     Event,
@@ -80,6 +82,7 @@ def input_of(
     is_new_snapshot: bool,
     may_claim: bool = True,
     gives_back_only: bool = False,
+    resting: Mapping[str, Cooling],
     blackout: Blackout | None = None,
 ) -> DecisionInput:
     """State what a decision depends on, as it is now."""
@@ -100,7 +103,7 @@ def input_of(
         training=who.training,
         occupied=who.occupied,
         speeds=book.speeds.speeds(memory.slow_nodes),
-        cooling=book.quarantine.cooling(now_s),
+        cooling={**book.quarantine.cooling(now_s), **resting},
         settled_until_s=who.settled_until_s,
         blackout=blackout,
         apart=who.apart,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -68,27 +69,43 @@ class MetricsRegistry:
             buckets=BUCKETS_S,
             registry=self._registry,
         )
-        self._unmeasured = Counter(
+        counter = partial(Counter, registry=self._registry)
+        self._unmeasured = counter(
             "bftrainer_hand_overs_unmeasured_total",
             "Hand-overs with an unknown beginning.",
-            registry=self._registry,
         )
-        self._vain = Counter(
+        self._vain = counter(
             "bftrainer_vain_give_backs_total",
             "Nodes released for a job that did not take them.",
             ["why"],
-            registry=self._registry,
         )
-        self._preemptions = Counter(
+        self._preemptions = counter(
             "bftrainer_preemptions_total",
             "Nodes that ordinary jobs got because the batch system ended a pilot.",
-            registry=self._registry,
         )
-        self._taken = Counter(
+        self._taken = counter(
             "bftrainer_pilots_taken_total",
             "Pilots that the batch system ended without any job seen on their node.",
+        )
+        self._process_free_seconds = Histogram(
+            "bftrainer_process_free_seconds",
+            "From our order or the batch system's signal until a poll showed the pilot's job gone.",
+            buckets=BUCKETS_S,
             registry=self._registry,
         )
+        self._left = counter(
+            "bftrainer_nodes_left_total",
+            "Nodes that pilots left, and ordinary jobs on nodes that have had pilots.",
+            ["by"],
+        )
+        self._unusable = counter(
+            "bftrainer_nodes_left_unusable_total",
+            "Of these, nodes that were drained, down or still completing soon after.",
+            ["by"],
+        )
+        for by in ("pilot", "job"):
+            self._left.labels(by)
+            self._unusable.labels(by)
         for how in How:  # always exported, because alerts need existing series
             self._hand_over_seconds.labels(how.value)
         for why in Why:
@@ -110,6 +127,13 @@ class MetricsRegistry:
         for vain in records.vain:
             self._vain.labels(vain.why.value).inc()
         self._taken.inc(len(records.taken))
+        for left in records.left:
+            if left.took_s is not None:
+                self._process_free_seconds.observe(left.took_s)
+        self._left.labels("pilot").inc(len(records.left))
+        self._left.labels("job").inc(records.ordinary_left)
+        for event in records.unusable:
+            self._unusable.labels("pilot" if event.pilot_id else "job").inc()
 
     def text(self) -> str:
         """Return all metrics in Prometheus' text format."""
@@ -165,11 +189,12 @@ MEANINGS = {
     "batch_system_known": "1 if the last poll was complete.",
     "journal_writable": "0 while decisions cannot be journalled.",
     "slow_nodes": "Nodes remembered as slow.",
-    "cooling_nodes": "Nodes not used because workers failed there.",
+    "cooling_nodes": "Nodes not used because workers failed there, or pilots left them unusable.",
     "cut_trainers": "Trainers with nodes apart (BFT-1340).",
     "stragglers_found_total": "Workers found persistently slow.",
     "stragglers_replaced_total": "Stragglers replaced by another node.",
     "trainers_without_progress": "Trainers that start again and again and keep no progress.",
+    "untrained_node_seconds_total": "Time of nodes with a pilot while no worker trained there.",
     "mute_pilots": "Pilots in a row that ended before their agents spoke (BFT-1331).",
     "vain_trainers": "Trainers that used up many pilots without a step (BFT-1311).",
     "unreachable_agents": "Agents that are not heard and did not say that they leave.",

@@ -254,6 +254,7 @@ class DaemonViews:
             "back_off_level": state.harm.state.level,
             "slow_nodes": len(memory.slow_nodes),
             "cooling_nodes": len(self._cooling_nodes()),
+            "untrained_node_seconds_total": state.accountant.untrained_s,
             "mute_pilots": state.refusals.n_mute,
             "cut_trainers": len(self._cuts()),
             "vain_trainers": state.refusals.n_vain,
@@ -275,10 +276,10 @@ class DaemonViews:
 
     def _cooling_nodes(self, of: str = "") -> dict[str, str]:
         at_s = now_s()
-        cooling = self._trainers.quarantine.cooling(at_s)
+        bad, left = self._trainers.quarantine.cooling(at_s), self._state.harm.cooling(at_s)
         return {
             name: f"{name}: {one.sentence(at_s)}"
-            for name, one in cooling.items()
+            for name, one in {**bad, **left}.items()
             if of in ("", one.trainer_id)
         }
 

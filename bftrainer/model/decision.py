@@ -229,20 +229,27 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cooling:
-    """A node that is not used for a while because workers failed on it repeatedly.
+    """A node that is not used for a while: workers failed on it, or pilots left it unusable.
 
-    Set by ``fleet.trainers.quarantine``; ``decide.pool`` does not offer such nodes.
+    Set by ``fleet.trainers.quarantine`` and ``daemon.harm.aftermath``; ``decide.pool`` does not
+    offer such nodes.
     """
 
     until_s: float
     failures: int  # in a row, counted against the node
-    trainer_id: str  # of the worker that failed last
+    trainer_id: str  # of the worker that failed last; "": a pilot left the node unusable
     cause: str  # of the last failure, one sentence
 
     def sentence(self, now_s: float) -> str:
         """Say why the node is not used, and for how long."""
         left_s = max(1.0, self.until_s - now_s)
         left = f"{left_s:.0f} s" if left_s < 120.0 else f"{left_s / 60.0:.0f} min"
+        if not self.trainer_id:
+            times = "once" if self.failures == 1 else f"{self.failures} times"
+            return (
+                f"BFT-1334: It gets no pilot for {left} more: {times} it was unusable soon after a"
+                f" pilot, last {self.cause} (bftrainer report harm)."
+            )
         return (
             f"It cools down for {left} more: {self.failures} failures of"
             f" workers in a row, the last of {self.trainer_id} ({self.cause.rstrip('.')})."

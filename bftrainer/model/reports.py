@@ -137,6 +137,48 @@ class TakenCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeavingRate:
+    """Nodes that were left, and those of them that were unusable soon after."""
+
+    left: int = 0
+    unusable: int = 0
+    share: float | None = None
+    low: float | None = None  # 95% interval of the share (Wilson)
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnusableNode:
+    """A node that was unusable soon after it was left."""
+
+    node: str
+    state: str  # drained, down or completing
+    reason: str  # the batch system's words
+    at_s: float
+    after_s: float  # since the release
+    job_id: str
+    pilot_id: str  # "": an ordinary job had left it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leavings:
+    """What pilots and ordinary jobs left behind, on nodes that have had pilots."""
+
+    by_pilots: LeavingRate = LeavingRate()
+    by_jobs: LeavingRate = LeavingRate()
+    excess: float | None = None  # difference of the shares: harm
+    excess_low: float | None = None  # 95% interval (Newcombe)
+    excess_high: float | None = None
+    # From the order or signal until the batch system has no processes of the pilot: upper bounds.
+    measured: int = 0
+    median_s: float | None = None
+    p95_s: float | None = None
+    max_s: float | None = None
+    precision_s: float | None = None  # largest possible error
+    nodes: tuple[UnusableNode, ...] = ()  # the latest last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HarmReport:
     """The effect on ordinary jobs."""
 
@@ -167,6 +209,7 @@ class HarmReport:
     back_off_level: int
     back_off: str  # one sentence, "" at level 0
     taken_by: tuple[TakenCount, ...] = ()
+    leavings: Leavings = Leavings()
 
 
 def day_of(at_s: float, zone: str | None = None) -> str:

@@ -196,7 +196,7 @@ class Fleet:
         held = {p.pilot_id for p in self.cluster.pilots.values() if p.is_held and not p.is_leaving}
         given = input_of(
             self.seen, self.book, self.pilots.views(held), self.refusals, self.settings,
-            self.memory, now_s=self._clock(), is_new_snapshot=is_new,
+            self.memory, now_s=self._clock(), is_new_snapshot=is_new, resting={},
         )  # fmt: skip
         self.plan = decide(given, self.allocate)
         self.memory = self.plan.memory

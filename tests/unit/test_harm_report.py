@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bftrainer.api.documents import document, view_of
 from bftrainer.daemon.harm import backoff, ledger
+from bftrainer.daemon.harm.aftermath import Departure, Unusable
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.ledger import (
     BUCKETS_S,
@@ -28,10 +29,11 @@ from bftrainer.daemon.harm.ledger import (
     slow_part,
 )
 from bftrainer.daemon.harm.monitor import HarmMonitor, on_our_clock
-from bftrainer.daemon.harm.report import make_report
+from bftrainer.daemon.harm.report import make_report, wilson
 from bftrainer.daemon.metrics import MetricSample, MetricsRegistry, daemon_figures
 from bftrainer.journal.journal import Journal
-from bftrainer.model.cluster import EndedBy, Job, Node
+from bftrainer.model import canonical
+from bftrainer.model.cluster import EndedBy, Job, Node, NodeState
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Release, Settings
 from bftrainer.model.reports import HarmReport, TakenCount
 from bftrainer.model.views import PollingView, RequestCount, StatusView
@@ -66,7 +68,24 @@ VAIN = Vain(
     why=Why.DID_NOT_START,
 )
 TAKEN = Taken(node="n6", pilot_id="p000006", ended_s=T0, settled_s=T0 + 60, by=EndedBy.CANCELLED)
-ALL = HarmRecords(hand_overs=(GOOD, SLOW, PREEMPTED, MUTE), vain=(VAIN,), taken=(TAKEN,))
+LEFT = Departure(node="n1", pilot_id="p000001", asked_s=T0, gone_s=T0 + 1.5, precision_s=0.9)
+DRAINED = Unusable(
+    node="n1",
+    state=NodeState.DRAINED,
+    reason="Epilog error",
+    at_s=T0 + 3.0,
+    after_s=3.0,
+    job_id="90",
+    pilot_id="p000001",
+)
+ALL = HarmRecords(
+    hand_overs=(GOOD, SLOW, PREEMPTED, MUTE),
+    vain=(VAIN,),
+    taken=(TAKEN,),
+    left=(LEFT, replace(LEFT, asked_s=None), replace(LEFT, gone_s=T0 + 2.5), LEFT),
+    unusable=(DRAINED, replace(DRAINED, job_id="7", pilot_id="")),
+    ordinary_left=20,
+)
 
 
 def test_the_report_adds_up() -> None:
@@ -85,6 +104,34 @@ def test_the_report_adds_up() -> None:
     assert [w.node for w in found.worst] == ["n2", "n1", "n3", "n4"]
     assert "epilog took 3.94 s" in found.worst[0].reason
     assert view_of(HarmReport, "harm", json.loads(json.dumps(document("harm", found)))) == found
+
+
+def test_what_nodes_do_after_pilots_stands_beside_what_they_do_after_ordinary_jobs() -> None:
+    """Intervals: Wilson's as R's prop.test(correct=FALSE), Newcombe's of them by hand."""
+    found = make_report([ALL], BackOff(), Rule(), since_s=T0, until_s=T0 + 1800).leavings
+    assert (found.measured, found.median_s, found.p95_s, found.max_s) == (3, 1.5, 2.5, 2.5)
+    assert found.precision_s == 0.9
+    ours, theirs = found.by_pilots, found.by_jobs
+    assert (ours.unusable, ours.left, ours.share) == (1, 4, 0.25)
+    assert (ours.low, ours.high) == pytest.approx((0.0456, 0.6994), abs=1e-4)
+    assert (theirs.unusable, theirs.left, theirs.share) == (1, 20, 0.05)
+    assert (theirs.low, theirs.high) == pytest.approx((0.0089, 0.2361), abs=1e-4)
+    assert found.excess == pytest.approx(0.2)
+    assert (found.excess_low, found.excess_high) == pytest.approx((-0.0764, 0.6513), abs=1e-4)
+    assert [(one.node, one.reason, one.pilot_id) for one in found.nodes] == [
+        ("n1", "Epilog error", "p000001"),
+        ("n1", "Epilog error", ""),
+    ]
+    assert wilson(0, 0) is None
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+
+
+def test_records_of_earlier_releases_have_none_of_it(tmp_path: Path) -> None:
+    """And while there is none, records are written as those releases do."""
+    told = canonical.to_plain(HarmRecords(hand_overs=(GOOD,)))
+    assert isinstance(told, dict)
+    assert not {"left", "unusable", "ordinary_left"} & told.keys()
+    assert canonical.from_plain(told, HarmRecords) == HarmRecords(hand_overs=(GOOD,))
 
 
 def test_nothing_to_report() -> None:
@@ -246,6 +293,37 @@ def test_violations_lead_to_levels_that_survive_a_restart_and_go_again(
     assert sum(len(s.hand_overs) for s in site.settled) == 4
 
 
+def test_the_rest_of_a_node_survives_a_restart_and_begins_when_it_is_usable(
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("bftrainer"), "propagate", True)
+    bad = a_node("n1", NodeState.DRAINED, reason="Epilog error \x1b[31m")
+    job = replace(running("90", "n1"), pilot_id="p-n1")
+    with Journal.open(site.path, clock=lambda: site.now_s) as journal:
+        journal.begin_incarnation()
+        monitor = site.open(journal, quarantine_s=1.0)
+        site._decide(monitor, [a_node("n1")], [job], held("n1"), is_released=True)
+        site.now_s += 2.0
+        site._decide(monitor, [bad], [], (), is_released=False)
+        assert monitor.cooling(site.now_s)["n1"].until_s == site.now_s + 60.0
+        assert "BFT-1334 n1 is drained (Epilog error ) 2 s after its release" in caplog.text
+        assert "\x1b" not in caplog.text
+        assert monitor.report(None).leavings.by_pilots.unusable == 1
+    with Journal.open(site.path, clock=lambda: site.now_s) as journal:  # a daemon's heir
+        journal.begin_incarnation()
+        monitor = site.open(journal, quarantine_s=1.0)
+        site.now_s += 500.0  # the administrator sleeps
+        site._decide(monitor, [bad], [], (), is_released=False)
+        assert (
+            monitor.cooling(site.now_s + 59.0)["n1"]
+            .sentence(site.now_s)
+            .startswith(
+                "BFT-1334: It gets no pilot for 60 s more: once it was unusable soon after a pilot,"
+            )
+        )
+        assert monitor.cooling(site.now_s + 61.0) == {}
+
+
 # ---- metrics ----------------------------------------------------------------------------
 
 
@@ -273,6 +351,12 @@ def test_metrics_say_what_was_settled() -> None:
     assert found["bftrainer_preemptions_total", ""] == 2.0
     assert found["bftrainer_pilots_taken_total", ""] == 1.0
     assert found["bftrainer_decision_seconds_sum", ""] == 0.003
+    assert before["bftrainer_nodes_left_unusable_total", "pilot"] == 0.0
+    assert found["bftrainer_nodes_left_unusable_total", "pilot"] == 1.0
+    assert found["bftrainer_nodes_left_unusable_total", "job"] == 1.0
+    assert found["bftrainer_nodes_left_total", "pilot"] == 4.0
+    assert found["bftrainer_nodes_left_total", "job"] == 20.0
+    assert found["bftrainer_process_free_seconds_count", ""] == 3.0
     assert not [name for name, _ in found if name.endswith("_created")]
 
 

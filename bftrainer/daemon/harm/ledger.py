@@ -30,8 +30,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from bftrainer.batch.announcer import UNSEEN_S, is_same_job, is_stand_in
+from bftrainer.daemon.harm.aftermath import Departure, Unusable
 from bftrainer.model.cluster import EndedBy, Job, JobState
 from bftrainer.model.decision import DecisionInput, PilotView, Plan
 from bftrainer.model.reports import DelayBucket
@@ -111,11 +113,15 @@ class HarmRecords:
     hand_overs: tuple[HandOver, ...] = ()
     vain: tuple[Vain, ...] = ()
     taken: tuple[Taken, ...] = ()
+    left: tuple[Departure, ...] = ()
+    unusable: tuple[Unusable, ...] = ()
+    ordinary_left: int = 0  # nodes that ordinary jobs left since the entry before
+    ADDED: ClassVar = frozenset({"left", "unusable", "ordinary_left"})
 
     @property
     def is_empty(self) -> bool:
         """Return whether nothing is to be journalled."""
-        return not (self.hand_overs or self.vain or self.taken)
+        return self == HarmRecords()
 
 
 BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # upper bounds

@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from bftrainer.batch.batch_system import PilotObservation
-from bftrainer.daemon.harm import backoff, ledger
+from bftrainer.daemon.harm import aftermath, backoff, ledger
+from bftrainer.daemon.harm.aftermath import Aftermath
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.ledger import (
     Farewell,
@@ -25,15 +27,17 @@ from bftrainer.daemon.harm.ledger import (
     slow_part,
 )
 from bftrainer.daemon.harm.report import make_report
+from bftrainer.elastic.fields import in_one_line
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import JournalEntry
-from bftrainer.model.decision import DecisionInput, Plan, Settings
+from bftrainer.model.decision import Cooling, DecisionInput, Plan, Settings
 from bftrainer.model.reports import HarmReport
 from bftrainer.site.policy.model import SitePolicy
 
 LOG = logging.getLogger("bftrainer.harm")
 KEPT_RECORDS = 10_000  # snapshots that settled something; the journal has all
 SAID_AGAIN_S = 86_400.0
+COUNTED_AFTER_S = 600.0  # nodes that ordinary jobs left are noted at the latest
 MAX_LEAVING_S = 60.0  # agents need milliseconds; longer claims are cut to this
 MAX_CLOCK_LAG_S = 1.0  # an older last message means that the node's clock is wrong
 
@@ -67,12 +71,13 @@ class HarmMonitor:
         self._journal = journal
         self._clock = clock
         self._on_settled = on_settled
-        self.rule = rule_of(policy)
-        self._promises = policy.give_back
-        self._ledger = Ledger()
+        self.adopt_policy(policy)
+        self._ledger, self._aftermath = Ledger(), Aftermath()
+        self._ordinary_left, self._counted_s = 0, clock()
         self._records: deque[tuple[float, HarmRecords]] = deque(
             _newest(journal), maxlen=KEPT_RECORDS
         )
+        self._rests = aftermath.with_events({}, (e for _, r in self._records for e in r.unusable))
         self.state = read_state(journal)
         noted = journal.latest(backoff.KIND)
         self._noted_s = -math.inf if noted is None else noted.at_s
@@ -80,6 +85,7 @@ class HarmMonitor:
     def adopt_policy(self, policy: SitePolicy) -> None:
         """Measure by another promise from now on."""
         self.rule, self._promises = rule_of(policy), policy.give_back
+        self._cool_down_s = policy.quarantine_s
 
     @property
     def owes_node(self) -> bool:
@@ -94,9 +100,14 @@ class HarmMonitor:
         self._change(state)
         return backoff.applied(settings, self.state)
 
+    def cooling(self, now_s: float) -> Mapping[str, Cooling]:
+        """Return the nodes that get no pilot now: they were unusable soon after one."""
+        return aftermath.cooling(self._rests, self._cool_down_s, now_s)
+
     def left(self, pilot_id: str, node: str, said: LastWords) -> None:
         """Process an agent's last message."""
         told_s, left_s = on_our_clock(said, self._clock())
+        self._aftermath = aftermath.told(self._aftermath, pilot_id, told_s)
         self._ledger = ledger.farewell(
             self._ledger,
             Farewell(
@@ -110,9 +121,10 @@ class HarmMonitor:
 
     def decided(self, given: DecisionInput, plan: Plan, took_s: float) -> None:
         """Process a decision."""
-        if not self._promises:
-            return
-        self._ledger, settled = ledger.fold(self._ledger, given, plan, took_s)
+        settled = HarmRecords()
+        if self._promises:
+            self._ledger, settled = ledger.fold(self._ledger, given, plan, took_s)
+        settled = self._with_aftermath(settled, given, plan)
         if settled.is_empty:
             return
         self._journal.note(ledger.KIND, settled)
@@ -136,6 +148,29 @@ class HarmMonitor:
                 state, one, self.rule, held_nodes=held, now_s=given.now_s
             )
         self._change(state)
+
+    def _with_aftermath(
+        self, settled: HarmRecords, given: DecisionInput, plan: Plan
+    ) -> HarmRecords:
+        """Add which nodes were left, and which are unusable since."""
+        self._aftermath, seen = aftermath.fold(self._aftermath, given, plan)
+        for event in seen.unusable:
+            if event.pilot_id:
+                LOG.warning(
+                    "BFT-1334 %s is %s: pilot %s had run there. It gets no pilot for a while.",
+                    event.node,
+                    in_one_line(aftermath.in_words(event.state, event.reason, event.after_s)),
+                    event.pilot_id,
+                )
+        self._rests = aftermath.with_events(self._rests, seen.unusable)
+        self._rests = aftermath.still_spoilt(self._rests, self._aftermath.spoilt, given.now_s)
+        self._ordinary_left += seen.ordinary_left
+        settled = replace(settled, left=seen.left, unusable=seen.unusable)
+        is_late = given.now_s - self._counted_s > COUNTED_AFTER_S
+        if self._ordinary_left and (is_late or not settled.is_empty):
+            settled = replace(settled, ordinary_left=self._ordinary_left)
+            self._ordinary_left, self._counted_s = 0, given.now_s
+        return settled
 
     def report(self, since_s: float | None) -> HarmReport:
         """Summarise the time since then; None: since the oldest kept record."""

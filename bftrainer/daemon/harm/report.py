@@ -5,10 +5,13 @@ Records come from the daemon's memory or directly from a journal (``monitor``).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from bftrainer.daemon.harm import backoff
+from bftrainer.daemon.harm.aftermath import Unusable
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.ledger import (
     HandOver,
@@ -24,9 +27,18 @@ from bftrainer.daemon.harm.ledger import (
     worst,
 )
 from bftrainer.model.cluster import EndedBy
-from bftrainer.model.reports import HarmReport, TakenCount, VainCount, WorstCase
+from bftrainer.model.reports import (
+    HarmReport,
+    LeavingRate,
+    Leavings,
+    TakenCount,
+    UnusableNode,
+    VainCount,
+    WorstCase,
+)
 
 WORST_SHOWN = 10
+_Z = 1.959964  # of a two-sided 95% interval
 
 
 def make_report(
@@ -73,6 +85,75 @@ def make_report(
         back_off_level=state.level,
         back_off=backoff.sentence(state),
         taken_by=tuple(TakenCount(by=by.value, pilots=taken[by]) for by in EndedBy if taken[by]),
+        leavings=_leavings(records),
+    )
+
+
+def wilson(events: int, trials: int) -> tuple[float, float] | None:
+    """Return the two-sided 95% interval of a share (Wilson 1927); None: no trials."""
+    if not trials:
+        return None
+    share, part = events / trials, _Z * _Z / trials
+    middle = share + part / 2.0
+    half = _Z * math.sqrt(share * (1.0 - share) / trials + part / (4.0 * trials))
+    ends = (middle - half) / (1.0 + part), (middle + half) / (1.0 + part)
+    return min(share, max(0.0, ends[0])), max(share, min(1.0, ends[1]))
+
+
+def _leavings(records: list[HarmRecords]) -> Leavings:
+    """Compare what pilots and ordinary jobs left behind.
+
+    The interval of the difference is Newcombe's (1998), made of Wilson's of the two shares.
+    """
+    left = [one for r in records for one in r.left]
+    events = [one for r in records for one in r.unusable]
+    n_ours = sum(1 for one in events if one.pilot_id)
+    ours = _rate(n_ours, len(left))
+    theirs = _rate(len(events) - n_ours, sum(r.ordinary_left for r in records))
+    times = [(one.took_s, one.precision_s) for one in left if one.took_s is not None]
+    took = [took_s for took_s, _ in times]
+    found = Leavings(
+        by_pilots=ours,
+        by_jobs=theirs,
+        measured=len(took),
+        median_s=quantile(took, 0.5),
+        p95_s=quantile(took, 0.95),
+        max_s=max(took, default=None),
+        precision_s=max((by_s for _, by_s in times), default=None),
+        nodes=tuple(_unusable(one) for one in events[-WORST_SHOWN:]),
+    )
+    p, q = ours, theirs
+    if p.share is None or p.low is None or p.high is None:
+        return found
+    if q.share is None or q.low is None or q.high is None:
+        return found
+    excess = p.share - q.share
+    return replace(
+        found,
+        excess=excess,
+        excess_low=excess - math.hypot(p.share - p.low, q.high - q.share),
+        excess_high=excess + math.hypot(p.high - p.share, q.share - q.low),
+    )
+
+
+def _rate(events: int, left: int) -> LeavingRate:
+    left = max(left, events)  # a node whose job completes for ever is left later, or never
+    interval = wilson(events, left)
+    if interval is None:
+        return LeavingRate()
+    low, high = interval
+    return LeavingRate(left=left, unusable=events, share=events / left, low=low, high=high)
+
+
+def _unusable(one: Unusable) -> UnusableNode:
+    return UnusableNode(
+        node=one.node,
+        state=one.state.value,
+        reason=one.reason,
+        at_s=one.at_s,
+        after_s=one.after_s,
+        job_id=one.job_id,
+        pilot_id=one.pilot_id,
     )
 
 
