@@ -18,6 +18,12 @@ from slurm_plugins.parse import settings_in, values_in
 PARTITION_ARGV = ("scontrol", "-o", "show", "partition")
 SHORT_KILL_WAIT_S = 10
 CLOCK_S = 5.0  # less is within what a busy controller takes to answer
+UNKILLABLE_S = 60.0  # slurm.conf(5): the default of UnkillableStepTimeout
+NEAR = 2.0  # times the usual end: it may take that long
+_NO_LIMIT = 65_534.0  # as Slurm prints it
+_ENDLESS = "Slurm waits for it without limit (PrologEpilogTimeout)."
+# They find processes by parent or process group, proctrack/cgroup all.
+_NOT_SWEPT = frozenset({"proctrack/linuxproc", "proctrack/pgid"})
 SHORT_START_S = 5.0  # an agent itself needs a second or two
 _NO_PILOTS = frozenset({NodeState.DOWN, NodeState.DRAINED, NodeState.UNKNOWN})
 # Exempt from preemption: slurm.conf(5) of 23.02 and of 25.05. An EpilogSlurmctld of 6 s held the
@@ -99,7 +105,8 @@ one bf_interval (measured).
 BFT-1274 unknown epilog
 {epilogs}
 It runs after each pilot, too, and every ordinary job that follows one on its node waits until it
-has ended. The daemon measures how long that is: run the doctor again when it has released nodes.
+has ended. {limit} The daemon measures how long that is: run the doctor again when it has released
+nodes.
 -> {skip_pilots}
 
 BFT-1274 harm slow_end
@@ -107,6 +114,24 @@ BFT-1274 harm slow_end
 A node is usable {end_s:.1f} s after its pilot was asked to leave (measured), but {promise_s:g} s
 are promised: every ordinary job that follows a pilot waits for that.
 -> {end_remedy}
+
+BFT-1558 harm near_limit
+PrologEpilogTimeout={limit_s:g}
+A node is usable {end_s:.1f} s after its pilot was asked to leave (measured). An Epilog that takes
+{limit_s:g} s is ended, and its node drained.
+-> PrologEpilogTimeout={longer_s:.0f}
+
+BFT-1556 harm escapes
+ProctrackType={tracking}
+Processes that leave their parent are not ended with their job: they keep memory and GPUs from the
+next one.
+-> ProctrackType=proctrack/cgroup
+
+BFT-1557 harm unkillable
+UnkillableStepTimeout={unkillable_s:g}
+Slurm drains a node whose processes have not ended by then; that is shorter than KillWait and the
+end of a pilot together, {needed_s:.0f} s.
+-> UnkillableStepTimeout={enough_s:.0f}
 
 BFT-1275 loss prolog
 {prologs}
@@ -183,6 +208,7 @@ def findings(settings: SlurmSettings) -> tuple[Finding, ...]:
         **_exemption(config, settings),
         **_scheduler(config, settings),
         **_programs(config, settings),
+        **_drains(config, settings.measured),
     }
     return _TABLE.findings(holds, {"name": name, "quality": _QUALITY})
 
@@ -296,13 +322,41 @@ def _programs(config: Mapping[str, str], settings: SlurmSettings) -> Holds:
         "end_remedy": skip if epilogs else "bftrainer report harm names the part that is slow.",
     }
     how_long = "The daemon measures" if start_s is None else f"{start_s:.1f} s (measured) are"
+    ends = f"Slurm ends it after {_epilog_limit_s(config):g} s and drains the node."
+    limit = ends if _epilog_limit_s(config) else _ENDLESS
     prolog = {"prologs": prologs, "how_long": how_long, "skip_pilots": skip}
     is_slow = start_s is None or start_s > SHORT_START_S
     return {
-        "epilog": [{"epilogs": epilogs, "skip_pilots": skip}] * bool(epilogs and end_s is None),
+        "epilog": [{"epilogs": epilogs, "skip_pilots": skip, "limit": limit}]
+        * bool(epilogs and end_s is None),
         "slow_end": [late] * (end_s is not None and end_s > measured.promise_s),
         "prolog": [prolog] * (bool(prologs) and is_slow),
     }
+
+
+def _drains(config: Mapping[str, str], measured: Measured) -> Holds:
+    """Find what leaves processes behind a pilot, or drains its node for them."""
+    tracking, end_s = config.get("ProctrackType", ""), measured.end_s or measured.promise_s
+    limit_s, epilogs = _epilog_limit_s(config), _set(config, "Epilog")
+    unkillable_s = _seconds(config.get("UnkillableStepTimeout", "0"))
+    needed_s = _seconds(config.get("KillWait", "30")) + end_s
+    near = {"limit_s": limit_s, "end_s": end_s, "longer_s": NEAR * end_s + limit_s}
+    unkillable = {
+        "unkillable_s": unkillable_s,
+        "needed_s": needed_s,
+        "enough_s": max(UNKILLABLE_S, needed_s),
+    }
+    return {
+        "escapes": [{"tracking": tracking}] * (tracking in _NOT_SWEPT),
+        "near_limit": [near] * bool(epilogs and measured.end_s and 0 < limit_s < NEAR * end_s),
+        "unkillable": [unkillable] * (0 < unkillable_s < needed_s),
+    }
+
+
+def _epilog_limit_s(config: Mapping[str, str]) -> float:
+    """Return when Slurm ends an Epilog, in seconds; 0: never."""
+    seconds = _seconds(config.get("PrologEpilogTimeout", ""))
+    return 0.0 if seconds >= _NO_LIMIT else seconds
 
 
 def _set(config: Mapping[str, str], *kinds: str) -> str:

@@ -231,7 +231,7 @@ def test_slurms_files_of_a_site_without_the_partition(
     config = CONFIG.replace(
         "EpilogSlurmctld         = /etc/slurm/bftrainer_epilog.sh",
         "EpilogSlurmctld         = /opt/site.sh\nSLURM_CONF = /opt/slurm/slurm.conf",
-    ).replace("KillWait                = 10", "KillWait                = 60")
+    ).replace("KillWait                = 10", "KillWait                = 30")
     settings = replace(GOOD, config=config, partitions=BATCH, has_hook=False)
     files = {file.name: file for file in slurm.site_files(settings, {"account": "sidecar"})}
     conf = files["slurm.conf.bftrainer"]
@@ -244,7 +244,7 @@ def test_slurms_files_of_a_site_without_the_partition(
     assert lines == [
         "JobSubmitPlugins=lua",
         "# EpilogSlurmctld is /opt/site.sh: add /opt/slurm/bftrainer_epilog.sh to it.",
-        "# BFT-1267: A pilot that hangs keeps its node 60 s longer; ours end at once.",
+        "# BFT-1267: A pilot that hangs keeps its node 30 s longer; ours end at once.",
         "# change: KillWait=10",
     ]
     assert files["bftrainer_epilog.sh"].is_executable

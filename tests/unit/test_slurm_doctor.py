@@ -21,8 +21,11 @@ PreemptMode             = CANCEL
 PreemptType             = preempt/partition_prio
 PreemptExemptTime       = 00:00:00
 PreemptParameters       = (null)
+ProctrackType           = proctrack/cgroup
 Prolog                  = (null)
+PrologEpilogTimeout     = 65534
 SchedulerParameters     = bf_interval=30,bf_max_job_test=1000
+UnkillableStepTimeout   = 60 sec
 """
 BATCH = "PartitionName=batch QoS=N/A GraceTime=0 PreemptMode=OFF PriorityTier=10 State=UP\n"
 PILOTS = "PartitionName=bf QoS=N/A GraceTime=0 PreemptMode=CANCEL PriorityTier=1 State=UP\n"
@@ -91,6 +94,9 @@ def test_a_site_that_is_as_it_should_be() -> None:
             "BFT-1572",
             Weight.HARM,
         ),
+        (configured(ProctrackType="proctrack/linuxproc"), "BFT-1556", Weight.HARM),
+        (configured(ProctrackType="proctrack/pgid"), "BFT-1556", Weight.HARM),
+        (configured(UnkillableStepTimeout="10 sec"), "BFT-1557", Weight.HARM),
         (configured(KillWait="30 sec"), "BFT-1267", Weight.LOSS),
         (configured(SchedulerParameters="bf_max_job_test=1000,defer"), "BFT-1268", Weight.HARM),
         (configured(SchedulerParameters="bf_max_job_test=163"), "BFT-1269", Weight.LOSS),
@@ -112,6 +118,29 @@ def test_each_wrong_setting_has_a_finding(
     assert found.setting
     assert found.cost.endswith(".")
     assert found.remedy
+
+
+def test_an_epilog_that_nears_its_time_limit_will_drain_nodes() -> None:
+    """slurm.conf(5): if the Epilog times out, the node is drained; 65534 is no limit."""
+    limited = configured(Epilog="/etc/slurm/check", PrologEpilogTimeout="30")
+    for end_s, is_near in ((20.4, True), (12.0, False)):
+        found = codes(replace(limited, measured=Measured(end_s=end_s)))
+        assert ("BFT-1558" in found) == is_near
+        assert "BFT-1274" in found
+    assert "Slurm ends it after 30 s and drains the node." in findings(limited)[0].cost
+    (endless,) = findings(configured(Epilog="/etc/slurm/check"))
+    assert "Slurm waits for it without limit (PrologEpilogTimeout)." in endless.cost
+
+
+@pytest.mark.parametrize(("wait", "end_s", "is_short"), [(10, 0.0, False), (40, 9.0, True)])
+def test_what_processes_need_to_end_fits_the_time_until_slurm_drains_their_node(
+    wait: int, end_s: float, is_short: bool
+) -> None:
+    site = configured(KillWait=f"{wait} sec", UnkillableStepTimeout="45 sec")
+    found = {f.code: f for f in findings(replace(site, measured=Measured(end_s=end_s)))}
+    assert ("BFT-1557" in found) == is_short
+    if is_short:
+        assert found["BFT-1557"].remedy == "UnkillableStepTimeout=60"
 
 
 def test_only_pilots_that_can_be_count_as_pending() -> None:
