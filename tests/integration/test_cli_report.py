@@ -10,10 +10,11 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.daemon.harm import backoff, ledger
+from bftrainer.daemon.harm.aftermath import Departure, Unusable
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.ledger import HandOver, HarmRecords, How, Taken
 from bftrainer.journal.journal import Journal
-from bftrainer.model.cluster import EndedBy
+from bftrainer.model.cluster import EndedBy, NodeState
 from bftrainer.model.errors import ExitCode
 from tests.integration.cli_fixtures import Output, home, service
 from tests.support.memory_service import MemoryService, error_code, socket_of
@@ -50,6 +51,30 @@ def test_the_report_of_the_daemon(service: MemoryService, capsys: Output) -> Non
     assert "ended       2 without a job seen on their node: 2 cancelled, by an admin" in text
     assert "4.00  0.25  [7]" in text
     assert "<= 5 s" in text
+
+
+def test_the_report_names_nodes_that_were_unusable_after_a_pilot(
+    service: MemoryService, capsys: Output
+) -> None:
+    left = Departure(node="n1", pilot_id="p1", asked_s=T0, gone_s=T0 + 1.5, precision_s=0.3)
+    event = Unusable(
+        node="n1",
+        state=NodeState.DRAINED,
+        reason="Epilog\terror \x1b[31m",
+        at_s=T0 + 3.0,
+        after_s=3.0,
+        job_id="90",
+        pilot_id="p1",
+    )
+    service.harm_records = [HarmRecords(left=(left,) * 4, unusable=(event,), ordinary_left=20)]
+    assert main(["report", "harm"]) == 0
+    text = capsys.readouterr().out
+    assert "all gone    4 pilots: median 1.50, p95 1.50, longest 1.50, too long by 0.30" in text
+    assert "unusable    1 of 4 (25.0%) nodes soon after pilots, 0 of 20 (0.0%) after" in text
+    assert "above: 25.0% (95%: -1.0% to 69.9%)" in text
+    assert "n1        drained      3  p1" in text
+    assert "Epilog\\terror" in text
+    assert "\x1b" not in text
 
 
 def test_the_status_says_that_the_daemon_backs_off(service: MemoryService, capsys: Output) -> None:

@@ -30,7 +30,6 @@ WINDOW_S = 60.0 + 30.0
 RESTS_PER_COOL_DOWN = 60.0  # the first rest, in times of the policy's ``quarantine_s``: 10 min
 MOST_S = 86_400.0  # of a rest
 QUIET_S = 4.0 * MOST_S  # without an event; then all is forgotten
-_SPOILT = frozenset({NodeState.DRAINED, NodeState.DOWN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +123,15 @@ def _is_whole(snapshot: Snapshot) -> bool:
 
 def _look(state: Aftermath, snapshot: Snapshot, now_s: float) -> tuple[Aftermath, AftermathRecords]:
     at_s = snapshot.taken_at_s
-    running = {
-        j.job_id: j for j in snapshot.jobs or () if j.nodes and j.state is not JobState.PENDING
+    pending, drained, down = JobState.PENDING, NodeState.DRAINED, NodeState.DOWN
+    running = {j.job_id: j for j in snapshot.jobs or () if j.nodes and j.state is not pending}
+    spoilt = {
+        n.name: n
+        for n in snapshot.nodes or ()
+        if n.state is drained or (n.state is down and n.reason != STILL_COMPLETING)
     }
-    spoilt = {n.name: n for n in snapshot.nodes or () if _is_spoilt(n)}
-    ours = state.ours.union(*(j.nodes for j in running.values() if j.pilot_id is not None))
+    new = running.keys() - state.running.keys()
+    ours = state.ours.union(*(running[i].nodes for i in new if running[i].pilot_id is not None))
     known = _with_ends(state, running, spoilt, ours, at_s)
     completing = {
         n.name
@@ -187,10 +190,6 @@ def _with_ends(
     return {**earlier, **begun}
 
 
-def _is_spoilt(node: Node) -> bool:
-    return node.state in _SPOILT and node.reason != STILL_COMPLETING
-
-
 def _ends(
     state: Aftermath, running: Mapping[str, Job], ours: frozenset[str]
 ) -> Iterator[tuple[Job, str]]:
@@ -200,6 +199,8 @@ def _ends(
     """
     for job_id, before in state.running.items():
         job = running.get(job_id)
+        if job is before:  # it has not changed
+            continue
         if job is None or job.state is JobState.COMPLETING:
             for node in before.nodes:
                 if node in ours:

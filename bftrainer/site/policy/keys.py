@@ -538,8 +538,9 @@ class TrainerSettings(SettingsGroup):
         10.0,
         "s",
         "A node on which workers fail twice in a row while their trainers do well elsewhere is "
-        "offered to no trainer for this long, twice as long each time, at most half an hour; "
-        "0: never (docs/reference/failures.md).",
+        "offered to no trainer for this long, twice as long each time, at most half an hour; one "
+        "unusable after a pilot gets none for 60 times as long, at most a day; 0: never "
+        "(docs/reference/failures.md).",
         ge=0,
         le=1_800,
     )
