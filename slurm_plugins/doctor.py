@@ -129,9 +129,9 @@ next one.
 
 BFT-1557 harm unkillable
 UnkillableStepTimeout={unkillable_s:g}
-Slurm drains a node whose processes have not ended by then; that is shorter than KillWait and the
-end of a pilot together, {needed_s:.0f} s.
--> UnkillableStepTimeout={enough_s:.0f}
+Slurm drains a node whose processes have not ended so long after SIGKILL. Those of a busy node may
+need the default of 60 s.
+-> UnkillableStepTimeout=60
 
 BFT-1275 loss prolog
 {prologs}
@@ -336,20 +336,14 @@ def _programs(config: Mapping[str, str], settings: SlurmSettings) -> Holds:
 
 def _drains(config: Mapping[str, str], measured: Measured) -> Holds:
     """Find what leaves processes behind a pilot, or drains its node for them."""
-    tracking, end_s = config.get("ProctrackType", ""), measured.end_s or measured.promise_s
-    limit_s, epilogs = _epilog_limit_s(config), _set(config, "Epilog")
+    tracking, end_s = config.get("ProctrackType", ""), measured.end_s or 0.0
+    limit_s = _epilog_limit_s(config) if _set(config, "Epilog") else 0.0
     unkillable_s = _seconds(config.get("UnkillableStepTimeout", "0"))
-    needed_s = _seconds(config.get("KillWait", "30")) + end_s
     near = {"limit_s": limit_s, "end_s": end_s, "longer_s": NEAR * end_s + limit_s}
-    unkillable = {
-        "unkillable_s": unkillable_s,
-        "needed_s": needed_s,
-        "enough_s": max(UNKILLABLE_S, needed_s),
-    }
     return {
         "escapes": [{"tracking": tracking}] * (tracking in _NOT_SWEPT),
-        "near_limit": [near] * bool(epilogs and measured.end_s and 0 < limit_s < NEAR * end_s),
-        "unkillable": [unkillable] * (0 < unkillable_s < needed_s),
+        "near_limit": [near] * (0 < limit_s < NEAR * end_s),
+        "unkillable": [{"unkillable_s": unkillable_s}] * (0 < unkillable_s < UNKILLABLE_S),
     }
 
 

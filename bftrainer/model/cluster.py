@@ -96,6 +96,7 @@ class NodeState(enum.StrEnum):
 
 BEFORE_ALL = float(1 << 32)
 """Priority of a job that comes before all others, of any tier; batch systems' have 32 bits."""
+
 # The reason of a node that an adapter reports as down because it completes for longer than usual.
 STILL_COMPLETING = "its last job does not finish completing"
 

@@ -132,17 +132,6 @@ def test_an_epilog_that_nears_its_time_limit_will_drain_nodes() -> None:
     assert "Slurm waits for it without limit (PrologEpilogTimeout)." in endless.cost
 
 
-@pytest.mark.parametrize(("wait", "end_s", "is_short"), [(10, 0.0, False), (40, 9.0, True)])
-def test_what_processes_need_to_end_fits_the_time_until_slurm_drains_their_node(
-    wait: int, end_s: float, is_short: bool
-) -> None:
-    site = configured(KillWait=f"{wait} sec", UnkillableStepTimeout="45 sec")
-    found = {f.code: f for f in findings(replace(site, measured=Measured(end_s=end_s)))}
-    assert ("BFT-1557" in found) == is_short
-    if is_short:
-        assert found["BFT-1557"].remedy == "UnkillableStepTimeout=60"
-
-
 def test_only_pilots_that_can_be_count_as_pending() -> None:
     states = (NodeState.IDLE, NodeState.ALLOCATED, NodeState.DOWN, NodeState.DRAINED)
     nodes = [node(f"{state}{k}", state) for state in states for k in range(100)]
