@@ -46,8 +46,10 @@ def cluster() -> Iterator[SlurmTestCluster]:
         script = running.directory / "epilog"
         script.write_text(EPILOG.format(there=running.directory))
         script.chmod(0o755)
-        with running.config.slurm_conf.open("a") as conf:
-            conf.write(f"Epilog={script}\n")
+        conf = running.config.slurm_conf
+        # With 2 a node that is set down comes back when its slurmd next registers.
+        text = conf.read_text().replace("ReturnToService=2", "ReturnToService=0")
+        conf.write_text(f"{text}Epilog={script}\n")
         assert running.command("scontrol", "reconfigure").is_ok
         try:
             yield running
