@@ -26,8 +26,8 @@ _ENDLESS = "Slurm waits for it without limit (PrologEpilogTimeout)."
 _NOT_SWEPT = frozenset({"proctrack/linuxproc", "proctrack/pgid"})
 SHORT_START_S = 5.0  # an agent itself needs a second or two
 _NO_PILOTS = frozenset({NodeState.DOWN, NodeState.DRAINED, NodeState.UNKNOWN})
-# Exempt from preemption: slurm.conf(5) of 23.02 and of 25.05. An EpilogSlurmctld of 6 s held the
-# job but not its node: the next started 0.8 s later.
+# Exempt from preemption: slurm.conf(5) of 23.02 to 26.05, there also with SUSPEND. An
+# EpilogSlurmctld of 6 s held the job but not its node: the next started 0.8 s later.
 _TABLE = FindingTable("""
 BFT-1261 loss no_partition
 PartitionName={name}

@@ -8,7 +8,7 @@ manual page and output of release 22.05.
 A job is entitled if its priority is above 0 and the reason that Slurm gives is none or a lack of
 nodes; other reasons vary by release and are not enumerated. Jobs of one poll come in and go out;
 called by ``slurm_plugins.snapshot``. Source: squeue manual page, "JOB REASON CODES", and
-job_scheduler.c, node_scheduler.c of 22.05 to 25.05.
+job_scheduler.c, node_scheduler.c of 22.05 to 26.05.
 """
 
 from __future__ import annotations
@@ -180,7 +180,14 @@ def _key(job: Job) -> _Key:
 _LACKS_NODES = frozenset({"", "Priority", "Resources"})
 _NO_ACCOUNT = "InvalidAccount"
 # The same with the scheduler's details: nodes down, reserved or planned for others.
-_LACKS_THESE = ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
+_LACKS_THESE = (
+    *("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED"),
+    # ESLURM_TOPO_* of 26.05, where 25.11 says Resources (slurm_errno.c).
+    *("Required nodes lack available resources", "Required nodes do not fit topology"),
+    *("No suitable topology unit found", "Insufficient resources in topology unit"),
+    *("Weight-based selection could not satisfy", "No available nodes in topology"),
+    "Exceeded maximum node limit during topology",
+)
 # True when the scheduler evaluated the job; the same poll shows whether it still is.
 _BEGIN, _DEPENDENCY = "BeginTime", "Dependency"
 _AFTER_END = re.compile(r"after(?:any|ok|notok|corr|burstbuffer):([0-9]+)")

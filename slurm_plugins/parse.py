@@ -114,7 +114,7 @@ _NUMBER = re.compile(r"[0-9]+")  # of a job
 _PRIORITY = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 # In days or seconds: 32 bits of minutes are 2,982,616 days.
 _LIMIT = re.compile(r"(?:([0-9]{1,7})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
-# The field order of releases 22.05 to 25.05; free text follows the nodes.
+# The field order of releases 22.05 to 26.05; free text follows the nodes.
 _RESERVATION = re.compile(
     r"ReservationName=(.+?) StartTime=(\S+) EndTime=(\S+) Duration=\S+ Nodes=(\S*) NodeCnt=[0-9]+"
     r" CoreCnt=[0-9]+ Features=.*? PartitionName=\S* Flags=(\S*) .*?MaxStartDelay="

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from bftrainer.model.cluster import BEFORE_ALL, Job, JobState, NodeState
+from bftrainer.model.cluster import BEFORE_ALL, Job, JobState, NodeLeft, NodeState
+from bftrainer.model.errors import UsageError
+from bftrainer.model.site import Wish
 from slurm_plugins.adapter import SlurmBatchSystem, create
+from slurm_plugins.own_site import SlurmSites
 from slurm_plugins.releases import release_of
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster, processes
 from slurm_plugins.testcluster.cluster import free_ports
@@ -51,7 +55,7 @@ def job_of(system: SlurmBatchSystem, job_id: str) -> Job | None:
 def test_a_job_that_is_requeued_at_once_waits_before_all_others(
     cluster: SlurmTestCluster, system: SlurmBatchSystem
 ) -> None:
-    """Seen failing before: its state counted as neither pending nor running."""
+    """Its state counted as neither pending nor running before."""
     if release_of(cluster.command("sinfo", "-V").stdout) < "25.11":
         pytest.skip("--requeue=expedite is of 25.11")
     script = cluster.directory / "epilog"
@@ -84,6 +88,42 @@ def test_a_job_that_is_requeued_at_once_waits_before_all_others(
     job = wait_for(runs, what="it runs again")
     assert job.nodes == ("n1", "n2")
     assert job.priority < BEFORE_ALL
+
+
+def test_a_job_that_lacks_nodes_of_one_switch_is_entitled() -> None:
+    """Passed before: here 26.05 says Resources; its other words are in test_slurm_entitled.py."""
+    with running_cluster(
+        n_nodes=4,
+        gpus_per_node=0,
+        nodes_per_switch=2,
+        bf_interval_s=2,
+        scheduler_parameters=FAST_CYCLE,
+    ) as cluster:
+        system = create(cluster.config.batch_options())
+        for name in ("n1", "n3"):
+            runs = cluster.submit(n_nodes=1, duration_s=600, extra_args=(f"--nodelist={name}",))
+            wait_for(partial(cluster.started_s, runs), what="a job on each switch")
+        waits = cluster.submit(n_nodes=2, duration_s=1, extra_args=("--switches=1@60",))
+
+        def judged() -> Job | None:
+            job = job_of(system, waits)
+            return job if job and job.reason not in {"", "None", "Priority"} else None
+
+        job = wait_for(judged, what="Slurm says why it waits")
+        assert job.is_entitled, job.reason
+
+
+def test_a_partition_of_whole_nodes_gives_no_parts(
+    cluster: SlurmTestCluster, system: SlurmBatchSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 26.05 OverSubscribe is NO of such a partition."""
+    del system
+    monkeypatch.setenv("SLURM_CONF", str(cluster.config.slurm_conf))
+    done = cluster.command("scontrol", "update", "PartitionName=bf", "OverSubscribe=EXCLUSIVE")
+    assert done.is_ok, done.stderr
+    with pytest.raises(UsageError) as caught:
+        SlurmSites().examine(Wish(partition="bf", share=NodeLeft(cpus=1)))
+    assert (caught.value.code, "whole nodes" in str(caught.value)) == ("BFT-1288", True)
 
 
 def test_a_partition_without_nodes_has_no_node_called_na(

@@ -88,6 +88,11 @@ def test_a_site_that_is_as_it_should_be() -> None:
             Weight.HARM,
         ),
         (configured(PreemptExemptTime="00:00:20"), "BFT-1266", Weight.HARM),
+        (  # held for SUSPEND, too, from 26.05 on
+            configured(PreemptExemptTime="00:00:20", PreemptMode="GANG,SUSPEND"),
+            "BFT-1266",
+            Weight.HARM,
+        ),
         (configured(PreemptMode="PRIORITY,CANCEL"), "BFT-1572", Weight.HARM),
         (
             configured(PreemptParameters="youngest_first,min_exempt_priority=9"),

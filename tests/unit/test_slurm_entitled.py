@@ -43,6 +43,12 @@ def is_entitled(job: Job, *others: Job) -> bool:
         # As 22.05 says it, and as 25.05 does where nodes are powered down.
         f"{TOO_FEW} or reserved for jobs in higher priority partitions",
         f"{TOO_FEW}, POWERING_DOWN or reserved for jobs in higher priority partitions",
+        # Of 26.05 (ESLURM_TOPO_*, slurm_errno.c); seen failing before.
+        *("Required nodes lack available resources", "Required nodes do not fit topology"),
+        *("No suitable topology unit found", "No suitable topology unit found for segment"),
+        *("Insufficient resources in topology unit", "No available nodes in topology"),
+        "Weight-based selection could not satisfy request within topology unit",
+        "Exceeded maximum node limit during topology allocation",
     ],
 )
 def test_who_lacks_nodes_only_would_start(reason: str) -> None:
