@@ -18,7 +18,7 @@ import copy
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -86,8 +86,12 @@ class Oracle:
 
     def node_s(self, idle: Sequence[Sequence[Span]], reserve: int) -> float:
         """Return the node-seconds held, ``reserve`` of the idle nodes being left alone."""
-        usable = [s for node, spans in enumerate(idle) for s in self._held(1 << node, spans)]
+        usable = [s for spans in self.usable(idle).values() for s in spans]
         return _with_reserve(usable, [s for spans in idle for s in spans], reserve)
+
+    def usable(self, idle: Sequence[Sequence[Span]]) -> dict[int, list[Span]]:
+        """Return when pilots could be on each node, before the reserve."""
+        return {node: list(self._held(1 << node, spans)) for node, spans in enumerate(idle)}
 
     def _held(self, node: int, spans: Sequence[Span]) -> Iterator[Span]:
         for from_s, until_s in spans:
@@ -199,6 +203,8 @@ class Harvest:
     pilots_trained: int  # whose node made a first step
     decisions: int
     decide_s: float  # processor time
+    # Of what the oracle would hold without a reserve, by cause; "held" is what we held of it.
+    causes_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +265,7 @@ def play_beside(stage: SharedStage, machine: Machine, core: Core) -> tuple[ArmOu
         pilots_trained=len(sidecar.trained),
         decisions=core.n_decisions,
         decide_s=core.cpu_s,
+        causes_s=sidecar.causes.add_up(oracle.usable(idle)),
     )
     return replace(outcome, harvest=harvest), harvest
 

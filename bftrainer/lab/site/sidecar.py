@@ -36,6 +36,7 @@ from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.trainers import SimTrainer, Tally, make_trainer
 from bftrainer.lab.site.arms import ArmOutcome, Harvest, SharedStage, play_beside
+from bftrainer.lab.site.losses import HELD, PASSED, QUEUED, RELEASED, STARTING, Causes, cause_of
 from bftrainer.lab.site.machine import (
     Machine,
     Neighbour,
@@ -108,6 +109,7 @@ class Core:
         self._policy = load_policy(policy.policy)
         self._memory = Memory()
         self.snapshot: Any = None
+        self.not_used: Mapping[str, str] = {}  # of the last decision
         self.cpu_s, self.n_decisions = 0.0, 0
         self.cycle: tuple[float, float] | None = None  # the last whole one, as sdiag tells
         self._looks = _Looks(machine)
@@ -181,7 +183,7 @@ class Core:
         plan = decide(given, self._policy)
         self.cpu_s += time.process_time() - began_s
         self.n_decisions += 1
-        self._memory = plan.memory
+        self._memory, self.not_used = plan.memory, plan.not_used
         self._follow(plan)
         claims = {int(c.node[1:]): math.floor(c.time_limit_s / 60.0) * 60.0 for c in plan.claims}
         return [r.pilot_id for r in plan.releases], {n: s for n, s in claims.items() if s}
@@ -357,6 +359,7 @@ class Sidecar(Neighbour):
         self.requested, self._stepped = set[str](), set[str]()  # pilots; node made a first step
         self.held_s, self._counted_s, self._n_held = 0.0, 0.0, 0
         self._pilots: dict[str, SitePilot] = {}
+        self.causes = Causes()
         self._number = itertools.count(1)
         self._known: deque[Known] = deque()
         self._orders_done_s = self._stirred_s = 0.0
@@ -438,6 +441,7 @@ class Sidecar(Neighbour):
         if pilot.is_held is not is_held:
             self.count()
             self._n_held += 1 if is_held else -1
+            self.causes.note(self._machine.now_s, pilot.node, HELD if is_held else RELEASED)
             pilot.is_held, pilot.view = is_held, None
 
     # ---- looks -----------------------------------------------------------------------------
@@ -544,6 +548,25 @@ class Sidecar(Neighbour):
             self.requested.add(name)
             self._pilots[name] = SitePilot(name=name, node=node, limit_s=limit_s, requested_s=now_s)
             self._machine.at(self._order_s(), partial(self._submit, name))
+        self._note_causes()
+
+    def _note_causes(self) -> None:
+        machine, pilots = self._machine, {one.node: one for one in self._pilots.values()}
+        for node in positions(machine.every & ~machine.busy):
+            pilot = pilots.get(node)
+            if pilot is None:
+                cause = cause_of(self.core.not_used.get(f"n{node:05d}", ""))
+            elif pilot.is_leaving:
+                cause = RELEASED
+            elif pilot.is_held:
+                cause = HELD
+            elif machine.held >> node & 1:
+                cause = STARTING
+            else:
+                asked_s, cycle = pilot.submitted_s, self.last_cycle()
+                is_passed = asked_s is not None and cycle is not None and asked_s < cycle[0]
+                cause = PASSED if is_passed else QUEUED
+            self.causes.note(machine.now_s, node, cause)
 
     def _order_s(self) -> float:
         """Return the time at which the next order will have been given."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,23 @@ def print_cells(name: str, judged: Sequence[Judged]) -> None:
             f"{one.decide_ms:.1f} ms",
             f"{sum(one.cpu_s.values()):.0f} s",
         )
+    console().print(table)
+    print_causes(judged)
+
+
+def print_causes(judged: Sequence[Judged]) -> None:
+    """Print of what the oracle could hold before the reserve, why it was not held."""
+    table = Table(title="Of what could be held, by cause, %", title_justify="left")
+    causes = [
+        cause
+        for cause, _ in sum((Counter(o.harvest.causes_s) for o in judged), Counter()).most_common()
+    ]
+    for heading in ("cell", *causes):
+        table.add_column(heading, justify="left" if heading == "cell" else "right")
+    for one in judged:
+        of = sum(one.harvest.causes_s.values()) or 1.0
+        shares = (100.0 * one.harvest.causes_s.get(cause, 0.0) / of for cause in causes)
+        table.add_row(one.cell.name, *(f"{share:.1f}" for share in shares))
     console().print(table)
 
 

@@ -1,0 +1,65 @@
+"""Why nodes that the oracle would hold are not held: node-seconds by cause.
+
+At each decision every free node gets one cause; it stands until the next. Called by ``sidecar``,
+compared with the oracle's spans by ``arms``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from bftrainer.decide.pool import KEPT_FREE
+
+Span = tuple[float, float]
+HELD = "held"
+UNSEEN = "not yet seen free"
+RELEASED = "pilot leaves"
+QUEUED = "pilot waits for its first cycle"
+PASSED = "a cycle passed over the pilot"
+STARTING = "pilot starts"
+HELD_OFF = "left to the queue for a cycle"
+PLANNED = "planned use is near"
+RESERVE = "reserve"
+UNASKED = "no pilot asked for"
+
+
+def cause_of(why: str) -> str:
+    """Return the cause for a plan's sentence on a node that has no pilot; "": it is in the pool."""
+    if not why:
+        return UNASKED
+    if why == KEPT_FREE:
+        return RESERVE
+    if why.startswith("It is left to the queue"):
+        return HELD_OFF
+    return UNSEEN if why.startswith(("It is ", "It has not been idle")) else PLANNED
+
+
+class Causes:
+    """The cause on each node, from when to when."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, list[tuple[float, str]]] = defaultdict(lambda: [(0.0, UNSEEN)])
+
+    def note(self, now_s: float, node: int, cause: str) -> None:
+        """From now on this is the cause."""
+        known = self._since[node]
+        if known[-1][1] != cause:
+            known.append((now_s, cause))
+
+    def add_up(self, usable: Mapping[int, Sequence[Span]]) -> Counter[str]:
+        """Return the seconds of each cause within the spans of the nodes, which are in order."""
+        total = Counter[str]()
+        for node, spans in usable.items():
+            since = [*self._since[node], (math.inf, "")]
+            n = 0
+            for start_s, end_s in spans:
+                while since[n + 1][0] <= start_s:
+                    n += 1
+                k = n
+                while since[k][0] < end_s:
+                    from_s, to_s = since[k][0], since[k + 1][0]
+                    total[since[k][1]] += min(to_s, end_s) - max(from_s, start_s)
+                    k += 1
+        return total
