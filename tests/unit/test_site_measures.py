@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from _bench.site import measures, scenarios
 
+from bftrainer.decide.pool import KEPT_FREE
 from bftrainer.lab.site import workload
 from bftrainer.lab.site.arms import (
     TICK_S,
@@ -19,6 +20,18 @@ from bftrainer.lab.site.arms import (
     idle_spans,
     play,
     waiting_s,
+)
+from bftrainer.lab.site.losses import (
+    HELD,
+    HELD_OFF,
+    LATE,
+    PLANNED,
+    QUEUED,
+    RESERVE,
+    UNASKED,
+    UNSEEN,
+    Causes,
+    cause_of,
 )
 from bftrainer.lab.site.machine import (
     JobSpec,
@@ -121,13 +134,32 @@ def test_the_reserve_is_left_alone() -> None:
     assert oracle.node_s(spans, 1) == 100.0  # one of two, while there are two
 
 
+def test_what_is_not_held_has_a_cause() -> None:
+    """A cycle from 90 to 100 s could have started a pilot on each node."""
+    causes = Causes()
+    causes.note(50.0, 0, HELD_OFF)
+    for node, asked_s in ((0, 95.0), (1, 80.0)):
+        causes.note(asked_s, node, QUEUED)
+        causes.note(130.0, node, HELD)
+    found = causes.add_up({0: [(100.0, 150.0), (180.0, 190.0)], 1: [(100.0, 150.0)]}, {100.0: 90.0})
+    assert found == {f"{LATE}: {HELD_OFF}": 30.0, QUEUED: 30.0, HELD: 50.0}
+    reasons = (
+        KEPT_FREE,
+        "It is allocated.",
+        "It is left to the queue until then.",
+        "",
+        "Job 7 ...",
+    )
+    assert [cause_of(why) for why in reasons] == [RESERVE, UNSEEN, HELD_OFF, UNASKED, PLANNED]
+
+
 # ---- measures --------------------------------------------------------------------------------
 
 
 def outcome(wait_s: float, *, starts: int = 1000, avoidable: int = 0) -> ArmOutcome:
     harvest = Harvest(
         held_s=80.0, oracle_s=100.0, idle_s=110.0, submissions=6000, releases=0, pilots=6,
-        pilots_trained=4, decisions=10, decide_s=0.05,
+        pilots_trained=4, decisions=10, decide_s=0.05, causes_s={HELD: 80.0, UNASKED: 20.0},
     )  # fmt: skip
     return ArmOutcome(
         wait_s=wait_s,

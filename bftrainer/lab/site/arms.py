@@ -265,7 +265,9 @@ def play_beside(stage: SharedStage, machine: Machine, core: Core) -> tuple[ArmOu
         pilots_trained=len(sidecar.trained),
         decisions=core.n_decisions,
         decide_s=core.cpu_s,
-        causes_s=sidecar.causes.add_up(oracle.usable(idle)),
+        causes_s=sidecar.causes.add_up(
+            oracle.usable(idle), {o.at_s: o.began_s for o in backfill.openings}
+        ),
     )
     return replace(outcome, harvest=harvest), harvest
 

@@ -7,7 +7,7 @@ compared with the oracle's spans by ``arms``.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from bftrainer.decide.pool import KEPT_FREE
@@ -17,6 +17,7 @@ HELD = "held"
 UNSEEN = "not yet seen free"
 RELEASED = "pilot leaves"
 QUEUED = "pilot waits for its first cycle"
+LATE = "asked too late for a cycle"
 PASSED = "a cycle passed over the pilot"
 STARTING = "pilot starts"
 HELD_OFF = "left to the queue for a cycle"
@@ -48,18 +49,32 @@ class Causes:
         if known[-1][1] != cause:
             known.append((now_s, cause))
 
-    def add_up(self, usable: Mapping[int, Sequence[Span]]) -> Counter[str]:
-        """Return the seconds of each cause within the spans of the nodes, which are in order."""
-        total = Counter[str]()
+    def add_up(
+        self, usable: Mapping[int, Sequence[Span]], began_s: Mapping[float, float]
+    ) -> dict[str, float]:
+        """Return the seconds of each cause within the spans of the nodes, which are in order.
+
+        A pilot that waits for its first cycle was asked for late: that counts for the cause at the
+        begin of the cycle that could have started it.
+
+        Args:
+            usable: spans by node.
+            began_s: begin of each cycle by its end.
+        """
+        total = defaultdict[str, float](float)
         for node, spans in usable.items():
             since = [*self._since[node], (math.inf, "")]
             n = 0
             for start_s, end_s in spans:
                 while since[n + 1][0] <= start_s:
                     n += 1
-                k = n
+                k = late = n
+                while late and since[late][0] > began_s.get(start_s, start_s):
+                    late -= 1
                 while since[k][0] < end_s:
-                    from_s, to_s = since[k][0], since[k + 1][0]
-                    total[since[k][1]] += min(to_s, end_s) - max(from_s, start_s)
+                    (since_s, cause), (to_s, _) = since[k], since[k + 1]
+                    if cause == QUEUED and since[late][1] not in (QUEUED, HELD):
+                        cause = f"{LATE}: {since[late][1]}"
+                    total[cause] += min(to_s, end_s) - max(since_s, start_s)
                     k += 1
-        return total
+        return dict(total)

@@ -115,7 +115,7 @@ def _sum(harvests: Sequence[Harvest]) -> Harvest:
         pilots_trained=sum(h.pilots_trained for h in harvests),
         decisions=sum(h.decisions for h in harvests),
         decide_s=sum(h.decide_s for h in harvests),
-        causes_s=sum((Counter(h.causes_s) for h in harvests), Counter()),
+        causes_s=dict(sum((Counter(h.causes_s) for h in harvests), Counter())),
     )
 
 
