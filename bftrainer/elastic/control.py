@@ -244,6 +244,21 @@ def die(reason: str, *, status: int) -> NoReturn:
         os._exit(status)
 
 
+def take_sigterm() -> None:
+    """Replace a SIGTERM handler of the script or its framework by the default action.
+
+    Such handlers save and leave the loop. In a pilot that would complete the run, or outlast the
+    hand-over; what is lost without them is the step in hand.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        name = getattr(handler, "__qualname__", type(handler).__name__)
+        sys.stderr.write(
+            f"bftrainer: SIGTERM belongs to the pilot: the handler {name} is not called\n"
+        )
+
+
 def end_as_loss(reason: str) -> NoReturn:
     """End this process from any thread, counted as a lost node and not as a failure.
 

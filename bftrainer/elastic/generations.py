@@ -8,7 +8,9 @@ group forms and how state moves is up to the runtime. The daemon's part is
 from __future__ import annotations
 
 import logging
+import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -177,6 +179,7 @@ class WorkerGenerations:
 
     def leave(self, commit: Commit, step: int) -> NoReturn:
         """Report that this worker is not in the generation, and exit."""
+        _finish_tracker()
         self.control.send(Left(generation=commit.generation, step=step))
         step_aside()
         die(f"left before generation {commit.generation}", status=0)
@@ -189,3 +192,11 @@ class WorkerGenerations:
             token="" if self.commit is None else self.commit.token,
             trainer_id=self.control.config.trainer_id,
         )
+
+
+def _finish_tracker() -> None:
+    """Have W&B write what it holds: a process of its own, which ends with this one, keeps 15 s."""
+    wandb: Any = sys.modules.get("wandb")
+    with suppress(Exception):  # whatever it raises: this worker leaves
+        if wandb is not None and wandb.run is not None:
+            wandb.finish()

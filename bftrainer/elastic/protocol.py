@@ -137,6 +137,7 @@ _LATER: dict[str, dict[str, Any]] = {
 }
 # In a worker's environment: the daemon knows ``Progress.total``, ``Failed.place``, and so does the
 # agent.
+RUN_ID = "BFT_RUN_ID"  # one for all workers a trainer ever has, and for no other trainer
 TELLS_TOTAL, TELLS_PLACE = "BFT_TELLS_TOTAL", "BFT_TELLS_PLACE"
 TELLS, BY_DAEMON, BY_AGENT = (TELLS_TOTAL, TELLS_PLACE), "daemon", "agent"
 

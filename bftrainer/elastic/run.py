@@ -40,7 +40,7 @@ from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, unwrap
 from bftrainer.elastic.rates import KEY, Rates, Updater, decided_by
 from bftrainer.elastic.reports import params
-from bftrainer.elastic.run_info import RECORD, Length, SampleRecord, StepDurations
+from bftrainer.elastic.run_info import RECORD, Length, LoggedStep, SampleRecord, StepDurations
 from bftrainer.elastic.state import Counters, State, seed_everything
 
 _misplaced = partial(ElasticError, "BFT-1405")
@@ -100,6 +100,8 @@ class Run:
         self._short_batch: int | None = None  # of the last step, if some had no samples
         self._pace = StepDurations(self._length.total(self._plan.epoch_samples, config))
         self._record = self._recording()
+        self._logged = LoggedStep(control.config)
+        self.on_entered(self._logged.entered)
         self._rule.look(has_parts=cutting.is_parted or not control.is_plain)
         control.on_script_end, control.report = self.finish, self.report
 
@@ -334,6 +336,16 @@ class Run:
             samples=counters.samples,
         )
 
+    def should_log(self) -> bool:
+        """Return whether this worker is to log the last committed step to a tracker.
+
+        True on rank 0 alone. False in work that is undone, and for a step that was logged before
+        the run fell back behind it: a step is never logged twice.
+        """
+        if not self.is_first or self._is_in_vain():
+            return False
+        return self._control.is_over or self._logged.admits(self.step_count)
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients in here; the next backward pass outside averages them."""
@@ -408,6 +420,7 @@ class Run:
         if self._control.is_plain:
             self._enter_first()
             return self.epoch
+        control_module.take_sigterm()
         known = self._membership.writer.peek()
         if self._length.is_done(known):
             # Only the code after the loops is left to run: nothing to rehearse.

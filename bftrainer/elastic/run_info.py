@@ -7,9 +7,11 @@ worker's own part of a step does: from the end of one reduction until it only wa
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -18,7 +20,8 @@ from typing import Any
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.loss_rule import LossRule
-from bftrainer.elastic.protocol import BY_AGENT, TELLS_TOTAL, Progress, WorkerConfig
+from bftrainer.elastic.protocol import BY_AGENT, RUN_ID, TELLS_TOTAL, Progress, WorkerConfig
+from bftrainer.elastic.regular_file import open_file, read_file
 from bftrainer.elastic.state import Counters
 from bftrainer.elastic.worker_keeper import own_name
 
@@ -78,6 +81,44 @@ class StepDurations:
             total=self._total,
             noise_scale=noise_scale,
         )
+
+
+LOGGED = "logged-step"  # of the newest generation's rank 0
+MOST_LOGGED = 4096  # bytes
+
+
+class LoggedStep:
+    """The last step that went to the trackers, for the next rank 0, in the checkpoint directory.
+
+    It is written before the step is logged: where rank 0 is killed in between, one step is missing
+    and none stands there twice.
+    """
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._path = Path(config.checkpoint_dir, LOGGED) if config.checkpoint_dir else None
+        self._run_id = dict(config.environment).get(RUN_ID, "")
+        self._is_ours = False  # this worker was rank 0 in the last generation
+        self._reached = self._written = -1  # by others; by us
+
+    def entered(self, info: GenerationInfo) -> None:
+        """Read how far others came if this worker is rank 0 now and was not."""
+        if info.rank == 0 and not self._is_ours and self._path is not None:
+            with suppress(OSError, ValueError):  # none yet, or of a writer that was killed
+                step, run_id = read_file(self._path, MOST_LOGGED).decode().split()[:2]
+                self._reached = int(step) if run_id == self._run_id else -1
+        self._is_ours = info.rank == 0
+
+    def admits(self, step: int) -> bool:
+        """Return whether no other worker logged ``step``, and note that it is logged now."""
+        if step <= self._reached:
+            return False
+        if step != self._written and self._path is not None:
+            self._written = step
+            with suppress(OSError):  # a full disk: others may log these steps again
+                fd = open_file(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+                with os.fdopen(fd, "wb") as file:
+                    file.write(f"{step:20d} {self._run_id}\n".encode())
+        return True
 
 
 MOST_TOTAL = 10**15  # more: a script that ends its run by itself

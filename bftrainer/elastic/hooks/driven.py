@@ -259,6 +259,10 @@ class FrameworkHook:
             raise unusable(*self.not_started)
         return self.run
 
+    def may_log(self) -> bool:
+        """Return whether what the framework logs now goes to trackers that only rank 0 has."""
+        return self.run is None or not self.run.is_first or self.run.should_log()
+
     def report_from(self, metrics: Mapping[str, Any]) -> None:
         """Report a framework's metric if it is among these."""
         if self.run is not None and self._report is not None and self._report in metrics:

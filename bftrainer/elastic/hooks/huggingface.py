@@ -68,6 +68,8 @@ class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # 
         trainer.get_batch_samples = self._get_samples
         self._their_save = trainer._save_checkpoint  # noqa: SLF001 - there is no public way
         trainer._save_checkpoint = self._save  # noqa: SLF001
+        self._their_log = trainer.callback_handler.on_log
+        trainer.callback_handler.on_log = self._log
         if not control_module.current().is_plain:
             self._place(1)  # until the rank is known
             # The progress bar is made once, when training begins; rank 0 may change later.
@@ -161,6 +163,12 @@ class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # 
     def _save(self, *args: Any, **kwargs: Any) -> None:
         if self.run is None or self.run.is_first:
             self._their_save(*args, **kwargs)
+
+    def _log(self, args: Any, state: Any, control: TrainerControl, logs: Any) -> Any:
+        if self.may_log():
+            return self._their_log(args, state, control, logs)
+        control.should_log = False  # as their own does
+        return control
 
     # ---- hidden from the Trainer -------------------------------------------------------
 
@@ -272,6 +280,11 @@ def _refuse(trainer: Trainer) -> None:
         raise unusable(
             f"The Trainer would use {args.n_gpu} GPUs in one process (DataParallel).",
             "Show it one: CUDA_VISIBLE_DEVICES=0.",
+        )
+    if getattr(args, "enable_jit_checkpoint", False):
+        raise unusable(
+            "enable_jit_checkpoint answers SIGTERM, which belongs to the pilot, after 3 s.",
+            "Remove it: bftrainer keeps the state of a worker that leaves.",
         )
     if args.auto_find_batch_size:
         raise unusable(

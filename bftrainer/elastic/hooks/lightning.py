@@ -141,6 +141,7 @@ class ElasticCallback(FrameworkHook, _library.Callback):  # type: ignore[misc]
         extra = schedulers | {"scaler": scaler}
         run = self.build(module, trainer.optimizers[0], _Progress(trainer), extra, epochs=epochs)
         run.on_entered(self._entered)
+        trainer._logger_connector.log_metrics = self._log  # noqa: SLF001 - there is no public way
         run.open()
 
     def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
@@ -156,6 +157,11 @@ class ElasticCallback(FrameworkHook, _library.Callback):  # type: ignore[misc]
     def on_train_end(self, _trainer: Any, _module: Any) -> None:
         """End the run; only rank 0 continues."""
         self.close()
+
+    def _log(self, *args: Any, **kwargs: Any) -> None:
+        if self.may_log():
+            connector = self.trainer._logger_connector  # noqa: SLF001
+            type(connector).log_metrics(connector, *args, **kwargs)
 
     def _report_from(self, trainer: Any) -> None:
         # Of the loop that ends now: the Trainer's callback_metrics keep those of others, too.

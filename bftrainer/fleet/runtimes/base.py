@@ -17,7 +17,7 @@ import functools
 from typing import Protocol
 
 from bftrainer.elastic.checkpoint_gap import LIVES
-from bftrainer.elastic.protocol import BY_DAEMON, TELLS, WorkerConfig
+from bftrainer.elastic.protocol import BY_DAEMON, RUN_ID, TELLS, WorkerConfig
 from bftrainer.fleet.wire.messages import StartWorker
 from bftrainer.model.errors import UsageError
 from bftrainer.model.node_request import asked
@@ -25,6 +25,8 @@ from bftrainer.model.plugins import load_plugin
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 
 ENTRY_POINT_GROUP = "bftrainer.runtimes"
+# Its process holds 15 s of what was logged, and is killed with the worker.
+WANDB = (("WANDB_RESUME", "allow"), ("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "1"))
 
 
 class Resize(enum.StrEnum):
@@ -115,6 +117,8 @@ def worker_config(
     trial = spec.trial.environment if spec.trial is not None else ()
     lasted = " ".join(f"{life_s:.1f}" for life_s in record.lives.lasted_s)
     lives = ((LIVES, lasted),) if lasted else ()
+    # Numbers of trainers begin at 1 with every daemon; trackers are shared.
+    run_id = f"{record.trainer_id}-{int(record.submitted_s * 1000):x}"
     return WorkerConfig(
         trainer_id=record.trainer_id,
         worker_id=worker_id,
@@ -123,6 +127,9 @@ def worker_config(
         args=spec.args,
         cwd=spec.cwd,
         environment=(
+            (RUN_ID, run_id),
+            ("WANDB_RUN_ID", run_id),
+            *WANDB,
             *spec.environment,
             *trial,
             *((name, BY_DAEMON) for name in TELLS),
