@@ -57,14 +57,18 @@ test-pure: venv
 	$(BIN)/python -m pytest $(QUIET) -n 2 $(BY_FILE) $(PURE) \
 		|| { $(AGAIN); $(BIN)/python -m pytest $(QUIET) $(ALONE) $(PURE); exit 1; }
 
+TRACKERS := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[trackers]'
+
 test-long: venv system  ## the long proofs, and ten times fresh examples for the property tests
 	scripts/install_system.sh packages
+	$(TRACKERS)
 	$(BIN)/python -m pytest -m long -n 2 $(BY_FILE)
 	for i in {1..10}; do $(BIN)/python -m pytest -n 2 $(BY_FILE) $(FRESH) || exit 1; done
 
 SHARD ?= 0/1
 test-shard: venv system  ## part SHARD=K/N of the long proofs, fresh examples once
 	scripts/install_system.sh packages
+	$(TRACKERS)
 	$(BIN)/python -m pytest -m long -n 2 $(BY_FILE) --shard $(SHARD)
 	$(BIN)/python -m pytest -n 2 $(BY_FILE) --shard $(SHARD) $(FRESH)
 

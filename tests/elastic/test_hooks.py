@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from bftrainer.elastic.protocol import Interrupted, Reported
 from tests.elastic import journal
@@ -88,6 +89,45 @@ def test_a_trial_s_rungs_come_to_what_one_go_does_and_each_epoch_s_metric_is_rep
     assert found == {(n, 10 * n, 73 * n) for n in (1, 2, 3)}
     values = [r.value for message in said for r in message.reports]
     assert all((value > 0) == (framework.module == "transformers") for value in values)
+
+
+@pytest.mark.long
+def test_lightning_in_a_pilot_of_slurm_leaves_signals_alone_and_has_as_many_files(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    """Its SLURMEnvironment would requeue the pilot at SIGUSR1; two ``save_last`` share a folder."""
+    pytest.importorskip("lightning")
+    slurm = {
+        "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "pilot", "SLURM_NTASKS": "1", "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_NODELIST": "n1",
+        "SLURM_STEP_NODELIST": "n1", "BFT_TEST_DIR": str(tmp_path), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    with Controller(tmp_path, template) as c:
+        holds = [[13, 2], [17, 3], [24, 4]]
+        settings = {"samples": 73, "holds": holds, "evaluate": True, "last": 2}
+
+        def started(count: int) -> list[str]:
+            script, asked = SCRIPTS / "lightning_train.py", [json.dumps(settings)]
+            return c.start(script, asked, count=count, environment=tuple(slurm.items()))
+
+        a, b = started(2)
+        c.form([a], new=[a, b])
+        c.trained_to(12)
+        c.form([a, b])
+        c.trained_to(16)
+        c.form([b])
+        c.trained_to(23)
+        c.park(saver=b)
+        (d,) = started(1)
+        c.form([d], new=[d])
+        c.finished()
+    handlers = journal.entries(tmp_path, "handlers")
+    assert [one["are_default"] for one in handlers] == [True] * 3
+    names = {one.name for one in (tmp_path / "out").glob("last*")}
+    assert names == {"last.ckpt", "last-v1.ckpt"}
+    for name in names:
+        saved = torch.load(tmp_path / "out" / name, weights_only=False)
+        assert saved["global_step"] == 30, "none is left behind"
 
 
 @pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.long), 2])

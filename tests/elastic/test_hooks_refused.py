@@ -65,6 +65,13 @@ def test_a_batch_that_changes(tmp_path: Path) -> None:
     refused(lambda: ElasticCallback(trainer), "auto_find_batch_size")
 
 
+def test_a_handler_of_its_own(tmp_path: Path) -> None:
+    trainer = hf_trainer(tmp_path, enable_jit_checkpoint=True)
+    from bftrainer.elastic.hooks.huggingface import ElasticCallback
+
+    refused(lambda: ElasticCallback(trainer), "enable_jit_checkpoint", "Remove it")
+
+
 def module_with(lightning: Any, **changes: Any) -> Any:
     class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:

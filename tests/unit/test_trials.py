@@ -177,6 +177,22 @@ def test_a_script_finds_its_trial_in_its_environment() -> None:
     assert (found["BFT_STUDY"], found["BFT_TRIAL"]) == ("s", "3")
 
 
+def test_a_trainer_s_workers_have_one_run_id_unless_its_user_chose_another() -> None:
+    def environment_of(record: TrainerRecord, worker_id: str) -> dict[str, str]:
+        config = worker_config(
+            record, worker_id=worker_id, node="n", address="127.0.0.1", incarnation=1, log_path=""
+        )
+        return dict(config.environment)
+
+    first, later = (environment_of(RECORD, one) for one in ("t1-1-1", "t1-9-1"))
+    assert first["BFT_RUN_ID"] == first["WANDB_RUN_ID"] == later["WANDB_RUN_ID"]
+    assert first["WANDB_RESUME"] == "allow"
+    other = environment_of(replace(RECORD, submitted_s=RECORD.submitted_s + 1), "t1-1-1")
+    assert other["BFT_RUN_ID"] != first["BFT_RUN_ID"], "another daemon's trainer of this number"
+    chosen = replace(RECORD, spec=replace(SPEC, environment=(("WANDB_RUN_ID", "mine"),)))
+    assert environment_of(chosen, "t1-1-1")["WANDB_RUN_ID"] == "mine"
+
+
 def test_others_see_neither_parameters_nor_reports() -> None:
     record = with_reports(RECORD, _said((1, 0.5)), 10.0)
     view = TrainerView(record=record, planned_nodes=(), requested_nodes=(), observed_nodes=())

@@ -39,6 +39,7 @@ settings: dict[str, Any] = {
     "norm": False,
     "tokens": False,  # a language model, with more padding in some texts than in others
     "patience": 0,  # epochs to go on for, with a score that never improves
+    "last": 0,  # ModelCheckpoints of Lightning that keep a last.ckpt in the same folder
     "fail_at": None,
     "holds": [],  # [step, generation]: that step not before this generation can be entered
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),

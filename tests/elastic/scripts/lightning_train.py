@@ -5,6 +5,7 @@ Settings come as one JSON argument; ``elastic: false`` leaves the hook out.
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any
 
@@ -73,6 +74,8 @@ class Watching(lightning.Callback):  # type: ignore[misc]
     """Follows the run once there is one."""
 
     def on_train_start(self, *_args: Any) -> None:
+        handlers = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGUSR1)]
+        hooked.note("handlers", are_default=handlers == [signal.SIG_DFL] * 2)
         if hook is not None:
             hooked.follow(hook.run, model, counted)
 
@@ -132,6 +135,10 @@ trainer = lightning.Trainer(
         *([EarlyStopping("score", patience=settings["patience"])] if settings["patience"] else []),
         Watching(),
         ModelCheckpoint(out, filename="{epoch}", save_top_k=-1, every_n_epochs=1),
+        *(
+            ModelCheckpoint(out, filename=mode, save_last=True, monitor="score", mode=mode)
+            for mode in ("min", "max")[: settings["last"]]
+        ),
     ],
     plugins=plugins,
     enable_progress_bar=sys.stderr.isatty(),
