@@ -8,7 +8,7 @@ template of its own would. The agent says first, in one packet::
 
 The copy answers ``{"serving": PID}`` with a pidfd of itself, or closes the connection if the agent
 would get another template than it asks for: another user, another interpreter, or a variable that
-differs (those called ``BFT_...`` may). Such an agent starts its own.
+differs (those called ``BFT_...``, and ``PLACES``, may). Such an agent starts its own.
 
 ``{"run": {"argv": [SCRIPT, ...], "environment": {...}, "log": PATH}}`` has a copy run a script as
 ``python`` would, with these variables beside its own; the connection closes when it ends. Called
@@ -23,6 +23,7 @@ import os
 import socket
 import struct
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -31,6 +32,7 @@ from typing import NoReturn
 PATIENCE_S = 5.0  # for an agent's first packet
 MAX_REQUEST_BYTES = 128 * 1024
 OWN_PREFIX = "BFT_"  # variables in which agents of one host may differ
+PLACES = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR")  # others of that kind, each agent's
 
 
 def channel_of_an_agent(path: str, environment: dict[str, str]) -> socket.socket:
@@ -115,7 +117,8 @@ def _run(argv: list[str]) -> NoReturn:
 
 
 def _common(environment: dict[str, str]) -> dict[str, str]:
-    return {k: v for k, v in environment.items() if not k.startswith(OWN_PREFIX)}
+    own = (OWN_PREFIX, *PLACES)
+    return {k: v for k, v in environment.items() if not k.startswith(own)}
 
 
 def _enter(environment: dict[str, str]) -> None:
@@ -128,3 +131,4 @@ def _enter(environment: dict[str, str]) -> None:
         if name.startswith(OWN_PREFIX) and len(new) <= room:
             ctypes.memmove(getenv(os.fsencode(name)), new.ljust(room, b"\0"), room)
     os.environ.update(environment)
+    tempfile.tempdir = None  # which may be known already, as it was for us

@@ -204,6 +204,7 @@ class ForkServer:
         os.write(said, worker.to_bytes(PID_BYTES, "little"))
         returncode, gone = self.keeper.keep(worker, parent)
         self.keeper.remove(self.scratch.of(worker), gone)
+        self.keeper.remove_nccls()
         os.write(said, returncode.to_bytes(PID_BYTES, "little", signed=True))
         os._exit(0)
 

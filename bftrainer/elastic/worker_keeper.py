@@ -169,15 +169,26 @@ def kill_group(pid: int) -> None:
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where the kernel has it
 _OF_TORCH = re.compile(r"torch_(\d{1,10})_\d+_\d+\Z", re.ASCII)  # the first number is a pid
+_OF_NCCL = "nccl-"
+_NCCL_IN_MAPS = re.compile(rb"/dev/shm/nccl-\S+", re.ASCII)
+_BLOCK, _SEMAPHORE = "psm_", "sem.mp-"  # as multiprocessing begins such names
+_BEGAN_S = time.time()
+
+
+def temporary_place() -> Path:
+    """Return the directory for temporary files.
+
+    Not tempfile.gettempdir(): it caches our directory, while a trainer may set its own.
+    """
+    return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - those below it are 0700
 
 
 class Scratch:
     """The directories of one template's workers, by pid."""
 
     def __init__(self) -> None:
-        # Not tempfile.gettempdir(): it caches our directory, while a trainer may set its own.
         # Short, because paths of Unix sockets below it are limited to 107 bytes.
-        self._base = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - 0700, below
+        self._base = temporary_place()
         self._prefix = f"bft-{secrets.token_hex(4)}-"
 
     def of(self, pid: int) -> Path:
@@ -192,9 +203,13 @@ class Scratch:
             own.mkdir(mode=0o700, exist_ok=True)
             return str(own)
 
-        from multiprocessing import util  # noqa: PLC0415 - as above
+        from multiprocessing import process, shared_memory, util  # noqa: PLC0415 - as above
 
         util.get_temp_dir = get_temp_dir
+        # It names these at random; so they are known as this worker's, and of its children. A
+        # Python without these two names has them as it likes, and they may stay.
+        vars(shared_memory)["_make_filename"] = lambda: f"/{_BLOCK}{own.name}-{os.urandom(4).hex()}"
+        vars(process.current_process())["_config"]["semprefix"] = f"/mp-{own.name}"
 
 
 def remove(directory: Path, pids: Collection[int]) -> None:
@@ -204,17 +219,54 @@ def remove(directory: Path, pids: Collection[int]) -> None:
     unless that is killed between the two.
     """
     shutil.rmtree(directory, ignore_errors=True)
-    remove_shared(pids)
+    remove_shared(pids, directory.name)
 
 
-def remove_shared(pids: Collection[int]) -> None:
-    """Remove torch's files in shared memory that processes of ours with these pids made."""
+def remove_shared(pids: Collection[int], scratch: str = "") -> None:
+    """Remove files in shared memory that processes of ours have left.
+
+    Args:
+        pids: processes that have ended; torch's files are named after them.
+        scratch: the name of a worker's directory, after which its other files are named.
+    """
+    ours = (f"{_BLOCK}{scratch}-", f"{_SEMAPHORE}{scratch}-") if scratch else ()
+    for file in _shared():
+        of_torch = _OF_TORCH.match(file.name)
+        if file.name.startswith(ours) or (of_torch and int(of_torch[1]) in pids):
+            _unlink_own(file)
+
+
+def remove_nccls() -> None:
+    """Remove NCCL's files of our user, made since we began, that no process has mapped.
+
+    Their names are random, and needed only while it connects. Processes that hide what they map,
+    such as ssh-agent, use no NCCL. Slower than the others: the maps of all processes are read.
+    """
+    unclear = {os.fsencode(file): file for file in _shared() if file.name.startswith(_OF_NCCL)}
+    if not unclear:
+        return
+    for name in os.listdir("/proc"):  # noqa: PTH208 - as ``children``
+        with suppress(OSError):
+            if os.stat(f"/proc/{name}").st_uid == os.getuid():  # noqa: PTH116 - as above
+                with open(f"/proc/{name}/maps", "rb", 0) as file:  # noqa: PTH123
+                    for mapped in _NCCL_IN_MAPS.findall(file.read()):
+                        unclear.pop(mapped, None)
+    for left in unclear.values():
+        _unlink_own(left, since_s=_BEGAN_S)
+
+
+def _shared() -> list[Path]:
+    try:
+        return list(SHARED_MEMORY.iterdir())
+    except OSError:
+        return []
+
+
+def _unlink_own(file: Path, since_s: float = 0.0) -> None:
     with suppress(OSError):
-        for file in SHARED_MEMORY.iterdir():
-            named = _OF_TORCH.match(file.name)
-            with suppress(OSError):
-                if named and int(named[1]) in pids and file.lstat().st_uid == os.getuid():
-                    file.unlink()
+        found = file.lstat()
+        if found.st_uid == os.getuid() and found.st_ctime > since_s:
+            file.unlink()
 
 
 def own_name() -> str:

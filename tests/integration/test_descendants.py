@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import mmap
+import multiprocessing
 import os
 import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from multiprocessing import shared_memory
 from pathlib import Path
 
 import pytest
@@ -100,7 +104,7 @@ def running(pids: set[int]) -> set[int]:
 
 def files_of(pids: set[int], scratch: Path) -> list[Path]:
     shared = [f for pid in pids for f in Path("/dev/shm").glob(f"torch_{pid}_*")]
-    return [*scratch.glob("bft-*"), *shared]
+    return [*scratch.glob("bft-*/bft-*"), *shared]
 
 
 def test_nothing_of_a_killed_worker_is_left_when_its_end_is_reported(
@@ -151,6 +155,84 @@ def test_a_pilot_leaves_nothing(tmp_path: Path, scratch: Path, how: str) -> None
     in_lab(tmp_path, scenario)
 
 
+LEAVES = """
+import multiprocessing as mp, os, subprocess, sys, tempfile, threading
+from multiprocessing import shared_memory
+from pathlib import Path
+from bftrainer.elastic import control, protocol
+block = shared_memory.SharedMemory(create=True, size=64)
+lock = mp.get_context("spawn").Lock()
+nccl = Path(f"/dev/shm/nccl-{os.getpid()}")
+nccl.touch()
+places = [f"/dev/shm/{block.name}", f"/dev/shm/sem.{lock._semlock.name[1:]}", str(nccl)]
+made = subprocess.run(["mktemp", "-d"], stdout=subprocess.PIPE, text=True, check=True).stdout
+temporary = [made.strip(), tempfile.mkdtemp(), tempfile.mkstemp()[1]]
+Path("left").write_text("\\n".join([*places, *temporary]))
+control.current().send(protocol.Warm(warm_up_s=0.5))
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("how", ["worker", "pilot"])
+def test_shared_memory_and_temporary_files_are_removed(
+    tmp_path: Path, scratch: Path, how: str
+) -> None:
+    """Names of others stay: in use, or whose user may come back to them.
+
+    NCCL's file is looked for when a worker ends only: to learn whose it is takes, among all the
+    processes of a machine of tests, longer than an agent that leaves may.
+    """
+    abandoned = scratch / "bft-0123abcd"
+    abandoned.mkdir()
+    (abandoned / "file").touch()
+    locked = scratch / "bft-4567cdef"
+    locked.mkdir()
+    for directory in (abandoned, locked):
+        os.utime(directory, (0, 0))
+
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        agent = lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        daemon.send(lab.order("w1", lab.script("leaves.py", LEAVES)))
+        await until(lambda: daemon.said("w1", "Warm"), "worker is up")
+        left = [Path(line) for line in (lab.directory / "left").read_text().splitlines()]
+        assert [path for path in left if not path.exists()] == []
+        await until(lambda: not abandoned.exists(), "what a killed pilot left is removed")
+        if how == "worker":
+            daemon.send(KillWorker(worker_id="w1"))
+            await until(lambda: daemon.exited("w1"), "it has ended")
+            assert [path for path in left[:3] if path.exists()] == []
+            assert is_running(agent.pid)
+            return
+        daemon.send(Leave(reason="test"))
+        assert await lab.agent_ended() == 0
+        assert [path for path in left if path.exists() and path != left[2]] == []
+        left[2].unlink(missing_ok=True)
+        kept = [name for name in os.listdir(scratch) if not name.startswith("torchinductor_")]  # noqa: PTH208 - in an async function
+        assert kept == [locked.name]
+
+    nccl = Path(f"/dev/shm/nccl-test-{os.getpid()}-{how}")
+    block = shared_memory.SharedMemory(create=True, size=64)
+    lock = multiprocessing.get_context("spawn").Lock()
+    semaphore = Path(f"/dev/shm/sem.{lock._semlock.name[1:]}")  # type: ignore[attr-defined]
+    fd = os.open(locked, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with nccl.open("wb+") as file:
+            file.truncate(64)
+            block.close()
+            with mmap.mmap(file.fileno(), 64):
+                in_lab(tmp_path, scenario)
+            assert nccl.exists()
+            assert semaphore.exists()
+            assert Path(f"/dev/shm/{block.name}").exists()
+    finally:
+        os.close(fd)
+        nccl.unlink()
+        block.unlink()
+
+
 SHARES = """
 import threading, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -186,7 +268,7 @@ def test_tensors_that_were_shared_by_files_are_removed(tmp_path: Path, scratch: 
 
 
 def managers(scratch: Path) -> list[Path]:
-    return list(scratch.glob("torch-shm-dir-*"))
+    return list(scratch.glob("bft-*/torch-shm-dir-*"))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ def processes_of(directory: Path) -> dict[int, str]:
         if not entry.name.isdigit():
             continue
         try:
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
+            given = (entry / "environ").read_bytes().split(b"\0")
+            if any(one == mark or one.startswith(mark + b"/") for one in given):
                 found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue

@@ -291,11 +291,11 @@ READS = {
     "bftrainer/elastic/regular_file.py": 4,
     "bftrainer/elastic/run_info.py": 1,  # in the scratch directory of ``try``
     "bftrainer/elastic/worker.py": 1,  # /dev/null
-    "bftrainer/elastic/worker_keeper.py": 2,  # /proc
+    "bftrainer/elastic/worker_keeper.py": 3,  # /proc
     "bftrainer/study/checkpoint_files.py": 1,  # a copy in a directory made a moment before
     "trainers/agent/preambles.py": 1,  # in the pilot's own directory, as the next two
     "trainers/agent/programs.py": 1,
-    "trainers/agent/start.py": 1,
+    "trainers/agent/start.py": 2,  # the second: a directory
 }
 ROOMS_OF_USERS = ("bftrainer/cli", "bftrainer/elastic", "bftrainer/study", "trainers/")
 

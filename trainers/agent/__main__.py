@@ -16,9 +16,10 @@ if __name__ == "__main__":
         sys.exit(0)  # a site requeues preempted jobs: the daemon has long given this pilot up
     waiter = SignalWaiter()
     waiter.start()
-    from trainers.agent.start import start_early  # after waiter.start()
+    from trainers.agent.start import PilotDirectory, start_early  # after waiter.start()
 
-    early = start_early(sys.argv[1:], waiter)
+    directory = PilotDirectory()
+    early = start_early(sys.argv[1:], waiter, directory)
     from trainers.agent.main import main  # slow: after the template
 
-    sys.exit(main(sys.argv[1:], waiter, early))
+    sys.exit(main(sys.argv[1:], waiter, early, directory))

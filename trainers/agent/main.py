@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from bftrainer.batch.addresses import LOOPBACK, host_addresses, host_of, in_network, source_towards
 from bftrainer.elastic import ports, protocol
-from bftrainer.elastic.worker_keeper import adopt
+from bftrainer.elastic.worker_keeper import adopt, remove_nccls
 from bftrainer.fleet.logs import OneLine
 from bftrainer.fleet.wire import messages
 from bftrainer.fleet.wire.endpoint import AgentConfig
@@ -31,8 +31,7 @@ from trainers.agent.peer_recovery import PeerRecovery
 from trainers.agent.preambles import forget, tidy
 from trainers.agent.reach import ReachSearches
 from trainers.agent.signals import EXIT_LIMIT_S, SignalWaiter
-from trainers.agent.start import Started
-from trainers.agent.templates import Killed
+from trainers.agent.start import PilotDirectory, Started
 from trainers.agent.workers import Said, Workers
 
 LOG = logging.getLogger("bftrainer.agent")
@@ -43,8 +42,11 @@ WATCHES_PER_LEASE = 32  # a silent worker is noticed at most 1/32 of its lease l
 class Agent:
     """One pilot's agent; lives until ``leave``."""
 
-    def __init__(self, config: AgentConfig, started: Mapping[str, Started]) -> None:
+    def __init__(
+        self, config: AgentConfig, started: Mapping[str, Started], directory: PilotDirectory
+    ) -> None:
         self._config = config
+        self._directory = directory
         self._address = ""  # of our data plane; known when the daemon is found
         if config.ports:
             os.environ[ports.VARIABLE] = config.ports  # of templates, and so of workers
@@ -95,6 +97,7 @@ class Agent:
         self._link.start()
         self._watch(loop)
         self._reach.start()
+        Thread(target=self._directory.tidy, daemon=True).start()
         if self._config.tidies:
             Thread(target=tidy, args=(self._config.state_dir,), daemon=True).start()
         LOG.info("agent of %s on %s, pid %d", self._config.pilot_id, self._config.node, os.getpid())
@@ -128,7 +131,7 @@ class Agent:
         """Kill all descendants, notify the daemon and exit with status 0, whatever happens."""
         told_s = time.time() if told_s is None else told_s
         try:
-            wait = _remove_files(self._workers.kill_all())
+            wait = self._kill_all()
             self._link.last_words(reason, told_s)
             wait()
             if self._config.tidies:
@@ -141,9 +144,27 @@ class Agent:
 
     def _vanish(self) -> NoReturn:
         try:
-            _remove_files(self._workers.kill_all())()
+            self._kill_all()()
         finally:
             os._exit(0)
+
+    def _kill_all(self) -> Callable[[], None]:
+        """End all processes and begin to remove files; return what waits for that a while."""
+        killed, directory = self._workers.kill_all(), self._directory
+
+        def remove() -> None:
+            for one in killed:
+                one.remove()
+            directory.remove()
+            remove_nccls()
+
+        thread = Thread(target=remove, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as problem:  # the user, or the node, may have no more processes
+            LOG.warning("files of workers stay: %s", problem)
+            return lambda: None
+        return lambda: thread.join(EXIT_LIMIT_S)  # not for long: a file system may hang
 
     def _report(self, message: Said) -> None:
         self._link.report(message)
@@ -202,44 +223,37 @@ def data_address(config: AgentConfig, daemon_endpoint: str) -> str:
     return source_towards(host_of(daemon_endpoint)) or LOOPBACK
 
 
-def _remove_files(killed: Sequence[Killed]) -> Callable[[], None]:
-    """Begin to remove what workers left; return what waits for it a while."""
-
-    def remove() -> None:
-        for one in killed:
-            one.remove()
-
-    thread = Thread(target=remove, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError as problem:  # the user, or the node, may have no more processes
-        LOG.warning("files of workers stay: %s", problem)
-        return lambda: None
-    return lambda: thread.join(EXIT_LIMIT_S)  # not for long: a file system may hang
-
-
 def run_agent(
-    config_path: Path, waiter: SignalWaiter, started: Mapping[str, Started] | None = None
+    config_path: Path,
+    waiter: SignalWaiter,
+    started: Mapping[str, Started] | None = None,
+    directory: PilotDirectory | None = None,
 ) -> None:
     """Load the configuration and run the agent; the waiter and templates have been started."""
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     config = AgentConfig.load(config_path)
+    directory = directory or PilotDirectory()
 
     async def live() -> None:
-        await Agent(config, started or {}).run(waiter)
+        await Agent(config, started or {}, directory).run(waiter)
 
     asyncio.run(live())
 
 
-def main(argv: Sequence[str], waiter: SignalWaiter, started: Mapping[str, Started]) -> int:
+def main(
+    argv: Sequence[str],
+    waiter: SignalWaiter,
+    started: Mapping[str, Started],
+    directory: PilotDirectory,
+) -> int:
     """Parse the arguments and run; errors are printed as code, cause and next step."""
     parser = argparse.ArgumentParser(prog="python -m trainers.agent", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="agent.json of the pilot")
     arguments = parser.parse_args(argv)
     try:
-        run_agent(arguments.config, waiter, started)
+        run_agent(arguments.config, waiter, started, directory)
     except BftError as problem:
         sys.stderr.write(f"error {problem.code}: {problem.cause}\nnext: {problem.next_step}\n")
         return int(problem.exit_code)

@@ -7,11 +7,16 @@ Called by ``trainers.agent.__main__`` for the interpreters in the pilot's config
 
 from __future__ import annotations
 
+import fcntl
+import getpass
 import json
 import os
+import re
+import secrets
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +27,7 @@ import bftrainer
 from bftrainer.batch import process
 from bftrainer.elastic.ports import VARIABLE
 from bftrainer.elastic.shared_template import peer_uid
-from bftrainer.elastic.worker_keeper import end_below
+from bftrainer.elastic.worker_keeper import end_below, remove, temporary_place
 from bftrainer.fleet.wire.private import read_private
 from bftrainer.model.errors import BftError
 from bftrainer.model.preamble import under
@@ -71,6 +76,66 @@ class Started:
     def reap(self) -> int:
         """Return its status when it has ended; that of a copy nobody tells us."""
         return KILLED if self.child is None else self.child.wait()
+
+
+_OWN = re.compile(r"bft-[0-9a-f]{8}\Z", re.ASCII)  # short: paths of sockets below are limited
+_FRESH_S = 60.0  # a directory younger than this may not have been locked yet
+
+
+class PilotDirectory:
+    """A directory for the temporary files of all that this pilot starts: their ``TMPDIR``.
+
+    Locked while the agent lives, on this host's file system in whatever container. So a later
+    agent of the same user can remove what one leaves that was killed.
+    """
+
+    def __init__(self) -> None:
+        self._base = base = temporary_place()
+        self.path: Path | None = None  # it could not be made: all use the directory above
+        with suppress(OSError, KeyError):  # a user without a name
+            own = base / f"bft-{secrets.token_hex(4)}"
+            own.mkdir(mode=0o700)
+            self.path, self._is_locked = own, _lock(own) is not None
+            os.environ["TMPDIR"] = str(own)
+            # What torch.compile has built stays where later pilots find it, by torch's own name.
+            cache = base / f"torchinductor_{getpass.getuser()}"
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+
+    def remove(self) -> None:
+        """Remove it with all that is left there (blocking)."""
+        if self.path is not None:
+            remove(self.path, ())
+
+    def tidy(self) -> None:
+        """Remove those of our user's pilots that were killed (blocking)."""
+        if self.path is None or not self._is_locked:  # this file system has no locks
+            return
+        with suppress(OSError):
+            for other in self._base.iterdir():
+                with suppress(OSError):
+                    if _OWN.match(other.name) and other != self.path and _is_left(other):
+                        remove(other, ())
+
+
+def _is_left(directory: Path) -> bool:
+    found = directory.lstat()
+    if found.st_uid != os.getuid() or time.time() - found.st_mtime < _FRESH_S:
+        return False
+    if (lock := _lock(directory)) is None:
+        return False
+    os.close(lock)
+    return True
+
+
+def _lock(directory: Path) -> int | None:
+    """Return a descriptor that holds the lock of a directory; None: another process has it."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
 
 
 def usual_environment() -> dict[str, str]:
@@ -141,7 +206,9 @@ def _shared(path: str, request: bytes) -> Started | None:
     return None
 
 
-def start_early(argv: Sequence[str], waiter: SignalWaiter) -> dict[str, Started]:
+def start_early(
+    argv: Sequence[str], waiter: SignalWaiter, directory: PilotDirectory
+) -> dict[str, Started]:
     """Start the templates in the configuration named on our command line.
 
     If the configuration is invalid, nothing is started; the agent reports the error later.
@@ -151,22 +218,25 @@ def start_early(argv: Sequence[str], waiter: SignalWaiter) -> dict[str, Started]
         config = json.loads(read_private(path))
         if config.get("ports"):
             os.environ[VARIABLE] = str(config["ports"])  # for workers
-        interpreters, directory = config["interpreters"], path.parent / config["state_dir"]
-        return _start_all(interpreters, directory, waiter)
+        interpreters, logs = config["interpreters"], path.parent / config["state_dir"]
+        return _start_all(interpreters, logs, waiter, directory)
     except (BftError, OSError, ValueError, LookupError, TypeError):
         return {}
 
 
-def _start_all(interpreters: Any, directory: Path, waiter: SignalWaiter) -> dict[str, Started]:
+def _start_all(
+    interpreters: Any, logs: Path, waiter: SignalWaiter, directory: PilotDirectory
+) -> dict[str, Started]:
     started: dict[str, Started] = {}
 
     def vanish() -> None:
         for template in started.values():
             template.kill()
+        directory.remove()
         os._exit(0)
 
     # Until the agent sets its own handlers.
     waiter.on_leave = waiter.on_overdue = vanish
     for number, interpreter in enumerate(dict.fromkeys(map(str, interpreters))):
-        started[interpreter] = start_template(interpreter, {}, log_of(directory, number))
+        started[interpreter] = start_template(interpreter, {}, log_of(logs, number))
     return started
