@@ -244,6 +244,30 @@ def die(reason: str, *, status: int) -> NoReturn:
         os._exit(status)
 
 
+def _ignore(_signum: int, _frame: object) -> None:
+    """Do nothing on SIGTERM: the agent, which got it, too, ends this process in time."""
+
+
+def leave_end_to_agent(is_left: bool) -> None:
+    """Survive SIGTERM, or no longer, unless the script handles it.
+
+    A batch system sends it to all processes of a pilot. A worker that ends amid a collective of
+    devices can leave them unusable, so the agent lets it come to a step boundary. Processes that it
+    forks end as usual.
+    """
+    now, other = (signal.SIG_DFL, _ignore) if is_left else (_ignore, signal.SIG_DFL)
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) == now:
+        signal.signal(signal.SIGTERM, other)
+
+
+def _end_as_usual() -> None:
+    leave_end_to_agent(False)  # noqa: FBT003 - as above
+
+
+os.register_at_fork(after_in_child=_end_as_usual)
+
+
 def take_sigterm() -> None:
     """Replace a SIGTERM handler of the script or its framework by the default action.
 
@@ -251,7 +275,8 @@ def take_sigterm() -> None:
     hand-over; what is lost without them is the step in hand.
     """
     handler = signal.getsignal(signal.SIGTERM)
-    if callable(handler) and threading.current_thread() is threading.main_thread():
+    is_ours = handler is _ignore
+    if callable(handler) and not is_ours and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         name = getattr(handler, "__qualname__", type(handler).__name__)
         sys.stderr.write(

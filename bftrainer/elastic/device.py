@@ -11,15 +11,19 @@ has been announced; ``abort`` then frees the GPU.
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from bftrainer.elastic.collective import GROUP_TIMEOUT_S, Collective, CollectiveWork, ExpiredError
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.worker_keeper import temporary_place
 
 POLL_S = 50e-6  # between two queries of an event
 PROBE_S = 20.0  # limit for connecting a communicator and one all-reduce
@@ -58,8 +62,82 @@ def host_memory(shape: Sequence[int] | int, like: torch.Tensor) -> torch.Tensor:
 
 def await_kernels(device: torch.device) -> None:
     """Wait until all streams of this process on ``device`` are idle."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+FOREIGN_SHARE = 0.1  # of a GPU's memory, that others may hold; a context takes about 1/50
+OUR_PLACE = f"TMPDIR={temporary_place()}".encode()  # in the template: the pilot's
+FOREIGN_PATIENCE_S = 5.0  # a worker before us may be about to end
+
+
+def is_used() -> bool:
+    """Return whether this process works on a GPU."""
+    return bool(torch.cuda.is_initialized())
+
+
+def current() -> torch.device:
+    """Return the GPU that this process works on."""
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def require_free_memory(place: torch.device) -> None:
+    """Wait until processes of others hold little memory of a GPU.
+
+    Raises:
+        ElasticError: BFT-1445, they still do after ``FOREIGN_PATIENCE_S``.
+    """
+    until_s = time.monotonic() + FOREIGN_PATIENCE_S
+    while (held := memory_held(place)) is not None:
+        if time.monotonic() > until_s:
+            raise held
+        time.sleep(FOREIGN_PATIENCE_S / 20)
+
+
+def memory_held(place: torch.device) -> ElasticError | None:
+    """Return BFT-1445 if processes outside of our pilot hold much memory of a GPU.
+
+    Costs one call to the driver where nobody else uses it.
+    """
+    free, total = torch.cuda.mem_get_info(place)
+    others = total - free - torch.cuda.memory_reserved(place)
+    if others <= FOREIGN_SHARE * total:
+        return None
+    known = {pid: held for pid, held in _holders(place).items() if pid != os.getpid()}
+    foreign = {pid: held for pid, held in known.items() if not _is_of_our_pilot(pid)}
+    if known:  # else nvidia-smi is missing, or another container's processes are hidden
+        others = sum(foreign.values())
+    if others <= FOREIGN_SHARE * total:
+        return None
+    pids = f" (pid {', '.join(map(str, sorted(foreign)))})" if foreign else ""
+    return ElasticError(
+        "BFT-1445",
+        f"Other processes{pids} hold {others / 2**30:.1f} GiB of the {total / 2**30:.1f} GiB of"
+        f" {place} on {os.uname().nodename}.",
+        "The trainer avoids this node for a while. End those processes, often of an earlier job.",
+    )
+
+
+def _holders(place: torch.device) -> dict[int, int]:
+    """Return the bytes of a GPU's memory by process, as nvidia-smi knows them."""
+    uuid = getattr(torch.cuda.get_device_properties(place), "uuid", "")
+    fields = ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    with suppress(OSError, subprocess.SubprocessError, ValueError):  # "[N/A]"
+        said = subprocess.run(
+            ["nvidia-smi", "-i", f"GPU-{uuid}", *fields],  # noqa: S607 - where the driver has it
+            capture_output=True, text=True, timeout=FOREIGN_PATIENCE_S, check=True,
+        ).stdout  # fmt: skip
+        rows = [line.split(",") for line in said.splitlines()]
+        return {int(pid): int(mib) << 20 for pid, mib in rows}
+    return {}
+
+
+def _is_of_our_pilot(pid: int) -> bool:
+    """Return whether a process has our pilot's directory for temporary files."""
+    try:
+        return OUR_PLACE in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # another user's, or it has ended
+        return False
 
 
 class Stillborn:

@@ -358,6 +358,11 @@ class Group:
             return self.data
         return self.control
 
+    def await_device(self) -> None:
+        """Wait until nothing of this process runs on the group's device, if it has one."""
+        if self.data is not None:
+            device.await_kernels(self.data.device)
+
     def drop(self) -> None:
         """Close the sockets without waiting: joining their threads takes up to 80 ms."""
         self.control.close()

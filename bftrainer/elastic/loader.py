@@ -26,6 +26,7 @@ State transfer and checkpoints then treat it like any other registered state.
 from __future__ import annotations
 
 import random
+import signal
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from bftrainer.elastic import device
 from bftrainer.elastic import group as groups
 from bftrainer.elastic.batch import BatchPiece, Cutting, EpochPlan, GlobalBatch, epoch_order, mix
 from bftrainer.elastic.errors import ElasticError
@@ -407,7 +409,24 @@ class Loader:
         if self._ahead is None or not self.loader.persistent_workers:
             self._ahead = reloaded(self.loader, self._dataset, batch_sampler=self._asked)
         # With persistent workers this drops what they had read for another rank.
-        return iter(self._ahead)
+        with _sheltered():
+            return iter(self._ahead)
+
+
+@contextmanager
+def _sheltered() -> Iterator[None]:
+    """Start processes that SIGTERM does not end where a worker on a GPU survives it.
+
+    See ``control.leave_end_to_agent``. They end with the worker.
+    """
+    if not device.is_used():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def reloaded(loader: DataLoader[Any], dataset: Any = None, **changed: Any) -> DataLoader[Any]:

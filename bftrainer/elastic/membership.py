@@ -17,7 +17,7 @@ from bftrainer.elastic import reports
 from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.batch import NO_PLAN, EpochPlan, Terms, in_words
 from bftrainer.elastic.buckets import GradientReducer
-from bftrainer.elastic.control import Control, key_of
+from bftrainer.elastic.control import Control, key_of, leave_end_to_agent
 from bftrainer.elastic.generations import GenerationInfo, WorkerGenerations
 from bftrainer.elastic.group import Broken, FormingGroups, Group
 from bftrainer.elastic.protocol import Commit, Member, RankInfo, place_in
@@ -113,6 +113,8 @@ class Membership(WorkerGenerations):
         while True:
             self.act_on(commit)
             me = place_in(commit, self.control.config)
+            if self.group is not None and not commit.abandon:  # else a kernel may wait for ever
+                self.group.await_device()
             if me is None:
                 self._leave(commit)
             self._drop_group()
@@ -180,6 +182,7 @@ class Membership(WorkerGenerations):
         if self.reducer is not None:
             self.reducer.bind(self.group, self.wants_switch, self.must_abandon)
         self._forming.forget(before=key_of(commit))
+        leave_end_to_agent(self.group is not None and self.group.data is not None)
         backend = "" if self.group is None else str(self.group.choice)
         self.entered(
             commit, me.rank, size, transfer_s=transfer_s, resumed_from=resumed, backend=backend

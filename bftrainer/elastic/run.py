@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from bftrainer.elastic import control as control_module
-from bftrainer.elastic import group, loss_rule, models
+from bftrainer.elastic import device, group, loss_rule, models
 from bftrainer.elastic.batch import (
     BatchPiece,
     GlobalBatch,
@@ -106,6 +106,9 @@ class Run:
         control.on_script_end, control.report = self.finish, self.report
 
     def _new_membership(self, control: Control) -> Membership:
+        for place in {p.device for p in self._state.parameters() if p.device.type == "cuda"}:
+            if not control.is_plain:
+                device.require_free_memory(place)
         counters = Counters(seed=control.config.seed or torch.initial_seed() & ((1 << 62) - 1))
         return Membership(
             control,

@@ -260,6 +260,8 @@ def _run_script(
     except SystemExit:  # all ranks but the first end with the run
         return 0
     except BaseException as problem:  # noqa: BLE001 - whatever the user's script raises
+        if _is_of_ended_loader(problem):
+            control_module.end_as_loss("processes of its DataLoader were ended by SIGTERM")
         failed = _failure_of(unguarded() if guard.is_set else problem)
         if dict(config.environment).get(TELLS_PLACE) == BY_AGENT:
             failed = replace(failed, place=place_of(problem, config.script))
@@ -268,6 +270,19 @@ def _run_script(
             traceback.print_exc()
         return 1
     return 0
+
+
+def _is_of_ended_loader(problem: BaseException | None) -> bool:
+    """Return whether torch tells of a DataLoader's process that SIGTERM has ended.
+
+    A batch system sends it to all processes of a pilot, in any order.
+    """
+    while problem is not None:
+        text = str(problem) if isinstance(problem, RuntimeError) else ""
+        if text.startswith("DataLoader worker (pid ") and "signal: Terminated" in text:
+            return True
+        problem = problem.__cause__ or problem.__context__
+    return False
 
 
 def status_of(script: str) -> int:
@@ -283,6 +298,11 @@ def status_of(script: str) -> int:
 
 
 def _failure_of(problem: BaseException) -> Failed:
+    if type(problem).__name__ == "OutOfMemoryError" and "torch" in sys.modules:
+        from bftrainer.elastic import device  # noqa: PLC0415 - imports torch
+
+        if device.is_used() and (held := device.memory_held(device.current())) is not None:
+            problem = held  # of others, who are to blame
     if isinstance(problem, ElasticError):
         return Failed(code=problem.code, cause=problem.cause, next_step=problem.next_step)
     name, text = type(problem).__name__, shortened(str(problem), MOST_SAID)

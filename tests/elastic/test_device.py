@@ -6,12 +6,19 @@ See ``scripts/pretended.py`` for what is real here and what is not.
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from bftrainer.batch import process
+from bftrainer.elastic import device, worker_keeper
+from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.protocol import Entered, Interrupted
+from bftrainer.fleet.generations.failures import FailureCounts
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -132,3 +139,73 @@ def test_nccl_that_is_demanded_on_cpus_ends_the_script_with_the_reason(
         failed = c.failed(worker)
     assert failed.code == "BFT-1414"
     assert "the model is not on a GPU" in failed.cause
+
+
+@pytest.mark.parametrize("kind", ["gloo", ON_GPU])
+def test_a_member_that_is_told_to_end_leaves_at_a_step_boundary(
+    tmp_path: Path, template: TemplateProcess, kind: str
+) -> None:
+    """SIGTERM reaches all of its processes, as a batch system sends it; nothing is interrupted."""
+    settings = [json.dumps({"device": kind, "delay_s": 0.02, "loader_workers": 2})]
+    with Controller(tmp_path, template) as c:
+        first, second = c.begin(TRAIN, settings, count=2, epochs=EPOCHS)
+        c.trained_to(4)
+        loaders = worker_keeper.children(c.workers[second].pid)
+        assert len(loaders) >= 2
+        os.killpg(c.workers[second].pid, signal.SIGTERM)
+        c.trained_to(8)
+        c.form([first])
+        c.until(lambda: c.workers[second].returncode is not None, "it has left")
+        assert c.workers[second].returncode == 0
+        c.finished()
+        assert [i for w in c.workers.values() for i in w.all(Interrupted)] == []
+    counts = journal.committed_ids(tmp_path)
+    assert all(sorted(count.elements()) == list(range(SAMPLES)) for count in counts.values())
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("others", "users", "said"),
+    [
+        (1, "", ""),
+        (40, "4194399, 40960", "(pid 4194399) hold 40.0 GiB of the 80.0 GiB"),
+        (40, "", "Other processes hold 40.0 GiB"),
+        (40, "OWN, 40960", ""),
+    ],
+)
+def test_a_worker_does_not_join_beside_another_process_on_its_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int, users: str, said: str
+) -> None:
+    """The answers of driver and nvidia-smi are made up. Processes of our own pilot may share it."""
+    place = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: ((80 - 2 - others) * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 2 * GIB)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1"))
+    monkeypatch.setattr(device, "FOREIGN_PATIENCE_S", 0.5)
+    monkeypatch.setattr(device, "OUR_PLACE", f"TMPDIR={tmp_path}".encode())
+    own = process.spawn(["sleep", "600"], env={**os.environ, "TMPDIR": str(tmp_path)})
+    text = users.replace("OWN", str(own.pid))
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho '{text}'\n" if users else "#!/bin/sh\nexit 9\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    try:
+        if said:
+            with pytest.raises(ElasticError, match="BFT-1445") as refused:
+                device.require_free_memory(place)
+            assert said in refused.value.cause
+        else:
+            device.require_free_memory(place)
+    finally:
+        own.kill()
+        own.wait()
+
+
+def test_a_node_whose_gpu_others_hold_is_avoided_and_the_trainer_not_blamed() -> None:
+    failures = FailureCounts()
+    assert not failures.note("n1", "BFT-1445: Other processes hold 40.0 GiB.", "w1.log", 100.0)
+    assert failures.row.count == 0
+    assert failures.is_cooling("n1", 100.0)
+    assert failures.may_start(100.0)

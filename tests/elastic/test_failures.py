@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.protocol import Interrupted, Saved
+from bftrainer.elastic import worker_keeper
+from bftrainer.elastic.protocol import Failed, Interrupted, Saved
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -186,3 +188,29 @@ def test_a_commit_of_an_earlier_daemon_is_refused(
         c.until(lambda: "refused a commit" in c.workers[a].log.read_text(), "refusal in the log")
         progress(c)
         assert c.workers[a].returncode is None
+
+
+@pytest.mark.parametrize("ended", ["loaders", pytest.param("all", marks=pytest.mark.long)])
+def test_a_worker_whose_loaders_the_batch_system_ends_counts_as_lost(
+    tmp_path: Path, template: TemplateProcess, ended: str
+) -> None:
+    """SIGTERM reaches all processes of a pilot, in any order, and its loaders may die first."""
+    with Controller(tmp_path, template) as c:
+        stays, goes = start(c, 2, loader_workers=2, persistent=True, delay_s=0.02)
+        c.form([stays, goes])
+        progress(c)
+        loaders = worker_keeper.children(c.workers[goes].pid)
+        assert len(loaders) >= 2
+        for loader in loaders:
+            os.kill(loader, signal.SIGTERM)
+        if ended == "all":
+            c.kill(goes, signal.SIGTERM)
+        c.until(lambda: c.workers[goes].returncode is not None, "it has ended")
+        assert c.workers[goes].all(Failed) == []
+        assert c.workers[goes].returncode == -signal.SIGTERM
+        steps = journal.last_step(tmp_path)
+        [entered] = c.form([stays], abandon=True)
+        assert entered.step >= steps - 1, "at most one step is redone"
+        progress(c)
+        assert list(tmp_path.rglob("*.tmp")) == []
+    assert_consistent(tmp_path)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 from bftrainer.elastic import worker_keeper
 from bftrainer.elastic.protocol import Commit, Member, Prepare, Stop, to_body
-from bftrainer.fleet.wire.messages import Hello, Leave, TellWorker
+from bftrainer.fleet.wire.messages import Ending, Hello, Leave, Leaving, TellWorker
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until
 from tests.support.processes import below, is_running
 
@@ -119,6 +121,67 @@ def test_a_worker_and_its_pilot_leave_from_anywhere(tmp_path: Path, what: str) -
         pids = below(agent.pid)
         daemon.send(Leave(reason="test"))
         assert await lab.agent_ended() == 0
+        await until(lambda: not any(map(is_running, pids)), "all have ended")
+
+    in_lab(tmp_path, scenario)
+
+
+ON_DEVICES = """
+import sys, threading
+from pathlib import Path
+from bftrainer.elastic import control, protocol
+own = control.current()
+control.leave_end_to_agent(True)
+own.send(protocol.Warm(warm_up_s=0.5))
+own.send(protocol.Entered(generation=1, attempt=1, rank=0, size=2, step=1, epoch=0, samples=8,
+                          pause_s=0.0, transfer_s=0.0, backend="nccl"))
+commit = own.wait_newer((-1, -1))
+if sys.argv[1] == "in time":
+    own.send(protocol.Left(generation=commit.generation, step=2))
+    control.die("left", status=0)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "when"),
+    [
+        ("told", "in time"),
+        ("signal", "in time"),
+        pytest.param("told", "never", marks=pytest.mark.long),
+        pytest.param("signal", "never", marks=pytest.mark.long),
+    ],
+)
+def test_a_pilot_lets_collectives_of_devices_come_to_a_step_boundary(
+    tmp_path: Path, how: str, when: str
+) -> None:
+    """The daemon hears of a signal at once, and has it leave; at the limit all are killed.
+
+    The worker only says that its collectives are a device's.
+    """
+
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        agent = lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        daemon.send(lab.order("w1", lab.script("device.py", ON_DEVICES), args=(when,)))
+        await until(lambda: daemon.said("w1", "Entered"), "it trains")
+        pids = below(agent.pid)
+        if how == "told":
+            daemon.send(Leave(reason="test"))
+        else:
+            workers = worker_keeper.children(worker_keeper.children(agent.pid)[0])
+            for pid in (*(c for w in workers for c in worker_keeper.children(w)), agent.pid):
+                os.kill(pid, signal.SIGTERM)
+            await until(lambda: daemon.of(Ending), "the daemon is told")
+        daemon.send(TellWorker(worker_id="w1", body=to_body(alone("w2"))))
+        assert await lab.agent_ended() == 0
+        [leaving] = await until(lambda: daemon.of(Leaving), "last words")
+        assert leaving.reason == how
+        if when == "in time":
+            end = await until(lambda: daemon.exited("w1"), "its end")
+            assert end.returncode == 0
+            assert daemon.said("w1", "Left")
         await until(lambda: not any(map(is_running, pids)), "all have ended")
 
     in_lab(tmp_path, scenario)

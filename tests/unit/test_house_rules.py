@@ -285,6 +285,7 @@ READS = {
     "bftrainer/cli/reproduce.py": 1,  # tries whether it can be written
     "bftrainer/cli/site.py": 1,  # of root
     "bftrainer/cli/solve.py": 1,  # a pipe is as good
+    "bftrainer/elastic/device.py": 1,  # /proc
     "bftrainer/elastic/fence.py": 1,  # a directory
     "bftrainer/elastic/mpi/membership.py": 1,  # what runtime ``command`` made
     "bftrainer/elastic/ports.py": 1,  # /proc

@@ -30,7 +30,7 @@ from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
 from trainers.agent.preambles import forget, tidy
 from trainers.agent.reach import ReachSearches
-from trainers.agent.signals import EXIT_LIMIT_S, SignalWaiter
+from trainers.agent.signals import DEVICE_LIMIT_S, EXIT_LIMIT_S, SignalWaiter
 from trainers.agent.start import PilotDirectory, Started
 from trainers.agent.workers import Said, Workers
 
@@ -53,7 +53,7 @@ class Agent:
         # A separate key pair for peers, kept in memory only.
         self._peer_keys = generate_pair()
         self._peer_endpoint = ""
-        self._told_s: float | None = None  # when we began to leave within the grace time
+        self._leaves: tuple[str, float] | None = None  # when its workers have: why, since when
         self._workers = Workers(
             log_dir=config.state_dir,
             gpus=config.gpus,
@@ -89,7 +89,8 @@ class Agent:
         loop = asyncio.get_running_loop()
         waiter.on_overdue = self._vanish
         soon = loop.call_soon_threadsafe
-        waiter.on_leave = lambda: soon(lambda: self.leave("signal", waiter.heard_s))
+        waiter.on_leave = lambda: soon(self._leave_in_order, "signal", waiter.heard_s)
+        waiter.patience_s = lambda: DEVICE_LIMIT_S * self._workers.are_on_devices
         if os.environ.get(GRACE):
             waiter.on_notice = lambda: soon(self._noticed, waiter)
         if self._config.address:  # else the daemon's whereabouts say which
@@ -116,16 +117,32 @@ class Agent:
         loop.call_later(lease_s / WATCHES_PER_LEASE, self._watch, loop)
 
     def _daemon_lost(self) -> None:
-        if self._told_s is not None:  # nobody will have our workers leave
-            self.leave("signal", self._told_s)
+        if self._leaves is not None:  # nobody will have our workers leave
+            self.leave(*self._leaves)
         self._orphaned.daemon_lost()
 
     def _noticed(self, waiter: SignalWaiter) -> None:
         """Leave when the daemon has had our workers leave; without any, at once."""
         if not self._link.is_up or not self._workers.ids():
             self.leave("signal", waiter.heard_s)
-        self._told_s = waiter.heard_s
+        self._leaves = "signal", waiter.heard_s or time.time()
         self._link.ending(float(os.environ[GRACE]))
+
+    def _leave_in_order(self, reason: str, told_s: float | None = None) -> None:
+        """Leave; if workers are in collectives of devices, when the daemon has had them leave.
+
+        To end a process amid one can leave the devices of all members unusable. The survivors hear
+        of a shrink, which begins at a step boundary. At the limit all are killed nevertheless.
+        """
+        told_s, was_told = told_s or time.time(), self._leaves
+        is_over = was_told is not None and was_told[0] == reason  # the grace time, too
+        if is_over or not self._workers.are_on_devices or not self._link.is_up:
+            self.leave(reason, told_s)
+        if was_told is None:
+            self._leaves = reason, told_s
+            asyncio.get_running_loop().call_later(DEVICE_LIMIT_S, self.leave, reason, told_s)
+            if reason == "signal":
+                self._link.ending(DEVICE_LIMIT_S)
 
     def leave(self, reason: str, told_s: float | None = None) -> NoReturn:
         """Kill all descendants, notify the daemon and exit with status 0, whatever happens."""
@@ -169,8 +186,8 @@ class Agent:
     def _report(self, message: Said) -> None:
         self._link.report(message)
         self._orphaned.news()
-        if self._told_s is not None and not self._workers.ids():
-            self.leave("signal", self._told_s)
+        if self._leaves is not None and not self._workers.ids():
+            self.leave(*self._leaves)
 
     def _hello(self) -> messages.Hello:
         if not self._peer_endpoint:
@@ -203,7 +220,7 @@ class Agent:
                 self._workers.kill(order.worker_id)
             case messages.Leave():
                 LOG.info("the daemon ordered us to leave: %s", order.reason)
-                self.leave("told")
+                self._leave_in_order("told")
             case messages.Refused():
                 LOG.warning("BFT-1301: the daemon refused us: %s", order.reason)
                 self.leave("refused")

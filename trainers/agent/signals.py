@@ -21,6 +21,9 @@ LEAVE_SIGNALS = (
 BLOCKED_SIGNALS = (*LEAVE_SIGNALS, signal.SIGCONT)
 IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}  # and restored for what it starts
 EXIT_LIMIT_S = 0.04
+# For workers with collectives on devices to come to a step boundary. An agent that was told to
+# leave is cancelled with force after 2 s (``fleet.pilots``); a usual KillWait is longer.
+DEVICE_LIMIT_S = 1.5
 
 
 def heed_signals() -> None:
@@ -46,14 +49,16 @@ def block_signals() -> None:
 class SignalWaiter:
     """A thread that turns the first signal to leave into one call of ``on_leave``.
 
-    ``on_overdue`` is called ``EXIT_LIMIT_S`` later and must end the process. By default both
-    exit at once; the agent replaces them when it has something to clean up.
+    ``on_overdue`` is called ``EXIT_LIMIT_S`` later, and what ``patience_s`` adds, and must end the
+    process. By default both exit at once; the agent replaces them when it has something to clean
+    up.
     """
 
     def __init__(self) -> None:
         self.on_leave: Callable[[], object] = _exit
         self.on_overdue: Callable[[], object] = _exit
         self.on_notice: Callable[[], object] | None = None  # of a grace time; None: leave at once
+        self.patience_s: Callable[[], float] = float
         self.heard_s: float | None = None  # when the signal to leave came, wall clock
         self._thread = threading.Thread(target=self._wait, name="signals", daemon=True)
 
@@ -71,8 +76,9 @@ class SignalWaiter:
             elif signum != signal.SIGCONT:
                 break
         try:
+            limit_s = EXIT_LIMIT_S + self.patience_s()
             self.on_leave()
-            time.sleep(EXIT_LIMIT_S)
+            time.sleep(limit_s)
         finally:
             self.on_overdue()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import protocol
+from bftrainer.elastic.backend_choice import NCCL
 from bftrainer.elastic.control import Key, key_of
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.fleet.wire.messages import WorkerExited, WorkerReport, WorkerSaid
@@ -210,6 +211,13 @@ class Team:
     def is_lost(self) -> bool:
         """Return whether a worker has ended prematurely; the others are being killed."""
         return self._end is not None
+
+    @property
+    def is_on_devices(self) -> bool:
+        """Return whether its workers are in collectives of devices."""
+        said = [kind for kind in self.latest if kind in ("Entered", "Interrupted", "Finished")]
+        is_training = said[-1:] == ["Entered"] and bool(self.running())
+        return is_training and self.latest["Entered"]["backend"] == NCCL
 
     def told(self, commit: protocol.Commit) -> None:
         """Record a commit that is forwarded to all workers."""

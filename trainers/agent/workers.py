@@ -78,6 +78,11 @@ class Workers:
         """Return the ids of all running teams."""
         return list(self._teams)
 
+    @property
+    def are_on_devices(self) -> bool:
+        """Return whether some are in collectives of devices; safe from any thread."""
+        return any(team.is_on_devices for team in list(self._teams.values()))
+
     def teams(self) -> list[Team]:
         """Return all running teams."""
         return list(self._teams.values())

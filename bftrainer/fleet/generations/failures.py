@@ -30,6 +30,7 @@ COMMAND = "command"  # the runtime whose programs need not say how far they are
 MAX_COOL_DOWN_S = 1800.0  # of a node that keeps failing while others succeed
 # Of members that differ: who is named and in which order depends on who is there.
 _OF_MEMBERS = ("BFT-1408:", "BFT-1421:")
+_OF_THE_NODE = "BFT-1445:"  # it is avoided; the trainer is not to blame
 _PATH = re.compile(r"[\w.~+=-]*(?:/[\w.~+=-]+)+/?")
 # A number, an address, an id, a node's name; not an exit status.
 _NUMBERED = re.compile(r"(?<![\w.+-])(?<!status )[\w.+-]*\d[\w.+-]*")
@@ -50,9 +51,9 @@ class FailureCounts:
     def note(self, node: str, cause: str, log_path: str, now_s: float, *, place: str = "") -> bool:
         """Record that a worker on this node failed; return whether that counts.
 
-        Workers that fail at the same time count as one failure.
+        Workers that fail at the same time count as one failure; what is the node's fault as none.
         """
-        counts = self.may_start(now_s)
+        counts = self.may_start(now_s) and not cause.startswith(_OF_THE_NODE)
         if counts:
             number, self.before = self.row.count + 1, self.row
             self.row = replace(
