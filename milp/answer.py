@@ -95,7 +95,7 @@ def _worth(
     """By trainer that may run: what its size is worth, and one node more and one fewer.
 
     All others unchanged. One fewer than n_min is 0; one more than 0 is no size when
-    n_min > 1: None.
+    n_min > 1: None. Of a set of sizes one fewer is the next smaller of them.
     """
     allowed, sizes = options.allowed, [sum(row) for row in split]
     best = of_class = allowed[0]
@@ -120,6 +120,8 @@ def _worth(
     ):
         more = larger if size else first
         fewer = nothing if smaller == -math.inf else smaller
+        if trainer.sizes and size and (below := trainer.largest_of(size - 1)):
+            fewer = float(best[len(marginals), below])
         marginals[trainer.trainer_id] = Marginal(
             gain_of_one_more=None if more == -math.inf else more - value,
             loss_of_one_fewer=value - fewer if size else None,

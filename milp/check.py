@@ -61,8 +61,8 @@ def find_violations(problem: Problem, allocation: Allocation) -> list[str]:
             found.append(
                 f"trainer {trainer.trainer_id} runs, but {problem.p_jmax} trainers come before it"
             )
-        if names and not trainer.n_min <= len(names) <= trainer.n_max:
-            bounds = f"{trainer.n_min}..{trainer.n_max}"
+        if names and trainer.largest_of(len(names)) != len(names):
+            bounds = ", ".join(map(str, trainer.sizes)) or f"{trainer.n_min}..{trainer.n_max}"
             found.append(f"trainer {trainer.trainer_id} has {len(names)} nodes, outside {bounds}")
         # Eq. 6: nodes are only added or only taken away.
         if not (held.issuperset(names) or held.issubset(names)):
@@ -208,6 +208,7 @@ def _is_plain(trainer: ProblemTrainer) -> bool:
         and _are_plain(rates)
         and rates[0] >= SMALLEST_RATE * sizes[0]
         and trainer.utility is None
+        and not trainer.sizes
     )
 
 
@@ -269,6 +270,12 @@ def _validate_trainer(trainer: ProblemTrainer, objective: Objective) -> None:
         "Choose 1 <= n_min <= n_max.",
     )
     _require_number(f"{where}: n_max", trainer.n_max, most=LARGEST_SIZE)
+    _require(
+        all(map(operator.lt, (0, *trainer.sizes), trainer.sizes)),
+        "BFT-3009",
+        f"{where}: its sizes are not strictly increasing from 1.",
+        "Sort the sizes, and leave out repetitions and size 0.",
+    )
     is_once = len(set(trainer.current)) == len(trainer.current)
     twice = f"{where}: current names a node twice."
     _require(is_once, "BFT-3007", twice, "List each node once.")

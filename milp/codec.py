@@ -15,7 +15,7 @@ from milp.plain import Fault, Form, FormError, codec
 from milp.problem import Allocation, Problem, ProblemError
 
 _T = TypeVar("_T")
-_FORM: Final = Form(max_int=2**63 - 1)  # what an array of whole numbers can hold
+_FORM: Final = Form(max_int=2**63 - 1, omits_added=True)  # what an array of whole numbers can hold
 _CODES: Final = {
     Fault.TYPE: ("BFT-3030", "Correct this field."),
     Fault.UNKNOWN: ("BFT-3031", "Remove or rename it."),

@@ -36,6 +36,7 @@ _FIELDS = (
     "weight",
     "curve",
     "utility",
+    "sizes",
 )
 _terms_of = operator.attrgetter(*_FIELDS)
 
@@ -64,7 +65,7 @@ class Options:
 class _Row:
     """One trainer, of sizes up to its largest."""
 
-    allowed: FloatArray  # [n]: v_j(n); -inf below n_min
+    allowed: FloatArray  # [n]: v_j(n); -inf where that is no size of it
     magnitude: float  # the largest |v_j(n)|
     corners: tuple[int, ...]  # sizes between which v_j rises evenly, ascending, but for 0
 
@@ -133,11 +134,14 @@ def _row(
     allowed = value_table(trainer, n_present, last, t_fwd_s=t_fwd_s, objective=objective)
     magnitude = float(np.abs(allowed).max())
     allowed[1 : trainer.n_min] = -np.inf
-    allowed.flags.writeable = False
     corners: Iterable[int] = range(trainer.n_min, last + 1)
-    if trainer.warm_up_s <= 0:
+    if trainer.sizes:
+        corners = trainer.sizes
+        allowed[1:][~np.isin(np.arange(1, last + 1), corners)] = -np.inf
+    elif trainer.warm_up_s <= 0:
         # Between these v_j is linear, and at C_j it jumps up: no other size is a corner.
         corners = {trainer.n_min, n_present, *rate_curve(trainer, objective).sizes}
+    allowed.flags.writeable = False
     return _Row(
         allowed=allowed,
         magnitude=magnitude,

@@ -9,7 +9,8 @@ nodes are among its current ones, is then worth
 
     O_j(s) / s * (k T_fwd + (s - k) max(0, T_fwd - warm_up_s)) - O_j(C_j) R_j
 
-Beyond the paper, too, trainers may have a cap together, and one may have to run.
+Beyond the paper, too, trainers may have a cap together, one may have to run, and one may have
+certain sizes only.
 
 The errors are raised by the modules of this package; callers turn them into errors for users.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -75,6 +76,27 @@ class ProblemTrainer:
     mixes_classes: bool = False  # may have nodes of several eligible classes at once
     must_run: bool = False  # has n_min nodes at least, whatever they are worth, if it may run
     utility: Curve | None = None  # what Objective.UTILITY maximises
+    sizes: tuple[int, ...] = ()  # the only ones of n_min to n_max that it may have; empty: all
+    ADDED: ClassVar = frozenset({"sizes"})  # not written while unused
+
+    def largest_of(self, most: int) -> int:
+        """Return the largest size that it may have of ``most`` nodes; 0: none."""
+        return largest_size(most, self.n_min, self.n_max, self.sizes)
+
+
+def largest_size(most: int, n_min: int, n_max: int, sizes: Sequence[int] = ()) -> int:
+    """Return the largest size up to ``most`` in n_min to n_max; 0: none.
+
+    Args:
+        most: nodes that there are.
+        n_min: smallest size.
+        n_max: largest size.
+        sizes: the only ones, ascending; empty: all.
+    """
+    most = min(most, n_max)
+    if sizes:
+        most = max([size for size in sizes if size <= most], default=0)
+    return most if most >= n_min else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@ Takes a Problem and the number of nodes that must go, returns the nodes and what
 trainer is left with; called when ordinary jobs need nodes at once. Nodes that no
 trainer has go first, they cost nothing. The rest is shared out among the trainers by
 an exact program over how many each gives; a trainer left below n_min is parked, and
-what it still had is freed but not given back.
+what it still had is freed but not given back. One that may have certain sizes only goes
+down to the next of them, and the rest is freed likewise.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Victims:
     """The nodes to give back, and what the trainers are left with."""
 
     nodes: tuple[str, ...]  # given back, exactly as many as asked for
-    freed: tuple[str, ...]  # lost by parked trainers beyond that: ours still, without a trainer
+    freed: tuple[str, ...]  # lost by trainers beyond that: ours still, without a trainer
     sizes_after: Mapping[str, int]  # trainer_id -> size, of every trainer that had nodes
     parked: tuple[str, ...]  # trainer_ids that end at size 0
     cost: float  # objective units times seconds over t_fwd_s, pauses included
@@ -77,11 +78,11 @@ def choose_victims(
         if 0 < count < len(going):
             going = tuple(_in_order(giver.trainer, going, pool)[:count])
         given += going[:count]
-        size = len(giver.present) - count
-        if count and size < giver.trainer.n_min:
+        left = size = len(giver.present) - count
+        if count and (size := giver.trainer.largest_of(left)) < left:
             gone = set(going[:count])
-            freed += [name for name in giver.present if name not in gone]
-            size = 0
+            stays = [name for name in giver.present if name not in gone]
+            freed += _in_order(giver.trainer, stays, pool)[: left - size] if size else stays
         sizes_after[giver.trainer.trainer_id] = size
     return Victims(
         nodes=tuple(given),
@@ -154,6 +155,8 @@ def _givers(
         costs = values[-1] - values[::-1][: len(may_go) + 1]
         # Left below n_min is left with nothing.
         costs[max(len(present) - trainer.n_min + 1, 1) :] = values[-1] - values[0]
+        for count in range(1, len(costs)) if trainer.sizes else ():
+            costs[count] = values[-1] - values[trainer.largest_of(len(present) - count)]
         givers.append(_Giver(trainer=trainer, present=present, may_go=may_go, costs=costs))
     return givers
 

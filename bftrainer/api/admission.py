@@ -81,6 +81,7 @@ MAX_ARGUMENTS = 2048
 MAX_VARIABLES = 1024
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # categories Cc and Cs of Unicode
 MAX_POINTS = 1000  # of a curve; every decision reads it
+MAX_SIZES = 64  # of a set of sizes; likewise
 # Beyond any real value; what is computed within them stays finite and exact.
 RANGES: Final[dict[str, tuple[float, float]]] = {
     "--epochs": (1, 10**9),
@@ -91,6 +92,7 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "--max-failures": (1, 10**6),
     "--begin": (0, 10**11),
     "--array %": (1, 10**6),
+    "--rescale-rest": (0, 10**6),
 }
 MAX_AFTER = 1000  # trainers that one waits for
 _TRAINER_ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)
@@ -108,7 +110,7 @@ def check_spec(spec: TrainerSpec) -> None:
     """
     _check_counts(spec)
     check_strings(spec)
-    check_sizes(spec.n_min, spec.n_max)
+    check_sizes(spec.n_min, spec.n_max, spec.sizes)
     if spec.curve is not None:
         check_curve(spec.curve)
     if spec.utility is not None:
@@ -206,7 +208,7 @@ def check_notify(notify: str) -> None:
         )
 
 
-def check_sizes(n_min: int, n_max: int) -> None:
+def check_sizes(n_min: int, n_max: int, sizes: tuple[int, ...] = ()) -> None:
     """Refuse impossible sizes (BFT-1002)."""
     if n_min < 1:
         cause = f"The smallest size must be at least 1 node, not {_shown(n_min)}."
@@ -214,9 +216,16 @@ def check_sizes(n_min: int, n_max: int) -> None:
         cause = f"The smallest size ({_shown(n_min)}) is above the largest ({_shown(n_max)})."
     elif n_max > MAX_NODES:
         cause = f"The largest size ({_shown(n_max)}) is above {MAX_NODES}."
+    elif len(sizes) > MAX_SIZES:
+        cause = f"The set has {len(sizes)} sizes; the limit is {MAX_SIZES}."
+    elif sizes and (sizes[0] != n_min or sizes[-1] != n_max):
+        cause = f"The set of sizes must begin with {n_min} (n_min) and end with {n_max} (n_max)."
+    elif any(a >= b for a, b in itertools.pairwise(sizes)):
+        cause = "The sizes of the set must rise."
     else:
         return
-    raise UsageError("BFT-1002", cause, "Write --nodes MIN:MAX with 1 <= MIN <= MAX.")
+    next_step = "Write --nodes MIN:MAX with 1 <= MIN <= MAX, or a set: --nodes 1,2,4."
+    raise UsageError("BFT-1002", cause, next_step)
 
 
 def check_curve(curve: Curve) -> None:
@@ -348,6 +357,7 @@ def _check_numbers(spec: TrainerSpec) -> None:
         ("--max-failures", spec.max_failures),
         ("--begin", spec.begin_s),
         ("--array %", spec.array_limit),
+        ("--rescale-rest", spec.rescale_rest_s),
     )
     for option, number in numbers:
         least, most = RANGES[option]

@@ -64,14 +64,15 @@ def release(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: b
 
 @verb(
     trainer_ids(nargs=-1),
-    option("-N, --nodes MIN:MAX", "Sizes it may have, in nodes.", parse_sizes, name="sizes"),
+    option("-N, --nodes MIN:MAX", "Sizes it may have, in nodes; or a set.", parse_sizes,
+           name="sizes"),
     option("--weight W", "Priority under the weighted objective.", float),
     option("-J, --job-name, --name NAME", "Name of the trainer.", name="name"),
     JSON, SOCKET,
 )  # fmt: skip
 def update(
     trainer_ids: tuple[str, ...],
-    sizes: tuple[int, int] | None,
+    sizes: tuple[int, int, tuple[int, ...]] | None,
     weight: float | None,
     name: str | None,
     socket_name: str | None,
@@ -79,8 +80,8 @@ def update(
     as_json: bool,
 ) -> int:
     """Change the trainers ID..., whether they run or wait; the next decision knows it."""
-    n_min, n_max = sizes or (None, None)
-    change = TrainerChange(n_min=n_min, n_max=n_max, weight=weight, name=name)
+    n_min, n_max, only = sizes or (None, None, None)
+    change = TrainerChange(n_min=n_min, n_max=n_max, sizes=only, weight=weight, name=name)
     if change == TrainerChange():
         raise click.UsageError("There is nothing to change: give --nodes, --weight or --job-name.")
     return _change(trainer_ids, socket_name, change, as_json=as_json)
@@ -106,7 +107,7 @@ def _change(
 def _changed(trainer_id: str, view: TrainerView) -> str:
     record, spec = view.record, view.record.spec
     is_held = "held, " if record.held_s is not None else ""
-    sizes = f"{spec.n_min}:{spec.n_max} nodes, weight {spec.weight:g}"
+    sizes = f"{spec.nodes} nodes, weight {spec.weight:g}"
     return f"{trainer_id} {is_held}{record.state}, {spec.name}, {sizes}"
 
 

@@ -247,25 +247,30 @@ def _no_array(cause: str) -> UsageError:
 
 
 _SIZES = re.compile(r"(\d{1,9})(?:(?:[:-]|\.\.)(\d{1,9}))?\Z", re.ASCII)
+MAX_SET_CHARS = 512
+_SET = re.compile(r"\d{1,9}(?:,\d{1,9})+\Z", re.ASCII)
 
 
-def parse_sizes(text: str) -> tuple[int, int]:
-    """Return n_min and n_max of ``4`` or ``1:8`` (``1-8`` as in sbatch).
+def parse_sizes(text: str) -> tuple[int, int, tuple[int, ...]]:
+    """Return n_min, n_max and the set of ``4``, ``1:8`` (``1-8`` as in sbatch) or ``1,2,4``.
 
     Raises:
         UsageError: BFT-1002 when this is not a range.
     """
-    match = _SIZES.match(text)
-    if match is None:
+    sizes: tuple[int, ...] = ()
+    if len(text) <= MAX_SET_CHARS and _SET.match(text):
+        sizes = tuple(sorted(set(map(int, text.split(",")))))
+        n_min, n_max = sizes[0], sizes[-1]
+    elif match := _SIZES.match(text):
+        n_min, n_max = int(match[1]), int(match[2] or match[1])
+    else:
         raise UsageError(
             "BFT-1002",
             f"{text[:60]!r} is not a number of nodes.",
-            "Write --nodes N or --nodes MIN:MAX.",
+            "Write --nodes N, --nodes MIN:MAX or a set of sizes, --nodes 1,2,4.",
         )
-    n_min = int(match[1])
-    n_max = int(match[2] or match[1])
-    check_sizes(n_min, n_max)
-    return n_min, n_max
+    check_sizes(n_min, n_max, sizes)
+    return n_min, n_max, sizes
 
 
 def parse_gres(text: str) -> str:
@@ -282,8 +287,10 @@ def parse_constraint(text: str) -> str:
 
 SPEC_OPTIONS = [
     option("-J, --job-name, --name NAME", "Name of the trainer.", name="name"),
-    option("-N, --nodes MIN:MAX", "Sizes it may have, in nodes: 1:8, or 4 for exactly four.  "
-           "[default: 1]", parse_sizes, "1", show_default=False, name="sizes"),
+    option("-N, --nodes MIN:MAX", "Sizes it may have, in nodes: 1:8, a set as 1,2,4,8, or 4 for "
+           "exactly four.  [default: 1]", parse_sizes, "1", show_default=False, name="sizes"),
+    option("--rescale-rest SECONDS", "After a shrink it does not grow for so long.  [default: 0]",
+           float, 0.0, show_default=False, name="rescale_rest_s"),
     option("--workers-per-node N", "Workers on every node, which share its GPUs evenly.  [default: "
            "with --runtime torch one for each GPU in --gres, else 1]", int),
     option("--gres gpu[:TYPE][:COUNT]", "GPUs required on every node, as for sbatch: gpu:a100:4.",
@@ -434,7 +441,7 @@ SEVERAL_PER_NODE = "torch"  # the runtime that may have several workers on a nod
 # Options that the fields of a trainer are named after, and have the values of.
 _SAME = (
     *("gres", "constraint", "epochs", "samples", "checkpoint_interval_s", "runtime", "weight"),
-    *("max_failures", "backend", "begin_s", "hold", "account"),
+    *("max_failures", "backend", "begin_s", "hold", "account", "rescale_rest_s"),
 )
 
 
@@ -458,7 +465,7 @@ def build_spec(
     if checkpoint_dir is None:  # named after the trainer, as a safe component of a path
         safe = re.sub(r"[^\w.-]", "_", name)[:64]
         checkpoint_dir = str(Path(cwd) / f"bft-{safe}")
-    n_min, n_max = values["sizes"]
+    n_min, n_max, sizes = values["sizes"]
     interpreter = ""
     is_named = bool(values["interpreter"] or values["venv"])
     if is_named or not preamble:
@@ -479,6 +486,7 @@ def build_spec(
         interpreter=interpreter,
         n_min=n_min,
         n_max=n_max,
+        sizes=sizes,
         workers_per_node=_workers_per_node(values),
         checkpoint_dir=_absolute("the checkpoint directory", checkpoint_dir),
         curve=None if values["curve"] == "auto" else read_curve(values["curve"]),

@@ -13,7 +13,8 @@ first, at most for half of ``p_jmax`` at once. ``observe`` is an estimator (``ob
 ``allocation`` calls ``given_to``.
 
 Caps: ``of_groups`` states them. ``within`` has any policy keep them: one that does not know of caps
-is asked again with smaller bounds for trainers whose cap it exceeds.
+is asked again with smaller bounds for trainers whose cap it exceeds. ``in_sizes`` does the same for
+trainers that may have certain sizes only.
 """
 
 from __future__ import annotations
@@ -249,6 +250,48 @@ def within(problem: Problem, ask: Callable[[Problem], Decided]) -> Decided:
             if _held(cap, Counter(assignment.values())) > cap.most:
                 assignment = {n: t for n, t in assignment.items() if t != last}
     return _stated(problem, decided, assignment)
+
+
+ROUNDS = 8  # in which a policy is asked again; then what is too much stays unused
+
+
+def in_sizes(problem: Problem, ask: Callable[[Problem], Decided]) -> Decided:
+    """Return the answer of a policy that knows nothing of sets of sizes, within them.
+
+    A trainer with a size between two of its set is bound to the smaller one, and all are asked for
+    again: others may use what it leaves.
+    """
+    trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
+    bounds = {one: t.largest_of(t.n_max) for one, t in trainers.items() if t.sizes}
+    for _ in range(ROUNDS):
+        decided = ask(_without_sets(problem, bounds))
+        sizes = decided.allocation.sizes()
+        fitting = {one: trainers[one].largest_of(sizes.get(one, 0)) for one in bounds}
+        lower = {one: size for one, size in fitting.items() if size < sizes.get(one, 0)}
+        if not lower:
+            break
+        bounds |= lower
+    assignment = dict(decided.allocation.assignment)
+    for one, size in lower.items():
+        first = [*trainers[one].settled, *trainers[one].current]
+        own = sorted([name for name, owner in assignment.items() if owner == one])
+        for name in [n for n in dict.fromkeys([*first, *own]) if n in own][size:]:
+            del assignment[name]
+    return _stated(problem, decided, assignment)
+
+
+def _without_sets(problem: Problem, bounds: Mapping[str, int]) -> Problem:
+    """Return the problem without sets of sizes; 0: a trainer may have no nodes."""
+    never = len(problem.nodes) + 1  # a size that nobody can have
+
+    def bound(trainer: ProblemTrainer) -> ProblemTrainer:
+        most = bounds.get(trainer.trainer_id)
+        if most is None:
+            return trainer
+        low = trainer.n_min if most else never
+        return replace(trainer, n_min=low, n_max=max(low, most), sizes=())
+
+    return replace(problem, trainers=tuple(map(bound, problem.trainers)))
 
 
 def _held(cap: Cap, sizes: Mapping[str, int]) -> int:

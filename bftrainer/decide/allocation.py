@@ -5,13 +5,14 @@ those on which its further workers start; only what trains pauses at a rescale. 
 trainer that begins on one node of several would lose the others to one that waits, since that one
 pays no pause. All other nodes count as free; they stay with the trainer they were planned for
 where the allocation is as good, so that no warm-up is wasted. Trainers whose rescale budget is
-used up keep their nodes. Pure.
+used up keep their nodes; those that rest after a shrink get no more than they train on
+(``TrainerRecord.rests_until_s``). Pure.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,8 +22,9 @@ from bftrainer.decide.draft import Draft
 from bftrainer.decide.eligible import suited
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
 from bftrainer.decide.policy_answer import nodes_by_trainer, problem_node, problem_trainer
+from bftrainer.model.trainer import TrainerRecord
 from milp.check import find_violations
-from milp.problem import Allocation, Problem, ProblemNode
+from milp.problem import Allocation, Problem, ProblemNode, ProblemTrainer
 
 
 def stage(draft: Draft) -> Draft:
@@ -72,7 +74,7 @@ def _kept(draft: Draft, names: set[str]) -> dict[str, str]:
         node: record.trainer_id
         for record in given.trainers
         if given.now_s < given.settled_until_s.get(record.trainer_id, 0.0)
-        and len(held.get(record.trainer_id, ())) >= max(1, record.spec.n_min)
+        and record.spec.has_size(len(held.get(record.trainer_id, ())))
         and record.trainer_id not in over
         for node in held[record.trainer_id]
     }
@@ -82,13 +84,13 @@ def _turns(draft: Draft, names: set[str], kept: Mapping[str, str]) -> dict[str, 
     """Return the nodes of trainers whose turn it is."""
     found: dict[str, str] = {}
     held = nodes_by_trainer(draft.memory.assignment, names)
-    n_min = {record.trainer_id: record.spec.n_min for record in draft.given.trainers}
+    specs = {record.trainer_id: record.spec for record in draft.given.trainers}
     for one in in_turn(draft.memory, draft.given):
         own = held.get(one, ())
         taken = {*kept, *found}
         if one in kept.values():
             continue
-        if len(own) >= max(1, n_min[one]) and taken.isdisjoint(own):
+        if specs[one].has_size(len(own)) and taken.isdisjoint(own):
             found.update(dict.fromkeys(own, one))
         elif problem := _problem(draft, names, {}):
             found |= given_to(one, problem, taken)
@@ -138,7 +140,31 @@ def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem 
         objective=settings.objective,
         caps=of_groups(given.trainers, settings.limits, Counter(kept.values())),
     )
-    return suited(problem, given, observation.warm_up_s(draft.memory.joining, t_fwd_s))
+    found = suited(problem, given, observation.warm_up_s(draft.memory.joining, t_fwd_s))
+    return None if found is None else _resting(found, trainers, now_s, training)
+
+
+def _resting(
+    problem: Problem,
+    records: Iterable[TrainerRecord],
+    now_s: float,
+    training: Mapping[str, Sequence[str]],
+) -> Problem:
+    """Return the problem in which trainers that rest after a shrink do not grow."""
+    sizes = {r.trainer_id: len(training.get(r.trainer_id, ())) for r in _at_rest(records, now_s)}
+    if not any(sizes.values()):
+        return problem
+
+    def bound(trainer: ProblemTrainer) -> ProblemTrainer:
+        size = sizes.get(trainer.trainer_id, 0)
+        most = max(trainer.n_min, min(trainer.n_max, size))
+        return replace(trainer, n_max=most) if size else trainer
+
+    return replace(problem, trainers=tuple(map(bound, problem.trainers)))
+
+
+def _at_rest(records: Iterable[TrainerRecord], now_s: float) -> list[TrainerRecord]:
+    return [record for record in records if now_s < record.rests_until_s]
 
 
 def _decided(
@@ -175,7 +201,11 @@ def _answer(
     trains = set(given.training.values())
     dropped = {t: why for t, why in decided.dropped.items() if t not in trains}
     allocation = _as_planned(decided.allocation, problem, draft)
-    return replace(decided, allocation=allocation, dropped=dropped)
+    wakes_s = [record.rests_until_s for record in _at_rest(given.trainers, given.now_s)]
+    if decided.wake_at_s is not None:
+        wakes_s.append(decided.wake_at_s)
+    wake_at_s = min(wakes_s, default=None)
+    return replace(decided, allocation=allocation, dropped=dropped, wake_at_s=wake_at_s)
 
 
 def _as_planned(allocation: Allocation, problem: Problem, draft: Draft) -> Allocation:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from types import MappingProxyType
 
-from bftrainer.decide.admission import Admission, within
+from bftrainer.decide.admission import Admission, in_sizes, within
 from bftrainer.decide.policies.base import (
     AllocationPolicy,
     Context,
@@ -93,6 +93,7 @@ def _make(
         n_min=spec.n_min,
         # Never below n_min: submissions are checked, a policy may have changed since.
         n_max=spec.n_max if limit is None else max(spec.n_min, min(spec.n_max, limit)),
+        sizes=spec.sizes,
         curve=fitted(record, explores=settings.explore_budget > 0.0).curve,
         rescale_up_s=settings.rescale_up_guess_s if up is None else up,
         rescale_down_s=settings.rescale_down_guess_s if down is None else down,
@@ -200,11 +201,14 @@ def _make_standing(record: TrainerRecord) -> Standing:
 
 
 def ask(policy: AllocationPolicy, problem: Problem, context: Context) -> Decided:
-    """Return the policy's answer, within the caps of the problem; see ``_answer``."""
+    """Return the policy's answer, within caps and sets of sizes; see ``_answer``."""
+    answer = partial(_answer, policy, context=context)
+    if not policy.traits.keeps_sizes and any(trainer.sizes for trainer in problem.trainers):
+        answer = partial(in_sizes, ask=answer)
     is_plain = not (problem.caps or any(trainer.must_run for trainer in problem.trainers))
     if is_plain or policy.traits.keeps_caps:
-        return _answer(policy, problem, context)
-    return within(problem, partial(_answer, policy, context=context))
+        return answer(problem)
+    return within(problem, answer)
 
 
 def _answer(policy: AllocationPolicy, problem: Problem, context: Context) -> Decided:

@@ -47,6 +47,7 @@ class Submission:
     gres: str = ""  # GPUs required on its nodes, as sbatch --gres
     user: str = ""
     account: str = ""
+    sizes: tuple[int, ...] = ()  # the only ones of n_min to n_max that it may have; (): all
 
     def __post_init__(self) -> None:
         """Check the fields.
@@ -64,6 +65,8 @@ class Submission:
                 raise ValueError(f"{name} is {value:g}, not more than 0")
         if not 1 <= self.n_min <= self.n_max <= MAX_NODES:
             raise ValueError(f"n_min {self.n_min} and n_max {self.n_max} are not a range of sizes")
+        if any(low >= high for low, high in pairwise((0, *self.sizes))):
+            raise ValueError("sizes rise, from 1 on")
         for curve in (self.curve, self.utility or self.curve):
             check_curve(curve)
         request_of(self.gres, "")
@@ -278,7 +281,7 @@ def _stream(seed: int, purpose: int) -> np.random.Generator:
 SCHEMA = "bftrainer/workload/1"
 MAX_BYTES = 256 << 20
 _CURVES = ("curve", "utility")
-_OPTIONAL = ("gres", "user", "account", "utility")  # not written without a value
+_OPTIONAL = ("gres", "user", "account", "utility", "sizes")  # not written without a value
 _OWN, _PUBLISHED = Form(), Form(ignores_unknown=True)
 
 

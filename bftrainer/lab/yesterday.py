@@ -142,6 +142,7 @@ def _submission(record: TrainerRecord, begin_s: float) -> Submission:
         name=record.trainer_id,
         n_min=spec.n_min,
         n_max=spec.n_max,
+        sizes=spec.sizes,
         samples=max(1.0, float(progress.samples)) if record.state.is_final else ENDLESS,
         curve=spec.curve or fitted(record, explores=False).curve,
         rescale_up_s=0.0,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from bftrainer.model.study import Report, TrialTag
-from milp.problem import Curve
+from milp.problem import Curve, largest_size
 
 ADASCALE = "adascale"
 LR_RULES = (ADASCALE, "linear", "sqrt", "none")
@@ -112,12 +112,28 @@ class TrainerSpec:
     batch: BatchRange | None = None  # None: the script declares its batch
     account: str = ""  # of the batch system, charged for its pilots; "": the user's default
     trial: TrialTag | None = None  # it is a trial of a study
-    ADDED: ClassVar = frozenset({"account", "trial"})  # not written while unused; CONTRIBUTING.md
+    sizes: tuple[int, ...] = ()  # the only ones of n_min to n_max that it may have; (): all
+    rescale_rest_s: float = 0.0  # after a shrink it does not grow for so long
+    # Not written while unused; CONTRIBUTING.md.
+    ADDED: ClassVar = frozenset({"account", "trial", "sizes", "rescale_rest_s"})
 
     @property
     def budget(self) -> int | None:
         """The epochs or samples to train; None: the script says."""
         return self.samples if self.epochs is None else self.epochs
+
+    @property
+    def nodes(self) -> str:
+        """The sizes it may have, as ``--nodes`` takes them."""
+        return ",".join(map(str, self.sizes)) or f"{self.n_min}:{self.n_max}"
+
+    def has_size(self, size: int) -> bool:
+        """Return whether it may run on so many nodes.
+
+        More than n_max count: a policy or change may have lowered it.
+        """
+        most = max(size, self.n_max)
+        return 0 < size == largest_size(size, self.n_min, most, self.sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +146,8 @@ class TrainerChange:
     weight: float | None = None
     name: str | None = None
     budget: int | None = None  # of a trial, in the unit that it was submitted with
-    ADDED: ClassVar = frozenset({"budget"})
+    sizes: tuple[int, ...] | None = None
+    ADDED: ClassVar = frozenset({"budget", "sizes"})
 
     def applied(self, spec: TrainerSpec) -> TrainerSpec:
         """Return the changed request; the same object if nothing in it changes."""
@@ -138,6 +155,7 @@ class TrainerChange:
         given = {
             "n_min": self.n_min,
             "n_max": self.n_max,
+            "sizes": self.sizes,
             "weight": self.weight,
             "name": self.name,
             unit: self.budget,
@@ -281,7 +299,13 @@ class TrainerRecord:
     reports: tuple[Report, ...] = ()  # of its metric, in order
     rung_s: float | None = None  # since when its budget is used up and its study is to decide
     lives: Lives = field(default_factory=Lives)
-    ADDED: ClassVar = frozenset({"reports", "rung_s", "lives"})
+    shrunk_s: float | None = None  # when it last shrank, if its spec has a rest after that
+    ADDED: ClassVar = frozenset({"reports", "rung_s", "lives", "shrunk_s"})
+
+    @property
+    def rests_until_s(self) -> float:
+        """Until when it does not grow after a shrink (``rescale_rest_s``); 0: it may."""
+        return 0.0 if self.shrunk_s is None else self.shrunk_s + self.spec.rescale_rest_s
 
 
 def happens_anywhere(cause: str) -> bool:

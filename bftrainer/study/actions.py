@@ -96,6 +96,7 @@ def spec_of(
         samples=budget if is_samples else None,
         n_min=base.n_min if nodes is None else nodes,
         n_max=base.n_max if nodes is None else nodes,
+        sizes=base.sizes if nodes is None else (),
         checkpoint_dir=str(study.of_trial(trial.number)),
         trial=TrialTag(
             study=study.study_id,
@@ -279,7 +280,8 @@ class Actor:
         """
         for done, one in enumerate(trials):
             budget, nodes = verdicts.grow[one.number], verdicts.nodes.get(one.number)
-            change = TrainerChange(budget=budget, n_min=nodes, n_max=nodes)
+            sizes = None if nodes is None else ()
+            change = TrainerChange(budget=budget, n_min=nodes, n_max=nodes, sizes=sizes)
             stood = {**one.stored.stood, one.budget: one.units}
             if (one.stored.granted, one.stored.stood) != (budget, stood):  # not noted already
                 self._storage.climb(one.number, budget, stood)

@@ -62,9 +62,11 @@ def build_node_model(problem: Problem) -> NodeModel:
     """Write the model down; the problem must have passed ``milp.check``.
 
     Raises:
-        ProblemError: it has what these equations cannot say: a warm-up, or a trainer that must run.
+        ProblemError: it has what these equations cannot say: a warm-up, a trainer that must run, or
+            one that may have certain sizes only.
     """
-    for name in ("warm_up_s", "must_run"):  # eq. 16 lets every node earn for t_fwd, from 0 nodes on
+    # Eq. 16 lets every node earn for t_fwd, from 0 nodes on.
+    for name in ("warm_up_s", "must_run", "sizes"):
         if any(getattr(trainer, name) for trainer in problem.trainers):
             raise ProblemError(
                 "BFT-3045",

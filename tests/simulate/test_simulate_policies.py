@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from bftrainer.decide.policies.base import Context, Traits
+from bftrainer.decide.policies.base import Context, Traits, load_policy
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.physical import PhysicalCosts, PhysicalModel, constant
 from bftrainer.lab.simulator.replay import Outcome, Replay
 from bftrainer.lab.simulator.session import Choices, settings_of
 from bftrainer.lab.simulator.trainers import Tally
+from bftrainer.model.decision import DecisionInput, Plan
 from milp.problem import Problem
 from milp.solve import solve
 from tests.simulate.test_simulate import trace, trial
@@ -92,3 +94,28 @@ def test_node_seconds_are_counted_while_members_change() -> None:
     outcome = replay(policy, books=PhysicalModel(Tally(), COSTS, seed=1), p_jmax=2)
     whole = sum(t.node_s for t in outcome.trainers)
     assert outcome.tally.node_s_used <= whole <= outcome.tally.node_s_held
+
+
+@pytest.mark.parametrize("name", ["milp", "fcfs-greedy"])
+@pytest.mark.parametrize(
+    "books", [lambda: PaperModel(Tally()), lambda: PhysicalModel(Tally(), COSTS, seed=1)]
+)
+def test_planned_and_trained_sizes_are_of_the_set(
+    name: str, books: Callable[[], PaperModel]
+) -> None:
+    planned, trained, model = set[int](), set[int](), books()
+
+    def note(given: DecisionInput, plan: Plan) -> None:
+        planned.add(len(plan.assignment))
+        trained.add(len(given.training))
+
+    Replay(
+        trace((0, 0, 1000), (1, 0, 500), (2, 100, 1000), (2, 0, 50)),
+        [replace(trial("a"), sizes=(1, 2, 4))],
+        settings=settings_of(Choices(p_jmax=1, policy=name)),
+        policy=load_policy(name),
+        books=model,
+        on_plan=note,
+    ).run()
+    assert planned == {2}  # for 400 s there are three nodes
+    assert trained <= {0, 1, 2}

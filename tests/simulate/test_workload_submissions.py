@@ -121,7 +121,7 @@ def test_what_is_written_is_read_again_and_follows_the_schema(tmp_path: Path) ->
     schema_path = Path(workloads.__file__).with_name("workload.schema.json")
     schema = json.loads(schema_path.read_text())
     plain = hpo(NETWORKS["densenet"], n_trainers=2)
-    asking = tuple(replace(one, gres="gpu:a100:4") for one in plain)
+    asking = tuple(replace(one, gres="gpu:a100:4", sizes=(1, 2)) for one in plain)
     typed = TrainerWorkload(name="typed", submissions=asking)
     for workload in (diverse(n_trainers=9), plain, typed):
         path = tmp_path / f"{workload.name}.json"

@@ -41,11 +41,12 @@ def problems(
     extras: bool = False,
     caps: bool = False,
     musts: bool = False,
+    sets: bool = False,
 ) -> Problem:
     """Problems with every feature: gaps below n_min, departed nodes, waiting trainers.
 
     ``mixes`` adds trainers that mix classes, ``extras`` warm-ups, ``caps`` caps of any groups,
-    ``musts`` those that must run.
+    ``musts`` those that must run, ``sets`` those that may have certain sizes only.
     """
     objective = draw(st.sampled_from(list(Objective)))
     switches = st.sampled_from(["s1", "s2"])
@@ -65,11 +66,14 @@ def problems(
         n_current = draw(st.integers(0, min(len(names), 4)))
         current, names = tuple(names[:n_current]), names[n_current:]
         n_min = draw(st.integers(1, 3))
+        n_max = n_min + draw(st.integers(0, 6))
+        within = st.sets(st.integers(max(1, n_min - 1), n_max + 1))  # some beyond its bounds
         trainers.append(
             ProblemTrainer(
                 trainer_id=f"t{j}",
                 n_min=n_min,
-                n_max=n_min + draw(st.integers(0, 6)),
+                n_max=n_max,
+                sizes=tuple(sorted(draw(within))) if sets else (),
                 curve=draw(curves()),
                 rescale_up_s=draw(st.sampled_from([0.0, 1.0, 2.5])),
                 rescale_down_s=draw(st.sampled_from([0.0, 1.0, 2.5])),

@@ -34,10 +34,10 @@ def read(tmp_path: Path, text: str | bytes) -> dict[str, Any]:
         ("import sys\n#BFT --epochs 3\n", {}),
         ("#BFT --epochs 3\n", {"epochs": 3}),
         ("#BFT --epochs 3", {"epochs": 3}),
-        ("#BFT\t--epochs=3\r\n#BFT -N 1-8\r\n", {"epochs": 3, "sizes": (1, 8)}),
+        ("#BFT\t--epochs=3\r\n#BFT -N 1-8\r\n", {"epochs": 3, "sizes": (1, 8, ())}),
         ("#!/usr/bin/python\n\n   # words\n  \n#BFT --epochs 3\n", {"epochs": 3}),
         ("#BFT --epochs 3\n#BFT --epochs 4\n", {"epochs": 4}),
-        ("#BFT -J 'a name' --nodes 2:4 # --epochs 9\n", {"name": "a name", "sizes": (2, 4)}),
+        ("#BFT -J 'a name' --nodes 2:4 # --epochs 9\n", {"name": "a name", "sizes": (2, 4, ())}),
         ("# BFT --epochs 3\n##BFT --epochs 4\n#BFTX\n#bft --epochs 5\n #BFT --epochs 6\n", {}),
         ("#BFT --export A=1 --export B=2\n#BFT --export A=3\n",
          {"environment": (("A", "1"), ("B", "2"), ("A", "3"))}),
@@ -94,13 +94,41 @@ def test_the_later_value_wins_and_variables_add_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sizes"), [("4", (4, 4)), ("1:8", (1, 8)), ("1-8", (1, 8)), ("8:8", (8, 8))]
+    ("text", "sizes"),
+    [
+        ("4", (4, 4, ())),
+        ("1:8", (1, 8, ())),
+        ("1-8", (1, 8, ())),
+        ("8:8", (8, 8, ())),
+        ("1,2,4,8", (1, 8, (1, 2, 4, 8))),
+        ("4,2,2", (2, 4, (2, 4))),
+    ],
 )
-def test_sizes(text: str, sizes: tuple[int, int]) -> None:
+def test_sizes(text: str, sizes: tuple[int, int, tuple[int, ...]]) -> None:
     assert parse_sizes(text) == sizes
 
 
-@pytest.mark.parametrize("text", ["", "0", "8:1", "1:", ":4", "-1", "1:2:3", "1.5", "٣", "9" * 40])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "8:1",
+        "1:",
+        ":4",
+        "-1",
+        "1:2:3",
+        "1.5",
+        "٣",
+        "9" * 40,
+        "1,",
+        ",1",
+        "0,2",
+        "1:2,4",
+        "1,2," * 400 + "4",
+        ",".join(map(str, range(1, 66))),
+    ],
+)
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_sizes(text)

@@ -21,6 +21,7 @@ from milp.codec import (
     problem_from_dict,
     problem_to_dict,
 )
+from milp.plain import added_fields
 from milp.problem import (
     Allocation,
     Cap,
@@ -109,7 +110,7 @@ def test_fields_are_those_of_the_codec(
     record: type, part: Mapping[str, Any], written: Mapping[str, Any]
 ) -> None:
     assert list(part["properties"]) == [field.name for field in dataclasses.fields(record)]
-    assert set(part["properties"]) == set(written)
+    assert set(part["properties"]) == {*written, *added_fields(record)}
     assert part["additionalProperties"] is False
 
 
@@ -124,7 +125,8 @@ def test_defaults_are_those_of_the_codec(
         or field.default_factory is not dataclasses.MISSING
     }
     told = {name: rule["default"] for name, rule in part["properties"].items() if "default" in rule}
-    assert told == {name: written[name] for name in has_default}
+    defaults = {**{name: list(v) for name, v in added_fields(record).items()}, **written}
+    assert told == {name: defaults[name] for name in has_default}
     assert set(part["required"]) == set(part["properties"]) - has_default
 
 

@@ -263,7 +263,7 @@ def scaling_of_study(study: StudyDocument, options: Mapping[str, Any]) -> Scalin
     from bftrainer.cli.spec import parse_sizes, read_curve  # noqa: PLC0415 - slow to import
     from bftrainer.study.plan.problem import Draw, ScalingProfile, scaling_of  # noqa: PLC0415
 
-    n_min, n_max = parse_sizes(str(study.nodes))
+    n_min, n_max, _ = parse_sizes(str(study.nodes))
     unit_s: Mapping[Any, float] | None = None
     if options["profile_path"] is not None:
         curve, samples = read_curve(options["profile_path"]), options["epoch_samples"]

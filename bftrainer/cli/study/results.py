@@ -107,7 +107,7 @@ def command_of(study: StudyDirectory, row: TrialRow) -> str:
 
     base, document, unit = study.base, study.document, study.document.unit
     words = ["bftrainer", "submit", "-J", f"{document.name}-best"]
-    words += ["--nodes", f"{base.n_min}:{base.n_max}", f"--{unit}", str(document.rule_with().most)]
+    words += ["--nodes", base.nodes, f"--{unit}", str(document.rule_with().most)]
     words += ["--runtime", base.runtime, "--workers-per-node", str(base.workers_per_node)]
     words += ["--chdir", base.cwd]
     # Trainers have what those files said.

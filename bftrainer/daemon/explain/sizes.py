@@ -172,6 +172,11 @@ def explain_trainer(
     planned = sum(1 for t in plan.assignment.values() if t == record.trainer_id)
     left_out = why_left_out(record.trainer_id, plan.memory.left_out)
     sentences = [*left_out] or _size_sentences(record, plan, settings, queue, nodes, planned)
+    if planned and now_s < record.rests_until_s:
+        sentences.append(
+            f"It rests after a shrink: for {record.rests_until_s - now_s:.0f} s it does not grow"
+            " (--rescale-rest)."
+        )
     if not (planned or observed_size) and now_s:
         sentences += _wait(record, plan, settings, now_s)
     if planned != observed_size:
@@ -243,10 +248,12 @@ def _of_size(
     pool = len(plan.pool)
     if planned == record.spec.n_max:
         return [f"It has its maximum of {planned} nodes (n_max)."]
+    only = [f"It may have {record.spec.nodes} nodes only (--nodes)."] if record.spec.sizes else []
     if plan.allocation is None:
         return [f"The pool is empty ({pool} nodes).", *_idle(plan, settings)]
     return [
         *limited,
+        *only,
         *_worth(record, plan.allocation, settings, planned, pool),
         *_idle(plan, settings),
     ]

@@ -97,10 +97,12 @@ def near_speeds(
     curve = fitted(record, explores=settings.explore_budget > 0.0).curve
     each = _samples_per_unit(curve, settings.objective, spec.weight)
     larger = max(planned + 1, spec.n_min)
+    larger = next((size for size in spec.sizes if size > planned), larger)
     more = marginal.gain_of_one_more if marginal and larger == planned + 1 else None
     fewer = marginal.loss_of_one_fewer if marginal else None
+    smaller = max([size for size in spec.sizes if size < planned], default=planned - 1)
     changes = {
-        planned - 1: None if fewer is None else -fewer * each,
+        smaller: None if fewer is None else -fewer * each,
         planned: None,
         larger: None if more is None else more * each,
     }
@@ -108,7 +110,7 @@ def near_speeds(
     found = []
     for size, change in changes.items():
         rate = curve_at(curve, size) if size > 0 else 0.0
-        if rate > 0.0 and spec.n_min <= size <= spec.n_max:
+        if rate > 0.0 and size <= spec.n_max and spec.has_size(size):
             left_s = left / rate if left > 0 else None
             found.append(
                 SizeSpeed(size=size, samples_per_s=rate, left_s=left_s, change_samples=change)

@@ -45,6 +45,7 @@ from bftrainer.fleet.generations.members import (
 )
 from bftrainer.fleet.lifecycle import WorkerPhase
 from bftrainer.model.trainer import Mark, TrainerProgress
+from milp.problem import largest_size
 
 READY_TIMEOUT_S = 15.0  # control threads answer in milliseconds, except in a stopped process
 END_PATIENCE_S = 10.0  # how long other ranks may run on after rank 0 ended
@@ -108,9 +109,10 @@ class GenerationMachine:
     size_before: int = 0  # of the last complete generation
     batches: tuple[int, ...] = ()  # see ``TargetsSet``
     batch: int = 0  # of the last complete generation, if it was told one
+    sizes: tuple[int, ...] = ()  # the only ones of n_min to n_max that it forms; (): all
     # Not written while unused; see CONTRIBUTING.md.
     ADDED: ClassVar = frozenset(
-        {"slow_start_s", "apart", "cut", "in_vain", "complaint", "not_saved"}
+        {"slow_start_s", "apart", "cut", "in_vain", "complaint", "not_saved", "sizes"}
     )
 
     def nodes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -177,8 +179,8 @@ class GenerationMachine:
             case stimuli.WindUp(grace_s=grace_s):
                 self.ends_by_s = self.ends_by_s or now_s + grace_s
                 self.targets, self.staying = {}, {}
-            case stimuli.SizesSet(n_min=n_min, n_max=n_max):
-                self.n_min, self.n_max = n_min, n_max
+            case stimuli.SizesSet(n_min=n_min, n_max=n_max, sizes=sizes):
+                self.n_min, self.n_max, self.sizes = n_min, n_max, sizes
             case stimuli.LimitsSet():
                 self.join_window_s = stimulus.join_window_s
                 self.start_timeout_s = stimulus.start_timeout_s
@@ -366,7 +368,7 @@ class GenerationMachine:
         self.is_broken |= bool(self.members) and self.stall.has_stalled(now_s)
         joiners = self._joiners(now_s)
         keep = [m for m in self._alive_members() if self._is_kept(m, joiners)]
-        roster = tuple(keep + joiners)[: self.n_max]
+        roster = self._cut_down(keep + joiners)
         is_changed = self.is_broken or len(keep) < len(self.members)
         is_same = self.members and not is_changed and len(roster) <= len(self.members)
         if is_same and self._batch_of(len(roster)) in (0, self.batch):
@@ -378,6 +380,11 @@ class GenerationMachine:
             reason = reason if self.members else "start"
             return out + self._prepare(roster, reason, now_s)
         return out + (self._park(now_s) if self.members else [])
+
+    def _cut_down(self, workers: Sequence[str]) -> tuple[str, ...]:
+        """Return the first of these, as many as its sizes allow."""
+        some = tuple(workers)[: self.n_max]
+        return some[: largest_size(len(some), 1, self.n_max, self.sizes)] if self.sizes else some
 
     def _batch_of(self, size: int) -> int:
         """The global batch on so many nodes; 0: none is told."""
@@ -460,7 +467,8 @@ class GenerationMachine:
         """Nothing was committed: retry the same generation without the lost workers."""
         roster = tuple(w for w in forming.roster if self.workers[w].is_alive)
         has_member = any(w in self.members for w in roster)
-        is_short = len(roster) < self.n_min or bool(self.staying)
+        is_short = len(roster) < self.n_min or self._cut_down(roster) != roster
+        is_short = is_short or bool(self.staying)
         if is_short or (self.members and not has_member):
             self.forming = None  # start over: a member that was to leave may have to stay
             return []

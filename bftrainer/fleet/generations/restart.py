@@ -105,7 +105,7 @@ class RestartMachine(GenerationMachine):
 
     def _maybe_stop(self, running: list[str], now_s: float) -> list[Instruction]:
         kept = [m for m in running if self.workers[m].node in self.targets]
-        is_growing = len(self.members) < self.n_max and bool(self._joiners(now_s))
+        is_growing = len(self._cut_down([*self.members, *self._joiners(now_s)])) > len(self.members)
         if not (self.is_broken or len(kept) < len(self.members) or is_growing):
             return []
         self.stopped = Stopped(
@@ -145,7 +145,7 @@ class RestartMachine(GenerationMachine):
     def _maybe_start(self, now_s: float) -> list[Instruction]:
         if not self.failures.may_start(now_s):  # back-off: all nodes get new workers after it
             return []
-        roster = tuple(self._joiners(now_s))[: self.n_max]
+        roster = self._cut_down(self._joiners(now_s))
         if len(roster) < max(1, self.n_min):
             return []
         return self._prepare(roster, self.stopped.reason if self.stopped else "start", now_s)

@@ -39,6 +39,8 @@ class SizesSet:
 
     n_min: int
     n_max: int
+    sizes: tuple[int, ...] = ()  # the only ones of these; (): all
+    ADDED: ClassVar = frozenset({"sizes"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,7 @@ def opened_of(
         trainer_id=record.trainer_id,
         n_min=spec.n_min,
         n_max=spec.n_max,
+        sizes=spec.sizes,
         join_window_s=limits.join_window_s,
         start_timeout_s=limits.start_timeout_s,
         generation=record.last_generation,

@@ -171,6 +171,7 @@ def rescaled(
     record: TrainerRecord, done: Rescaled | Regrouped, costs: MeasuredCosts, now_s: float
 ) -> TrainerRecord:
     """Return the record after a complete generation; the agents may have announced it."""
+    has_shrunk = done.size < done.size_before
     return replace(
         record,
         last_generation=max(record.last_generation, done.generation),
@@ -181,6 +182,7 @@ def rescaled(
         costs=costs,
         progress=_entered(record.progress, done, now_s),
         lives=_begun(record, done, now_s),
+        shrunk_s=now_s if has_shrunk and record.spec.rescale_rest_s else record.shrunk_s,
     )
 
 

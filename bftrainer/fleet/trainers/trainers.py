@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Protocol
 
@@ -235,9 +236,10 @@ class TrainerBook:
         before, new = trainer.record, record_updates.changed(trainer.record, change, self._clock())
         if new != before:
             self._set(trainer, new)
-            if (new.spec.n_min, new.spec.n_max) != (before.spec.n_min, before.spec.n_max):
-                sizes = stimuli.SizesSet(n_min=new.spec.n_min, n_max=new.spec.n_max)
-                self._handle(trainer, sizes)
+            of = attrgetter("n_min", "n_max", "sizes")
+            if of(new.spec) != of(before.spec):
+                n_min, n_max, sizes = of(new.spec)
+                self._handle(trainer, stimuli.SizesSet(n_min=n_min, n_max=n_max, sizes=sizes))
                 self.budget.forget(trainer_id)  # the next decision may change its nodes
             self._write(trainer, "changed", change)
             self._on_change()

@@ -501,6 +501,9 @@ class PhysicalModel(PaperModel):
         """Let the warm ones join; whether that lets a straggler go."""
         trainer, now_s = member.trainer, self._now_s
         warm = {n for n, at_s in member.warm_at_s.items() if at_s <= now_s}
+        if only := trainer.submission.sizes:
+            size = max([s for s in only if s <= len(trainer.nodes) + len(warm)], default=0)
+            warm = set(sorted(warm)[: max(0, size - len(trainer.nodes))])
         if not warm or len(trainer.nodes) + len(warm) < trainer.submission.n_min:
             return False
         pause_s = 0.0  # its very first start

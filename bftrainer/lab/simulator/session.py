@@ -20,7 +20,7 @@ from bftrainer.lab.workloads import Submission
 from bftrainer.model.decision import DecisionInput, Plan, Settings
 from bftrainer.model.fairness import Limits
 from bftrainer.site.policy.calendar import next_blackout
-from milp.problem import Objective
+from milp.problem import Objective, largest_size
 
 OnPlan = Callable[[DecisionInput, Plan], None]
 
@@ -142,5 +142,6 @@ def job_nodes(trace: Fragments, choices: Choices) -> int:
 
 def of_size(submission: Submission, nodes: int) -> Submission:
     """Return a trainer of one size, as a rigid policy has it: the nearest that it can have."""
-    size = max(submission.n_min, min(submission.n_max, nodes))
-    return replace(submission, n_min=size, n_max=size)
+    n_min, n_max, sizes = submission.n_min, submission.n_max, submission.sizes
+    size = largest_size(nodes, n_min, n_max, sizes) or n_min
+    return replace(submission, n_min=size, n_max=size, sizes=())

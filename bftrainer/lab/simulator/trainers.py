@@ -89,6 +89,7 @@ def make_trainer(
         script="",
         n_min=submission.n_min,
         n_max=submission.n_max,
+        sizes=submission.sizes,
         curve=submission.curve,
         gres=submission.gres,
         samples=math.ceil(submission.samples),
