@@ -65,7 +65,10 @@ def _table(arenas: Sequence[Mapping[str, Any]]) -> str:
             if len(set(column)) > 1:
                 heads.append(f">{arena['name']}: {head}")
                 shown.append([cell.partition(", ")[2] or cell for cell in column])
-    return columns(heads, list(zip(*shown, strict=True)))
+    alike = dict[tuple[str, ...], list[str]]()  # policies that are the same in all figures
+    for name, *figures in zip(*shown, strict=True):
+        alike.setdefault(tuple(figures), []).append(name)
+    return columns(heads, [(",".join(names), *figures) for figures, names in alike.items()])
 
 
 def _row(plain: Mapping[str, Any]) -> Row:
