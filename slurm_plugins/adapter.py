@@ -25,7 +25,7 @@ from bftrainer.model.cluster import JobState, NodeLeft, Snapshot
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import NOTHING, Finding, Measured, ReleaseTrial, SiteFile
 from bftrainer.site.submit.client import SubmitHelper
-from slurm_plugins import commands, doctor, releases
+from slurm_plugins import commands, doctor, releases, site_options
 from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.floor import STEP_ID, Floor
 from slurm_plugins.hook.relay import key_of
@@ -54,6 +54,8 @@ class SlurmOptions(pydantic.BaseModel):
     reservations_interval_s: float = pydantic.Field(default=30.0, ge=0)
     account: str | None = None
     qos: str | None = None
+    # Further options of pilots' sbatch (slurm_plugins.site_options): "--comment=preempt".
+    sbatch_options: tuple[str, ...] = ()
     user: str | None = None  # owner of our pilots; default: the user of the daemon
     environment: dict[Variable, Value] = {}  # for the commands, e.g. a PATH
     hook_file: Path | None = None  # written by the site's scripts (docs/howto/slurm-site.md)
@@ -72,11 +74,23 @@ class SlurmOptions(pydantic.BaseModel):
     submit_helper: str = ""  # socket, or command line, that submits pilots as their users
     grace_s: float = pydantic.Field(default=0.0, ge=0)  # GraceTime of the pilots' partition
 
+    @pydantic.field_validator("sbatch_options", mode="before")
+    @classmethod
+    def _one(cls, given: Any) -> Any:
+        """Take one option, as ``--batch-option`` gives it, for a list."""
+        return (given,) if isinstance(given, str) else given
+
     @pydantic.field_validator("hook_relay_keys", mode="before")
     @classmethod
     def _several(cls, given: Any) -> Any:
         """Take "KEY,KEY", as ``--batch-option`` gives it, for a list."""
         return tuple(given.split(",")) if isinstance(given, str) else given
+
+    @pydantic.model_validator(mode="after")
+    def _only_options_of_the_site(self) -> Self:
+        """Refuse options that pilots rely on."""
+        site_options.checked(self.sbatch_options, has_slots=self.share is not None)
+        return self
 
     @pydantic.model_validator(mode="after")
     def _one_whole_hook(self) -> Self:
@@ -155,7 +169,10 @@ class SlurmBatchSystem(LaunchingSystem):
         self._slurm = PilotLauncher(
             commands=own,
             partition=options.pilot_partition,
-            sbatch_options=tuple(f"{key}={value}" for key, value in site.items() if value),
+            sbatch_options=(
+                *(f"{key}={value}" for key, value in site.items() if value),
+                *options.sbatch_options,
+            ),
             grace_s=options.grace_s,
             share=options.share,
             preamble=options.preamble,
@@ -173,6 +190,7 @@ class SlurmBatchSystem(LaunchingSystem):
             own_tokens=lambda: self.launcher.tokens,
             is_of_all=self.runs_as_users,
             accept_release=options.accept_release,
+            for_pilots=site_options.PilotNodes.of(options.sbatch_options),
         )
 
     def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:

@@ -160,7 +160,8 @@ _SKIP_PILOTS = """\
 as the first lines of the script, if what it does can wait for the next ordinary job:
     # a pilot of bftrainer: Slurm itself ends its processes
     [ "$SLURM_JOB_PARTITION" = {} ] && exit 0"""
-_MODES = {
+# What a mode of preemption costs; ``own_site`` says the same to users.
+MODES = {
     "REQUEUE": "Slurm restarts pilots by itself (those without --no-requeue); CANCEL ends them.",
     "SUSPEND": "A suspended pilot keeps the node's memory and GPUs.",
     "GANG,SUSPEND": "A suspended pilot keeps the node's memory and GPUs.",
@@ -262,7 +263,7 @@ def _preemption(config: Mapping[str, str], settings: SlurmSettings) -> Holds:
     is_ranked = priority == "priority/multifactor" and _seconds(weight) > 0
     rank = {"below": below, "priority": priority, "qos_weight": weight}
     tier = {"below": below, "first_below": low[0] if low else "", "tier_above": own + 1}
-    how = {"mode": mode, "mode_cost": _MODES.get(mode, _OTHER_MODE)}
+    how = {"mode": mode, "mode_cost": MODES.get(mode, _OTHER_MODE)}
     return {
         "no_preemption": [{"kind": kind}] * (not is_by_tier and not is_by_qos),
         "not_cancelled": [how] * ("CANCEL" not in mode and is_by_tier),
@@ -369,6 +370,21 @@ def _seconds(text: str) -> float:
     for part in word.split(":")[:3]:
         seconds = 60.0 * seconds + _number(part)
     return seconds
+
+
+def words_for_users(mode: str, exempt_time: str) -> tuple[str, ...]:
+    """Say what preemption means for a user's pilots, before there are any.
+
+    Args:
+        mode: of their partition, CANCEL or REQUEUE among its words.
+        exempt_time: PreemptExemptTime, of the QOS or of the cluster.
+    """
+    how = "Slurm ends a preempted pilot, and the daemon asks for another node."
+    if "CANCEL" not in mode:
+        how = f"{how} PreemptMode={mode} restarts none of them: they have --no-requeue."
+    exempt_s = _seconds(exempt_time)
+    young = f"PreemptExemptTime={exempt_time}: no pilot is preempted in its first {exempt_s:g} s."
+    return (how, young) if exempt_s > 0 else (how,)
 
 
 def _number(text: str) -> float:

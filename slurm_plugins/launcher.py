@@ -55,7 +55,7 @@ class PilotLauncher(commands.PilotLauncher):
         Args:
             commands: to run.
             partition: of pilots.
-            sbatch_options: the site's: account, QOS.
+            sbatch_options: the site's: account, QOS and others (``site_options``).
             grace_s: GraceTime of the partition.
             share: of a node, for a pilot; None: the whole node.
             preamble: shell file under which agents run.

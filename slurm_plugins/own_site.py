@@ -26,9 +26,9 @@ from bftrainer.model.cluster import Node, NodeLeft
 from bftrainer.model.errors import BatchSystemError, UsageError
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import DaemonJob, NodeLimit, OwnSite, Wish
-from slurm_plugins import commands, parse, slots
+from slurm_plugins import commands, parse, site_options, slots
 from slurm_plugins.commands import SlurmCommands, why_failed
-from slurm_plugins.doctor import PARTITION_ARGV, partitions_in
+from slurm_plugins.doctor import MODES, PARTITION_ARGV, partitions_in, words_for_users
 from slurm_plugins.fields import whole
 from slurm_plugins.floor import Floor
 from slurm_plugins.launcher import size_options
@@ -60,7 +60,7 @@ ASSOCIATION = (
 )
 QOS = (
     *("Name", "MaxJobsPU", "MaxSubmitPU", "GrpJobs", "GrpSubmit", "MaxTRESPU", "GrpTRES"),
-    *("MaxTRES", "MaxWall"),
+    *("MaxTRES", "MaxWall", "PreemptExemptTime"),
 )
 _OF_JOBS = ("MaxJobs", "MaxSubmit", "GrpJobs", "GrpSubmit", "MaxJobsPU", "MaxSubmitPU")
 _OF_RESOURCES = ("GrpTRES", "MaxTRESPU")
@@ -83,6 +83,7 @@ class SlurmSites:
     def submit_daemon(self, argv: Sequence[str], out: Path, wish: Wish) -> DaemonJob:
         """Submit the daemon's job; BFT-1287 if Slurm refuses it."""
         options = {"--partition": wish.job_partition, "--account": wish.account}
+        wckeys = [word for word in wish.sbatch_options if word.startswith("--wckey=")]
         done = self._commands.run(
             (
                 *("sbatch", "--parsable", f"--job-name={JOB_NAME}", "--nodes=1", "--ntasks=1"),
@@ -90,6 +91,7 @@ class SlurmSites:
                 *(f"--signal=B:USR1@{_BEFORE_END_S}", "--chdir=/", "--input=/dev/null"),
                 *("--export=ALL", f"--output={str(out).replace('%', '%%')}"),
                 *(f"{name}={value}" for name, value in options.items() if value),
+                *wckeys,
             ),
             self._commands.base_environment(),
             stdin=_SCRIPT.format(command=shlex.join(argv)),
@@ -121,7 +123,7 @@ class SlurmSites:
         """Read the site for this user.
 
         Raises:
-            UsageError: BFT-1281 to -1283, -1288, a daemon of this user cannot work here.
+            UsageError: BFT-1220, -1281 to -1283, -1288, a daemon of this user cannot work here.
             BatchSystemError: BFT-1285, Slurm does not answer.
         """
         try:
@@ -134,6 +136,14 @@ class SlurmSites:
             ) from problem
 
     def _examine(self, wish: Wish) -> OwnSite:
+        try:
+            site_options.checked(wish.sbatch_options, has_slots=wish.share is not None)
+        except ValueError as problem:
+            raise UsageError(
+                "BFT-1220",
+                f"An option for sbatch cannot be passed on: {problem}.",
+                "Leave it out, or write it as sbatch's long option: --constraint=ib.",
+            ) from problem
         config = settings_in(self._asked(commands.CONFIG))
         partitions = partitions_in(self._asked(PARTITION_ARGV))
         chosen = choose(partitions, config, wish.partition)
@@ -147,7 +157,9 @@ class SlurmSites:
             own = self._rows(who, ASSOCIATION, unread)
         self._try_out(name, wish, own, share)
         limits, walls = list[NodeLimit](), list[tuple[float, str]]()
+        exempt_time = config.get("PreemptExemptTime", "0")
         for row, owner in self._owners(chosen, own, wish, unread):
+            exempt_time = row.get("PreemptExemptTime") or exempt_time
             limits += node_limits(row, owner, amounts_of(nodes, share))
             if limit_s := wall_s(row):
                 walls.append((limit_s, f"MaxWall of {owner}"))
@@ -159,6 +171,7 @@ class SlurmSites:
             partition=name,
             n_nodes=sum(len(slots.names(n, share)) if share else 1 for n in nodes),
             preemption=mode_of(chosen, config),
+            about_preemption=words_for_users(mode_of(chosen, config), exempt_time),
             grace_s=duration_s(chosen.get("GraceTime", "0")) or 0.0,
             time_limit_s=min(walls)[0] if walls else None,
             time_limit_words=min(walls)[1] if walls else "",
@@ -215,6 +228,7 @@ class SlurmSites:
             *("sbatch", "--test-only", f"--partition={partition}", "--nodes=1"),
             *("--time=1", "--no-requeue", "--chdir=/"),
             *(f"--{key}={value}" for key, value in _given(wish).items()),
+            *wish.sbatch_options,
             *size_options(share),
         )
         done = self._commands.run(argv, self._commands.base_environment(), stdin="#!/bin/sh\n")
@@ -227,7 +241,8 @@ class SlurmSites:
             "BFT-1283",
             f"Slurm would refuse a pilot of {self._user} in partition {partition}: "
             f"{words or why_failed(done)}.",
-            f"{advice}Give --account, --qos or another --partition, or ask the site for access.",
+            f"{advice}Give --account, --qos or another --partition, what the site requires of jobs"
+            " (--comment, --constraint, --sbatch-option), or ask the site for access.",
         )
 
     def _options(
@@ -236,6 +251,8 @@ class SlurmSites:
         options: dict[str, object] = {"pilot_partition": partition, "is_own": True, **_given(wish)}
         if conf := self._commands.base_environment().get("SLURM_CONF"):
             options["slurm_conf"] = conf
+        if wish.sbatch_options:
+            options["sbatch_options"] = list(wish.sbatch_options)
         if has_floor:
             options["floor_job"] = os.environ["SLURM_JOB_ID"]
         if share:
@@ -353,7 +370,7 @@ def check_preemption(name: str, partitions: Mapping[str, Row], config: Mapping[s
         raise UsageError(
             "BFT-1282",
             f"Partition {name} cannot be used: {reason}, so pilots would keep its nodes "
-            "from other users.",
+            f"from other users. {MODES.get(mode_of(partitions[name], config), '')}".rstrip(),
             advice,
         )
 

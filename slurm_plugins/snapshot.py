@@ -40,6 +40,7 @@ from slurm_plugins.fields import Unread
 from slurm_plugins.floor import Floor
 from slurm_plugins.job_requests import judged
 from slurm_plugins.parse import ControllerClock, Made, RowCache, switches
+from slurm_plugins.site_options import PilotNodes
 from slurm_plugins.states import Completing
 
 T = TypeVar("T")
@@ -77,6 +78,9 @@ class SnapshotReader:
     own_tokens: Callable[[], Collection[str]] = tuple  # in our pilots' names; (): not known
     is_of_all: bool = False  # pilots are those of all users, not of ``user`` alone
     accept_release: str = ""  # which is not among those known
+    for_pilots: PilotNodes = field(
+        default_factory=PilotNodes
+    )  # that the site's options of sbatch leave
     unknown_release: str = ""  # of commands or controller, if it is not accepted
     config: parse.ControllerConfig | None = None
     release: str = ""  # of the commands
@@ -141,6 +145,8 @@ class SnapshotReader:
             n_planned = self.config.bf_max_job_array_resv if self.config is not None else 0
             jobs = written_out(jobs, Room.of(nodes or (), jobs), n_planned)
         reservations = self._read_reservations()
+        if nodes is not None:
+            nodes, reservations = self.for_pilots.within(nodes, reservations, taken_at_s)
         if self.floor is not None and nodes is not None:
             nodes, jobs, reservations = self.floor.show(nodes, jobs, reservations)
         if self.share is not None and nodes is not None:
@@ -224,7 +230,8 @@ class SnapshotReader:
             [
                 self._node_of(node, partitions[name])
                 for name, node in nodes.items()
-                if needed.issubset(partitions[name]) or name in floor
+                if name in floor
+                or (needed.issubset(partitions[name]) and self.for_pilots.request.is_met_by(node))
             ]
         )
 

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     from bftrainer.site.own.plan import Chosen, OwnSites
 
 
+_PASSED_ON = {
+    "--comment": "some sites ask for one",
+    "-C, --constraint": "features of the nodes",
+    "--reservation": "whose nodes pilots use alone",
+    "-L, --licenses": "held by each pilot",
+    "--wckey": "a label for accounting",
+}
 _LIMIT = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
 
 
@@ -63,6 +70,10 @@ def _time_limit_s(_: click.Context, __: click.Parameter, text: str | None) -> fl
            name="time_limit_s", callback=_time_limit_s),
     option("-A, --account NAME", "Account of the pilots.", default=""),
     option("-q, --qos NAME", "QOS of the pilots.", default=""),
+    *(option(f"{names} VALUE", f"Passed to the pilots' sbatch: {what}.", default="")
+      for names, what in _PASSED_ON.items()),
+    option("--sbatch-option OPTION", "Any other that the site requires: --gres-flags=...; repeat "
+           "for more.", name="further", multiple=True),
     option("--bind ADDRESS", "Address to listen on.  [default: all of this host]", default=""),
     option("--announce ADDRESS", "Address where nodes reach this host, if bftrainer cannot know "
            "it.", multiple=True),
@@ -157,11 +168,16 @@ def _wish(given: Mapping[str, Any], *, as_job: bool) -> Wish:
         given[name] or 0 for name in ("cpus_per_pilot", "memory_mb", "gpus_per_pilot")
     )
     share = NodeLeft(cpus=cpus, memory_mb=memory_mb, gpus=gpus)
+    passed_on = [names.rpartition("--")[2] for names in _PASSED_ON]
     same = ("partition", "account", "qos", "max_nodes", "time_limit_s", "job_partition")
     return Wish(
         **{name: given[name] for name in (*same, "network", "ports")},
         is_as_job=as_job,
         share=None if share == NodeLeft(cpus=0) else share,
+        sbatch_options=(
+            *(f"--{name}={given[name]}" for name in passed_on if given[name]),
+            *given["further"],
+        ),
     )
 
 
@@ -184,6 +200,8 @@ def _refuse_second(state_dir: Path, sites: OwnSites) -> None:
 
 def _print(site: OwnSite, chosen: tuple[Chosen, ...]) -> None:
     print_lines(f"cluster {site.cluster}, partition {site.partition}")
+    for sentence in site.about_preemption:
+        print_lines(sentence)
     for sentence in site.unread:
         print_lines(f"warning: {sentence}", err=True)
     for one in chosen:

@@ -96,6 +96,7 @@ class Wish:
     share: NodeLeft | None = None  # of a node, for a pilot; 0: in proportion; None: whole nodes
     network: str = ""  # that daemon, agents and workers use alone; "": any
     ports: str = ""  # that they listen on alone; "": any
+    sbatch_options: tuple[str, ...] = ()  # further ones for pilots, as the batch system takes them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ class OwnSite:
     n_nodes: int  # slots, where a pilot takes a share of a node
     n_floor: int = 0  # nodes of the user's own allocation, beside those
     preemption: str  # as the batch system calls it, e.g. REQUEUE
+    about_preemption: tuple[str, ...] = ()  # what that means for pilots, a sentence each
     grace_s: float = 0.0  # between the notice of a preemption and the end
     time_limit_s: float | None = None  # longest of a job; None: none
     time_limit_words: str = ""  # where that limit is from

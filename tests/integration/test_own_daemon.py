@@ -86,7 +86,7 @@ def test_a_dry_run_says_what_would_be_chosen_and_starts_nothing(researcher: Rese
     assert "partition scavenge" in said
     assert "max_nodes = 2  (--max-nodes)" in said
     assert "give_back = false" in said
-    assert "PreemptMode=REQUEUE" in said
+    assert "PreemptMode=REQUEUE restarts none of them: they have --no-requeue." in said
     assert not researcher.state.exists()
     plain = json.loads(researcher.does("up", "--dry-run", "--json"))
     assert plain["settings"]["max_nodes"]["value"] == 3

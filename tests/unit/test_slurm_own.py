@@ -44,7 +44,7 @@ def test_limits_of_an_association_become_nodes() -> None:
 
 
 def test_limits_of_a_qos_become_nodes_and_a_job_too_small_for_a_node_is_none() -> None:
-    text = "scav|5||||cpu=130,billing=9||gres/gpu=2|01:00:00\n"
+    text = "scav|5||||cpu=130,billing=9||gres/gpu=2|01:00:00|\n"
     assert _limits(text, own_site.QOS) == [
         (5, "MaxJobsPU=5 of X"),
         (2, "MaxTRESPU=cpu=130 of X, and a pilot takes 64"),
@@ -81,6 +81,7 @@ def test_the_only_preemptable_partition_is_chosen() -> None:
     [
         ("batch", TIERED, "PreemptMode=OFF"),
         ("pause", TIERED, "PreemptMode=SUSPEND"),
+        ("pause", TIERED, "A suspended pilot keeps the node's memory and GPUs."),
         ("top", TIERED, "no partition has a higher PriorityTier than its 20"),
         ("scavenge", {"PreemptType": "preempt/none"}, "nothing is preempted on this cluster"),
     ],
@@ -92,6 +93,22 @@ def test_a_partition_that_keeps_its_nodes_from_others_is_refused(
         check_preemption(name, PARTITIONS, config)
     assert refused.value.code == "BFT-1282"
     assert reason in refused.value.cause
+
+
+@pytest.mark.parametrize(
+    ("mode", "exempt", "said"),
+    [
+        ("CANCEL", "00:00:00", ["Slurm ends a preempted pilot"]),
+        ("GANG,REQUEUE", "00:00:00", ["PreemptMode=GANG,REQUEUE restarts none"]),
+        ("CANCEL", "01:00:00", ["Slurm ends", "no pilot is preempted in its first 3600 s"]),
+    ],
+)
+def test_up_says_what_preemption_means_before_it_starts(
+    mode: str, exempt: str, said: list[str]
+) -> None:
+    words = doctor.words_for_users(mode, exempt)
+    assert len(words) == len(said)
+    assert all(part in sentence for part, sentence in zip(said, words, strict=True))
 
 
 def test_with_preemption_by_qos_slurm_is_believed() -> None:

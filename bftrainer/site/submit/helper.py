@@ -30,6 +30,7 @@ import sys
 import syslog
 import time
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -113,6 +114,7 @@ class Config:
     sbatch: str = "/usr/bin/sbatch"
     scancel: str = "/usr/bin/scancel"
     squeue: str = "/usr/bin/squeue"
+    options: frozenset[str] = frozenset()  # of sbatch, beside ours; each exactly as here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,8 @@ def _config(given: Any) -> Config:
     users = allowed.pop("users", [])
     environment = allowed.pop("environment", {})
     lists = {
-        name: _texts(allowed.pop(name, [])) for name in ("groups", "allowed", "denied", "agent")
+        name: _texts(allowed.pop(name, []))
+        for name in ("groups", "allowed", "denied", "agent", "options")
     }
     min_uid = int(allowed.pop("min_uid", 1000))
     config = Config(
@@ -164,6 +167,7 @@ def _config(given: Any) -> Config:
         groups=frozenset(lists["groups"]),
         allowed=frozenset(lists["allowed"]),
         denied=frozenset(lists["denied"]),
+        options=frozenset(lists["options"]),
         min_uid=min_uid,
         environment={_text(name): _text(value) for name, value in environment.items()},
         **{name: _text(value) for name, value in allowed.items()},
@@ -191,18 +195,21 @@ def _texts(value: Any) -> tuple[str, ...]:
 # ---- the request ----------------------------------------------------------------------------
 
 
-def parse(raw: bytes) -> Request:
-    """Read a request; refuse everything that is not exactly one."""
+def parse(raw: bytes, options: AbstractSet[str] = frozenset()) -> Request:
+    """Read a request; refuse everything that is not exactly one.
+
+    ``options``: of sbatch, that root allows beside those of every pilot.
+    """
     try:
-        return _request(json.loads(raw))
+        return _request(json.loads(raw), options)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
         raise NotAllowed("BFT-1527", f"The request is malformed: {problem!r}"[:300]) from problem
 
 
-def _request(given: Any) -> Request:
+def _request(given: Any, options: AbstractSet[str]) -> Request:
     kind, fields = given["do"], set(given) - {"do"}
     if kind == "submit" and fields == {"user", "pilot", "site", "options", "files", "grace_s"}:
-        request = _submission(given)
+        request = _submission(given, options)
     elif kind == "cancel" and fields == {"user", "jobs", "how"}:
         request = _cancellation(given)
     elif kind == "forget" and fields == {"user", "pilot", "site"}:
@@ -218,7 +225,7 @@ def _request(given: Any) -> Request:
     return request
 
 
-def _submission(given: Mapping[str, Any]) -> Request:
+def _submission(given: Mapping[str, Any], options: AbstractSet[str]) -> Request:
     if type(given["grace_s"]) not in (int, float) or not 0 <= given["grace_s"] <= 86_400:
         raise ValueError("no grace time")
     request = Request(
@@ -230,7 +237,8 @@ def _submission(given: Mapping[str, Any]) -> Request:
         files={_text(name): _text(text) for name, text in given["files"].items()},
         grace_s=float(given["grace_s"]),
     )
-    if wrong := [word for word in request.options if not _SBATCH.fullmatch(word)]:
+    extra = [word for word in request.options if not _SBATCH.fullmatch(word)]
+    if wrong := [word for word in extra if word not in options]:
         raise ValueError(f"{wrong[0][:80]!r} is not allowed")
     names = [word.partition("=")[0] for word in request.options]
     if len(set(names)) < len(names):
@@ -327,7 +335,7 @@ def serve(arguments: Sequence[str]) -> dict[str, Any]:
     config = read_config(Path(arguments[0]) if arguments else CONFIG)
     if (uid := caller_uid()) != config.daemon_uid:
         raise NotAllowed("BFT-1526", f"User {uid} is not the daemon's")
-    request = parse(_read_all(0, deadline_s))
+    request = parse(_read_all(0, deadline_s), config.options)
     if request.do == "submit" and f"--partition={config.partition}" not in request.options:
         raise NotAllowed("BFT-1527", f"Pilots are submitted to {config.partition} only")
     account = account_of(request, config)

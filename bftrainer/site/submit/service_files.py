@@ -83,6 +83,7 @@ def helper_files(
         "daemon_user": account,
         "partition": partition,
         "agent": [python, "-I", "-m", "trainers.agent"],
+        "options": list(options.get("sbatch_options", ())),
         "users": "any",
         "groups": [],
         # Also without these lines, and by number (docs/howto/slurm-site.md): so that they are seen.

@@ -1,0 +1,112 @@
+"""Options of the site for the pilots' sbatch, and which nodes they leave to pilots.
+
+Some sites take only jobs with a comment, a feature, a reservation, a licence or a wckey. Such
+options come from the policy (``sbatch_options``) or ``bftrainer up``, word by word as for sbatch
+(1), 22.05, and are passed on. Refused is what pilots rely on: they come last, alone, on one node,
+once. sbatch takes the beginning of an option's name for the option, so that is refused, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from bftrainer.model.cluster import Node, NodeState, Reservation
+from bftrainer.model.node_request import NodeRequest, request_of
+
+MOST_OPTIONS = 16
+_WORD = re.compile(r"--([a-z][a-z-]{1,30})(?:=[^\x00-\x1f\x7f-\x9f]{1,256})?")
+_PARTS = "gpus-per-pilot, cpus-per-pilot and mem-per-pilot of up; slot_gpus and so on of the policy"
+# Options that are set, or ruled out, for every pilot -> what to use instead; "": nothing.
+_OWN = {
+    **dict.fromkeys(("partition",), "--partition of up, pilot_partition of the policy"),
+    **dict.fromkeys(("account", "qos"), "the option of that name of up, or of the policy"),
+    **dict.fromkeys(("time", "time-min"), "--time of up, pilot_time_limit_s of the policy"),
+    **dict.fromkeys(("gres", "gpus", "gpus-per-node", "gpus-per-socket"), _PARTS),
+    **dict.fromkeys(
+        ("gpus-per-task", "cpus-per-gpu", "cpus-per-task", "mem", "mem-per-cpu"), _PARTS
+    ),
+    **dict.fromkeys(("mem-per-gpu", "exclusive", "oversubscribe", "share", "overcommit"), _PARTS),
+    **dict.fromkeys(("parsable", "job-name", "nodes", "nodelist", "nodefile", "exclude"), ""),
+    **dict.fromkeys(("ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node"), ""),
+    **dict.fromkeys(("ntasks-per-socket", "deadline", "requeue", "no-requeue", "export"), ""),
+    **dict.fromkeys(("export-file", "chdir", "workdir", "input", "output", "error"), ""),
+    **dict.fromkeys(("open-mode", "propagate", "array", "dependency", "begin", "hold"), ""),
+    **dict.fromkeys(("clusters", "signal", "priority", "wrap", "wait", "test-only"), ""),
+    **dict.fromkeys(("uid", "gid", "get-user-env", "help", "usage", "version", "reboot"), ""),
+    **dict.fromkeys(("container", "container-id", "external", "hetjob", "jobid"), ""),
+}
+
+
+def checked(words: Sequence[str], *, has_slots: bool = False) -> tuple[str, ...]:
+    """Return the options.
+
+    Args:
+        words: one option each, as sbatch takes it: ``--comment=preempt``.
+        has_slots: whether pilots take parts of nodes; their comments name those.
+
+    Raises:
+        ValueError: the first that cannot be passed on, in a sentence.
+    """
+    if len(words) > MOST_OPTIONS:
+        raise ValueError(f"there are {len(words)} options for sbatch, {MOST_OPTIONS} at most")
+    own = {**_OWN, "comment": ""} if has_slots else _OWN
+    seen = set[str]()
+    for word in words:
+        if (found := _WORD.fullmatch(word)) is None:
+            raise ValueError(f"{word[:80]!r} is not --name or --name=VALUE in one line")
+        name = found[1]
+        if taken := next((option for option in sorted(own) if option.startswith(name)), ""):
+            instead = f"; use {own[taken]}" if own[taken] else ""
+            raise ValueError(f"bftrainer itself decides about --{taken} of its pilots{instead}")
+        if name in seen:
+            raise ValueError(f"--{name} is given twice")
+        seen.add(name)
+    return tuple(words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotNodes:
+    """Which nodes pilots with these options can have: by features, and by a reservation."""
+
+    request: NodeRequest = field(default_factory=NodeRequest)
+    reservation: str = ""
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> PilotNodes:
+        """Read options that are checked; a constraint on several nodes is left to Slurm."""
+        given = {name: value for name, _, value in (word.partition("=") for word in words)}
+        try:
+            request = request_of("", given.get("--constraint", ""))
+        except ValueError:
+            request = NodeRequest()
+        return cls(request=request, reservation=given.get("--reservation", ""))
+
+    def within(
+        self, nodes: Sequence[Node], reservations: Sequence[Reservation] | None, now_s: float
+    ) -> tuple[tuple[Node, ...], tuple[Reservation, ...] | None]:
+        """Show nodes of the own reservation as free until it ends, and all others as reserved.
+
+        Without the reservations, or before it begins, there are none.
+        """
+        if not self.reservation:
+            return tuple(nodes), None if reservations is None else tuple(reservations)
+        own = next((r for r in reservations or () if r.name == self.reservation), None)
+        names = frozenset(own.nodes) if own and own.start_s <= now_s < own.end_s else frozenset()
+        why = f"not in reservation {self.reservation}, or that is not open"
+
+        def seen(node: Node) -> Node:
+            if node.name in names:
+                is_free = node.state is NodeState.RESERVED
+                return replace(node, state=NodeState.IDLE) if is_free else node
+            return replace(node, state=NodeState.RESERVED, reason=why, left=None)
+
+        if own is None or reservations is None:
+            return tuple(map(seen, nodes)), None if reservations is None else tuple(reservations)
+        end = replace(own, name=f"the end of {own.name}", start_s=own.end_s, end_s=FOREVER_S)
+        rest = [r for r in reservations if r is not own]
+        return tuple(map(seen, nodes)), (*rest, end)
+
+
+FOREVER_S = 1e11  # an end that no plan reaches
