@@ -103,6 +103,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_journal.py --json bench-out/journal.json
 	$(BIN)/python scripts/bench_torture.py --json bench-out/torture.json
 	$(BIN)/python scripts/bench_strangers.py --json bench-out/strangers.json
+	$(BIN)/python scripts/bench_clean.py --json bench-out/clean.json
 	$(BIN)/python scripts/bench_giveback.py --json bench-out/giveback.json
 	$(BIN)/python scripts/bench_zero_harm.py --cells tier,qos,tier-bf5 --json bench-out/zero_harm.json
 	$(BIN)/python scripts/bench_scale.py --json bench-out/scale.json

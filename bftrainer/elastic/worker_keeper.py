@@ -183,6 +183,11 @@ def temporary_place() -> Path:
     return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - those below it are 0700
 
 
+def own_place(pid: int) -> str:
+    """Return the owner's name (``name_shared``) of a worker without a directory of its own."""
+    return f"{temporary_place().name}-{pid}"
+
+
 class Scratch:
     """The directories of one template's workers, by pid."""
 
@@ -203,13 +208,22 @@ class Scratch:
             own.mkdir(mode=0o700, exist_ok=True)
             return str(own)
 
-        from multiprocessing import process, shared_memory, util  # noqa: PLC0415 - as above
+        from multiprocessing import util  # noqa: PLC0415 - as above
 
         util.get_temp_dir = get_temp_dir
-        # It names these at random; so they are known as this worker's, and of its children. A
-        # Python without these two names has them as it likes, and they may stay.
-        vars(shared_memory)["_make_filename"] = lambda: f"/{_BLOCK}{own.name}-{os.urandom(4).hex()}"
-        vars(process.current_process())["_config"]["semprefix"] = f"/mp-{own.name}"
+        name_shared(own.name)
+
+
+def name_shared(owner: str) -> None:
+    """Have multiprocessing name blocks of shared memory and semaphores after this worker.
+
+    Its children, too. By default the names are random. A Python that lacks what is set here names
+    them as it likes, and they may stay.
+    """
+    from multiprocessing import process, shared_memory  # noqa: PLC0415 - as above
+
+    vars(shared_memory)["_make_filename"] = lambda: f"/{_BLOCK}{owner}-{os.urandom(4).hex()}"
+    vars(process.current_process())["_config"]["semprefix"] = f"/mp-{owner}"
 
 
 def remove(directory: Path, pids: Collection[int]) -> None:
@@ -227,7 +241,7 @@ def remove_shared(pids: Collection[int], scratch: str = "") -> None:
 
     Args:
         pids: processes that have ended; torch's files are named after them.
-        scratch: the name of a worker's directory, after which its other files are named.
+        scratch: the ``owner`` of ``name_shared``, or its beginning.
     """
     ours = (f"{_BLOCK}{scratch}-", f"{_SEMAPHORE}{scratch}-") if scratch else ()
     for file in _shared():

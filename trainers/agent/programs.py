@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 
 from bftrainer.batch import process
+from bftrainer.elastic.worker_keeper import own_place, remove_shared
 from trainers.agent.preambles import NO_PREAMBLE, Output, Preamble
 from trainers.agent.start import KILLED
 from trainers.agent.templates import TemplateEvents, when_ended
@@ -59,7 +60,7 @@ class ProgramPool:
             process.kill_group(child.pid)
             returncode = child.wait()
             self._running.pop(worker_id, None)
-            self._events.sweep()
+            remove_shared({child.pid} | self._events.sweep(), own_place(child.pid))
             cause = f"see {self._log_path} on {os.uname().nodename}" if returncode > 0 else ""
             if returncode > 0 and preamble.path:
                 cause = output.why(returncode, preamble)

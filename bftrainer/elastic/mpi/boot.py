@@ -47,6 +47,8 @@ def main() -> None:
     channel.set_inheritable(False)
     config = protocol.from_body(json.loads(first_line(channel))["config"])
     library.serve_pmi(f"bft-{config.worker_id}-{os.uname().nodename}-{os.getpid()}")
+    keeper = importlib.import_module("bftrainer.elastic.worker_keeper")
+    keeper.name_shared(keeper.own_place(os.getpid()))  # the agent removes what is left
     control = importlib.import_module("bftrainer.elastic.control").start(config, channel)
     worker = importlib.import_module("bftrainer.elastic.worker")
     worker.serve(config, control, library.begin)
