@@ -26,6 +26,7 @@ from lsf_adapters.notifications import script
 from lsf_adapters.queues import LsfSettings, facts
 from slurm_plugins import site_files as slurm
 from slurm_plugins.adapter import create as create_slurm
+from tests.support import pages
 from tests.unit.test_lsf_doctor import VOLCLAVA, ibm
 from tests.unit.test_slurm_doctor import BATCH, CONFIG, GOOD
 
@@ -261,6 +262,19 @@ def test_slurms_files_of_a_site_without_the_partition(
         "systemctl enable",
         "report harm",
     )
+
+
+def test_the_page_of_slurm_shows_all_that_is_printed_and_written() -> None:
+    """Seen failing before: the page showed three of nine printed lines as if they were all."""
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "slurm-site.md").read_text()
+    shown = {command.text: command.shown for command in pages.commands(page)}
+    unset = CONFIG.replace("/etc/slurm/bftrainer_epilog.sh", "(null)")
+    settings = replace(GOOD, config=unset, partitions=BATCH, has_hook=False)
+    files = slurm.site_files(settings, {}, pilots_dir=Path("/home/bftrainer/pilots"))
+    printed = tuple([f"bftrainer-site/{file.name}: {file.about}" for file in files])
+    assert shown["bftrainer site init --write"] == printed
+    (conf,) = [file for file in files if file.name == "slurm.conf.bftrainer"]
+    assert shown["cat slurm.conf.bftrainer"] == tuple(conf.text.splitlines())
 
 
 def test_slurms_site_that_has_all_of_it() -> None:
