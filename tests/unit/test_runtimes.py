@@ -10,7 +10,7 @@ import pytest
 
 from bftrainer.batch import process
 from bftrainer.elastic.protocol import BY_DAEMON, TELLS, WorkerConfig, from_body
-from bftrainer.fleet.runtimes.base import load_runtime, template_of, worker_config
+from bftrainer.fleet.runtimes.base import WANDB, load_runtime, template_of, worker_config
 from bftrainer.fleet.wire.messages import StartWorker, decode_to_agent, encode
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
@@ -40,7 +40,10 @@ def test_the_order_survives_the_wire_and_says_all_the_spec_says() -> None:
     assert config == WorkerConfig(
         trainer_id="t7", worker_id="t7.w1", node="n1", script="/s/train.py",
         args=("--lr", "0.1 $(x)"), cwd="/s", log_path="/l",
-        environment=(("A", "b=c"), *((name, BY_DAEMON) for name in TELLS)),
+        environment=(
+            ("BFT_RUN_ID", "t7-0"), ("WANDB_RUN_ID", "t7-0"), *WANDB,
+            ("A", "b=c"), *((name, BY_DAEMON) for name in TELLS),
+        ),
         checkpoint_dir="/s/ckpt", checkpoint_interval_s=7.0, epochs=3, address="10.0.0.1",
         incarnation=3, backend="nccl",
     )  # fmt: skip
