@@ -131,7 +131,7 @@ _LATER: dict[str, dict[str, Any]] = {
         "batch_per_worker": 0,
         "lr_rule": "",
     },
-    "Commit": {"batch": 0},
+    "Commit": {"batch": 0, "sizes": ()},
     "Progress": {"total": 0, "noise_scale": 0.0},
     "Failed": {"place": ""},
 }
@@ -176,6 +176,7 @@ class Commit:
     n_min: Count = 1  # fewer members than this are parked
     origin: Name = ""  # pilot whose agent announced it while no daemon was running
     batch: Count = 0  # samples of a step, over all members; 0: as before
+    sizes: Counts = ()  # the only numbers of members that are formed; empty: any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from bftrainer.fleet.generations.members import (
     Tell,
 )
 from bftrainer.fleet.lifecycle import WorkerPhase
+from milp.problem import largest_size
 from tests.support.examples import examples
 from tests.support.generations import offer
 from tests.support.repeating import repeating
@@ -57,8 +58,9 @@ class Generations(RuleBasedStateMachine):
         n_min=st.sampled_from([1, 1, 2, 3]),
         extra=st.integers(0, 3),
         window_s=st.sampled_from([0, 1]),
+        sizes=st.sampled_from([(), (), (1, 2, 4), (2, 3)]),
     )
-    def begin(self, n_min: int, extra: int, window_s: int) -> None:
+    def begin(self, n_min: int, extra: int, window_s: int, sizes: tuple[int, ...]) -> None:
         self.machine = GenerationMachine(
             trainer_id="t1",
             n_min=n_min,
@@ -68,6 +70,7 @@ class Generations(RuleBasedStateMachine):
             generation=3,
             incarnation=2,
             commit_key="k",
+            sizes=sizes,
         )
         self.log = repeating(self.machine)
         self.announced = 3
@@ -272,6 +275,8 @@ class Generations(RuleBasedStateMachine):
         nodes = [workers[w].node for w in roster]
         assert len(set(nodes)) == len(nodes), "a node has two ranks"
         assert min(self.sizes) <= len(roster) <= max(self.sizes)
+        only = self.machine.sizes
+        assert not only or len(roster) in only or len(self.sizes) > 2
 
     def _check_commit(self, commit: protocol.Commit) -> None:
         key = (commit.generation, commit.attempt)
@@ -351,7 +356,7 @@ class Generations(RuleBasedStateMachine):
                 break
         targets = {o.node for o in self._offers()}
         machine, workers = self.machine, self.machine.workers
-        goal = min(len(targets), machine.n_max)
+        goal = largest_size(len(targets), machine.n_min, machine.n_max, machine.sizes)
         assert machine.forming is None, machine.forming
         if machine.members:
             assert machine.batch == (self.batches[len(machine.members) - 1] if self.batches else 0)

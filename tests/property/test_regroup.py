@@ -11,6 +11,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from milp.problem import largest_size
 from tests.support.examples import examples
 from tests.support.orphan_model import Orphans, drain, one
 
@@ -72,22 +73,25 @@ def _apply_above(world: Orphans, event: str, rng: random.Random, pilots: list[st
 @settings(max_examples=examples(150), deadline=None)
 @given(
     n_min=st.sampled_from([1, 1, 2]),
+    sizes=st.sampled_from([(), (), (1, 2, 4), (2, 3)]),
     nodes=st.integers(1, 4),
     events=st.lists(st.sampled_from(EVENTS), max_size=40),
     seed=st.integers(0, 2**32),
 )
 def test_at_most_one_generation_trains_and_none_is_stuck(
-    n_min: int, nodes: int, events: list[str], seed: int
+    n_min: int, sizes: tuple[int, ...], nodes: int, events: list[str], seed: int
 ) -> None:
     rng = random.Random(seed)  # noqa: S311 - a test's schedule
-    world = Orphans(n_min=n_min)
+    world = Orphans(n_min=n_min, sizes=sizes)
     for number in range(nodes):
         world.open_agent(f"n{number}")
     world.start_daemon()
     drain(world, rng.randrange, rounds=60, is_done=lambda: bool(world.live()))
     for event in events:
         _apply(world, event, rng)
-        assert len(world.live()) <= 1, [c.generation for c in world.live()]
+        live = world.live()
+        assert len(live) <= 1, [c.generation for c in live]
+        assert not sizes or all(len(c.members) in sizes for c in live)
     _assert_settles(world, rng)
 
 
@@ -109,10 +113,10 @@ def _assert_settles(world: Orphans, rng: random.Random) -> None:
     world.start_daemon()
     machine = world.machine
     assert machine is not None
-    goal = min(len(world.agents), 4)
+    goal = largest_size(len(world.agents), world.n_min, 4, world.sizes)
 
     def is_complete() -> bool:
-        if goal < world.n_min:
+        if not goal:
             return not world.live() and machine.forming is None
         return machine.forming is None and len(machine.members) == goal and bool(world.live())
 

@@ -26,6 +26,7 @@ from bftrainer.fleet.generations.members import (
     Tell,
 )
 from bftrainer.fleet.generations.restart import RestartMachine
+from milp.problem import largest_size
 from tests.support.examples import examples
 from tests.support.generations import offer
 from tests.support.repeating import repeating
@@ -48,8 +49,13 @@ class Keeper:
 class Restarts(RuleBasedStateMachine):
     """A machine, keepers, and what can happen between them."""
 
-    @initialize(n_min=st.sampled_from([1, 1, 2]), extra=st.integers(0, 3))
-    def begin(self, n_min: int, extra: int) -> None:
+    @initialize(
+        n_min=st.sampled_from([1, 1, 2]),
+        extra=st.integers(0, 3),
+        sizes=st.sampled_from([(), (), (1, 2, 4), (2, 3)]),
+    )
+    def begin(self, n_min: int, extra: int, sizes: tuple[int, ...]) -> None:
+        self.sizes = sizes
         self.n_min, self.n_max = n_min, n_min + extra
         self.most = self.n_max  # of all sizes that it ever might have
         self.has_changed = False
@@ -62,6 +68,7 @@ class Restarts(RuleBasedStateMachine):
             generation=0,
             incarnation=1,
             commit_key="k",
+            sizes=sizes,
         )
         self.log = repeating(self.machine)
         self.now_s = 0.0
@@ -85,6 +92,7 @@ class Restarts(RuleBasedStateMachine):
     def change_sizes(self, n_min: int, extra: int) -> None:
         self.n_min, self.n_max = n_min, n_min + extra
         self.most, self.has_changed = max(self.most, self.n_max), True
+        self.sizes = ()
         self._handle(stimuli.SizesSet(n_min=n_min, n_max=self.n_max))
         self._plan_within()
 
@@ -165,9 +173,7 @@ class Restarts(RuleBasedStateMachine):
             self.one_generation_at_a_time()
             self.wait(1.0)
         running = {k.node for k in self.keepers.values() if k.generation}
-        n_wanted = min(len(self.wanted), self.n_max)
-        if n_wanted < self.n_min:
-            n_wanted = 0
+        n_wanted = largest_size(len(self.wanted), self.n_min, self.n_max, self.sizes)
         assert len(running) == n_wanted
         assert running <= self.wanted
         assert self.size == n_wanted

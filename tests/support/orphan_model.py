@@ -80,9 +80,9 @@ class Question:
 class Orphans(World):
     """Workers, agents, and a daemon that comes and goes."""
 
-    def __init__(self, *, n_min: int) -> None:
+    def __init__(self, *, n_min: int, sizes: tuple[int, ...] = ()) -> None:
         super().__init__()
-        self.n_min = n_min
+        self.n_min, self.sizes = n_min, sizes
         self.agents: dict[str, Agent] = {}
         self.questions: list[Question] = []
         self.cut: set[str] = set()  # pilots on the far side
@@ -100,6 +100,7 @@ class Orphans(World):
         self.machine = GenerationMachine(
             trainer_id="t1",
             n_min=self.n_min,
+            sizes=self.sizes,
             n_max=4,
             join_window_s=0.5,
             start_timeout_s=1e9,

@@ -379,6 +379,18 @@ def test_what_did_not_begin_leaves_no_secrets(site: Site, sbatch: str) -> None:
 
 
 @needs_root
+def test_further_options_of_sbatch_are_those_that_root_allows(site: Site) -> None:
+    own = "--comment=preempt me; $(id)"  # one word, whatever is in it
+    asked = {**SUBMIT, "options": [*OPTIONS, own]}
+    site.refused(asked, "BFT-1527")
+    site.refused(asked, "BFT-1527", options=["--comment=another"])
+    answer = site.asked(asked, options=[own])
+    assert answer["status"] == 0, answer
+    assert own in answer["stdout"].split("--\n", 3)[2].splitlines()
+    assert site.asked(asked, options=own)["error"]["code"] == "BFT-1525"  # a text is no list
+
+
+@needs_root
 def test_only_the_folders_of_that_pilot_are_forgotten(site: Site) -> None:
     other = {**SUBMIT, "pilot": "p000018", "options": [*OPTIONS]}
     other["options"][1] = "--job-name=p000018"

@@ -133,8 +133,10 @@ def _next(
 ) -> NextGeneration:
     newest = max(known, key=key_of)
     keys = [key_of(newest), *(w.newest for w in standing.values())]
-    is_park = len(alive) < newest.n_min or not newest.members
-    roster = () if is_park else alive
+    fitting = [size for size in newest.sizes if size <= len(alive)]
+    most = max(fitting, default=0) if newest.sizes else len(alive)
+    is_park = most < newest.n_min or not newest.members
+    roster = () if is_park else alive[:most]
     saver = max(alive, key=lambda m: standing[m.worker_id].step).worker_id
     commit = Commit(
         generation=max(keys)[0] + 1,
@@ -147,6 +149,7 @@ def _next(
         saver=saver if is_park else "",
         n_min=newest.n_min,
         batch=newest.batch,
+        sizes=newest.sizes,
     )
     return NextGeneration(roster=tuple(alive), commit=commit)
 

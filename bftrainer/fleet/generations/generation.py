@@ -492,6 +492,7 @@ class GenerationMachine:
             incarnation=self.incarnation,
             n_min=self.n_min,
             batch=forming.batch,
+            sizes=self.sizes,
         )
         return self._tell(dict.fromkeys([*forming.roster, *self._alive_members()]), commit)
 

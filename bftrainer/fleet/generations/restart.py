@@ -20,6 +20,7 @@ from bftrainer.fleet.generations.members import (
     Worker,
 )
 from bftrainer.fleet.lifecycle import WorkerPhase
+from milp.problem import largest_size
 
 KILL_MARGIN_S = 10.0  # added to the worker's own grace, for its last messages
 FRESH_START_S = 5.0  # wait for new workers on the former nodes
@@ -99,7 +100,7 @@ class RestartMachine(GenerationMachine):
             return []
         if self.members:
             return self._maybe_stop(running, now_s)
-        if self.stopped is not None and len(self.targets) < max(1, self.n_min):
+        if self.stopped is not None and self._are_too_few():
             return self._parked(self.stopped)
         return self._maybe_start(now_s)
 
@@ -127,9 +128,12 @@ class RestartMachine(GenerationMachine):
         self.members, self.size_before = (), 0
         self.is_parking = self.is_saved = self.is_broken = False
         self.interrupted_s, self.cut = None, ""
-        if len(self.targets) < max(1, self.n_min):
+        if self._are_too_few():
             return self._parked(stopped)
         return self._match_workers_to_targets(now_s)
+
+    def _are_too_few(self) -> bool:
+        return not largest_size(len(self.targets), self.n_min, self.n_max, self.sizes)
 
     def _parked(self, stopped: Stopped) -> list[Instruction]:
         self.stopped = None
