@@ -2,23 +2,6 @@
 
 Tried with OpenPBS 23.06. Facts are from its manual pages, above all qsub(1B), qstat(1B), qdel(1B),
 pbs_rstat(1B), pbsnodes(8B), pbs_job_attributes(7B) and pbs_node_attributes(7B).
-
-The site needs this (qmgr), and ``strict_ordering: true ALL`` in sched_config, so that jobs are
-planned::
-
-    create queue bf queue_type=Execution, enabled=True, started=True
-    set queue bf Priority = 1
-    set queue bf kill_delay = 2
-    set queue workq Priority = 150
-    set server job_history_enable = True
-    set server backfill_depth = 100
-    set sched preempt_order = "D"
-    set sched preempt_prio = "express_queue, normal_jobs"
-
-Jobs of queues of priority 150 and more (``preempt_queue_prio``) end those of bf. SIGKILL after
-``kill_delay`` is not tried. Many nodes on one host: a vnode definition (``pbs_mom -s insert NAME
-FILE``, restart) with ``n1: resources_available.ncpus = 4`` and ``n1: resources_available.host =
-n1`` for each.
 """  # noqa: INP001 - a package of its own
 
 from __future__ import annotations
