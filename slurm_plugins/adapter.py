@@ -54,8 +54,6 @@ class SlurmOptions(pydantic.BaseModel):
     reservations_interval_s: float = pydantic.Field(default=30.0, ge=0)
     account: str | None = None
     qos: str | None = None
-    # Further options of pilots' sbatch (slurm_plugins.site_options): "--comment=preempt".
-    sbatch_options: tuple[str, ...] = ()
     user: str | None = None  # owner of our pilots; default: the user of the daemon
     environment: dict[Variable, Value] = {}  # for the commands, e.g. a PATH
     hook_file: Path | None = None  # written by the site's scripts (docs/howto/slurm-site.md)
@@ -67,6 +65,8 @@ class SlurmOptions(pydantic.BaseModel):
     slot_cpus: int = pydantic.Field(default=0, ge=0)
     slot_memory_mb: int = pydantic.Field(default=0, ge=0)
     slot_gpus: int = pydantic.Field(default=0, ge=0)
+    # Further options of pilots' sbatch (slurm_plugins.site_options): "--comment=preempt".
+    sbatch_options: tuple[str, ...] = ()
     floor_job: str = pydantic.Field(default="", pattern=r"^[0-9]{0,10}$")  # own allocation
     preamble: Path | None = None  # shell file under which agents run
     is_own: bool = False  # of a user's own daemon, who can change nothing of the site
@@ -86,11 +86,12 @@ class SlurmOptions(pydantic.BaseModel):
         """Take "KEY,KEY", as ``--batch-option`` gives it, for a list."""
         return tuple(given.split(",")) if isinstance(given, str) else given
 
-    @pydantic.model_validator(mode="after")
-    def _only_options_of_the_site(self) -> Self:
+    @pydantic.field_validator("sbatch_options")
+    @classmethod
+    def _of_the_site(cls, words: tuple[str, ...], info: pydantic.ValidationInfo) -> tuple[str, ...]:
         """Refuse options that pilots rely on."""
-        site_options.checked(self.sbatch_options, has_slots=self.share is not None)
-        return self
+        slots = ("slot_cpus", "slot_memory_mb", "slot_gpus")
+        return site_options.checked(words, has_slots=any(map(info.data.get, slots)))
 
     @pydantic.model_validator(mode="after")
     def _one_whole_hook(self) -> Self:

@@ -112,6 +112,11 @@ def test_sizes_change_in_place_while_it_trains(site: VerbSite) -> None:
     site.trains_on(trainer)
     site.client.change(trainer, TrainerChange(n_min=2, n_max=2))
     site.trains_at(trainer, 2)
+    site.client.change(trainer, TrainerChange(n_min=1, n_max=4, sizes=(1, 4)))
+    site.trains_at(trainer, 1)  # of two nodes
+    assert "1,4 nodes only" in " ".join(site.client.explain(trainer).sentences)
+    site.client.change(trainer, TrainerChange(n_min=2, n_max=2, sizes=()))
+    site.trains_at(trainer, 2)
     record = site.view(trainer).record
     assert (record.spec.name, record.spec.weight) == ("one", 2.0)
     assert record.progress.step > before.progress.step
