@@ -17,26 +17,26 @@ from bftrainer.model.node_request import NodeRequest, request_of
 
 MOST_OPTIONS = 16
 _WORD = re.compile(r"--([a-z][a-z-]{1,30})(?:=[^\x00-\x1f\x7f-\x9f]{1,256})?")
-_PARTS = "gpus-per-pilot, cpus-per-pilot and mem-per-pilot of up; slot_gpus and so on of the policy"
-# Options that are set, or ruled out, for every pilot -> what to use instead; "": nothing.
-_OWN = {
-    **dict.fromkeys(("partition",), "--partition of up, pilot_partition of the policy"),
-    **dict.fromkeys(("account", "qos"), "the option of that name of up, or of the policy"),
-    **dict.fromkeys(("time", "time-min"), "--time of up, pilot_time_limit_s of the policy"),
-    **dict.fromkeys(("gres", "gpus", "gpus-per-node", "gpus-per-socket"), _PARTS),
-    **dict.fromkeys(
-        ("gpus-per-task", "cpus-per-gpu", "cpus-per-task", "mem", "mem-per-cpu"), _PARTS
+# What to use instead ("": nothing), and options that are set, or ruled out, for every pilot.
+_RULED_OUT = (
+    ("--partition of up, pilot_partition of the policy", "partition"),
+    ("the option of that name of up, or of the policy", "account qos"),
+    ("--time of up, pilot_time_limit_s of the policy", "time time-min"),
+    (
+        "gpus-per-pilot, cpus-per-pilot and mem-per-pilot of up; slot_gpus and so on of the policy",
+        "gres gpus gpus-per-node gpus-per-socket gpus-per-task cpus-per-gpu cpus-per-task mem"
+        " mem-per-cpu mem-per-gpu exclusive oversubscribe share overcommit",
     ),
-    **dict.fromkeys(("mem-per-gpu", "exclusive", "oversubscribe", "share", "overcommit"), _PARTS),
-    **dict.fromkeys(("parsable", "job-name", "nodes", "nodelist", "nodefile", "exclude"), ""),
-    **dict.fromkeys(("ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node"), ""),
-    **dict.fromkeys(("ntasks-per-socket", "deadline", "requeue", "no-requeue", "export"), ""),
-    **dict.fromkeys(("export-file", "chdir", "workdir", "input", "output", "error"), ""),
-    **dict.fromkeys(("open-mode", "propagate", "array", "dependency", "begin", "hold"), ""),
-    **dict.fromkeys(("clusters", "signal", "priority", "wrap", "wait", "test-only"), ""),
-    **dict.fromkeys(("uid", "gid", "get-user-env", "help", "usage", "version", "reboot"), ""),
-    **dict.fromkeys(("container", "container-id", "external", "hetjob", "jobid"), ""),
-}
+    (
+        "",
+        "parsable job-name nodes nodelist nodefile exclude ntasks ntasks-per-core ntasks-per-gpu"
+        " ntasks-per-node ntasks-per-socket deadline requeue no-requeue export export-file chdir"
+        " workdir input output error open-mode propagate array dependency begin hold clusters"
+        " signal priority wrap wait test-only uid gid get-user-env help usage version reboot"
+        " container container-id external jobid",
+    ),
+)
+_OWN = {name: instead for instead, names in _RULED_OUT for name in names.split()}
 
 
 def checked(words: Sequence[str], *, has_slots: bool = False) -> tuple[str, ...]:
