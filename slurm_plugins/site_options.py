@@ -24,16 +24,20 @@ _RULED_OUT = (
     ("--time of up, pilot_time_limit_s of the policy", "time time-min"),
     (
         "gpus-per-pilot, cpus-per-pilot and mem-per-pilot of up; slot_gpus and so on of the policy",
-        "gres gpus gpus-per-node gpus-per-socket gpus-per-task cpus-per-gpu cpus-per-task mem"
-        " mem-per-cpu mem-per-gpu exclusive oversubscribe share overcommit",
+        (
+            "gres gpus gpus-per-node gpus-per-socket gpus-per-task cpus-per-gpu cpus-per-task mem"
+            " mem-per-cpu mem-per-gpu exclusive oversubscribe share overcommit"
+        ),
     ),
     (
         "",
-        "parsable job-name nodes nodelist nodefile exclude ntasks ntasks-per-core ntasks-per-gpu"
-        " ntasks-per-node ntasks-per-socket deadline requeue no-requeue export export-file chdir"
-        " workdir input output error open-mode propagate array dependency begin hold clusters"
-        " signal priority wrap wait test-only uid gid get-user-env help usage version reboot"
-        " container container-id external jobid",
+        (
+            "parsable job-name nodes nodelist nodefile exclude ntasks ntasks-per-core ntasks-"
+            " per-gpu ntasks-per-node ntasks-per-socket deadline requeue no-requeue export"
+            " export-file chdir workdir input output error open-mode propagate array"
+            " dependency begin hold clusters signal priority wrap wait test-only uid gid get-"
+            " user-env help usage version reboot container container-id external jobid"
+        ),
     ),
 )
 _OWN = {name: instead for instead, names in _RULED_OUT for name in names.split()}

@@ -72,7 +72,7 @@ def running(cluster: SlurmTestCluster, fields: str) -> list[str]:
 def test_pilots_have_what_the_site_requires_and_its_nodes_alone(
     cluster: SlurmTestCluster, researcher: Researcher, tmp_path: Path
 ) -> None:
-    """Seen failing before: no option passed anything on, so that no pilot was taken."""
+    """Without the comment Slurm takes no pilot, and ``up`` says so."""
     refused = researcher.says("up")
     assert "BFT-1283" in refused.stderr
     assert "jobs here need the comment: preempt me" in refused.stderr
