@@ -68,10 +68,8 @@ class NodeTrial:
             ):
                 try:
                     seen, is_passed = step(), True
-                except ParseError as problem:
-                    seen, is_passed = str(problem), False
-                except BftError as problem:
-                    if problem.code == "BFT-1573":
+                except (ParseError, BftError) as problem:
+                    if isinstance(problem, BftError) and problem.code == "BFT-1573":
                         raise
                     seen, is_passed = str(problem), False
                 yield TrialStep(what=what, seen=seen, is_passed=is_passed)

@@ -166,6 +166,7 @@ def test_nothing_of_a_worker_stays_in_the_memory_of_its_node(control: Controller
         assert all(line.endswith("(deleted)") for line in shared), shared
 
 
+@pytest.mark.long
 def test_a_joiner_that_dies_on_the_way_in_does_not_hold_up_the_others(control: Controller) -> None:
     c, out = control, control.directory / "done.json"
     a, b, d, e = start(c, SGD, "--steps", ENDLESS, "--pause", 0.02, count=4)
@@ -182,6 +183,7 @@ def test_a_joiner_that_dies_on_the_way_in_does_not_hold_up_the_others(control: C
     assert_all_samples_once(out, finish(c, SGD, "--steps", out))
 
 
+@pytest.mark.long
 def test_a_member_that_comes_back_spoils_nothing(control: Controller) -> None:
     c, out = control, control.directory / "done.json"
     a, b, d = start(c, SGD, "--steps", ENDLESS, "--pause", 0.01)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from bftrainer.elastic.protocol import Reported
 from tests.elastic.controller import Controller
 from tests.elastic.mpi_workers import MpiWorkers
@@ -51,6 +53,7 @@ def train(directory: Path, rungs: Sequence[tuple[int, int]]) -> tuple[Reported, 
         return first.all(Reported)[-1], line
 
 
+@pytest.mark.long
 def test_rungs_give_the_bits_and_reports_of_one_go(tmp_path: Path) -> None:
     whole, at_once = train(tmp_path / "at-once", [(1, 90)])
     grown, in_rungs = train(tmp_path / "rungs", [(2, 10), (1, 30), (2, 90)])

@@ -275,7 +275,13 @@ def user() -> Iterator[tuple[str, str, Path, Path]]:
 
 
 @by_root
-@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=" ".join(words), marks=[pytest.mark.long] if n % 6 else [])
+        for n, words in enumerate(VERBS)
+    ],
+)
 def test_a_closed_directory_has_a_code(
     words: tuple[str, ...], user: tuple[str, str, Path, Path]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 import pytest
@@ -54,18 +54,26 @@ def test_a_job_is_announced_and_a_poll_replaces_it(
     lsf_cluster: LsfTestCluster, events: EventsFile
 ) -> None:
     unseen = UnseenAnnouncements()
-    job_id = lsf_cluster.submit(n_nodes=2, duration_s=1.0, limit_s=120)
+    job_id = lsf_cluster.submit(n_nodes=2, duration_s=600.0, limit_s=660)
     (said,) = next_jobs(events)
     assert said.job_id == f"announced-{job_id}"
     unseen.hear((Announcement(at_s=said.submit_s or 0.0, partition="normal", job=said),))
     began = unseen.look_begins()
-    snapshot = unseen.add_to(lsf_adapter(lsf_cluster).snapshot(), began)
+    system = lsf_adapter(lsf_cluster)
+    snapshot = unseen.add_to(system.snapshot(), began)
     assert not unseen.is_unshown, "the poll shows it"
-    (shown,) = (job for job in snapshot.jobs or () if job.job_id == job_id)
+
+    def found(jobs: Iterable[Job]) -> Job:
+        (one,) = (job for job in jobs if job.job_id == job_id)
+        return one
+
+    shown = found(snapshot.jobs or ())
     assert (shown.user, shown.partitions, shown.n_nodes, shown.time_limit_s) == (
         *(said.user, said.partitions),
         *(said.n_nodes, said.time_limit_s),
     )
+    wait_for(lambda: found(system.snapshot().jobs or ()).nodes, what="it runs")
+    lsf_cluster.cancel(job_id)
     ends = wait_for(lambda: [one.nodes for one in events.read() if one.nodes], timeout_s=60.0)
     assert [len(nodes) for nodes in ends] == [2]
     assert set(ends[0]) <= set(lsf_cluster.node_names)

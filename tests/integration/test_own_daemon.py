@@ -3,55 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from bftrainer.api.client import Client
-from bftrainer.batch import process
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.errors import ExitCode
 from bftrainer.model.trainer import TrainerState
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, light_spec, trainer_spec
+from tests.integration.researchers import Researcher, researcher
 from tests.integration.slurm_fixtures import running_cluster
 from tests.support.waiting import wait_for
 
+__all__ = ["researcher"]
+
 pytestmark = pytest.mark.slurm
 GRACE_S = 60
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Researcher:
-    """Somebody who can submit jobs, and nothing else."""
-
-    cluster: SlurmTestCluster
-    state: Path
-
-    @property
-    def client(self) -> Client:
-        return Client(self.state / "daemon.sock")
-
-    def says(self, *words: str) -> process.Completed:
-        env = {**os.environ, **self.cluster.env, "BFTRAINER_STATE_DIR": str(self.state)}
-        argv = (sys.executable, "-m", "bftrainer", *words)
-        return process.run(argv, timeout_s=120, env=env, cwd=Path("/"))
-
-    def does(self, *words: str) -> str:
-        done = self.says(*words)
-        assert done.is_ok, done.stderr
-        return done.stdout
-
-    def pilots(self) -> list[str]:
-        shown = self.cluster.command("squeue", "-h", "-p", "scavenge", "-o", "%j")
-        return shown.stdout.split()
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +39,6 @@ def cluster() -> Iterator[SlurmTestCluster]:
         grace_time_s=GRACE_S,
     ) as running:
         yield running
-
-
-@pytest.fixture
-def researcher(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[Researcher]:
-    one = Researcher(cluster=cluster, state=tmp_path / "state")
-    try:
-        yield one
-    finally:
-        one.says("down", "--now")
-        cluster.command("scancel", "--name=bftrainer-daemon")
-        cluster.command("scancel", "--partition=scavenge")  # of a daemon that is not there
-        # Where two jobs end on a node at once, slurmd 22.05 may lose one end for 65 s.
-        wait_for(lambda: not one.pilots(), what="no pilot is left")
 
 
 def test_a_dry_run_says_what_would_be_chosen_and_starts_nothing(researcher: Researcher) -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
+from tests.integration.researchers import Researcher, researcher
 from tests.integration.slurm_fixtures import running_cluster
-from tests.integration.test_own_daemon import Researcher
 from tests.support.waiting import wait_for
+
+__all__ = ["researcher"]
 
 pytestmark = pytest.mark.slurm
 
@@ -51,17 +53,6 @@ def cluster() -> Iterator[SlurmTestCluster]:
         os.utime(rule, (time.time() + 5, time.time() + 5))  # newer than what is loaded, in seconds
         running.command("scontrol", "reconfigure")
         yield running
-
-
-@pytest.fixture
-def researcher(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[Researcher]:
-    one = Researcher(cluster=cluster, state=tmp_path / "state")
-    try:
-        yield one
-    finally:
-        one.says("down", "--now")
-        cluster.command("scancel", "--partition=scavenge")
-        wait_for(lambda: not one.pilots(), what="no pilot is left")
 
 
 def running(cluster: SlurmTestCluster, fields: str) -> list[str]:
