@@ -99,7 +99,7 @@ def _cells(arguments: argparse.Namespace) -> list[tuple[Cell, int]]:
     found = [(c, arguments.seeds) for c in grid if _wants(arguments, "grid", c.name)]
     if _wants(arguments, "large", workload.large().name):
         large = replace(workload.large(), hours=arguments.hours or workload.large().hours, **starts)
-        found.append((large, LARGE_SEEDS))
+        found.append((large, min(arguments.seeds, LARGE_SEEDS)))
     return found
 
 
