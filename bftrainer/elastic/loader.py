@@ -477,6 +477,12 @@ def _plan_of(loader: DataLoader[Any], *, has_order: bool) -> EpochPlan:
             f"The loader is a {type(loader).__name__}, not a torch DataLoader.",
             "Give Run an ordinary DataLoader.",
         )
+    if type(loader).__module__.startswith("accelerate."):
+        raise _unfit(
+            "The loader was wrapped by Accelerate's prepare().",
+            "Give Run model, optimizer and loader as they were before: it shares the batches and"
+            " writes the checkpoints.",
+        )
     if isinstance(loader.dataset, IterableDataset):
         raise _unfit(
             "The loader reads an IterableDataset, whose samples have no index.",

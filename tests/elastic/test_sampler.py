@@ -148,3 +148,12 @@ def test_loaders_that_cannot_be_split_are_refused(loader: Any, cause: str) -> No
         Loader(loader)
     assert refused.value.code == "BFT-1402"
     assert refused.value.next_step
+
+
+def test_a_loader_that_accelerate_prepared_is_refused_by_name() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    prepared = accelerate.Accelerator(cpu=True).prepare(DataLoader(DATA, batch_size=2))
+    with pytest.raises(ElasticError, match="Accelerate's prepare") as refused:
+        Loader(prepared)
+    assert refused.value.code == "BFT-1402"
+    assert "before" in refused.value.next_step
