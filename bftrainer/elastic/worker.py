@@ -45,6 +45,7 @@ from bftrainer.elastic.protocol import BY_AGENT, TELLS_PLACE, Failed, WorkerConf
 from bftrainer.elastic.regular_file import check_directory, open_log, why
 
 UNGUARDED = "BFT_UNGUARDED"  # where a child leaves its mark
+LOADER_END_S = 1.0  # from a broken connection to the end of the process that held it
 
 
 class GuardFile:
@@ -275,13 +276,38 @@ def _run_script(
 def _is_of_ended_loader(problem: BaseException | None) -> bool:
     """Return whether torch tells of a DataLoader's process that SIGTERM has ended.
 
-    A batch system sends it to all processes of a pilot, in any order.
+    A batch system sends it to all processes of a pilot, in any order. What such a process sent last
+    is fetched from it, so that a connection may break before the kernel tells of its end.
     """
     while problem is not None:
-        text = str(problem) if isinstance(problem, RuntimeError) else ""
-        if text.startswith("DataLoader worker (pid ") and "signal: Terminated" in text:
+        if isinstance(problem, RuntimeError) and _tells_of_sigterm(problem):
             return True
+        if isinstance(problem, OSError | EOFError) and _is_fetching(problem):
+            return _soon_ends_a_loader()
         problem = problem.__cause__ or problem.__context__
+    return False
+
+
+def _tells_of_sigterm(problem: RuntimeError) -> bool:
+    text = str(problem)
+    return text.startswith("DataLoader worker (pid ") and "signal: Terminated" in text
+
+
+def _is_fetching(problem: BaseException) -> bool:
+    fetch = f"torch{os.sep}utils{os.sep}data{os.sep}dataloader.py"
+    return any(frame.f_code.co_filename.endswith(fetch) for frame, _ in _frames(problem))
+
+
+def _soon_ends_a_loader() -> bool:
+    import torch  # noqa: PLC0415 - imported already
+
+    until_s = time.monotonic() + LOADER_END_S
+    try:
+        while time.monotonic() < until_s:
+            torch._C._error_if_any_worker_fails()  # noqa: SLF001 - there is no other way to ask
+            time.sleep(0.01)  # torch's handler of SIGCHLD may raise here
+    except RuntimeError as told:
+        return _tells_of_sigterm(told)
     return False
 
 
