@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,7 @@ def _play(
         assert ours.wait(240), ours.records()
         assert theirs.wait(120), theirs.records()
         with_us, without_us = ours.records(), theirs.records()
+    _take_nodes_from_the_daemon(sidecar, site)
     for directory in directories.values():
         (directory / "hurry").touch()
     wait_for(lambda: _all_final(sidecar), timeout_s=240, what="all trainers finish")
@@ -185,13 +187,7 @@ def _play(
         fixed_accuracy={n: _accuracy(base / f"{n}-fixed") for n in NETWORKS},
         rescales=[e.plain() for e in entries if e.kind == "rescaled"],
         parked=[e.plain() for e in entries if e.kind == "parked"],
-        gave_back_for_jobs=[
-            release["for_job"]
-            for e in entries
-            if e.kind == "decision"
-            for release in e.plain()["plan"]["releases"]
-            if release["for_job"]
-        ],
+        gave_back_for_jobs=_gave_back_for(entries),
         with_us=with_us,
         without_us=without_us,
         status=status,
@@ -200,6 +196,33 @@ def _play(
         killed_workers=_killed_workers(entries),
         decisions=list(take_again(entries)),
     )
+
+
+def _gave_back_for(entries: Sequence[JournalEntry]) -> list[str]:
+    return [
+        release["for_job"]
+        for e in entries
+        if e.kind == "decision"
+        for release in e.plain()["plan"]["releases"]
+        if release["for_job"]
+    ]
+
+
+def _take_nodes_from_the_daemon(sidecar: DaemonProcess, site: SlurmTestCluster) -> None:
+    """Submit further jobs if Slurm was always first: the daemon was away, or the machine busy."""
+    for _ in range(5):
+        if _gave_back_for(sidecar.entries("decision")):
+            return
+        wait_for(
+            lambda: any(t.observed_nodes for t in sidecar.client.trainers()),
+            what="a trainer has nodes",
+        )
+        job = site.submit(n_nodes=8, duration_s=1, limit_s=60)
+        wait_for(partial(_is_gone, site, job), what="the job's end")
+
+
+def _is_gone(site: SlurmTestCluster, job: str) -> bool:
+    return job not in site.command("squeue", "-h", "-o", "%i").stdout.split()
 
 
 def _start_fixed_size_run(network: str, directory: Path) -> subprocess.Popen[bytes]:
