@@ -480,8 +480,8 @@ def _plan_of(loader: DataLoader[Any], *, has_order: bool) -> EpochPlan:
     if type(loader).__module__.startswith("accelerate."):
         raise _unfit(
             "The loader was wrapped by Accelerate's prepare().",
-            "Give Run model, optimizer and loader as they were before: it shares the batches and"
-            " writes the checkpoints.",
+            "Give Run model, optimizer and loader as they were before prepare(): Run cuts the"
+            " batches and writes the checkpoints.",
         )
     if isinstance(loader.dataset, IterableDataset):
         raise _unfit(
