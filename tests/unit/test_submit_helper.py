@@ -298,8 +298,10 @@ def test_a_user_who_ends_what_acts_for_him_gets_no_answer(site: Site) -> None:
 @needs_root
 def test_the_job_id_is_the_answer_whoever_keeps_the_outputs_open(site: Site) -> None:
     """Seen failing before: BFT-1529 after 28 s, although the job ran."""
-    for after in ('setsid sleep 600 & echo $! >"$HOME/pid"', "exec sleep 600"):
-        (site.root / "sbatch").write_text(f"#!/bin/sh\necho '42;bf'\n{after}\n")
+    leaves = "setsid sh -c 'echo $$ >\"$HOME/pid\"; exec sleep 600' &"  # killed only if it is ours
+    there = 'until [ -s "$HOME/pid" ]; do sleep 0.01; done'
+    for before, after in ((f"{leaves} {there}", ""), ("", "exec sleep 600")):
+        (site.root / "sbatch").write_text(f"#!/bin/sh\n{before}\necho '42;bf'\n{after}\n")
         try:
             answer = site.asked(SUBMIT)
         finally:
