@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.elastic.protocol import Finished
 from bftrainer.fleet.runtimes.base import WANDB
 from tests.elastic import journal
 from tests.elastic.controller import ROOT, SCRIPTS, Controller, TemplateProcess
@@ -144,7 +145,8 @@ def test_a_trainer_is_one_run_and_no_step_stands_there_twice(
         c.finished()
     redone = [one["step"] for one in journal.entries(tmp_path, "commit")].count(27)
     assert redone == 2, "what the killed worker had logged was trained again"
-    assert steps_in(tmp_path) == list(range(1, STEPS + 1))
+    # A rank 0 that leaves writes its last step beside the first ones of the next.
+    assert sorted(steps_in(tmp_path)) == list(range(1, STEPS + 1))
 
 
 def test_a_script_s_own_handler_does_not_end_the_run(
@@ -159,7 +161,7 @@ def test_a_script_s_own_handler_does_not_end_the_run(
         c.kill(a, signal.SIGTERM)
         c.until(lambda: c.workers[a].returncode is not None, "it has ended")
         assert c.workers[a].returncode == -signal.SIGTERM
-        assert not c.saved()
+        assert not c.workers[a].all(Finished)
         assert "the handler save_and_stop is not called" in c.workers[a].log.read_text()
 
 
