@@ -7,8 +7,9 @@ A *regular* poll comes ``interval_s`` after the last one. A poll *called* by an 
 as soon as it can show what was announced; one poll serves a whole burst. An announced job is
 worth one node until a snapshot shows it, so its poll is called *soon*: it waits only for a short
 burst, and a few such polls may come ahead of their time, for which later ones wait. Every poll
-begins at least five times the duration of the last one after that began, so at most a fifth of
-the time is spent in the controller; one that nobody answered is repeated after 5 s.
+begins at least five times the duration of the last one after that began, or of the one before if
+that was shorter: a controller that is slow gets a fifth of the time at most, and one that was slow
+once does not make the daemon blind. A poll that nobody answered is repeated after 5 s.
 
 Accounting. Regular polls have a budget of requests in any 60 s, and so have all polls together;
 both always hold. Orders are counted but never delayed. Polls after them become rarer, so that
@@ -112,6 +113,7 @@ class PollRateLimiter:
         self.calls, self.soon = PendingTriggers(), PendingTriggers(SOON_BURST_S)
         self.looks = self.called_looks = 0
         self.last_look_s = 0.0  # its duration
+        self._usual_look_s = 0.0  # the shorter of the last two
         self._uncalled, self._looked, self._ordered = (
             RequestWindow(),
             RequestWindow(),
@@ -139,7 +141,9 @@ class PollRateLimiter:
         self.looks += 1
         self.called_looks += is_called
         self._began_s, self._ended_s = began_s, ended_s
-        self.last_look_s, self._requests = ended_s - began_s, requests
+        took_s = ended_s - began_s
+        self._usual_look_s = min(took_s, self.last_look_s) if self.looks > 1 else took_s
+        self.last_look_s, self._requests = took_s, requests
         rest_s = self._called_rest_s(ended_s)
         # Slightly longer, so that polls ahead of their time stay within the minute's budget, too.
         self._paid_s = max(self._paid_s, began_s) + rest_s * (1.0 + AHEAD * rest_s / WINDOW_S)
@@ -197,7 +201,7 @@ class PollRateLimiter:
 
     def _able_s(self) -> float:
         """Return when the controller may be polled again at all."""
-        slowly_s = self._began_s + LATENCY_FACTOR * self.last_look_s
+        slowly_s = self._began_s + LATENCY_FACTOR * self._usual_look_s
         if not self._was_answered:
             slowly_s = min(slowly_s, self._ended_s + UNANSWERED_REST_S)
         return max(slowly_s, self._ended_s + LEAST_REST_S)

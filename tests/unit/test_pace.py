@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bftrainer.batch.rate_limit import (
     BURST_S,
     LATENCY_FACTOR,
+    LEAST_REST_S,
     UNANSWERED_REST_S,
     WINDOW_S,
     PaceRules,
@@ -98,6 +99,15 @@ def test_a_slow_controller_is_asked_a_fifth_of_the_time_at_most(rules: PaceRules
     first_s = asked.now_s - 9.0
     asked.pace.calls.call(asked.now_s)
     assert asked.pace.due_s(asked.now_s) >= first_s + LATENCY_FACTOR * 9.0
+
+
+def test_one_slow_look_does_not_make_blind_and_two_are_a_slow_controller() -> None:
+    pace = PollRateLimiter(POLLING)
+    pace.looked(0.0, 0.1, 2, is_called=False)
+    pace.looked(1.0, 9.0, 2, is_called=False)
+    assert pace.due_s(9.0) == 9.0 + LEAST_REST_S
+    pace.looked(10.0, 18.0, 2, is_called=False)
+    assert pace.due_s(18.0) == 10.0 + LATENCY_FACTOR * 8.0
 
 
 def test_one_that_did_not_answer_is_asked_again_soon() -> None:
