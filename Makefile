@@ -90,6 +90,7 @@ audit: venv  ## compare constraints.txt with BFTRAINER_ADVISORIES, an offline co
 
 bench: venv system  ## every benchmark in full, results in bench-out/
 	mkdir -p bench-out
+	$(BIN)/python scripts/write_reproductions.py --run
 	$(BIN)/python scripts/bench_solvers.py --json bench-out/solvers.json --plot bench-out/solvers.png
 	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
 	$(BIN)/python scripts/bench_rescale.py --hosts --json bench-out/rescale_hosts.json

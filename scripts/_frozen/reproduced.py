@@ -65,7 +65,16 @@ def _made(trace: str) -> Plain:
 
 
 def _results(document: Plain) -> dict[str, Any]:
-    return {**{one["id"]: one for one in document["results"]}, "trace": document["trace"]}
+    """Return what was computed; published values and verdicts are data."""
+    results = {
+        one["id"]: {
+            "lines": [[line["what"], line["ours"]] for line in one["lines"] if "ours" in line],
+            "figures": one.get("figures", []),
+        }
+        for one in document["results"]
+        if "figures" in one
+    }
+    return {**results, "trace": document["trace"]}
 
 
 def _different(one: Any, other: Any, where: str) -> Iterator[str]:

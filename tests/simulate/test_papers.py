@@ -19,7 +19,7 @@ EXPECTED = """\
  "section": "section 1",
  "scenario": {"summary": "Equal jobs.", "document": {"jobs": {"seconds": 2.0}},
               "assumed": {"machines": "{machines}"}},
- "results": {"wait": {"shows": "Table 1", "how": "played", "lines": {
+ "fits": {}, "results": {"wait": {"shows": "Table 1", "how": "played", "lines": {
    "mean": {"what": "mean wait, {jobs} jobs", "value": 4.0, "unit": "s", "source": "Table 1"},
    "growth": {"what": "wait of the last job", "unit": "s", "says": "it grows", "source": "Fig. 2"}
  }}},
@@ -87,7 +87,8 @@ def test_every_paper_is_whole(name: str) -> None:
     assert registry.about(name)
     for result in paper.results:
         assert bool(result.missing) != (result.find is not None)
-        assert all(line["source"] for line in result.lines.values())
+        assert result.lines, result.result_id
+        assert all(one.get("is_ours") or one["source"] for one in result.lines.values())
     expected = registry.read_expected(f"{papers.__name__}.{name}")
     assert all(table["source"] for table in expected["tables"].values())
 
@@ -123,7 +124,7 @@ def test_replays_come_back_in_the_structure_in_which_they_were_asked_for() -> No
     made = registry.reproduce(paper, scenario, extent, results, processes=1)
     assert got == [{"a": [1, [4, 9]], "b": {"c": 9}}, 9]
     assert played == [3, 2, 1]  # the longest first
-    assert made.findings["plain"].lines == [ValueLine(what="x", ours=1.0)]
+    assert made.findings["plain"].lines == [ValueLine(key="x", what="x", ours=1.0)]
 
 
 def test_a_chart_that_is_there_gets_more_lines() -> None:

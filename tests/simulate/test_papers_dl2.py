@@ -31,6 +31,7 @@ from bftrainer.lab.papers.dl2.setting import (
     QUICK,
     SETTINGS,
     TESTBED,
+    Setting,
     read_speeds,
 )
 from bftrainer.lab.papers.dl2.training import Acting
@@ -117,6 +118,12 @@ def test_tetris_serves_the_larger_first_if_all_take_as_long_and_else_the_shorter
     apart = cluster(job(0, "dssm", 2.0), job(1, "vgg-16"), nodes=2)
     rules.tetris(apart)
     assert tasks(apart) == [(4, 4), (0, 0)]
+
+
+def test_tetris_with_thresholds_leaves_the_rest_to_the_next() -> None:
+    one = cluster(job(0, "dssm", 2.0), job(1, "vgg-16"), nodes=2)
+    rules.tetris(one, most=[3] * len(MODELS))
+    assert tasks(one) == [(3, 3), (1, 1)]
 
 
 def test_the_time_left_counts_what_is_done() -> None:
@@ -312,6 +319,48 @@ def test_the_papers_network_learns_one_label() -> None:
 
 
 @pytest.mark.usefixtures("short")
+def test_a_warm_up_may_be_shorter_or_left_out() -> None:
+    steps = [training.step_of(np.ones((1, SMALL.features)), np.ones(4, bool), 2)] * 40
+
+    def weights(count: int | None) -> Array:
+        learner = PublishedLearner(SMALL, SPEEDS, seed=2)
+        learner.warm_up(batch_of(steps), count)
+        return learner.actor.third
+
+    assert (weights(0) == PublishedLearner(SMALL, SPEEDS, seed=2).actor.third).all()
+    assert (weights(60) == weights(None)).all()
+    assert (weights(5) != weights(None)).any()
+
+
+@pytest.mark.usefixtures("short")
+def test_who_learns_offline_learns_from_modelled_speeds_and_is_tried_on_true_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known: list[Array] = []
+
+    def noted(name: str) -> None:
+        real = getattr(training, name)
+
+        def note(setting: Setting, speeds: Array, *args: object, **about: object) -> object:
+            known.append(speeds)
+            return real(setting, speeds, *args, **about)
+
+        monkeypatch.setattr(training, name, note)
+
+    monkeypatch.setitem(SETTINGS, "testbed", SMALL)
+    noted("learn")
+    run = dl2_replays.Improved(setting="testbed", seed=1, iterations=0, traces=range(2000, 2002))
+    dl2_replays.play(None, run)
+    noted("evaluate")
+    found = dl2_replays.play(None, replace(run, is_offline=True))
+    assert isinstance(found, dl2_replays.Tried)
+    assert len(found.wrong) == 2
+    assert (known[0] == SPEEDS).all()
+    assert (known[-1] == SPEEDS).all()
+    assert (known[1] == rules.fitted(SPEEDS, dl2_replays.FITTED_SIZES, seed=0)).all()
+
+
+@pytest.mark.usefixtures("short")
 def test_the_papers_learner_learns_from_as_many_slots_as_it_is_told() -> None:
     def weights(updates: int) -> Array:
         learner = PublishedLearner(SMALL, SPEEDS, seed=2)
@@ -403,7 +452,7 @@ def test_nobody_is_tried_on_a_trace_that_was_learnt_from() -> None:
         assert len(tried) == extent.traces
 
 
-@pytest.mark.parametrize("rule", ["drf", "capped", "fitted", "srtf"])
+@pytest.mark.parametrize("rule", ["drf", "capped", "capped tetris", "fitted", "srtf"])
 def test_a_rule_is_played_by_its_name(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SETTINGS, "testbed", replace(TESTBED, jobs=4))
     run = dl2_replays.ByRule(setting="testbed", rule=rule, trace=3)

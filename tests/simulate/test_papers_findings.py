@@ -19,6 +19,7 @@ from bftrainer.lab.papers.dl2 import figures as dl2_figures
 from bftrainer.lab.papers.dl2.replays import ByRule, Imitated, Tried
 from bftrainer.lab.papers.dl2.setting import FULL as DL2
 from bftrainer.lab.papers.dl2.setting import LARGE
+from bftrainer.lab.papers.dl2.setting import RESULTS as DL2_RESULTS
 from bftrainer.lab.papers.elasticity import figures as elastic_figures
 from bftrainer.lab.papers.elasticity.replays import FULL as ELASTIC_FULL
 from bftrainer.lab.papers.elasticity.replays import OneJob
@@ -299,56 +300,115 @@ def test_costs_that_grow_tenfold_may_cost_less_than_five_times_as_much() -> None
 # ---- dl2 ---------------------------------------------------------------------------------------
 
 
-def test_others_are_compared_with_drf_on_the_same_traces() -> None:
-    shorter = {"optimus": 0.7, "srtf": 1.2, "tetris": 0.9}
+READINGS = ("less", "ratio")
+
+
+def test_rules_are_compared_with_drf_and_the_ceiling_takes_the_better_of_each_trace() -> None:
+    shorter = {"optimus": 0.7, "srtf": 1.2, "tetris": 0.9, "greedy": 0.8}
 
     def play(run: ByRule) -> float:
-        assert run.setting == LARGE.name
-        return shorter.get(run.rule, 1.0) * (run.trace - 1990)
+        of = shorter.get(run.rule, 1.0)
+        if run.setting == LARGE.name and run.rule == "greedy" and run.trace % 2:
+            of = 0.5
+        return of * (run.trace - 1990)
 
     finding = found(dl2_figures.baselines, DL2, play)
     ours = values(finding)
-    assert ours["optimus"] == pytest.approx(-30.0)
-    assert ours["srtf"] == pytest.approx(20.0)
-    assert ours["capped"] == pytest.approx(0.0)
-    assert held(finding)["tetris"]
-    assert held(finding)["optimus"] is None
+    for place in ("testbed", "large"):
+        for reading in READINGS:
+            assert ours[f"{place}: optimus, {reading}"] == pytest.approx(-30.0)
+        assert ours[f"{place}: srtf"] == pytest.approx(20.0)
+        assert ours[f"{place}: capped"] == pytest.approx(0.0)
+    assert ours["testbed: ceiling"] == pytest.approx(-30.0)
+    assert ours["large: ceiling"] == pytest.approx(-40.0)
+    assert len(ours) == len(finding.lines) == 17
+    assert set(ours) == set(DL2_RESULTS["baselines"]["lines"])
 
 
-def test_the_ceiling_takes_the_better_rule_of_each_trace() -> None:
-    def play(run: ByRule) -> float:
-        is_better = (run.trace % 2 == 0) == (run.rule == "greedy")
-        return 10.0 if run.rule == "drf" else 5.0 if is_better else 9.0
+def test_the_percentage_of_table_2_is_of_the_time_of_dl2() -> None:
+    [line] = found(dl2_figures.code, DL2, lambda _: None).lines
+    assert line.ours == pytest.approx(21.1, abs=0.06)
 
-    ours = values(found(dl2_figures.ceiling, DL2, play))
-    assert ours == {"large": pytest.approx(-50.0), "testbed": pytest.approx(-50.0)}
+
+def test_readings_of_a_percentage_follow_from_it() -> None:
+    """44.1% less time, or 44.1% of DL2's time more: 1 / 1.441 - 1."""
+    printed = {"drf": 44.1, "optimus": 17.5, "offline": 37.9}
+    lines = {key: line.get("value") for key, line in DL2_RESULTS["learnt"]["lines"].items()}
+    for key, of in printed.items():
+        assert lines[f"{key}, less"] == -of
+        assert lines[f"{key}, ratio"] == pytest.approx(100.0 / (1.0 + of / 100.0) - 100.0, abs=0.06)
+    of_optimus = DL2_RESULTS["baselines"]["lines"]
+    for reading, value in {"less": 0.559 / 0.825, "ratio": 1.175 / 1.441}.items():
+        derived = of_optimus[f"testbed: optimus, {reading}"]["value"]
+        assert derived == pytest.approx(100.0 * value - 100.0, abs=0.06)
 
 
 @pytest.mark.parametrize(("off", "holds"), [(1.02, True), (0.98, True), (1.04, False)])
 def test_a_network_is_close_to_its_teacher_within_3_percent(off: float, *, holds: bool) -> None:
+    """The farthest seed counts, and of the paper's network the one after tens of steps."""
+
     def play(run: ByRule | Imitated) -> Any:
-        return 10.0 if isinstance(run, ByRule) else tuple(10.0 * off for _ in run.traces)
+        if isinstance(run, ByRule):
+            return 10.0
+        return tuple((10.0 * off if run.seed == 11 else 10.0) for _ in run.traces)
 
     finding = found(dl2_figures.warm_up, DL2, play)
-    assert held(finding) == {"shared": holds, "dense": holds, "greedy": None}
-    assert len(finding.lines) == 2 * DL2.learners + DL2.published
+    assert held(finding) == {"tens": holds, "all": None, "shared": None, "greedy": None}
+    assert all(ours == pytest.approx(100.0 * off - 100.0) for ours in values(finding).values())
+
+
+def played(run: Any, tetris: float = 9.5) -> Any:
+    """With nodes away DRF takes 20 slots and the network 19; else 10 and 8, at the end 11."""
+    if isinstance(run, ByRule):
+        return 20.0 if run.absent else {"fitted": 9.0, "tetris": tetris}.get(run.rule, 10.0)
+    n = len(run.traces)
+    return Tried(
+        best=((9.8 if run.is_offline else 8.0),) * n, last=(11.0,) * n, absent=(19.0,) * n,
+        wrong=(8.2,) * n, curve=((0, 10.0), (10, 8.0)),
+    )  # fmt: skip
 
 
 def test_what_learning_adds_by_hand() -> None:
-    """With nodes away DRF takes 20 slots and the network 19; else 10 and 8, at the end 11."""
-
-    def play(run: Any) -> Any:
-        if isinstance(run, ByRule):
-            return 20.0 if run.absent else 9.0 if run.rule == "fitted" else 10.0
-        n = len(run.traces)
-        return Tried(
-            best=(8.0,) * n, last=(11.0,) * n, absent=(19.0,) * n, curve=((0, 10.0), (10, 8.0))
-        )
-
-    finding = found(dl2_figures.fig10, DL2, play)
-    expected = {"seed": -20.0, "mean": -20.0, "last": 10.0, "optimus": -10.0, "absent": -5.0}
+    finding = found(dl2_figures.learnt, DL2, played)
+    expected = {"seed": -20.0, "tetris": -5.0, "last": 10.0, "absent": -5.0}
+    for key, ours in {"drf": -20.0, "optimus": -100 / 9, "offline": -180 / 9.8}.items():
+        expected |= {f"{key}, {reading}": ours for reading in READINGS}
     assert values(finding) == {key: pytest.approx(value) for key, value in expected.items()}
     assert len(finding.charts[0].plotted) == DL2.learners
+    assert held(finding)["tetris"]
+
+
+@pytest.mark.parametrize("tetris", [7.9, 8.2, 9.8, 16.9])
+def test_tetris_is_between_drf_and_the_network_only_by_3_percent_of_drf(tetris: float) -> None:
+    finding = found(dl2_figures.learnt, DL2, lambda run: played(run, tetris))
+    assert held(finding)["tetris"] is False
+
+
+def test_wrong_epochs_by_hand() -> None:
+    finding = found(dl2_figures.fig14, DL2, played)
+    expected = {"drf, less": -18.0, "drf, ratio": -18.0, "more": 2.5}
+    assert values(finding) == {key: pytest.approx(value) for key, value in expected.items()}
+    assert held(finding)["more"]
+
+
+@pytest.mark.parametrize(
+    ("after", "alone", "expected"),
+    [(7.0, 10.0, (True, True)), (9.9, 10.4, (False, False)), (14.0, 7.0, (False, True))],
+)
+def test_the_papers_learner_is_compared_with_its_own_beginnings(
+    after: float, alone: float, expected: tuple[bool, bool]
+) -> None:
+    def play(run: ByRule | Imitated) -> Any:
+        if isinstance(run, ByRule):
+            return 10.0
+        ends = alone if run.updates else 12.0
+        of = ends if run.steps == 0 else after if run.updates else 10.0
+        return (of,) * len(run.traces)
+
+    finding = found(dl2_figures.published, DL2, play)
+    assert values(finding)["drf, less"] == pytest.approx(10.0 * after - 100.0)
+    assert values(finding)["none"] == pytest.approx(20.0)
+    assert (held(finding)["added"], held(finding)["alone"]) == expected
 
 
 # ---- elasticity --------------------------------------------------------------------------------
@@ -374,7 +434,6 @@ def test_autoscaling_is_compared_with_the_size_it_began_with() -> None:
     assert ours["time, most"] == pytest.approx(max(saved))
     assert ours["gpu time"] == pytest.approx(np.mean(saved))
     assert (ours["settled"], ours["size"]) == (60.0, 4.0)
-    assert held(finding)["size"]
 
 
 def test_one_trial_that_settles_elsewhere_is_shown() -> None:
@@ -382,20 +441,24 @@ def test_one_trial_that_settles_elsewhere_is_shown() -> None:
         is_odd = (run.seed, run.start) == (1003, 12)
         return trained(300.0, 3000.0, workers=8 if is_odd else 4)
 
-    finding = found(elastic_figures.fig6, ELASTIC_FULL, play)
-    assert (values(finding)["size"], held(finding)["size"]) == (8.0, False)
+    assert values(found(elastic_figures.fig6, ELASTIC_FULL, play))["size"] == 8.0
 
 
-def test_gpu_time_that_grows_has_the_papers_sign() -> None:
+def test_gpu_time_that_grows_most_from_44_on() -> None:
+    """Settled after 60 s; 100 epochs from 32 take 20 times 1,000 s."""
+
     def play(run: OneJob) -> Training:
-        return trained(1000.0, 2000.0 if run.seed is None else 2500.0, workers=64)
+        more = 500.0 if run.start != 44 else 501.0
+        return trained(1000.0, 2000.0 if run.seed is None else 2000.0 + more, workers=64)
 
     finding = found(elastic_figures.fig7, ELASTIC_FULL, play)
     ours = values(finding)
-    assert ours["gpu time"] == pytest.approx(25.0)
-    assert ours["beside 64"] == pytest.approx(25.0)
-    assert held(finding)["gpu time"]
+    assert ours["gpu time"] == pytest.approx(25.0, abs=0.01)
+    assert ours["gpu time, most"] == pytest.approx(25.05)
+    assert ours["beside 64"] == pytest.approx(25.0, abs=0.01)
+    assert (ours["dearest"], ours["size"]) == (44.0, 64.0)
     assert ours["from 32"] == 1000.0
+    assert ours["share"] == pytest.approx(0.3)
 
 
 def test_the_dearest_price_is_compared_with_the_cheapest() -> None:
@@ -406,8 +469,10 @@ def test_the_dearest_price_is_compared_with_the_cheapest() -> None:
 
     finding = found(elastic_figures.fig8, ELASTIC_FULL, play)
     assert values(finding)["linear"] == pytest.approx(10.0 / 0.01)
-    assert values(finding)["step, high"] == pytest.approx(1.0)
-    assert held(finding)["step, high"]
+    assert values(finding)["high"] == pytest.approx(1.0)
+    assert values(finding)["fastest"] == pytest.approx(0.0105)
+    assert values(finding)["target"] == pytest.approx(0.0105)
+    assert held(finding)["high"]
     assert len(finding.charts) == 1  # both shapes in one picture of that name
 
 
@@ -421,10 +486,10 @@ def test_a_straggler_lives_as_long_as_a_boot(life_s: float, *, holds: bool) -> N
         elastic_figures.fig9, ELASTIC_FULL, lambda _: slowed(1.0, life_s - 1.0, life_s + 1.0)
     )
     assert set(values(finding).values()) == {life_s}
-    assert set(held(finding).values()) == {holds}
+    assert held(finding) == {"life": holds, "slower": None}
 
 
-def test_what_replacing_saves_is_ordered_by_the_slowdown() -> None:
+def test_what_replacing_saves_by_hand() -> None:
     """Kept take 100 s times the slowdown, replaced 110 s, none 100 s."""
 
     def play(run: Any) -> SlowedOutcome:
@@ -435,10 +500,9 @@ def test_what_replacing_saves_is_ordered_by_the_slowdown() -> None:
     assert ours["4x"] == pytest.approx(100.0 - 110.0 / 4)
     assert ours["2x"] == pytest.approx(45.0)
     assert ours["late"] == pytest.approx(10.0)
-    assert held(finding)["order"]
     assert held(finding)["late"]
-    late = found(elastic_figures.fig10, ELASTIC_FULL, lambda run: slowed(113.0 - run.replaces))
-    assert held(late)["order"] is False  # all save the same
+    late = found(elastic_figures.fig10, ELASTIC_FULL, lambda run: slowed(100.0 + 13 * run.replaces))
+    assert held(late)["late"] is False
 
 
 def test_the_share_that_reaches_64_is_by_rule() -> None:
@@ -449,7 +513,6 @@ def test_the_share_that_reaches_64_is_by_rule() -> None:
 
     finding = found(elastic_figures.noise, ELASTIC_FULL, play)
     assert values(finding) == {"one window": 25.0, "two errors": 100.0}
-    assert held(finding) == {"one window": False, "two errors": True}
 
 
 # ---- ibm ---------------------------------------------------------------------------------------
@@ -466,18 +529,12 @@ def test_a_table_has_the_mean_of_its_seeds_in_its_cell() -> None:
         return measured(row + run.seed % 2, row + 2.0, row + 3.0)
 
     finding = found(ibm_figures.table3, replace(IBM, table3=4), play)
-    ours = [line.ours for line in finding.lines]
+    ours = [line.ours for line in finding.lines[:-1]]
     assert ours == [0.5, 2.0, 3.0, 100.5, 102.0, 103.0, 1000.5, 1003.0, 1100.5, 1103.0]
     assert finding.lines[0].paper == 80.46
     assert finding.tables[0].rows[1] == (
         "baseline, drop", "100.50 ± 0.50", "102.00 ± 0.00", "103.00 ± 0.00",
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(("drop", "holds"), [(0.4, False), (0.5, True), (2.0, True), (2.1, False)])
-def test_few_of_many_jobs_are_dropped(drop: float, *, holds: bool) -> None:
-    finding = found(ibm_figures.table4, IBM, lambda _: measured(80.0, drop, 20.0))
-    assert by_key(finding)["few dropped"].holds is holds
 
 
 @pytest.mark.parametrize(
@@ -513,8 +570,19 @@ def test_gains_are_percent_of_the_baseline_and_time_is_counted_as_shorter() -> N
     eight = found(ibm_figures.fig8, few_seeds, play)
     assert values(eight)["max"] == pytest.approx(30.0)
     assert values(eight)["min, low: JCT"] == pytest.approx(25.0)
-    assert held(eight) == {"max": True, "min, high": False, "min, low": True, "min, low: JCT": True}
+    assert held(eight)["min, high"] is held(eight)["min, low"] is False  # 30% is not comparable
     five = found(ibm_figures.fig5, few_seeds, play)
-    assert held(five) == {"a": True, "b": True, "c": True, "d": False}  # d cannot gain
+    assert held(five)["d"] is False  # it cannot gain
     same = found(ibm_figures.fig5, few_seeds, lambda _: measured(80.0, 0.0, 15.0))
-    assert held(same) == {"a": False, "b": False, "c": False, "d": True}
+    assert held(same)["d"]
+
+
+def test_the_mechanism_is_the_setting_nearest_to_the_printed_gains() -> None:
+    def play(run: Experiment) -> ExperimentRecord:
+        is_ours = run.batch == "elastic" and run.gpus == 10
+        return measured(80.0, 0.0, 20.0, 20 if is_ours else 10)
+
+    finding = found(ibm_figures.mechanism, replace(IBM, mechanism=1), play)
+    nearest = finding.tables[0].rows[0]
+    assert nearest[0].startswith("10 GPUs")
+    assert nearest[1:] == ("+100",) * 6 + ("-0",)

@@ -24,6 +24,10 @@ class ValueLine:
     holds: bool | None = None
     why: str = ""  # this line deviates, if the result's reason does not fit
     is_relative: bool = False  # deviates in percent of the paper's value, whatever its unit
+    fitted: str = ""  # the fit that has this number among its own
+    predicted: str = ""  # the fit on other numbers that ours comes from
+    is_ours: bool = False  # beyond the paper
+    key: str = ""  # of the line in expected.json
 
     @property
     def deviates_in_points(self) -> bool:
@@ -108,12 +112,7 @@ class Finding:
             why: the reason of a deviation, if neither the line's nor the result's fits.
             words: what the placeholders of ``what`` and of the line's ``why`` stand for.
         """
-        entry = {name: value for name, value in self.known[key].items() if name != "source"}
-        what, reason = (entry.pop(name, "").format(**words) for name in ("what", "why"))
-        found = ValueLine(
-            what=what, ours=ours, paper=entry.pop("value", paper), holds=holds, why=why or reason,
-            **entry,
-        )  # fmt: skip
+        found = line_of(key, self.known[key], ours, paper=paper, holds=holds, why=why, words=words)
         self.lines.append(found)
         return found
 
@@ -134,6 +133,25 @@ class Finding:
     def table(self, headers: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
         """Add a table."""
         self.tables.append(Table(headers=tuple(headers), rows=tuple(map(tuple, rows))))
+
+
+def line_of(
+    key: str,
+    known: Mapping[str, Any],
+    ours: float | None,
+    *,
+    paper: float | None,
+    holds: bool | None,
+    why: str = "",
+    words: Mapping[str, object] | None = None,
+) -> ValueLine:
+    """Return our value beside the published one; see ``Finding.line``."""
+    entry = {k: v for k, v in known.items() if k not in {"source", "breaks", "values"}}
+    what, reason = (entry.pop(name, "").format(**words or {}) for name in ("what", "why"))
+    return ValueLine(
+        key=key, what=what, ours=ours, paper=entry.pop("value", paper), holds=holds,
+        why=why or reason, **entry,
+    )  # fmt: skip
 
 
 def percent(share: float) -> float:

@@ -6,14 +6,19 @@ and what the paper says, is data, ``expected.json``:
     {"citation": "...", "section": "...",
      "scenario": {"summary": "...", "document": {SECTION: {...}}, "assumed": {WHAT: "..."}},
      "results": {RESULT: {"shows": ..., "how": ..., "why": ..., "tolerance": ..., "missing": ...,
+         "fitted" or "predicted": FIT, "breaks": PARAMETER,
          "lines": {LINE: {"what": ..., "unit": ..., "source": ..., "value" or "says": ...,
-                          "why": ..., "is_relative": ...}},
+                          "why": ..., "is_relative": ..., "is_ours": ...}},
          "charts": {CHART: {"name": ..., "title": ..., "x_label": ..., "y_label": ...,
                             "has_bars": ..., "is_log": ...}}}},
+     "fits": {FIT: {"parameters": [...], "to": ...}},
      "tables": {TABLE: {"source": ..., "columns": [...], "rows": {NAME: [...]}}}}
 
 A line with ``value`` has a number to compare with; one with ``says`` quotes a statement; one with
-neither gets the published value from the code, which takes it from a table.
+neither gets the published value from the code, which takes it from a table. Lines of a ``missing``
+result may have several ``values``. What stands with a result as ``fitted``, ``predicted`` or
+``breaks`` may stand with a line instead. ``breaks`` is MODULE:NAME of a parameter of which a change
+by 20% changes the verdict *reproduced*.
 
 A finding is computed by a generator: it yields the replays that it needs, in dicts and lists of
 any depth, and is sent the same structure with the record of each. One that needs none is a plain
@@ -83,6 +88,7 @@ class Result:
     missing: str = ""
     lines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    breaks: str = ""  # MODULE:NAME of a parameter that nothing here is reproduced without
     find: Find | None = None
 
 
@@ -105,6 +111,8 @@ class Paper:
     play: Callable[[Any, Any], Any]  # content of the scenario, replay -> record
     cost: Callable[[Any], tuple[Any, ...]] = lambda _: ()
     reads_trace: bool = True  # False: it draws what it replays, and has no use for a trace
+    package: str = ""
+    fits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def choose(self, only: Iterable[str]) -> tuple[Result, ...]:
         """Return the named results in the paper's order, all if none is named.
@@ -137,16 +145,15 @@ def paper_of(package: str, *modules: ModuleType, **parts: Any) -> Paper:
         parts: of ``Paper``, those that are code.
     """
     expected, finds = read_expected(package), ChainMap(*map(vars, modules))
-    results = [
-        Result(
-            result_id=name,
-            find=None if "missing" in entry else finds[name.replace("-", "_")],
-            **entry,
-        )
-        for name, entry in expected["results"].items()
-    ]
-    citation, section = expected["citation"], expected["section"]
-    return Paper(citation=citation, section=section, results=tuple(results), **parts)
+    results = []
+    for name, entry in expected["results"].items():
+        basis = {k: entry[k] for k in ("fitted", "predicted") if k in entry}
+        about = {k: v for k, v in entry.items() if k not in basis}
+        about["lines"] = {key: basis | line for key, line in entry.get("lines", {}).items()}
+        find = None if "missing" in entry else finds[name.replace("-", "_")]
+        results.append(Result(result_id=name, find=find, **about))
+    known = {name: expected[name] for name in ("citation", "section", "fits")}
+    return Paper(results=tuple(results), package=package, **known, **parts)
 
 
 def drawn_scenario(

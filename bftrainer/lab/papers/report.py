@@ -6,16 +6,18 @@ This module alone decides which lines deviate and what is said about them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bftrainer.batch.traces.text import unreadable
 from bftrainer.lab.papers.findings import Chart, ValueLine
 from bftrainer.lab.papers.paper import Reproduction, Result
+from bftrainer.lab.papers.verdicts import FullRun, missing_lines, verdict_of
 from bftrainer.study.plots import new_canvas
 
 SCHEMA = "bftrainer/reproduction/1"
-HEADERS = ("RESULT", "WHAT", ">OURS", ">PAPER", ">DEVIATION", "WHY")
+HEADERS = ("RESULT", "WHAT", ">OURS", ">PAPER", ">DEVIATION", "VERDICT", "WHY")
 
 
 def remarks(made: Reproduction) -> list[str]:
@@ -33,10 +35,22 @@ def explain(line: ValueLine, result: Result, made: Reproduction) -> str:
         return ""
     if not made.scenario.is_papers:
         return "another trace"
-    why = line.why or result.why
-    if made.extent.shortened:
-        return f"shortened; in full: {why}" if why else "shortened"
-    return why or "not explained"
+    return line.why or result.why or "not explained"
+
+
+def beside_full(line: ValueLine, result: Result, made: Reproduction) -> str:
+    """Say whether a line of a shortened run is representative: as near to the full run's."""
+    is_compared = line.ours is not None and verdict_of(line, result) is not None
+    if not (made.extent.shortened and made.scenario.is_papers and is_compared):
+        return ""
+    full = FullRun.read(made.paper.package) if made.paper.package else None
+    value = None if full is None else full.value_of(result, line)
+    if value is None:
+        return "shortened; no full run to compare with"
+    apart = replace(line, paper=value).deviation if value or line.deviates_in_points else None
+    if line.ours == value or (apart is not None and abs(apart) <= result.tolerance):
+        return "representative"
+    return f"not representative: {_number(value, line.unit)} in full"
 
 
 def document(made: Reproduction) -> dict[str, Any]:
@@ -54,7 +68,9 @@ def document(made: Reproduction) -> dict[str, Any]:
 def _result(result: Result, made: Reproduction) -> dict[str, Any]:
     about: dict[str, Any] = {"id": result.result_id, "shows": result.shows}
     if result.missing:
-        return about | {"status": "not available", "why": result.missing}
+        lines = [{"what": one.what, "paper": one.paper, "says": one.says, "unit": one.unit,
+                  "verdict": verdict_of(one, result)} for one in missing_lines(result)]  # fmt: skip
+        return about | {"status": "not attempted", "why": result.missing, "lines": lines}
     finding = made.findings[result.result_id]
     return about | {
         "status": "computed",
@@ -69,7 +85,10 @@ def _result(result: Result, made: Reproduction) -> dict[str, Any]:
                 "deviation": line.deviation,
                 "says": line.says,
                 "holds": line.holds,
+                "verdict": verdict_of(line, result),
+                "fit": line.fitted or line.predicted,
                 "why": explain(line, result, made),
+                "quick": beside_full(line, result, made),
             }
             for line in finding.lines
         ],
@@ -91,14 +110,14 @@ def rows(made: Reproduction, *, most: int | None = None) -> list[tuple[str, ...]
     found: list[tuple[str, ...]] = []
     for result in made.results:
         if result.missing:
-            about = (result.result_id, result.shows, "not available", "", "")
+            about = (result.result_id, result.shows, "", "", "", "not attempted")
             found.append((*about, result.missing))
             continue
         lines = made.findings[result.result_id].lines
         found += [row(line, result, made) for line in lines[:most]]
         if most is not None and len(lines) > most:
             more = f"... {len(lines) - most} more in --out or --json"
-            found.append((result.result_id, more, "", "", "", ""))
+            found.append((result.result_id, more, "", "", "", "", ""))
     return found
 
 
@@ -115,8 +134,14 @@ def row(line: ValueLine, result: Result, made: Reproduction) -> tuple[str, ...]:
         "-" if line.ours is None else _number(line.ours, line.unit),
         _papers(line),
         shown,
-        explain(line, result, made),
+        _verdict(line, result),
+        "; ".join(filter(None, (beside_full(line, result, made), explain(line, result, made)))),
     )
+
+
+def _verdict(line: ValueLine, result: Result) -> str:
+    verdict, fit = verdict_of(line, result) or "", line.fitted or line.predicted
+    return f"{verdict} ({fit})" if fit and verdict in {"fitted", "predicted"} else f"{verdict}"
 
 
 def _number(value: float, unit: str) -> str:
@@ -152,12 +177,12 @@ def markdown(made: Reproduction, pictures: Mapping[str, str]) -> str:
     for result in made.results:
         text += [f"## {result.result_id}", "", f"{result.shows}.", ""]
         if result.missing:
-            text += [f"Not available: {result.missing}.", ""]
+            text += [f"Not attempted: {result.missing}.", ""]
             continue
         finding = made.findings[result.result_id]
         text += [f"Ours: {result.how}.", ""]
         lines = [row(line, result, made)[1:] for line in finding.lines]
-        text += [*_grid(("", "ours", "paper", "deviation", "why"), lines), ""]
+        text += [*_grid(("", "ours", "paper", "deviation", "verdict", "why"), lines), ""]
         for table in finding.tables:
             text += [*_grid(table.headers, table.rows), ""]
         for chart in finding.charts:

@@ -20,12 +20,13 @@ DAY_SLOTS = 72
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Dl2Job:
-    """A job; ``epochs`` are known to the scheduler."""
+    """A job; the scheduler knows ``epochs``, or what is stated of them."""
 
     number: int
     type: int
     arrives: int  # slot
     epochs: float
+    stated: float = 1.0  # epochs that the network is told of, over those it has
     done: float = 0.0
     workers: int = 0
     servers: int = 0
@@ -68,6 +69,9 @@ class Cluster:
         self.active: list[Dl2Job] = []
         self._coming = list(self.jobs)
         self._chance = np.random.default_rng((seed, 17))
+        if setting.error:
+            for job in self.jobs:
+                job.stated = 1.0 / (1.0 + setting.error * self._chance.choice((-1.0, 1.0)))
         self.capacity = (setting.nodes * setting.cpus, setting.nodes * setting.gpus)
         self._begin()
 
@@ -148,7 +152,7 @@ class Cluster:
         kind = [0.0] * setting.types
         kind[job.type] = 1.0
         age = min((self.now - job.arrives) / 20, 3.0)
-        left = (job.epochs - job.done) / 100
+        left = max(0.0, job.epochs * job.stated - job.done) / 100
         row = [*kind, age, left, job.share * 10, job.workers / setting.most]
         return [*row, job.servers / setting.most] if setting.has_servers else row
 

@@ -105,10 +105,10 @@ class PublishedLearner:
         found = self.actor(self._flat(rows))
         return np.append(found[: len(rows) * self._setting.per_job], found[-1])
 
-    def warm_up(self, labels: Batch) -> None:
+    def warm_up(self, labels: Batch, steps: int | None = None) -> None:
         """Imitate (section 4.2)."""
         adam = Adam(rate=WARM_UP_RATE)
-        for _ in range(WARM_UP_STEPS):
+        for _ in range(WARM_UP_STEPS if steps is None else steps):
             part = labels.take(self._chance.integers(0, len(labels), SAMPLE))
             flat, mask = self._flat(part.rows), self._wide(part.mask)
             off = probabilities(self.actor(flat), mask) - self._wide(part.wanted)

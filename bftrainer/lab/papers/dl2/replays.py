@@ -14,7 +14,15 @@ from bftrainer.lab.papers.dl2 import training
 from bftrainer.lab.papers.dl2.cluster import Cluster, Rule, draw_trace
 from bftrainer.lab.papers.dl2.cluster import play as play_trace
 from bftrainer.lab.papers.dl2.published_learner import PublishedLearner
-from bftrainer.lab.papers.dl2.rules import RULES, best_equal_sizes, drf, fitted, greedy, optimus
+from bftrainer.lab.papers.dl2.rules import (
+    RULES,
+    best_equal_sizes,
+    drf,
+    fitted,
+    greedy,
+    optimus,
+    tetris,
+)
 from bftrainer.lab.papers.dl2.setting import (
     ALL_REDUCE,
     SETTINGS,
@@ -26,6 +34,7 @@ from bftrainer.lab.papers.dl2.setting import (
 
 FITTED_SIZES = 30
 ABSENT = 0.4  # of the nodes, in the test of shrinking pools
+ERROR = 0.2  # of stated epochs, in Fig. 14
 Times = tuple[float, ...]  # mean completion time of each trace, in slots
 TEACHERS: dict[str, training.Teacher] = {"drf": drf, "greedy": greedy}
 
@@ -35,7 +44,7 @@ class ByRule:
     """A trace under a rule."""
 
     setting: str
-    rule: str  # of RULES; "capped", "fitted"
+    rule: str  # of RULES; "capped", "capped tetris", "fitted"
     trace: int
     absent: float = 0.0
 
@@ -48,6 +57,7 @@ class Imitated:
     seed: int
     traces: range
     is_papers: bool = False  # the paper's network
+    steps: int | None = None  # of its warm-up; None: as in the paper
     updates: int = 0  # and then its learner
 
 
@@ -59,6 +69,7 @@ class Improved:
     seed: int
     iterations: int
     traces: range
+    is_offline: bool = False  # it learns from speeds of Optimus' model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +79,7 @@ class Tried:
     best: Times
     last: Times
     absent: Times  # with nodes away
+    wrong: Times  # with stated epochs that are wrong
     curve: tuple[tuple[int, float], ...]  # iteration, of the validation
 
 
@@ -84,7 +96,7 @@ def play(folder: Path | None, run: ByRule | Imitated | Improved) -> float | Time
     teacher = TEACHERS[run.teacher]
     if run.is_papers:
         learner = PublishedLearner(setting, speeds, run.seed)
-        learner.warm_up(training.labels_of(setting, speeds, teacher))
+        learner.warm_up(training.labels_of(setting, speeds, teacher), run.steps)
         learner.learn(run.updates)
         scores = learner.scores
     else:
@@ -93,26 +105,36 @@ def play(folder: Path | None, run: ByRule | Imitated | Improved) -> float | Time
 
 
 def _rule(name: str, speeds: Speeds) -> Rule:
-    if name == "capped":
-        return partial(drf, most=best_equal_sizes(speeds))
+    if name in {"capped", "capped tetris"}:
+        return partial(drf if name == "capped" else tetris, most=best_equal_sizes(speeds))
     if name == "fitted":
-        return partial(optimus, believed=fitted(speeds, FITTED_SIZES, seed=0))
+        return partial(optimus, believed=_modelled(speeds))
     return RULES[name]
+
+
+def _modelled(speeds: Speeds) -> Speeds:
+    return fitted(speeds, FITTED_SIZES, seed=0)
 
 
 def _improved(setting: Setting, speeds: Speeds, run: Improved) -> Tried:
     # Without servers a smoothed warm-up never stops growing a job: its labels stay as they are.
     smooth = 0.0 if setting is ALL_REDUCE else 0.2
+    known = _modelled(speeds) if run.is_offline else speeds
     found = training.learn(
-        setting, speeds, drf, seed=run.seed, iterations=run.iterations, smooth=smooth
+        setting, known, drf, seed=run.seed, iterations=run.iterations, smooth=smooth
     )
 
-    def tried(network: Network, absent: float = 0.0) -> Times:
-        changed = replace(setting, absent=absent)
+    def tried(network: Network, **changes: float) -> Times:
+        changed = replace(setting, **changes)  # type: ignore[arg-type]
         return training.evaluate(changed, speeds, network.scores, run.traces)
 
-    best, last, absent = tried(found.best), tried(found.last), tried(found.best, ABSENT)
-    return Tried(best=best, last=last, absent=absent, curve=found.curve)
+    return Tried(
+        best=tried(found.best),
+        last=tried(found.last),
+        absent=tried(found.best, absent=ABSENT),
+        wrong=tried(found.best, error=ERROR),
+        curve=found.curve,
+    )
 
 
 def against(ours: Sequence[float], others: Sequence[float]) -> float:

@@ -69,10 +69,10 @@ def best_equal_sizes(speeds: Speeds) -> tuple[int, ...]:
     )
 
 
-def _serve(cluster: Cluster, order: Sequence[Dl2Job]) -> None:
+def _serve(cluster: Cluster, order: Sequence[Dl2Job], most: Sequence[int] | None = None) -> None:
     bundle = _bundle(cluster)
     for job in order:
-        while job.workers < cluster.setting.most:
+        while job.workers < (most[job.type] if most else cluster.setting.most):
             if not cluster.give(job, *bundle):
                 return
 
@@ -88,8 +88,11 @@ def srtf(cluster: Cluster) -> None:
     _serve(cluster, sorted(cluster.active, key=partial(_time_left, cluster)))
 
 
-def tetris(cluster: Cluster) -> None:
-    """Serve by packing and by remaining time, each relative to its mean (Tetris, SIGCOMM'14)."""
+def tetris(cluster: Cluster, most: Sequence[int] | None = None) -> None:
+    """Serve by packing and by remaining time, each relative to its mean (Tetris, SIGCOMM'14).
+
+    ``most`` are the workers that it gives by type, the paper's user-defined threshold.
+    """
     if not cluster.active:
         return
     setting, bundle = cluster.setting, _bundle(cluster)
@@ -97,7 +100,7 @@ def tetris(cluster: Cluster) -> None:
     needs = np.array([cluster.need(job, *bundle) for job in cluster.active], float)
     packing = (needs / (setting.cpus, setting.gpus)).sum(1)
     score = packing / packing.mean() + shortness / shortness.mean()
-    _serve(cluster, [cluster.active[i] for i in np.argsort(-score, kind="stable")])
+    _serve(cluster, [cluster.active[i] for i in np.argsort(-score, kind="stable")], most)
 
 
 def _most_gain(job: Dl2Job, gains: Iterable[tuple[float, Step]]) -> Ranked | None:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from bftrainer.lab.papers.paper import Extent, read_expected
 from bftrainer.model.errors import UsageError
 
-TABLES = read_expected(__package__)["tables"]
+TABLES, RESULTS = (read_expected(__package__)[name] for name in ("tables", "results"))
 
 MODELS = (
     "resnet-50",
@@ -51,6 +51,7 @@ class Setting:
     types: int = len(MODELS)
     has_servers: bool = True  # False: all-reduce
     absent: float = 0.0  # share of the nodes that are away, drawn anew for each slot
+    error: float = 0.0  # a job has so many more, or fewer, epochs than it says
 
     @property
     def per_job(self) -> int:
@@ -88,17 +89,20 @@ class Amounts(Extent):
     published: int = 3  # learners of the paper
     updates: int = 1200
     all_reduce: int = 50  # iterations
+    offline: int = 2  # learners on modelled speeds
 
 
 FULL = Amounts()
 QUICK = Amounts(
     name="quick",
-    shortened="2 learners of 100 iterations instead of 5 of 400; 1 of the paper's instead of 3.",
+    shortened="2 learners of 100 iterations instead of 5 of 400; 1 of the paper's instead of 3, "
+    "1 on modelled speeds instead of 2.",
     learners=2,
     iterations=100,
     published=1,
     updates=600,
     all_reduce=20,
+    offline=1,
 )
 
 

@@ -19,17 +19,20 @@ class IbmSeeds(Extent):
     """Numbers of seeds."""
 
     table3: int = 30
-    table4: int = 30
+    table4: int = 6  # of 5,000 jobs each
     figures: int = 30
     sensitivity: int = 10
+    mechanism: int = 10
 
 
 FULL = IbmSeeds()
 QUICK = IbmSeeds(
     name="quick",
-    shortened="3 seeds instead of 30 at 400 GPUs, 3 instead of 10 per row of the sensitivity",
-    table4=3,
+    shortened="2 seeds instead of 6 at 400 GPUs, 3 instead of 10 per row of the sensitivity and"
+    " of the mechanism",
+    table4=2,
     sensitivity=3,
+    mechanism=3,
 )
 
 

@@ -143,8 +143,8 @@ def alg3(found: Finding, extent: Points) -> None:
     """Count oversubscribed instances, trials that are split, and those that are moved."""
     placed = replaced(extent.placements)
     over = placed.oversubscribed + placed.wrong
-    found.line("over", float(over), holds=over == 0, of=placed.rounds)
-    found.line("split", float(placed.split), holds=placed.split == 0, of=placed.fitting)
+    found.line("over", float(over), of=placed.rounds)
+    found.line("split", float(placed.split), of=placed.fitting)
     found.line("moved", percent(placed.moved / placed.unchanged), of=placed.unchanged)
 
 

@@ -85,7 +85,6 @@ class Points(Extent):
     trials: tuple[int, ...] = (16, 32, 64, 128, 256, 512)  # Fig. 11
     init_deadlines_min: tuple[int, ...] = (90, 100, 110, 120, 130, 140, 150, 160)  # Fig. 12
     flat_from: tuple[int, ...] = (11, 12, 13, 14, 16, 20, 24, 32)  # Fig. 12: no gain beyond
-    slack: tuple[float, ...] = (1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2.0, 2.5)  # Table 4: deadlines
     placements: int = 400  # Algorithm 3
 
 
@@ -93,13 +92,13 @@ FULL = Points()
 QUICK = Points(
     name="quick",
     shortened="3 deadlines instead of 6 (Fig. 10) and 8 (Fig. 12), 4 numbers of trials instead of "
-    "6, 100 samples instead of 400, 100 runs of placements instead of 400.",
+    "6, 4 profiles instead of 8 (Fig. 12), 100 samples instead of 400, 100 runs of placements "
+    "instead of 400.",
     samples=100,
     data_deadlines_min=(10, 15, 20),
-    trials=(16, 64, 128, 512),
+    trials=(16, 32, 128, 512),
     init_deadlines_min=(90, 120, 160),
     flat_from=(11, 13, 16, 32),
-    slack=(1.05, 1.2, 1.5, 2.5),
     placements=100,
 )
 
