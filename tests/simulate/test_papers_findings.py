@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import mean
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,11 +25,12 @@ from bftrainer.lab.papers.elasticity import figures as elastic_figures
 from bftrainer.lab.papers.elasticity.replays import FULL as ELASTIC_FULL
 from bftrainer.lab.papers.elasticity.replays import OneJob
 from bftrainer.lab.papers.elasticity.simulator import SlowedOutcome, Training
+from bftrainer.lab.papers.findings import Finding
 from bftrainer.lab.papers.ibm import figures as ibm_figures
 from bftrainer.lab.papers.ibm.replays import FULL as IBM
 from bftrainer.lab.papers.ibm.replays import Experiment, ExperimentRecord
 from bftrainer.lab.workloads import NETWORKS
-from tests.support.found import by_key, found, held, values
+from tests.support.found import found, held, values
 
 few = settings(max_examples=40, deadline=None)
 
@@ -77,26 +79,29 @@ def test_costs_per_event_are_compared_with_the_shortest_time() -> None:
     finding = found(forward_time.fig7b, FULL, play)
     assert values(finding) == {"heuristic": 60.0, "over MILP": 6.0, "growth": 30.0}
     assert held(finding)["growth"]
-    falling = found(
-        forward_time.fig7b, FULL,
-        lambda run: record(run, series([1.0], [1.0], rescale=1.0 / run.t_fwd_s)),
-    )  # fmt: skip
-    assert held(falling)["growth"] is False
+    for power in (-1.0, 0.1):  # it falls; it grows, but not twofold
+
+        def other(run: PaperReplay, power: float = power) -> Any:
+            return record(run, series([1.0], [1.0], rescale=run.t_fwd_s**power))
+
+        assert held(found(forward_time.fig7b, FULL, other))["growth"] is False
 
 
-@pytest.mark.parametrize(("late", "holds"), [(100.0, True), (103.0, False)])
-def test_returns_are_saturated_where_they_stay_within_a_percent(
-    late: float, *, holds: bool
+@pytest.mark.parametrize(
+    ("early", "late", "holds"), [(50.0, 100.0, True), (50.0, 103.0, False), (99.5, 100.0, False)]
+)
+def test_returns_grow_by_a_percent_and_stay_within_one(
+    early: float, late: float, *, holds: bool
 ) -> None:
     """The return is the rate times the interval; the cost is T_fwd, so return over cost falls."""
 
     def play(run: PaperReplay) -> Any:
-        rate = 50.0 if run.t_fwd_s < 120 else (late if run.t_fwd_s == 300 else 100.0)
+        rate = early if run.t_fwd_s < 120 else (late if run.t_fwd_s == 300 else 100.0)
         return record(run, series([1.0], [rate], rescale=run.t_fwd_s))
 
     finding = found(forward_time.fig8, FULL, play)
-    assert values(finding)["return"] == pytest.approx(late - 100.0)
-    at_10, at_300 = 5000.0 / 10.0, 100.0 * late / 300.0
+    assert values(finding)["return"] == pytest.approx(100.0 * (100.0 / early - 1.0))
+    at_10, at_300 = 100.0 * early / 10.0, 100.0 * late / 300.0
     assert values(finding)["return on cost"] == pytest.approx(at_10 / at_300)
     assert held(finding)["return"] is holds
 
@@ -109,7 +114,26 @@ def test_a_gain_of_u_holds_if_it_stays() -> None:
     finding = found(forward_time.fig9, FULL, play)
     assert values(finding)["gain"] == pytest.approx(80.0 - (70.0 + 10.0 / 12.0))
     assert held(finding)["gain"]
+    assert values(finding)["saturation"] == 120.0  # at 90 s it is 2.5 points below
+    assert held(finding)["axis"] is False  # 70.8% at 10 s
     assert len(finding.charts) == 1  # the paper's line is in the same picture
+
+
+@pytest.mark.parametrize(
+    ("gain", "late", "holds"), [(1.0, 80.5, True), (0.9, 80, False), (2, 82, False)]
+)
+def test_a_gain_is_a_tick_of_the_axis_or_none(gain: float, late: float, *, holds: bool) -> None:
+    finding = Finding(known={"gain": {"what": "gain"}}, drawn={})
+    diverse.gains(finding, {10.0: 80.0 - gain, 120.0: 80.0, 300.0: late})
+    assert held(finding) == {"gain": holds}
+
+
+def test_bars_of_twelve_hours_are_shares_of_all_nodes() -> None:
+    """A day and a half: 102.4, 51.2 and 0 nodes."""
+    given_ = series([102.4, 51.2, 0.0], [1.0] * 3, every_s=43_200.0)
+    lines = found(forward_time.fig6, FULL, lambda run: record(run, given_)).lines
+    assert [line.ours for line in lines] == [pytest.approx(10.0), pytest.approx(5.0), 0.0]
+    assert [line.paper for line in lines] == [4.8, 2.0, 8.5]
 
 
 def test_six_hours_by_hand() -> None:
@@ -239,7 +263,10 @@ def test_runtimes_that_are_the_published_ones_deviate_by_their_factor(find: Any)
 
     finding = found(find, FULL, play)
     assert finding.lines[0].ours == pytest.approx(1.5)
-    cells = finding.lines[1:]
+    cells = [line for line in finding.lines if line.what in {"cell", "starves"}]
+    if find is diverse.table4:
+        assert values(finding)["AlexNet"] == pytest.approx(8.8 / 0.94)
+        assert values(finding)["VGG-16"] == pytest.approx(5.2 / 1.98)
     assert len(cells) == 7 * len(FULL.p_jmax)
     assert sum(line.ours is None for line in cells) == len(FULL.p_jmax)
     factors = [line.ours / line.paper for line in cells if line.ours and line.paper]
@@ -250,13 +277,19 @@ def test_runtimes_of_networks_are_apart_as_in_the_tables() -> None:
     finding = found(
         diverse.fig12, FULL, lambda run: SimpleNamespace(run=run, trainers=ends(published(run)))
     )
-    lines = by_key(finding)
-    for line in lines.values():
-        assert line.ours == pytest.approx(line.paper)
     dense, alex = TABLES["table3"]["rows"]["DenseNet"], TABLES["table3"]["rows"]["AlexNet"]
-    assert lines["DenseNet, largest"].paper == max(
-        slow / fast for slow, fast in zip(dense, alex, strict=True)
-    )
+    apart = [slow / fast for slow, fast in zip(dense, alex, strict=True)]
+    assert values(finding) == {
+        "similar": pytest.approx(3.4 / 1.1),
+        "DenseNet, mean": pytest.approx(sum(apart) / len(apart)),
+        "DenseNet, largest": pytest.approx(max(apart)),
+    }
+    assert held(finding)["similar"]
+    alike = found(
+        diverse.fig12, FULL,
+        lambda run: SimpleNamespace(run=run, trainers=ends({"AlexNet": 1.0, "DenseNet": 3.0})),
+    )  # fmt: skip
+    assert held(alike)["similar"] is False  # nor do they differ with the other objective
 
 
 def test_u_of_diverse_trainers_is_100_where_they_process_what_static_ones_would() -> None:
@@ -268,6 +301,42 @@ def test_u_of_diverse_trainers_is_100_where_they_process_what_static_ones_would(
     a_e = float(50.0 * run.p_jmax / per_sample_s)
     assert diverse.utilization(record(run, one, n_eq=10.0, a_e=a_e)) == pytest.approx(100.0)
     assert diverse.utilization(record(run, one, n_eq=10.0, a_e=a_e / 4)) == pytest.approx(25.0)
+    at_arithmetic = diverse.utilization(record(run, one, n_eq=10.0, a_e=a_e), mean)
+    rates = [curve.samples_per_s[0] for curve in curves]
+    assert at_arithmetic == pytest.approx(100.0 / per_sample_s / np.mean(rates))
+
+
+@pytest.mark.parametrize(("lead", "holds"), [(2.0, True), (0.5, False)])
+def test_a_lead_of_u_is_a_tick_of_the_axis_or_none(lead: float, *, holds: bool) -> None:
+    one = series([10.0], [1.0], every_s=50.0)
+    curves = [network.curve for network in NETWORKS.values()]
+    whole = 500.0 / float(np.mean([1.0 / curve.samples_per_s[0] for curve in curves]))
+
+    def play(run: PaperReplay) -> Any:
+        u = (
+            80.0
+            + min(run.t_fwd_s, 120.0) / 100.0
+            + (lead if run.objective == diverse.EFFICIENCY else 0)
+        )
+        return record(run, one, n_eq=10.0, a_e=whole * u / 100.0)
+
+    finding = found(diverse.fig13, FULL, play)
+    assert values(finding)["lead"] == pytest.approx(lead)
+    assert held(finding)["lead"] is holds
+    assert held(finding)["gain"]
+    assert held(finding)["axis"]
+
+
+@pytest.mark.parametrize("late_h", [70.0, None])
+def test_the_last_trial_of_alexnet_counts_from_the_start(late_h: float | None) -> None:
+    def play(run: PaperReplay) -> Any:
+        assert run.workload == "alexnet"
+        late_s = None if late_h is None else 3600.0 * late_h
+        times = (3600.0, late_s)
+        trials = [TrainerEnd(network="AlexNet", started_s=0.0, finished_s=t) for t in times]
+        return SimpleNamespace(series=series([1.0], [1.0]), trainers=trials)
+
+    assert values(found(diverse.alexnet_trials, FULL, play)) == {"AlexNet": late_h}
 
 
 def test_nodes_beyond_the_largest_trainers_are_a_share_of_node_time() -> None:
@@ -283,7 +352,9 @@ def test_nodes_beyond_the_largest_trainers_are_a_share_of_node_time() -> None:
     assert ours["beyond, P_jmax 5"] == pytest.approx(100.0 * 80.0 / 600.0)
     assert ours["beyond, P_jmax 10"] == 0.0
     assert ours["integral"] == pytest.approx(600.0)  # from 5 to 35
-    assert ours["runtime"] == pytest.approx(7.0)
+    assert ours["runtime"] == pytest.approx(600.0)
+    assert held(finding)["U"] is False  # as high with 5 as with 35
+    assert held(finding)["step"] is False
 
 
 def test_costs_that_grow_tenfold_may_cost_less_than_five_times_as_much() -> None:
@@ -291,9 +362,12 @@ def test_costs_that_grow_tenfold_may_cost_less_than_five_times_as_much() -> None
         return lambda run: record(run, series([1.0], [1.0]), u=100.0 - run.cost_factor**power)
 
     root, whole = (found(diverse.fig16, FULL, play(power)) for power in (0.5, 1.0))
-    assert values(root) == {"loss": pytest.approx(10.0**0.5), "U": pytest.approx(100 - 10.0**0.5)}
+    assert values(root) == {
+        "loss": pytest.approx(10.0**0.5), "U": pytest.approx((100 - 10.0**0.5) / 99.0),
+    }  # fmt: skip
     assert held(root) == {"loss": True, "U": True}
     assert held(whole) == {"loss": False, "U": True}
+    assert held(found(diverse.fig16, FULL, play(1.05)))["U"] is False  # more than a tenth
     assert held(found(diverse.fig16, FULL, play(-1.0)))["U"] is False
 
 

@@ -221,7 +221,7 @@ class TestRegistry:
         known = [result.result_id for result in PAPER.results]
         assert len(known) == len(set(known))
         expected = {"fig7a", "fig7b", "table3", "table4", "statements"}
-        expected |= {f"fig{n}" for n in (8, 9, 10, 11, 12, 13, 14, 15, 16)}
+        expected |= {f"fig{n}" for n in (5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16)}
         assert expected <= set(known)
 
     def test_tables_have_a_row_per_network(self) -> None:
@@ -278,7 +278,7 @@ class TestReport:
         assert report.explain(shape, result, made) == "because"
         assert report.explain(replace(shape, holds=True), result, made) == ""
         _, quick = self._made(week, far, QUICK)
-        assert report.explain(far, result, quick).startswith("shortened")
+        assert report.beside_full(far, result, quick).startswith("shortened")
 
     def test_another_trace_is_said_to_be_one(self, scenario: Scenario) -> None:
         far = ValueLine(what="", ours=10.0, paper=75.0)
@@ -303,9 +303,9 @@ def test_everything_on_the_sample(without: tuple[str, ...]) -> None:
     )
     document = json.loads(json.dumps(report.document(made), allow_nan=False))
     results = {result["id"]: result for result in document["results"]}
-    assert results["table1"]["status"] == "not available"
+    assert results["table1"]["status"] == "not attempted"
     assert "Theta" in results["table1"]["why"]
-    assert results["second-week"]["status"] == "not available"
+    assert results["second-week"]["status"] == "not attempted"
     lines = {line["what"]: line for line in results["fig9"]["lines"]}
     assert lines["U of the heuristic"]["paper"] == 75.0
     assert 0 < lines["U of the heuristic"]["ours"] < 120
@@ -338,7 +338,7 @@ class TestCommand:
         assert main(argv) == 0
         text = capsys.readouterr().out
         assert "not the paper's week" in text
-        assert "not available" in text
+        assert "not attempted" in text
         assert (out / "fig7a.png").read_bytes().startswith(b"\x89PNG")
         assert (
             "![Preemption within the forward-looking time](fig7a.png)"
