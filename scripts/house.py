@@ -144,10 +144,11 @@ class House:
         return _share(modules), _share([ast.get_docstring(node) for node in every])
 
     def words(self) -> int:
-        """Return the words of the documents, without the records of decisions."""
+        """Return the words of the documents, without signs and the records of decisions."""
         pages = [*self._tree.glob("*.md"), *(self._tree / "docs").rglob("*.md")]
         kept = [p for p in pages if "adr" not in p.parts and p.name != "CHANGELOG.md"]
-        return sum(len(path.read_text(encoding="utf-8").split()) for path in kept)
+        found = (word for path in kept for word in path.read_text(encoding="utf-8").split())
+        return sum(any(map(str.isalnum, word)) for word in found)
 
     def total(self) -> int:
         """Return the lines of all Python of the tree."""
@@ -174,7 +175,7 @@ class House:
             ("modules named by participles, %", round(share, 1), 3),
             ("module docstrings that ask, %", round(of_modules, 1), 3),
             ("other docstrings that ask, %", round(of_definitions, 1), 3),
-            ("words of documents", self.words(), 40_000),
+            ("words of documents", self.words(), 38_000),
         )
         return [
             Target(name=n, measured=value, limit=limit, relation="<=", unit="", note=f"{value:,}")

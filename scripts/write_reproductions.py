@@ -34,8 +34,8 @@ def run(name: str, processes: int) -> None:
     scenario = paper.choose_scenario(None, Path(data) if data else None, paper.full)
     if not scenario.is_papers:
         raise SystemExit(f"{name}: ${DATA_VARIABLE} has not the paper's data")
-    made = reproduce(paper, scenario, paper.full, paper.results, processes=processes)
     commit = process.run(["git", "rev-parse", "--short", "HEAD"], timeout_s=10.0, cwd=ROOT)
+    made = reproduce(paper, scenario, paper.full, paper.results, processes=processes)
     recorded = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "commit": commit.stdout.strip(),
