@@ -97,7 +97,7 @@ def fig9(found: Finding, extent: Sweeps) -> Steps:
     line = found.line("heuristic", heuristic.u)
     found.line("equal share", equal.u)
     low = [t for t, u in ours.items() if u < most - 0.5]
-    found.line("saturation", min(t for t in ours if t > max(low, default=0.0)))
+    found.line("saturation", min((t for t in ours if t > max(low, default=0.0)), default=None))
     diverse.gains(found, ours)
     found.line("axis", most, holds=least >= 78.0 and most <= 84.0)
     found.chart("fig9", sweep, {"MILP": tuple(ours.values())})
