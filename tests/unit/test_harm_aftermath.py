@@ -148,13 +148,16 @@ def test_ordinary_jobs_on_nodes_that_had_pilots_are_counted_by_the_same_rules(
     assert (event.pilot_id, event.job_id) == ("", "7"), "the last one that left it"
 
 
-def test_what_was_unusable_before_is_no_release(story: Story) -> None:
+@pytest.mark.parametrize("shown", [[], [ENDING]])
+def test_what_was_unusable_before_is_no_release(story: Story, shown: list[Job]) -> None:
     """An administrator drains the node, or it falls, under the pilot: that is why it leaves."""
     story.look(0.0, [node("n1", BUSY)], [PILOT])
     story.look(1.0, [BAD], [PILOT], releases=True)
     story.look(2.0, [BAD], [])
     story.look(3.0, [node("n1", BUSY)], [PILOT])
-    story.look(4.0, [node("n1", NodeState.DOWN, reason="Not responding")], [])
+    fallen = node("n1", NodeState.DOWN, reason="Not responding")
+    story.look(4.0, [fallen], shown)
+    story.look(5.0, [fallen], [])
     assert (story.left, story.unusable) == ([], [])
 
 

@@ -176,7 +176,9 @@ def _with_ends(
     """Return the watches with those of jobs that have begun to leave since the last snapshot."""
     begun = dict[Key, _Watch]()
     for job, node in _ends(state, running, ours):
-        is_asked = job.state is JobState.COMPLETING or job.pilot_id in state.asked_s
+        # The node's fall itself makes a job complete: of a pilot our order or SIGTERM tells.
+        ends_itself = job.pilot_id is None and job.state is JobState.COMPLETING
+        is_asked = ends_itself or job.pilot_id in state.asked_s
         fell = node in spoilt and spoilt[node].state is NodeState.DOWN and not is_asked
         if not ((node, job.job_id) in state.watches or node in state.spoilt or fell):
             begun[node, job.job_id] = _Watch(job=job, node=node, began_s=at_s)
