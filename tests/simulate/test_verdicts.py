@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,15 @@ import pytest
 
 from bftrainer.cli.reproduce import DATA_VARIABLE
 from bftrainer.lab.papers.findings import ValueLine
-from bftrainer.lab.papers.paper import Paper, Result, load, names, read_expected, reproduce
-from bftrainer.lab.papers.verdicts import FullRun, NumberVerdict, counts, judged, verdict_of
+from bftrainer.lab.papers.paper import Paper, Result, load, names, reproduce
+from bftrainer.lab.papers.verdicts import (
+    FullRun,
+    NumberVerdict,
+    counts,
+    judged,
+    missing_lines,
+    verdict_of,
+)
 from tests.support.machine import ROOT
 
 PAPERS = [load(name) for name in names()]
@@ -47,10 +53,14 @@ def test_what_is_not_attempted_counts_each_published_number() -> None:
         "b": {"what": "b", "says": "more"},
     }
     result = Result(result_id="x", shows="", missing="not published", lines=lines)
-    [paper, *_] = PAPERS
-    made = reproduce(paper, paper.choose_scenario(None, None, paper.quick), paper.quick, [result],
-                     processes=1)  # fmt: skip
-    assert counts(verdict for _, _, verdict in judged(made))[NumberVerdict.UNTRIED] == 3
+    assert [verdict_of(line, result) for line in missing_lines(result)] == ["not attempted"] * 3
+
+
+def full_run(paper: Paper) -> FullRun:
+    """Return the last full run, which every paper has."""
+    full = FullRun.read(paper.package)
+    assert full is not None
+    return full
 
 
 @by_paper
@@ -69,8 +79,7 @@ def test_fits_are_named_with_their_parameters(paper: Paper) -> None:
 @by_paper
 def test_the_readme_counts_the_verdicts_of_the_last_full_run(paper: Paper) -> None:
     """``write_reproductions.py`` was run since results, values, bounds or fits have changed."""
-    full = FullRun.read(paper.package)
-    assert full is not None
+    full = full_run(paper)
     assert full.ours.keys() == {one.result_id for one in paper.results if not one.missing}
     known = {(one.result_id, key) for one in paper.results for key in one.lines if not one.missing}
     kept = {(name, line["key"]) for name, lines in full.ours.items() for line in lines}
@@ -80,40 +89,35 @@ def test_the_readme_counts_the_verdicts_of_the_last_full_run(paper: Paper) -> No
     assert " ".join(map(str, found.values())) in shown
 
 
-def reproduced() -> Iterator[Any]:
-    """Yield the results of which a number is reproduced."""
-    for name, paper in zip(names(), PAPERS, strict=True):
-        full = FullRun.read(paper.package)
-        judged_ = () if full is None else full.judged(paper)
-        found = {
-            one.result_id for one, _, verdict in judged_ if verdict == NumberVerdict.REPRODUCED
-        }
-        for result in paper.choose(found):
-            if found:
-                yield pytest.param(paper, result, id=f"{name}-{result.result_id}")
+def reproduced() -> list[Any]:
+    """Return what each parameter breaks: the reproduced numbers of a result by its name."""
+    found: dict[tuple[str, str, str], set[str]] = {}
+    for paper in PAPERS:
+        for result, line, verdict in full_run(paper).judged(paper):
+            if verdict == NumberVerdict.REPRODUCED:
+                breaks = result.lines[line.key].get("breaks", result.breaks)
+                key = (paper.package, result.result_id, breaks)
+                found.setdefault(key, set()).add(line.what)
+    return [
+        pytest.param(package, result_id, breaks, numbers, id=f"{result_id}-{breaks}")
+        for (package, result_id, breaks), numbers in found.items()
+    ]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("paper", "result"), list(reproduced()))
+@pytest.mark.parametrize(("package", "result_id", "breaks", "numbers"), reproduced())
 def test_nothing_is_reproduced_by_a_broken_model(
-    paper: Paper, result: Result, monkeypatch: pytest.MonkeyPatch
+    package: str, result_id: str, breaks: str, numbers: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each parameter that is named is changed by a fifth, and its numbers are missed."""
-    lines = read_expected(paper.package)["results"][result.result_id]["lines"]
-    sound = _reproduced(paper, result)
-    for breaks in {line.get("breaks", result.breaks) for line in lines.values()} - {""}:
-        with monkeypatch.context() as patch:
-            module_name, _, name = breaks.partition(":")
-            module = importlib.import_module(f"{paper.package}.{module_name}")
-            patch.setattr(module, name, 1.2 * getattr(module, name))
-            sound &= _reproduced(paper, result)
-    assert not sound
-
-
-def _reproduced(paper: Paper, result: Result) -> set[str]:
+    """Each is missed, in full as it was met, when its parameter is changed by a fifth."""
+    paper = load(package.rpartition(".")[2])
     data = os.environ.get(DATA_VARIABLE)
-    scenario = paper.choose_scenario(None, Path(data) if data else None, paper.quick)
+    scenario = paper.choose_scenario(None, Path(data) if data else None, paper.full)
     if not scenario.is_papers:
         pytest.skip(f"{DATA_VARIABLE} is not set: no original data")
-    made = reproduce(paper, scenario, paper.quick, [result], processes=1)
-    return {line.what for _, line, verdict in judged(made) if verdict == NumberVerdict.REPRODUCED}
+    module_name, _, name = breaks.partition(":")
+    module = importlib.import_module(f"{package}.{module_name}")
+    monkeypatch.setattr(module, name, 1.2 * getattr(module, name))
+    made = reproduce(paper, scenario, paper.full, paper.choose([result_id]), processes=1)
+    judged_ = {line.what: verdict for _, line, verdict in judged(made)}
+    assert {what: judged_[what] for what in numbers} == dict.fromkeys(numbers, "not reproduced")

@@ -1,19 +1,20 @@
 """Findings as a JSON document, a table, the Markdown report and charts.
 
-This module alone decides which lines deviate and what is said about them.
+This module alone decides what is said about a line; ``verdicts`` judges it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bftrainer.batch.traces.text import unreadable
 from bftrainer.lab.papers.findings import Chart, ValueLine
 from bftrainer.lab.papers.paper import Reproduction, Result
-from bftrainer.lab.papers.verdicts import FullRun, missing_lines, verdict_of
+from bftrainer.lab.papers.verdicts import FullRun, is_far, missing_lines, verdict_of
 from bftrainer.study.plots import new_canvas
 
 SCHEMA = "bftrainer/reproduction/1"
@@ -29,13 +30,16 @@ def remarks(made: Reproduction) -> list[str]:
 
 def explain(line: ValueLine, result: Result, made: Reproduction) -> str:
     """Return why a line deviates by more than the tolerance; empty if it does not."""
-    deviation = line.deviation
-    is_far = deviation is not None and abs(deviation) > result.tolerance
-    if not is_far and line.holds is not False:
+    if not is_far(line, result) and line.holds is not False:
         return ""
     if not made.scenario.is_papers:
         return "another trace"
     return line.why or result.why or "not explained"
+
+
+@cache
+def _full_run(package: str) -> FullRun | None:
+    return FullRun.read(package) if package else None
 
 
 def beside_full(line: ValueLine, result: Result, made: Reproduction) -> str:
@@ -43,7 +47,7 @@ def beside_full(line: ValueLine, result: Result, made: Reproduction) -> str:
     is_compared = line.ours is not None and verdict_of(line, result) is not None
     if not (made.extent.shortened and made.scenario.is_papers and is_compared):
         return ""
-    full = FullRun.read(made.paper.package) if made.paper.package else None
+    full = _full_run(made.paper.package)
     value = None if full is None else full.value_of(result, line)
     if value is None:
         return "shortened; no full run to compare with"

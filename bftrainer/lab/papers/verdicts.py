@@ -32,13 +32,18 @@ class NumberVerdict(StrEnum):
     UNTRIED = "not attempted"
 
 
+def is_far(line: ValueLine, result: Result) -> bool:
+    """Return whether a number deviates by more than the result's tolerance."""
+    return line.deviation is not None and abs(line.deviation) > result.tolerance
+
+
 def verdict_of(line: ValueLine, result: Result) -> NumberVerdict | None:
     """Return the verdict; None of a line that is ours alone."""
     if line.is_ours or (line.paper is None and not line.says):
         return None
     if result.missing:
         return NumberVerdict.UNTRIED
-    if line.deviation is None or abs(line.deviation) > result.tolerance:
+    if line.deviation is None or is_far(line, result):
         return NumberVerdict.ORDER if line.holds else NumberVerdict.MISSED
     if line.holds is False:
         return NumberVerdict.MISSED

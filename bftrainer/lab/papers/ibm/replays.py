@@ -10,7 +10,7 @@ from bftrainer.lab.papers.ibm.jobs import ELASTIC, Arrivals, IbmWorld, draw_jobs
 from bftrainer.lab.papers.ibm.simulator import Rules, Simulation
 from bftrainer.lab.papers.paper import Extent, read_expected
 
-TABLES = read_expected(__package__)["tables"]
+TABLES, RESULTS = (read_expected(__package__)[part] for part in ("tables", "results"))
 ORDERED, FREE = "ordered", "free"
 
 
