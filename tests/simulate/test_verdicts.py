@@ -105,6 +105,7 @@ def reproduced() -> list[Any]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)  # up to 15 replays of a week
 @pytest.mark.parametrize(("package", "result_id", "breaks", "numbers"), reproduced())
 def test_nothing_is_reproduced_by_a_broken_model(
     package: str, result_id: str, breaks: str, numbers: set[str], monkeypatch: pytest.MonkeyPatch
