@@ -35,6 +35,7 @@ _AGENT = (
     "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]);"
     "signal.sigwait([15]); os._exit(0)"
 )
+_SIGNALLED = re.compile(r"\bExitCode=(0:15|143:0)\b")
 T = TypeVar("T")
 _JUDGED = re.compile(r"Job \S+ to start at \S+ .*on nodes? (\S+) in partition (\S+)")
 
@@ -157,9 +158,14 @@ class NodeTrial:
             return one if one.presence is Presence.ABSENT else None
 
         ended = _until(look, "it does not leave")
-        if ended.ended_by is not EndedBy.ITSELF or ended.has_failed:
+        if ended.ended_by is not EndedBy.ITSELF or (ended.has_failed and not self._is_signalled()):
             raise ParseError(f"it was ended ({ended.reason}) and did not see the signal")
         return f"it saw the signal ({ended.reason})"
+
+    def _is_signalled(self) -> bool:
+        """Whether SIGTERM ended it: it came before Python had blocked it."""
+        told = self.system.commands.query(["scontrol", "-o", "show", "job", self._job_id])
+        return bool(_SIGNALLED.search(told.stdout))
 
     def _cancel(self) -> str:
         self.system.cancel_pilots([self._job_id])

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bftrainer.cli.main import cli
+from slurm_plugins import trial
 from slurm_plugins.adapter import create
 from slurm_plugins.releases import KNOWN, release_of
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
@@ -128,6 +129,21 @@ def test_a_known_release_can_be_tried_too(cluster: SlurmTestCluster, tmp_path: P
     report = json.loads(tried.stdout)
     assert report["is_passed"], report
     assert (report["release"] in KNOWN, report["accept"]) == (True, "")
+
+
+def test_a_pilot_that_the_signal_finds_starting_has_left_too(
+    cluster: SlurmTestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy node Python has not blocked the signal yet when it comes."""
+    monkeypatch.setattr(trial, "_AGENT", "import time; time.sleep(600)")
+    tried = doctor(cluster, tmp_path, "--try-release", "--json")
+    report = json.loads(tried.stdout)
+    assert report["is_passed"], report
+    assert {
+        "what": "it leaves when asked",
+        "seen": "it saw the signal (FAILED)",
+        "is_passed": True,
+    } in (report["steps"])
 
 
 def test_other_batch_systems_have_no_such_trial() -> None:
