@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bftrainer.elastic.loader import PerSample, Sharded
     from bftrainer.elastic.reports import params, report
     from bftrainer.elastic.run import Run
+    from bftrainer.elastic.shards import node_mesh
 
 __all__ = [
     "ElasticError",
@@ -30,6 +31,7 @@ __all__ = [
     "Run",
     "Sharded",
     "Terms",
+    "node_mesh",
     "params",
     "report",
 ]
@@ -44,6 +46,7 @@ _HOMES = {
     "Run": "run",
     "Sharded": "loader",
     "Terms": "batch",
+    "node_mesh": "shards",
     "params": "reports",
     "report": "reports",
 }

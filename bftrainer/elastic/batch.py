@@ -178,6 +178,7 @@ class Cutting:
     rule: BatchRule = GlobalBatch()
     logical: int = 0  # logical workers, 0 = not in bitwise mode
     least: int = 1  # samples in a piece at least, see active
+    parts: int = 0  # of a node's samples where models are sharded, see node_pieces; 0: they are not
 
     @property
     def is_parted(self) -> bool:
@@ -202,13 +203,21 @@ class Cutting:
         return self.whole(batch, size, told) / batch
 
     def active(self, batch: int, size: int) -> int:
-        """Return how many of ``size`` workers get samples: the first ones."""
+        """Return how many of ``size`` workers take part in a step: the first ones."""
+        if self.parts:
+            return size
         if self.logical:
             return min(size, active(batch, self.logical, self.least))
         return active(batch, size, self.least)
 
     def pieces(self, batch: int, size: int, rank: int) -> tuple[BatchPiece, ...]:
-        """Return the pieces of a global batch that ``rank`` processes, one per pass."""
+        """Return the pieces of a global batch that ``rank`` processes, one per pass.
+
+        Where models are sharded ``size`` and ``rank`` count the parts of all nodes.
+        """
+        if self.parts:
+            node, part = divmod(rank, self.parts)
+            return _node_pieces(self, batch, size // self.parts, node)[part]
         return _pieces(self, batch, size, rank)
 
     def terms(self, batch: int, size: int, lr_factor: float, told: int = 0) -> Terms:
@@ -252,6 +261,37 @@ def _pieces(cutting: Cutting, batch: int, size: int, rank: int) -> tuple[BatchPi
     return tuple(BatchPiece(start=start + a, stop=start + b) for a, b in cuts if a < b)
 
 
+@lru_cache(maxsize=4096)
+def _node_pieces(
+    cutting: Cutting, batch: int, nodes: int, node: int
+) -> tuple[tuple[BatchPiece, ...], ...]:
+    """Return the pieces of each part of a node: equally many, some perhaps without samples.
+
+    A model that is sharded over a node's workers computes only if all of them do. In bitwise mode
+    the parts of a node compute the logical workers of one group at a time, so that their gradients
+    are added in the same order on every node.
+    """
+    parts, least = cutting.parts, cutting.least
+    plain = replace(cutting, parts=0)
+    if not cutting.logical:
+        ranks = range(node * parts, (node + 1) * parts)
+        found = [_pieces(plain, batch, nodes * parts, rank) for rank in ranks]
+    else:
+        count = active(batch, cutting.logical, least)
+        first, last = share(-(-count // parts), nodes, node)
+        found = [
+            tuple(
+                BatchPiece(start=a, stop=b, logical=k)
+                for k in range(first * parts + part, last * parts + part, parts)
+                for a, b in [share(batch, cutting.logical, k, least)]
+            )
+            for part in range(parts)
+        ]
+    passes = max(1, *map(len, found))
+    nothing = BatchPiece(start=0, stop=0)
+    return tuple((*[nothing] * (passes - len(pieces)), *pieces) for pieces in found)
+
+
 def in_words(terms: Terms, attempt: str, backend: str = "") -> str:
     """Return the log line that describes a generation's terms."""
     size = len(terms.shares)
@@ -281,10 +321,11 @@ def cutting_of(
     loader_batch: int,
     least: int,
     decided: DecidedBatch | None = None,
+    parts: int = 0,
 ) -> Cutting:
     """Return the ``Cutting`` of a script's declarations; raise BFT-1403 if it is impossible.
 
-    ``decided``: what the submission says.
+    ``decided``: what the submission says. ``parts``: see ``Cutting``.
     """
     rule = GlobalBatch() if batch is None else batch
     if not isinstance(rule, GlobalBatch | PerWorkerBatch):
@@ -300,7 +341,13 @@ def cutting_of(
     _check(rule, bitwise, loader_batch, least)
     if decided is not None:
         rule = _decided(rule, bitwise, decided, least)
-    return Cutting(rule=rule, logical=logical, least=least)
+    if parts and logical % parts:
+        raise _refused(
+            f"{logical} logical workers cannot be divided over the {parts} workers of a node, over"
+            " which the model is sharded",
+            f"Use a multiple of {parts}",
+        )
+    return Cutting(rule=rule, logical=logical, least=least, parts=parts)
 
 
 def _decided(

@@ -32,18 +32,27 @@ from bftrainer.elastic.device import host_memory
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.loss_rule import MEAN, LossRule
+from bftrainer.elastic.shards import Cut, Shards, is_sharded, local_of
 from bftrainer.elastic.state import pack, unpack
 
 FIRST_BUCKET_BYTES = 1 << 20  # small, so that the first reduction starts early
 BUCKET_BYTES = 25 << 20
 FRESH_BYTES_PER_S = 2e9  # rate at which the kernel provides zeroed memory
+OF_NODE = "another worker of the node could not reach the other nodes"
 _FLAG_DTYPES = (torch.float32, torch.float64)
 
 
 class GradientBucket:
     """A flat tensor that holds the gradients of consecutive parameters."""
 
-    def __init__(self, members: list[int], params: Sequence[torch.Tensor], flags: int) -> None:
+    def __init__(
+        self,
+        members: list[int],
+        params: Sequence[torch.Tensor],
+        flags: int,
+        *,
+        of_node: bool = False,
+    ) -> None:
         first = params[members[0]] if members else torch.empty(0)
         count = sum(params[i].numel() for i in members)
         self.members = members
@@ -60,10 +69,15 @@ class GradientBucket:
         self.missing = len(members)
         self.work: Any = None
         self.is_haunted = False  # an abandoned collective may still write into it
+        self.of_node = of_node  # parameters that are whole beside sharded ones
 
 
-def layout(params: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Return which parameters share a bucket: last ones first, one type per bucket."""
+def layout(params: Sequence[torch.Tensor], whole: Sequence[bool] = ()) -> list[list[int]]:
+    """Return which parameters share a bucket: last ones first, one type per bucket.
+
+    ``whole``: for each parameter, whether it is so beside sharded ones; never in one bucket.
+    """
+    whole = whole or [False] * len(params)
     buckets: list[list[int]] = []
     size_bytes = 0
     limit = FIRST_BUCKET_BYTES
@@ -71,6 +85,7 @@ def layout(params: Sequence[torch.Tensor]) -> list[list[int]]:
         p = params[i]
         last = params[buckets[-1][0]] if buckets else None
         fits = last is not None and (last.dtype, last.device) == (p.dtype, p.device)
+        fits = fits and whole[buckets[-1][0]] == whole[i]
         if not fits or size_bytes >= limit:
             limit = BUCKET_BYTES if buckets else FIRST_BUCKET_BYTES
             buckets.append([])
@@ -92,8 +107,10 @@ class GradientReducer:
         rule: LossRule | None = None,
         works_alone: bool = False,
         measures: bool = False,
+        shards: Shards | None = None,
     ) -> None:
         self._all = list(parameters)
+        self._shards = shards
         self._rule = rule or LossRule(MEAN)
         self.works_alone = works_alone  # active at size 1 too: a step may have several passes
         self.squares: tuple[float, float] | None = None  # see _measure
@@ -125,6 +142,8 @@ class GradientReducer:
         self._unhook()
         self._trained = [p.requires_grad for p in self._all]
         self.params = [p for p in self._all if p.requires_grad]
+        self._locals = [local_of(p) for p in self.params]
+        self._cuts = [Cut.of(p) if is_sharded(p) else None for p in self.params]
         self._seen = [False] * len(self.params)
         self._carried = [False] * len(self.params)
         self._count = 0
@@ -143,13 +162,18 @@ class GradientReducer:
         self._handles = []
 
     def _allocate(self) -> None:
-        groups = layout(self.params)
+        is_whole = [self._shards is not None and cut is None for cut in self._cuts]
+        groups = layout(self._locals, is_whole)
         flags = self._flag_count
-        last = self.params[groups[-1][0]]
+        last = self._locals[groups[-1][0]]
         own_flags = last.dtype not in _FLAG_DTYPES or device.is_on_device(last)
+        own_flags = own_flags or self._shards is not None  # of all workers, not of one shard's
         self.buckets = [
             GradientBucket(
-                members, self.params, flags if members is groups[-1] and not own_flags else 0
+                members,
+                self._locals,
+                flags if members is groups[-1] and not own_flags else 0,
+                of_node=is_whole[members[0]],
             )
             for members in groups
         ]
@@ -174,7 +198,9 @@ class GradientReducer:
                 bucket.is_haunted = False
             return
         self.buckets = [
-            GradientBucket(b.members, self.params, len(b.flags)) if b.is_haunted else b
+            GradientBucket(b.members, self._locals, len(b.flags), of_node=b.of_node)
+            if b.is_haunted
+            else b
             for b in self.buckets
         ]
         self._index()
@@ -201,6 +227,19 @@ class GradientReducer:
         self._vote = vote
         self._abandoned = abandoned
 
+    @property
+    def _copies(self) -> Group | None:
+        """The workers whose gradients are added; None: there is only one."""
+        return None if self.group is None else self.group.copies
+
+    @property
+    def _copies_pg(self) -> Any:
+        return None if self._copies is None else self._copies.pg
+
+    @property
+    def _place(self) -> int:
+        return 0 if self._copies is None else self._copies.rank
+
     def let_go(self) -> None:
         """Drop all references to the old group: its sockets close with the last one."""
         self.group = None
@@ -214,8 +253,7 @@ class GradientReducer:
         """
         if self._trained != [p.requires_grad for p in self._all]:
             self._watch()
-        rank = 0 if self.group is None else self.group.rank
-        self._is_last = number >= passes[rank] - 1
+        self._is_last = number >= passes[self._place] - 1
         if number == 0 and self._has_carry:
             self._has_carry = False
             self._carried = [False] * len(self.params)
@@ -255,7 +293,9 @@ class GradientReducer:
             if not self._streams or self.broken is not None:
                 return  # collected when the pass is complete
             bucket, view = self._slots[i]
-            weigh(p.grad, self._weight, view)
+            self._take(i)
+            if self._cuts[i] is not None:
+                p.grad = self._as_grad(i, view)  # FSDP2's memory is free: one copy of gradients
             bucket.missing -= 1
             if not bucket.missing:
                 self._launch_ready()
@@ -274,9 +314,35 @@ class GradientReducer:
                 self._write_flags(bucket)
             # A separate vote bucket is reduced after the gradients: a member that has all
             # votes knows that all gradients are complete, and may leave the group.
-            if self.group is not None and (bucket.count or self.group.data is None):
-                bucket.work = self.group.carrier_of(bucket.flat).all_reduce(bucket.flat)
+            if bucket.of_node and self._shards is not None and self._is_bound:
+                self._shards.sum_over_node(bucket.flat)
+            copies = self._copies
+            if copies is not None and (bucket.count or not (self._shards or copies.data)):
+                bucket.work = copies.carrier_of(bucket.flat).all_reduce(bucket.flat)
             self._launched += 1
+
+    def _take(self, i: int) -> None:
+        """Copy the gradient of a parameter, weighted, into its place."""
+        grad, weight = self.params[i].grad, self._weight
+        if self._shards is not None:
+            share = self._shards.share_of(self.params[i])
+            weight = 1.0 if self._shards.is_weighted(self.params[i]) else weight * share
+        weigh(local_of(grad), weight, self._slots[i][1])
+
+    def _as_grad(self, i: int, view: torch.Tensor) -> Any:
+        cut = self._cuts[i]
+        return view if cut is None else cut.wrap(view)
+
+    def pass_weight(self) -> float:
+        """Return what this worker's gradients of the present pass are multiplied by.
+
+        Decides before the first reduction of sharded gradients how the loss is reduced.
+        """
+        if not self.is_in_hand:
+            return 1.0
+        if self.broken is None:
+            self._decide()
+        return self._weight
 
     def _write_flags(self, bucket: GradientBucket) -> None:
         bucket.flags.fill_(1.0)
@@ -318,6 +384,8 @@ class GradientReducer:
         votes = torch.tensor(own)
         if self.group is not None:
             self.broken = groups.settle(self.group.control.all_reduce(votes), self._abandoned)
+        if self._shards is not None and self._shards.node.any(self.broken is not None):
+            self.broken = self.broken or Broken(reason=OF_NODE)
         if self.broken is not None:
             self._left = self.group
             return
@@ -327,7 +395,7 @@ class GradientReducer:
 
     def _marks(self) -> list[float]:
         """Return 1.0 for each parameter with a gradient of this worker in this step."""
-        counts = self._weight > 0
+        counts = self._weight > 0 or self._shards is not None
         pairs = zip(self.params, self._carried, strict=True)
         return [float(carried or (counts and p.grad is not None)) for p, carried in pairs]
 
@@ -358,7 +426,7 @@ class GradientReducer:
         if self._launched < len(self.buckets):
             for i, seen in enumerate(self._seen):
                 if not (seen and self._streams):
-                    weigh(self.params[i].grad, self._weight, self._slots[i][1])
+                    self._take(i)
             for bucket in self.buckets:
                 bucket.missing = 0
             self._launch_ready()
@@ -371,7 +439,7 @@ class GradientReducer:
         """Add the gradients of a pass to those of the step's earlier passes."""
         for bucket in self.buckets:
             for i in bucket.members:
-                weigh(self.params[i].grad, self._weight, bucket.views[i])
+                self._take(i)
             own = bucket.flat[: bucket.count]
             if bucket.carry is None:
                 bucket.carry = own.clone()
@@ -383,13 +451,16 @@ class GradientReducer:
         sums = zip(self._given_before, self._given_here, strict=True)
         self._given_before = (sum(next(sums)), sum(next(sums)))
         for i, p in enumerate(self.params):
-            self._carried[i] |= p.grad is not None and self._weight > 0
+            counts = self._weight > 0 or self._shards is not None
+            self._carried[i] |= p.grad is not None and counts
 
     def _await_all(self, group: Group) -> None:
         began_s = time.monotonic()
         for bucket in self.buckets:
-            if bucket.work is None:
+            if bucket.work is None and (group.copies is not None or not bucket.count):
                 bucket.work = group.control.all_reduce(bucket.flat)
+            if bucket.work is None:  # gradients of the only node
+                continue
             self.broken = groups.settle(bucket.work, self._abandoned)
             if self.broken is not None:
                 break
@@ -403,7 +474,8 @@ class GradientReducer:
             return
         self._left = group
         for p, (bucket, view) in zip(self.params, self._slots, strict=True):
-            if bucket.is_haunted and p.grad is view:
+            own = None if p.grad is None else local_of(p.grad)
+            if bucket.is_haunted and own is not None and own.data_ptr() == view.data_ptr():
                 p.grad = torch.zeros_like(p)
 
     def _hand_out(self) -> None:
@@ -417,9 +489,9 @@ class GradientReducer:
         if self._measures:
             mean = sum(_square_of(bucket) for bucket in self.buckets)
             self.squares = (squares[0] * factor**2, mean)
-        for p, mark, (_, view) in zip(self.params, marks, self._slots, strict=False):
+        for i, (p, mark) in enumerate(zip(self.params, marks, strict=False)):
             # A parameter without a gradient on any member keeps None, as in plain torch.
-            p.grad = view if mark else None
+            p.grad = self._as_grad(i, self._slots[i][1]) if mark else None
 
 
 def _square_of(bucket: GradientBucket) -> float:
@@ -476,6 +548,7 @@ class OrderedReducer(GradientReducer):
         parameters: Sequence[torch.nn.Parameter],
         buffers: Callable[[], list[torch.Tensor]],
         rule: LossRule | None = None,
+        shards: Shards | None = None,
     ) -> None:
         self._padding = 1
         self._exchanges: dict[tuple[int, tuple[int, ...]], Exchange] = {}
@@ -484,7 +557,7 @@ class OrderedReducer(GradientReducer):
         self._first: list[torch.Tensor] = []  # buffers after logical worker 0
         self._number = 0
         self._passes: tuple[int, ...] = (1,)
-        super().__init__(parameters, rule=rule, works_alone=True)
+        super().__init__(parameters, rule=rule, works_alone=True, shards=shards)
 
     def _allocate(self) -> None:
         super()._allocate()
@@ -494,16 +567,16 @@ class OrderedReducer(GradientReducer):
 
     def _padded(self, bucket: GradientBucket) -> GradientBucket:
         """Return a bucket that can be cut into slices of the same width."""
-        flags = self._flag_count if len(bucket.flags) else 0
+        flags = self._flag_count if len(bucket.flags) else 0  # made without padding
         short = -(bucket.count + flags) % self._padding
-        return GradientBucket(bucket.members, self.params, flags + short)
+        return GradientBucket(bucket.members, self._locals, flags + short, of_node=bucket.of_node)
 
     def bind(
         self, group: Group | None, vote: Callable[[], bool], abandoned: Callable[[], bool]
     ) -> None:
         """Attach to a new generation, with fresh memory."""
         super().bind(group, vote, abandoned)
-        self._padding = 1 if group is None else group.size
+        self._padding = 1 if self._copies is None else self._copies.size
         self._allocate()
 
     def begin(self, share: float, number: int = 0, passes: Sequence[int] = (1,)) -> None:
@@ -547,7 +620,7 @@ class OrderedReducer(GradientReducer):
         rank = 0 if self.group is None else self.group.rank
         if rank == 0 and self._number == 0:
             self._first = [b.clone() for b in self._buffers]
-        if self._passes[rank]:
+        if self._passes[self._place]:
             self._keep_leaves()
         if self._is_last:
             self._reduce()
@@ -555,17 +628,19 @@ class OrderedReducer(GradientReducer):
     def _keep_leaves(self) -> None:
         for k, bucket in enumerate(self.buckets):
             for i in bucket.members:
-                weigh(self.params[i].grad, self._weight, bucket.views[i])
-            if len(bucket.flags):
+                self._take(i)
+            if bucket.of_node and self._shards is not None:
+                self._shards.sum_over_node(bucket.flat)
+            if bucket is self.buckets[-1]:  # others may have padding there
                 self._carried = [False] * len(self.params)
                 bucket.flags.zero_()
                 marks = torch.tensor(self._marks(), dtype=bucket.flags.dtype)
                 bucket.flags[1 : 1 + len(self.params)] = marks
                 at = 1 + len(self.params)
                 bucket.flags[at : at + 2] = torch.tensor(self._given_here, dtype=bucket.flags.dtype)
-            if self.group is not None:
+            if self._copies is not None:
                 exchange = self._exchange(k)
-                exchange.leaves[:, self._number].copy_(bucket.flat.view(self.group.size, -1))
+                exchange.leaves[:, self._number].copy_(bucket.flat.view(self._copies.size, -1))
             elif bucket.carry is None:
                 bucket.carry = bucket.flat.clone()
             elif self._number == 0:
@@ -576,15 +651,16 @@ class OrderedReducer(GradientReducer):
     def _exchange(self, k: int) -> Exchange:
         key = (k, self._passes)
         if key not in self._exchanges:
-            size, rank = (1, 0) if self.group is None else (self.group.size, self.group.rank)
-            self._exchanges[key] = Exchange(self.buckets[k], size, rank, self._passes)
+            size = 1 if self._copies is None else self._copies.size
+            self._exchanges[key] = Exchange(self.buckets[k], size, self._place, self._passes)
         return self._exchanges[key]
 
     def _reduce(self) -> None:
-        if self.group is None:
+        if self._copies is None:
             for bucket in self.buckets:
                 if bucket.carry is not None:
                     bucket.flat.copy_(bucket.carry)
+        if self.group is None:
             self._restore(self._first)
             self._hand_out()
             return
@@ -599,27 +675,40 @@ class OrderedReducer(GradientReducer):
         self._exchanges = {}
 
     def _exchange_all(self, group: Group) -> Broken | None:
-        exchanges = [self._exchange(k) for k in range(len(self.buckets))]
-        vote = 1.0 if self._vote() else 0.0
-        scattered = [e.scatter(group.pg) for e in exchanges]
+        vote, pg = 1.0 if self._vote() else 0.0, self._copies_pg
+        exchanges = [self._exchange(k) for k in range(len(self.buckets))] if pg else []
+        scattered = [e.scatter(pg) for e in exchanges]
         gathered = []
         for exchange, work in zip(exchanges, scattered, strict=True):
             if broken := groups.settle(work, self._abandoned):
                 return broken
             exchange.add_up(vote)
-            gathered.append(group.pg._allgather_base(exchange.parts.view(-1), exchange.part))  # noqa: SLF001
+            gathered.append(pg._allgather_base(exchange.parts.view(-1), exchange.part))  # noqa: SLF001
         shared = self._share_buffers(group)
         if shared is not None:
             gathered.append(shared[1])
         for work in gathered:
             if broken := groups.settle(work, self._abandoned):
                 return broken
-        for bucket, exchange in zip(self.buckets, exchanges, strict=True):
-            bucket.flat.view(group.size, -1).copy_(exchange.parts[:, :-1])
-        self.buckets[-1].flags[0] = exchanges[-1].parts[:, -1].sum()
+        for bucket, exchange in zip(self.buckets, exchanges, strict=False):
+            bucket.flat.view(len(exchange.parts), -1).copy_(exchange.parts[:, :-1])
+        if exchanges:
+            self.buckets[-1].flags[0] = exchanges[-1].parts[:, -1].sum()
+        if self._shards is not None and (broken := self._count_all(group, vote)):
+            return broken
         if shared is not None:
             unpack(shared[0], self._buffers)
         return None
+
+    def _count_all(self, group: Group, vote: float) -> Broken | None:
+        """Sum votes and weights over all workers; those of one shard are not all."""
+        sums = zip(self._given_before, self._given_here, strict=True)
+        own = torch.tensor([vote, *map(sum, sums)], dtype=torch.float64)
+        broken = groups.settle(group.control.all_reduce(own), self._abandoned)
+        if broken is None:
+            at, flags = 1 + len(self.params), self.buckets[-1].flags
+            flags[0], flags[at], flags[at + 1] = own.tolist()
+        return broken
 
     def _share_buffers(self, group: Group) -> tuple[torch.Tensor, Any] | None:
         if not self._buffers:

@@ -11,7 +11,7 @@ import base64
 import ctypes
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from bftrainer.elastic import files
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import write_whole
 from bftrainer.elastic.files import UnreadableError
+from bftrainer.elastic.shards import Cut, is_sharded, local_of
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -60,6 +61,8 @@ def encode(tree: Any, name: str = "state") -> tuple[Any, list[torch.Tensor]]:
     def encoded(value: Any, path: str) -> Any:
         if value is None or type(value) in _PLAIN:
             return value
+        if is_sharded(value):
+            return {"h": [kept(local_of(value)), Cut.of(value).body()]}
         if type(value).__module__ == "numpy":
             is_array = bool(getattr(value, "ndim", 0))
             return {"n": kept(torch.as_tensor(value))} if is_array else value.item()
@@ -78,8 +81,14 @@ def encode(tree: Any, name: str = "state") -> tuple[Any, list[torch.Tensor]]:
     return encoded(tree, name), tensors
 
 
-def decode(structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
+def decode(
+    structure: Any,
+    tensors: Sequence[Any],
+    wrap: Callable[[Any, list[Any]], Any] | None = None,
+) -> Any:
     """Return the tree of a structure and its tensors.
+
+    ``wrap`` makes a ``DTensor`` of this worker's part and a ``Cut``'s body; None: it is the whole.
 
     Raises:
         ElasticError: BFT-1413, it is not a structure that ``encode`` returns.
@@ -96,6 +105,7 @@ def decode(structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
     decoders: dict[str, Callable[[Any], Any]] = {
         "t": lambda number: tensors[number],
+        "h": lambda body: wrap(tensors[body[0]], body[1]) if wrap else tensors[body[0]],
         "n": lambda number: tensors[number].numpy(),
         "d": items,
         "c": lambda body: Counter(items(body)),
@@ -114,6 +124,32 @@ def decode(structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
             f"The structure of a saved state is damaged ({type(problem).__name__}: {problem}).",
             "Remove that checkpoint, or name another --checkpoint-dir.",
         ) from problem
+
+
+def cuts_of(structure: Any, tensors: Sequence[torch.Tensor]) -> list[Cut | None]:
+    """Return how each tensor of a structure is cut; None: it is not."""
+    cuts: list[Cut | None] = [None] * len(tensors)
+
+    def note(body: list[Any]) -> None:
+        cuts[body[0]] = Cut.read(body[1])
+
+    replaced(structure, "h", note)
+    return cuts
+
+
+def replaced(structure: Any, tag: str, change: Callable[[Any], Any]) -> Any:
+    """Return a structure in which ``change`` was asked about all that has ``tag``; None: as it is.
+
+    It is given the body and returns what replaces it, with a tag.
+    """
+    if isinstance(structure, list):
+        return [replaced(one, tag, change) for one in structure]
+    if not isinstance(structure, dict):
+        return structure
+    if tag in structure:
+        changed = change(structure[tag])
+        return structure if changed is None else changed
+    return {name: replaced(body, tag, change) for name, body in structure.items()}
 
 
 def describe(tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
@@ -164,7 +200,7 @@ def parts_of(
 ) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a checkpoint, its digest last; tensors are not copied."""
     described = {**header, "tensors": describe(tensors)}
-    return files.parts_of(described, (_bytes_of(t.contiguous().cpu()) for t in tensors))
+    return files.parts_of(described, (bytes_of(t.contiguous().cpu()) for t in tensors))
 
 
 def write(path: Path, header: dict[str, Any], tensors: Sequence[torch.Tensor]) -> None:
@@ -181,13 +217,13 @@ def read(path: Path) -> tuple[dict[str, Any], list[torch.Tensor]]:
             tensors.extend(allocate(header["tensors"]))
         except _NO_TABLE as problem:
             raise UnreadableError(f"bad tensor table: {problem}") from problem
-        return [_bytes_of(tensor) for tensor in tensors]
+        return [bytes_of(tensor) for tensor in tensors]
 
     with files.opened(path) as file:
         return files.read_from(file, allocated), tensors
 
 
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
+def bytes_of(tensor: torch.Tensor) -> memoryview:
     """Return the memory of a contiguous CPU tensor, without numpy and without a copy."""
     size_bytes = tensor.numel() * tensor.element_size()
     if size_bytes == 0:
@@ -197,7 +233,18 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     return memoryview(raw).cast("B")
 
 
-def find(directory: Path | None, layout: int) -> VerifiedCheckpoint | None:
+Reader = Callable[[Path], tuple[dict[str, Any], list[torch.Tensor]]]
+Newest = Callable[
+    [Path | None, Callable[[Path], VerifiedCheckpoint]], VerifiedCheckpoint | None
+]  # as files.newest
+
+
+def find(
+    directory: Path | None,
+    layouts: Collection[int],
+    read: Reader = read,
+    newest: Newest = files.newest,
+) -> VerifiedCheckpoint | None:
     """Return the checkpoint with the most steps that is of this model and can be verified.
 
     Raises:
@@ -208,7 +255,7 @@ def find(directory: Path | None, layout: int) -> VerifiedCheckpoint | None:
 
     def load(path: Path) -> VerifiedCheckpoint:
         header, tensors = read(path)
-        if header.get("layout") != layout:
+        if header.get("layout") not in layouts:
             others.append(path)
             raise UnreadableError("it was written by a different model")
         if "structure" not in header:
@@ -219,7 +266,7 @@ def find(directory: Path | None, layout: int) -> VerifiedCheckpoint | None:
             raise UnreadableError(problem.cause) from problem
         return VerifiedCheckpoint(source=str(path), header=header, tensors=tensors)
 
-    found = files.newest(directory, load)
+    found = newest(directory, load)
     if found is None and others:
         # Starting from scratch here would look like a resume.
         raise ElasticError(

@@ -35,10 +35,10 @@ class ElasticError(Exception):
 
 
 def sharded(how: str) -> ElasticError:
-    """Return BFT-1401 for a model of which each process of a group has a part."""
+    """Return BFT-1401 for a model that is cut over other processes than those of a node."""
     return ElasticError(
         "BFT-1401",
-        f"The model is sharded over processes ({how}), and every worker needs all of it.",
-        "Give Run the plain model if it fits one worker; else submit the script, written for"
-        " torchrun, with --runtime command: docs/howto/train-command.md.",
+        f"The model is sharded over processes that are not those of a node ({how}).",
+        "Use fully_shard(module, mesh=elastic.node_mesh()), see docs/howto/train-sharded.md; or"
+        " submit the script, written for torchrun, with --runtime command.",
     )

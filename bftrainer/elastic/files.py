@@ -18,7 +18,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -80,6 +80,10 @@ def prune(directory: Path, written: Path, layout: int | None) -> None:
     for path in ours:
         if path not in kept:
             path.unlink(missing_ok=True)
+    for part in directory.glob(f"*{SUFFIX}.part*"):  # of those, and of writers that were killed
+        whole = part.with_suffix("")
+        if whole.name < written.name and not whole.exists():
+            part.unlink(missing_ok=True)
     for left in directory.glob(f".*{SUFFIX}.*.tmp"):
         left.unlink(missing_ok=True)
 
@@ -95,7 +99,7 @@ def _has_layout(path: Path, layout: int | None) -> bool:
 
 
 def read_from(
-    file: BinaryIO, allocate: Callable[[dict[str, Any]], Sequence[memoryview]]
+    file: BinaryIO, allocate: Callable[[dict[str, Any]], Iterable[memoryview]]
 ) -> dict[str, Any]:
     """Read and verify a checkpoint up to the end of ``file``; return its header.
 

@@ -47,7 +47,10 @@ class GenerationInfo:
     @property
     def share(self) -> int:
         """Samples of this worker in a full batch."""
-        return self.terms.shares[self.rank] if self.rank < len(self.terms.shares) else 0
+        # With tensor parallelism several workers have one share; the first of them counts.
+        alike = max(1, self.size // max(1, len(self.terms.shares)))
+        number, is_other = divmod(self.rank, alike)
+        return 0 if is_other or number >= len(self.terms.shares) else self.terms.shares[number]
 
 
 class WorkerGenerations:
@@ -60,6 +63,7 @@ class WorkerGenerations:
         self.rank = 0
         self.size = 1
         self.terms = Terms()
+        self.savers = 1  # workers of a node that write a checkpoint together
         self.stepped_s: float | None = None  # end of the last committed step, monotonic
         self.reports = Reports()  # part of the common state
 
@@ -174,8 +178,8 @@ class WorkerGenerations:
     def is_saver(self, commit: Commit) -> bool:
         """Return whether this worker writes the checkpoint before the trainer is parked."""
         config = self.control.config
-        is_named = config.member_id == commit.saver and config.local_rank == 0
-        return not commit.members and (is_named or (not commit.saver and self.rank == 0))
+        is_named = config.member_id == commit.saver and config.local_rank < self.savers
+        return not commit.members and (is_named or (not commit.saver and self.rank < self.savers))
 
     def leave(self, commit: Commit, step: int) -> NoReturn:
         """Report that this worker is not in the generation, and exit."""

@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -331,7 +332,8 @@ class Group:
     """The process groups of one generation and attempt.
 
     ``control`` carries what is in host memory: votes, member status, and with gloo everything
-    else. ``data`` carries device tensors, if the members agreed on NCCL.
+    else. ``data`` carries device tensors, if the members agreed on NCCL. ``copies`` are the workers
+    with the same state: all, or where models are sharded one of each node, None for one node.
     """
 
     def __init__(
@@ -346,6 +348,7 @@ class Group:
         self.control = Collective(pg)
         self.data, self.choice, self.store = data, choice, store
         self.rank, self.size = rank, size
+        self.copies: Group | None = self
 
     @property
     def pg(self) -> Any:
@@ -360,20 +363,72 @@ class Group:
 
     def await_device(self) -> None:
         """Wait until nothing of this process runs on the group's device, if it has one."""
-        if self.data is not None:
-            device.await_kernels(self.data.device)
+        if self.copies is not None and self.copies.data is not None:
+            device.await_kernels(self.copies.data.device)
 
     def drop(self) -> None:
         """Close the sockets without waiting: joining their threads takes up to 80 ms."""
         self.control.close()
         if self.data is not None:
             self.data.close()
-        self.store.close()
+        if self.store is not None:
+            self.store.close()
         self.store = None
+        if self.copies not in (None, self):
+            self.copies.drop()
 
     def is_gone(self, within_s: float) -> bool:
         """Return whether its threads have ended, so that no collective writes any more."""
-        return self.control.is_gone(within_s) and (self.data is None or self.data.is_gone(within_s))
+        is_gone = self.control.is_gone(within_s) and (
+            self.data is None or self.data.is_gone(within_s)
+        )
+        own = self.copies if self.copies is not self else None
+        return is_gone and (own is None or own.is_gone(within_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connector:
+    """Connects this member to others of its generation."""
+
+    meeting: Meeting
+    store: TorchStore
+    nonces: Sequence[bytes]  # of all members; none: one of them has no proofs
+    address: str
+    alike: Sequence[int]  # ranks with the same state
+
+    def connect(self, ranks: Sequence[int], name: str = "") -> Any:
+        """Return a gloo process group of these members, each pair proven."""
+        meeting = self.meeting
+        place = f"{meeting.prefix}/proven{name}" if self.nonces else f"{meeting.prefix}{name}"
+        own = ranks.index(meeting.rank)
+        pg = new_process_group(PrefixStore(place, self.store), own, len(ranks), self.address)
+        try:
+            if self.nonces:
+                prove_pairs(pg, own, [self.nonces[r] for r in ranks], meeting.commit.token)
+        except BaseException:
+            Collective(pg).close()  # at once: members behind a stranger wait for us
+            raise
+        return pg
+
+    def connect_device(self, place: str) -> DeviceCollective:
+        """Return a communicator of NCCL of the members with the same state."""
+        ranks = self.alike
+        own = PrefixStore(f"{self.meeting.prefix}/nccl{ranks[0] or ''}", self.store)
+        made = device.new_nccl(own, ranks.index(self.meeting.rank), len(ranks), torch.device(place))
+        try:
+            device.probe(made, len(ranks))
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def copies(self, data: DeviceCollective | None, choice: BackendChoice) -> Group | None:
+        """Return the group of the members with the same state; None: there is no other."""
+        ranks = self.alike
+        if len(ranks) == 1:
+            return None
+        pg = self.connect(ranks, f"/{ranks[0]}")
+        return Group(pg, None, ranks.index(self.meeting.rank), len(ranks), data, choice)
 
 
 def build(
@@ -382,47 +437,42 @@ def build(
     address: str,
     offer: BackendOffer = BackendOffer(),  # noqa: B008 - frozen
     per_node: int = 1,
+    *,
+    is_sharded: bool = False,
 ) -> Group:
     """Connect to all members of a commit; blocks, so ``FormingGroups`` calls it in a thread.
+
+    ``is_sharded``: over the ``per_node`` workers of each node.
 
     Raises:
         ElasticError: BFT-1414 when NCCL is demanded and cannot be used.
         RuntimeError: a member, or the store, cannot be reached.
     """
-    size = len(commit.members) * per_node
+    size, step = len(commit.members) * per_node, per_node if is_sharded else 1
     meeting = Meeting(commit=commit, rank=rank, size=size)
     client, nonces = meeting.gather()
     store = TorchStore(client)
-    place = f"{meeting.prefix}/proven" if nonces else meeting.prefix
-
-    def connect_device() -> DeviceCollective:
-        own = PrefixStore(f"{meeting.prefix}/nccl", store)
-        made = device.new_nccl(own, rank, size, torch.device(offer.place))
-        try:
-            device.probe(made, size)
-        except BaseException:
-            made.close()
-            raise
-        return made
-
+    alike = range(rank % step, size, step)
+    connector = Connector(meeting=meeting, store=store, nonces=nonces, address=address, alike=alike)
+    data: DeviceCollective | None = None
     try:
-        pg = new_process_group(PrefixStore(place, store), rank, size, address)
-        try:
-            if nonces:
-                prove_pairs(pg, rank, nonces, commit.token)
-        except BaseException:
-            Collective(pg).close()  # at once: members behind a stranger wait for us
-            raise
-        choice, data = choice_of(meeting, client, offer), None
+        pg = connector.connect(range(size))
+        choice = choice_of(meeting, client, offer) if len(alike) > 1 else BackendChoice()
         if choice.backend == NCCL:
             limit_s = device.HURRIED_S if commit.abandon else device.PROBE_S
-            attempt = Attempt(meeting, connect_device, limit_s)
+            attempt = Attempt(meeting, lambda: connector.connect_device(offer.place), limit_s)
             choice = attempt_all(attempt, meeting, choice)
             data = attempt.collective
+        if not is_sharded:
+            return Group(pg, store, rank, size, data, choice)
+        group = Group(pg, store, rank, size, choice=choice)
+        group.copies = connector.copies(data, choice)
     except BaseException:
+        if data is not None:
+            data.close()
         store.close()
         raise
-    return Group(pg, store, rank, size, data, choice)
+    return group
 
 
 def rehearse(address: str) -> None:
@@ -434,8 +484,14 @@ def rehearse(address: str) -> None:
 class FormingGroups:
     """Forming groups by commit; shared by the control thread and the training loop."""
 
-    def __init__(self, control: Control, offer: BackendOffer = BackendOffer()) -> None:  # noqa: B008 - frozen
-        self._control, self._offer = control, offer
+    def __init__(
+        self,
+        control: Control,
+        offer: BackendOffer = BackendOffer(),  # noqa: B008 - frozen
+        *,
+        is_sharded: bool = False,
+    ) -> None:
+        self._control, self._offer, self._is_sharded = control, offer, is_sharded
         self._lock = threading.Lock()
         self._tasks: dict[Key, AbandonableCall[Group]] = {}
         self._begun: set[Key] = set()  # including those taken: a second group confuses peers
@@ -455,8 +511,9 @@ class FormingGroups:
         with self._lock:
             if key_of(commit) not in self._begun:
                 self._begun.add(key_of(commit))
+                connect = partial(build, is_sharded=self._is_sharded)
                 self._tasks[key_of(commit)] = AbandonableCall(
-                    self._control, lambda: build(commit, rank, address, self._offer, per_node)
+                    self._control, lambda: connect(commit, rank, address, self._offer, per_node)
                 )
 
     def is_slow(self, commit: Commit) -> bool:

@@ -324,7 +324,7 @@ class Loader:
 
         Must not be called for positions at which this rank has no piece.
         """
-        pieces = self.cutting.pieces(batch, view.size, view.rank)
+        pieces = self._pieces(view, batch)
         if self.loader.num_workers == 0:
             (keys,) = self._keys(view, position, batch, pieces[number : number + 1])
             self._handed = keys
@@ -337,6 +337,9 @@ class Loader:
         else:
             self._stream_of = (view, position + batch, 0)
         return data
+
+    def _pieces(self, view: View, batch: int) -> list[BatchPiece]:
+        return [p for p in self.cutting.pieces(batch, view.size, view.rank) if p.samples]
 
     def rehearsal(self, samples: int) -> Any:
         """Return a batch of the first ``samples`` samples."""
@@ -400,7 +403,7 @@ class Loader:
         """Let the loader's processes read this rank's pieces of the rest of the epoch."""
         asked: list[list[Any]] = []
         while batch := self.batch_at(view, position, budget):
-            pieces = self.cutting.pieces(batch, view.size, view.rank)
+            pieces = self._pieces(view, batch)
             asked += self._keys(view, position, batch, pieces[number:])
             number = 0
             position += batch

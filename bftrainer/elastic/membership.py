@@ -59,7 +59,10 @@ class Membership(WorkerGenerations):
         self.undo: dict[str, Any] | None = None  # light state when a step failed
         self.on_generation_end: list[Callable[[GenerationInfo], object]] = []
         self.on_entered: list[Callable[[GenerationInfo], object]] = []
-        self._forming = FormingGroups(control, offer)
+        self._shards = shards = state.shards
+        is_sharded = shards is not None and shards.node.size > 1
+        self.savers = shards.node.size if shards is not None else 1
+        self._forming = FormingGroups(control, offer, is_sharded=is_sharded)
 
     # ---- what run asks ---------------------------------------------------------------
 
@@ -77,13 +80,17 @@ class Membership(WorkerGenerations):
         newer = self.newer()
         return newer is not None and not self._forming.is_slow(newer)
 
-    def switch_due(self) -> Commit | None:
-        """Return the commit to enter at this boundary, if all members voted for it."""
+    def switch_due(self, *, may_abandon: bool = True) -> Commit | None:
+        """Return the commit to enter at this boundary, if all members voted for it.
+
+        ``may_abandon``: whether all workers of this node know that the generation is broken.
+        """
         newer = self.newer()
         if newer is None:
             return None
         votes = 0 if self.reducer is None else self.reducer.votes
-        return newer if self.size == 1 or newer.abandon or votes == self.size else None
+        is_broken = newer.abandon and may_abandon
+        return newer if self.size == 1 or is_broken or votes == self.size else None
 
     # ---- changes -----------------------------------------------------------------------
 
@@ -174,7 +181,8 @@ class Membership(WorkerGenerations):
         self.handover.complete()
         counters = self.counters
         # Random streams differ by rank and are the same whenever the step is repeated.
-        seed_everything(counters.seed, *key_of(commit), counters.step, me.rank, 2)
+        alike = 1 if self._shards is None else self._shards.alike
+        seed_everything(counters.seed, *key_of(commit), counters.step, me.rank // alike, 2)
         self.told = commit.batch or self.told
         self.terms = self._terms_of(size, self.told)
         if self.reducer is None and (size > 1 or self._reduces_alone):
@@ -182,7 +190,8 @@ class Membership(WorkerGenerations):
         if self.reducer is not None:
             self.reducer.bind(self.group, self.wants_switch, self.must_abandon)
         self._forming.forget(before=key_of(commit))
-        leave_end_to_agent(self.group is not None and self.group.data is not None)
+        copies = None if self.group is None else self.group.copies
+        leave_end_to_agent(copies is not None and copies.data is not None)
         backend = "" if self.group is None else str(self.group.choice)
         self.entered(
             commit, me.rank, size, transfer_s=transfer_s, resumed_from=resumed, backend=backend

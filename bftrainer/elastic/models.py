@@ -4,7 +4,7 @@ Used by ``run``; all other modules then handle one model and one optimizer.
 
 The run trains the plain model. A wrapper such as DistributedDataParallel, which the script still
 calls, is changed to pass calls through, so that gradients are averaged only once. Refused if the
-script has built a process group of several members, and where the model is sharded.
+script has built a process group of several members, and where the model is sharded by FSDP1.
 
 While a run lasts, a torch hook sees every optimizer step of the training thread and raises if
 the script made it itself. Optimizers that are created and discarded within one batch (to perturb
@@ -110,8 +110,11 @@ def unwrap(
     model: torch.nn.Module, no_sync: Callable[[], AbstractContextManager[None]]
 ) -> torch.nn.Module:
     """Return the plain model; ``no_sync`` replaces the wrapper's own."""
-    if how := _sharding(model):
-        raise sharded(how)
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is not None and any(
+        isinstance(module, fsdp.FullyShardedDataParallel) for module in model.modules()
+    ):
+        raise sharded("FullyShardedDataParallel")
     if isinstance(model, DataParallel):
         raise _unfit(
             "The model is already wrapped in DataParallel.",
@@ -139,21 +142,6 @@ def unwrap(
     )
     plain: torch.nn.Module = model.module
     return plain
-
-
-def _sharding(model: torch.nn.Module) -> str:
-    """Return how the model is sharded; "": it is not, or by modules that are not imported."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    tensor = sys.modules.get("torch.distributed.tensor")
-    if fsdp is not None:
-        for module in model.modules():
-            if isinstance(module, fsdp.FullyShardedDataParallel):
-                return "by FSDP: FullyShardedDataParallel"
-            if isinstance(module, getattr(fsdp, "FSDPModule", ())):  # from torch 2.6 on
-                return "by FSDP: fully_shard"
-    if any(isinstance(p, getattr(tensor, "DTensor", ())) for p in model.parameters()):
-        return "its parameters are DTensors"
-    return ""
 
 
 def _keep_moving_inputs(model: DistributedDataParallel) -> None:

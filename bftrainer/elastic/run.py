@@ -29,7 +29,7 @@ from bftrainer.elastic.batch import (
     PerWorkerBatch,
     cutting_of,
 )
-from bftrainer.elastic.buckets import GradientReducer, OrderedReducer
+from bftrainer.elastic.buckets import OF_NODE, GradientReducer, OrderedReducer
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import GenerationInfo
@@ -41,6 +41,7 @@ from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, 
 from bftrainer.elastic.rates import KEY, Rates, Updater, decided_by
 from bftrainer.elastic.reports import params
 from bftrainer.elastic.run_info import RECORD, Length, LoggedStep, SampleRecord, StepDurations
+from bftrainer.elastic.shards import local_of, shards_of
 from bftrainer.elastic.state import Counters, State, seed_everything
 
 _misplaced = partial(ElasticError, "BFT-1405")
@@ -79,9 +80,14 @@ class Run:
         self._strays = StrayUpdates(models.parts_of(optimizer))
         self._loader = Loader(loader, indices=indices)
         self._plan = self._loader.plan
-        least, decided = least_share(model), decided_by(config)
+        self._shards = shards = shards_of(model)
         self._cutting = cutting = cutting_of(
-            batch, bitwise, loader_batch=self._plan.batch, least=least, decided=decided
+            batch,
+            bitwise,
+            loader_batch=self._plan.batch,
+            least=least_share(model),
+            decided=decided_by(config),
+            parts=shards.parts if shards is not None else 0,
         )
         self._loader.cutting = cutting
         self._rates = Rates(cutting, self._plan.batch)
@@ -89,13 +95,15 @@ class Run:
         registered = self._registered(extra or {})
         self._updater = Updater(optimizer, registered)
         self._rows = PerSampleStates(registered, self._plan.batch, cutting)
-        self._state = State(model, optimizer, scheduler, registered)
+        self._state = State(model, optimizer, scheduler, registered, shards=shards)
         self._membership = membership = self._new_membership(control)
         membership.on_entered.append(lambda _info: self._rule.forget())
         self._on_committed: list[Hook] = []
         self._is_rehearsing = self._is_entered = self._is_looping = False
         self._batch: int | None = None  # global size of the batch the script is working on
         self._is_last_pass = True  # over that batch
+        self._is_empty = False  # this worker has no samples in this pass
+        self._has_news = self._saves = False  # what all workers of the node know
         self._undo: dict[str, Any] | None = None  # light state, to undo what a pass changes
         self._short_batch: int | None = None  # of the last step, if some had no samples
         self._pace = StepDurations(self._length.total(self._plan.epoch_samples, config))
@@ -114,7 +122,7 @@ class Run:
             control,
             self._state,
             counters,
-            terms_of=self._rates.terms,
+            terms_of=lambda size, told: self._rates.terms(size // self._alike, told),
             new_reducer=self._new_reducer,
             reduces_alone=self._cutting.is_parted,
             plan=self._plan,
@@ -179,7 +187,7 @@ class Run:
                 if self._is_done() and not self._is_epoch_over():
                     self._state.keep_within_epoch()
                 return
-            pieces = self._cutting.pieces(batch, self.size, self.rank)
+            pieces = self._cutting.pieces(batch, *self._division)
             is_short = self._cutting.active(batch, self.size) < self.size
             self._short_batch = batch if is_short else None
             if not pieces:
@@ -216,6 +224,7 @@ class Run:
             self._end_pass()
             return False
         self._add_up_rows(batch)
+        self._agree_in_node()
         if membership.size > 1 and reducer is not None and reducer.broken is not None:
             # The step is void: whatever the script does until the next batch is undone.
             self._updater.forget()
@@ -237,7 +246,7 @@ class Run:
 
         Called at the end of the loops, and at the end of a script that left them early.
         Only rank 0 returns, so that what follows the loops (evaluate, save, print) is done
-        once. The other processes exit here with status 0.
+        once, and of a sharded model all workers of its node. The others exit here with status 0.
         """
         if self._control.is_over or not self._is_entered:
             return
@@ -251,10 +260,11 @@ class Run:
         if self._is_epoch_over():
             membership.counters.epoch, membership.counters.position = self.epoch + 1, 0
         self._length.complete(membership.counters)
-        if self.rank == 0:
+        goes_on = self.rank < membership.savers
+        if goes_on:
             membership.writer.save_now(membership.counters, membership.fence())
         membership.finished()
-        if self.rank != 0:
+        if not goes_on:
             raise SystemExit(0)
 
     # ---- what the script asks and tells --------------------------------------------------
@@ -306,8 +316,12 @@ class Run:
 
     @property
     def rehearsing(self) -> bool:
-        """Return whether the present batch is a joiner's rehearsal, which changes nothing."""
-        return self._is_rehearsing
+        """Return whether the present batch changes nothing.
+
+        It is a joiner's rehearsal, or the workers of a node compute together and there are fewer
+        samples than workers.
+        """
+        return self._is_rehearsing or self._is_empty
 
     @property
     def is_last_pass(self) -> bool:
@@ -425,7 +439,7 @@ class Run:
             return self.epoch
         control_module.take_sigterm()
         known = self._membership.writer.peek()
-        if self._length.is_done(known):
+        if self._any(self._length.is_done(known)):
             # Only the code after the loops is left to run: nothing to rehearse.
             self._control.say_warm()
             self._enter_first()
@@ -434,20 +448,20 @@ class Run:
     def _rehearse(self) -> Iterator[Any]:
         """Run one step on discarded data while the others train, to warm everything up."""
         membership = self._membership
-        if self._control.newest is not None:
+        if self._any(self._control.newest is not None):
             return  # a commit waits for this worker: join without a rehearsal
         membership.handover.keep_initial()
         membership.reducer = self._new_reducer()
         self._is_rehearsing = True
         samples, least = self._cutting.rehearsal(self._plan.batch), self._cutting.least
         yield from self._rehearse_with(membership.reducer, samples)
-        if self._rule.is_open():  # its loss over other samples tells more
+        if self._any(self._rule.is_open()):  # its loss over other samples tells more
             other = samples // 2 if samples >= 2 * least else samples + 1
             yield from self._rehearse_with(membership.reducer, other)
         self._is_rehearsing = False
         for p in self._state.parameters():
             if p.grad is not None:
-                membership.handover.spare.append(p.grad)
+                membership.handover.spare.append(local_of(p.grad))
                 p.grad = None
         group.rehearse(self._control.config.address)
         self._control.say_warm()
@@ -489,22 +503,57 @@ class Run:
         if broken is not None:
             self._pace.forget()
             membership.recover(broken)
-        elif commit := membership.switch_due():
+        elif commit := membership.switch_due(may_abandon=self._shards is None or self._has_news):
             self._pace.forget()
+            self._has_news = self._saves = False
             membership.enter(commit)
-        elif self.rank == 0 and membership.writer.is_due():  # not while others wait to step again
+        elif self._is_to_save():  # not while others wait to step again
             membership.writer.save_aside(membership.counters, membership.fence())
         if self._pace.is_due():
             self._control.send(self._pace.progress(membership.info(), self._rates.noise_scale))
 
-    def _new_reducer(self) -> GradientReducer:
-        parameters = self._state.parameters()
-        if self._cutting.logical:
-            return OrderedReducer(parameters, self._state.buffers, self._rule)
-        is_parted, measures = self._cutting.is_parted, self._rates.measures
-        return GradientReducer(
-            parameters, rule=self._rule, works_alone=is_parted, measures=measures
+    def _is_to_save(self) -> bool:
+        if self._shards is None:
+            return self.rank == 0 and self._membership.writer.is_due()
+        is_due, self._saves = self._saves, False
+        return is_due
+
+    def _any(self, flag: bool) -> bool:
+        """Return whether it is so for one of the workers that must do the same."""
+        return flag if self._shards is None else self._shards.node.any(flag)
+
+    def _agree_in_node(self) -> None:
+        """Where the model is sharded, make known to the node's workers what each of them knows."""
+        membership, reducer = self._membership, self._membership.reducer
+        if self._shards is None:
+            return
+        newer = membership.newer()
+        is_due = self.rank == 0 and membership.writer.is_due()
+        broken, news, due = self._shards.node.sums(
+            reducer is not None and reducer.broken is not None,
+            newer is not None and newer.abandon,
+            is_due,
         )
+        if reducer is not None and broken and reducer.broken is None:
+            reducer.broken = Broken(reason=OF_NODE)
+        self._has_news, self._saves = news == self._shards.node.size, due > 0
+
+    def _new_reducer(self) -> GradientReducer:
+        parameters, shards = self._state.parameters(), self._shards
+        reducer: GradientReducer
+        if self._cutting.logical:
+            reducer = OrderedReducer(parameters, self._state.buffers, self._rule, shards)
+        else:
+            reducer = GradientReducer(
+                parameters,
+                rule=self._rule,
+                works_alone=self._cutting.is_parted,
+                measures=self._rates.measures,
+                shards=shards,
+            )
+        if shards is not None:
+            shards.weight = reducer.pass_weight
+        return reducer
 
     def _passes(self, batch: int, pieces: Sequence[BatchPiece]) -> Iterator[Any]:
         """Process a share in several passes; only the last one updates."""
@@ -525,20 +574,24 @@ class Run:
     def _begin(self, batch: int, pieces: Sequence[BatchPiece], number: int = 0) -> Any:
         self._is_last_pass = number == len(pieces) - 1
         self._take_in_hand(batch, pieces[number].samples, number)
+        self._is_empty = not pieces[number].samples
+        if self._is_empty:  # of a sharded model
+            return self._loader.rehearsal(self._cutting.least)
         self._rows.serve(pieces[number], number)
         position = self._membership.counters.position
+        piece, number = pieces[number], sum(p.samples > 0 for p in pieces[:number])
         data = self._loader.fetch(self._view(), position, batch, self._left(), number)
         if self._record is not None:
             self._record.handed(
                 self._membership.info(),
                 self._loader.handed,
-                at=position + pieces[number].start,
+                at=position + piece.start,
                 number=number,
                 of=self._loader.plan_of(self._view().seed, self.epoch).epoch_samples,
                 may_repeat=self._loader.own is not None,
             )
         if self._cutting.logical:
-            self._seed(pieces[number].logical)
+            self._seed(piece.logical)
         return data
 
     def _take_in_hand(self, batch: int, samples: int, number: int = 0) -> None:
@@ -571,7 +624,9 @@ class Run:
     def _pass_counts(self, batch: int) -> Sequence[int]:
         if not self._cutting.is_parted:
             return [1] * self.size
-        return [len(self._cutting.pieces(batch, self.size, r)) for r in range(self.size)]
+        size, _ = self._division
+        ranks = range(0, size, self._cutting.parts or 1)
+        return [len(self._cutting.pieces(batch, size, r)) for r in ranks]
 
     def _seed(self, logical: int) -> None:
         """Bitwise mode: set the random streams of a logical worker for this step."""
@@ -650,14 +705,25 @@ class Run:
         is_undone = self._undo is not None or self._membership.undo is not None
         return not self._is_entered or self._is_rehearsing or is_undone
 
+    @property
+    def _alike(self) -> int:
+        """Workers of a node that have the same samples."""
+        return 1 if self._shards is None else self._shards.alike
+
+    @property
+    def _division(self) -> tuple[int, int]:
+        """Into how many shares batches are cut, and which is this worker's."""
+        return self.size // self._alike, self.rank // self._alike
+
     def _view(self) -> View:
         counters = self._membership.counters
+        size, rank = self._division
         return View(
             seed=counters.seed,
             epoch=counters.epoch,
             generation=self.generation,
             attempt=self._membership.attempt,
-            rank=self.rank,
-            size=self.size,
+            rank=rank,
+            size=size,
             told=self._membership.told,
         )

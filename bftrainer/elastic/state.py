@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -19,9 +20,10 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import checkpoint, reports
+from bftrainer.elastic import checkpoint, reports, resharding
 from bftrainer.elastic.batch import mix
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.shards import Cut, Shards, is_sharded, local_of
 
 _unfit = partial(ElasticError, "BFT-1401")
 
@@ -61,17 +63,22 @@ class State:
         optimizer: Any,  # of torch.optim, or several as one
         scheduler: Any,
         extra: Mapping[str, Any],
+        *,
+        shards: Shards | None = None,
     ) -> None:
         self.model = model
+        self.shards = shards
         self.optimizer = optimizer
         self.scheduler = scheduler
         self.extra = dict(extra)
-        self._layout: int | None = None
+        self._layouts: tuple[int, ...] | None = None
         self._within_epoch: dict[str, Any] | None = None  # see ``keep_within_epoch``
         _check(model, optimizer, scheduler, self.extra)
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Return the model's parameters, each once."""
+        if self.shards is not None:  # the model may show gathered ones at the moment
+            return self.shards.parameters
         return list(self.model.parameters())
 
     def buffers(self) -> list[torch.Tensor]:
@@ -79,18 +86,30 @@ class State:
         return list(self.model.buffers())
 
     def model_tensors(self) -> list[torch.Tensor]:
-        """Return parameters and buffers, whose layout is the same on all members."""
-        return [*(p.detach() for p in self.parameters()), *self.buffers()]
+        """Return parameters and buffers, of sharded ones this worker's part.
+
+        Their layout is the same on all members with the same local rank.
+        """
+        return [*(local_of(p.detach()) for p in self.parameters()), *map(local_of, self.buffers())]
 
     def layout(self) -> int:
-        """Return a number that differs when two members built different models."""
-        if self._layout is not None:
-            return self._layout
-        named = [*self.model.named_parameters(), *self.model.named_buffers()]
-        text = ";".join(f"{n}:{t.dtype}:{tuple(t.shape)}" for n, t in named)
-        data = text.encode()
-        self._layout = mix(*(int.from_bytes(data[i : i + 7]) for i in range(0, len(data), 7)))
-        return self._layout
+        """Return a number that differs when two members built different models.
+
+        It does not depend on shards, nor on ``torch.compile`` and activation checkpointing.
+        """
+        return self.layouts[0]
+
+    @property
+    def layouts(self) -> tuple[int, ...]:
+        """The layout, and as earlier releases had it."""
+        if self._layouts is None:
+            named = [*self.model.named_parameters(), *self.model.named_buffers()]
+            if self.shards is not None:
+                names = (name for name, _ in named)
+                named = list(zip(names, [*self.shards.parameters, *self.buffers()], strict=True))
+            plain = [(_WRAPPERS.sub("", name), t) for name, t in named]
+            self._layouts = (_layout_of(plain), _layout_of(named))
+        return self._layouts
 
     # ---- the rest: what is not in the model --------------------------------------
 
@@ -108,7 +127,7 @@ class State:
 
     def decode_rest(self, structure: Any, tensors: list[torch.Tensor]) -> Counters:
         """Restore what ``encode_rest`` returned on any member."""
-        tree = checkpoint.decode(structure, tensors)
+        tree = checkpoint.decode(structure, tensors, _wrapped if self.shards else None)
         for p, is_trained in zip(self.parameters(), tree["trained"], strict=True):
             p.requires_grad_(is_trained)
             p.grad = None
@@ -173,6 +192,20 @@ class State:
         """Move the model to fresh memory: an abandoned transfer may write to the old one."""
         for tensor in [*self.parameters(), *self.buffers()]:
             tensor.data = tensor.data.clone()
+
+
+# In the names of modules: by torch.compile and by checkpoint_wrapper.
+_WRAPPERS = re.compile(r"\b(?:_orig_mod|_checkpoint_wrapped_module)\.")
+
+
+def _layout_of(named: Iterable[tuple[str, torch.Tensor]]) -> int:
+    text = ";".join(f"{n}:{t.dtype}:{tuple(t.shape)}" for n, t in named)
+    data = text.encode()
+    return mix(*(int.from_bytes(data[i : i + 7]) for i in range(0, len(data), 7)))
+
+
+def _wrapped(local: torch.Tensor, cut: list[Any]) -> Any:
+    return Cut.read(cut).wrap(local)
 
 
 def pack(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -249,7 +282,12 @@ class Snapshots:
             "structure": structure,
             **reports.trial_mark(),
         }
-        return StateSnapshot(header=header, tensors=[*self._state.model_tensors(), *rest])
+        own = self._state.model_tensors()
+        if (shards := self._state.shards) is not None:
+            cuts = [Cut.of(p) if is_sharded(p) else None for p in shards.parameters]
+            cuts += [None] * (len(own) - len(cuts))
+            header |= resharding.marks(shards.node, [*cuts, *checkpoint.cuts_of(structure, rest)])
+        return StateSnapshot(header=header, tensors=[*own, *rest])
 
     def preparation(self, counters: Counters) -> Callable[[], None] | None:
         """Return a function that allocates the snapshot's memory, to be run in a thread.

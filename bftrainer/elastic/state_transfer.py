@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from bftrainer.elastic import checkpoint, reports, transfer
+from bftrainer.elastic import checkpoint, files, reports, resharding, transfer
 from bftrainer.elastic.batch import NO_PLAN, EpochPlan
 from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.collective import AbandonableCall, Broken, settle
@@ -42,6 +43,12 @@ class MemberStatus(NamedTuple):
     samples: int = 0  # in the dataset
     batch: int = 0  # of the loader
     order: int = 0  # how the loader goes through the samples: shuffling, shards
+
+
+def of_nodes(standings: Sequence[MemberStatus], per_node: int) -> list[MemberStatus]:
+    """Return the status of each node, that of its worker with the fewest steps."""
+    starts = range(0, len(standings), per_node)
+    return [min(standings[i : i + per_node], key=lambda s: s.step) for i in starts]
 
 
 def choose_source(standings: Sequence[MemberStatus]) -> int:
@@ -191,6 +198,12 @@ class StateTransfer:
         standings = [mine] if group is None else self._exchange(commit, group, mine)
         if isinstance(standings, Broken):
             return standings
+        copies = group
+        if self.state.shards is not None:
+            self.state.shards.reshard()
+            per_node = self.state.shards.node.size
+            standings, rank = of_nodes(standings, per_node), rank // per_node
+            copies = None if group is None else group.copies
         source = choose_source(standings)
         if problem := refuse(standings, self._nodes(commit, len(standings)), source, rank):
             return Broken(reason=str(problem))
@@ -204,11 +217,12 @@ class StateTransfer:
             r for r, s in enumerate(standings) if r != source and (s != best or s.step == NO_STATE)
         ]
         broken = None
-        if lacking:
+        if lacking and copies is not None:
             chain = [source, *lacking]
-            broken = self.move(group, chain, overtaken(self.control, commit))
+            broken = self.move(copies, chain, overtaken(self.control, commit))
         if broken is None:
-            broken = self._share_buffers(commit, group, source)
+            root = source * (group.size // len(standings))
+            broken = self._share_buffers(commit, group, root)
         return resumed if broken is None else broken
 
     def _exchange(
@@ -229,7 +243,12 @@ class StateTransfer:
 
     def _found(self) -> str:
         """Load the first state of a run: a checkpoint, or what the script built."""
-        found = checkpoint.find(self.writer.directory, self.state.layout())
+        state = self.state
+        read = resharding.reader(state.parameters(), state.optimizer, state.shards)
+        newest: checkpoint.Newest = files.newest
+        if state.shards is not None:
+            newest = partial(resharding.newest_of_node, state.shards.node)
+        found = checkpoint.find(self.writer.directory, state.layouts, read, newest)
         if found is None:
             if self.initial is not None:
                 self._copy_into_model(self.initial.tensors)
@@ -264,19 +283,19 @@ class StateTransfer:
                 abandoned, lambda: transfer.send(link, structure, [*own, *rest], known=len(own))
             )
             return sent if isinstance(sent, Broken) else None
-        if self.has_state:
-            # Our own state stays intact until the one that replaces it is complete.
-            landing = [torch.empty_like(t) for t in own]
-        else:
+        # Our own state stays intact until the one that replaces it is complete. Nor may FSDP2's
+        # memory be replaced.
+        keeps = self.has_state or self.state.shards is not None
+        landing = [torch.empty_like(t) for t in own] if keeps else own
+        if not self.has_state:
             self.keep_initial()
-            landing = own
         spare, self.spare = self.spare, []
         received = self._aside(abandoned, lambda: transfer.receive(link, landing, spare))
         if isinstance(received, Broken):
-            if not self.has_state:
+            if not keeps:
                 self.state.detach_storages()
             return received
-        if self.has_state:
+        if keeps:
             self._copy_into_model(landing)
         self.counters = self.state.decode_rest(*received)
         self.has_state = True

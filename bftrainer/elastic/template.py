@@ -204,6 +204,8 @@ class ForkServer:
         os.write(said, worker.to_bytes(PID_BYTES, "little"))
         returncode, gone = self.keeper.keep(worker, parent)
         self.keeper.remove(self.scratch.of(worker), gone)
+        if config.local_size > 1 and not config.local_rank:
+            self.keeper.remove(self.keeper.node_place(config.member_id), ())
         self.keeper.remove_nccls()
         os.write(said, returncode.to_bytes(PID_BYTES, "little", signed=True))
         os._exit(0)

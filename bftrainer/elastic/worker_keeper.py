@@ -188,6 +188,11 @@ def own_place(pid: int) -> str:
     return f"{temporary_place().name}-{pid}"
 
 
+def node_place(member: str) -> Path:
+    """Return the directory in which the workers of a node meet (``elastic.shards``)."""
+    return temporary_place() / f"bft-node-{member}"
+
+
 class Scratch:
     """The directories of one template's workers, by pid."""
 

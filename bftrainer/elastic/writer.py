@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bftrainer.elastic import checkpoint, checkpoint_gap, fence, files
+from bftrainer.elastic import checkpoint, checkpoint_gap, fence, files, resharding
 from bftrainer.elastic.checkpoint_gap import Ages, Cost, Slowdown
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence
@@ -234,6 +234,13 @@ class CheckpointWriter(CheckpointDisk):
         worked_s = time.thread_time()
         header = {**snapshot.header, **self.cost.mark()}
         parts = checkpoint.parts_of(header, snapshot.tensors)
+        if (count := header.get("parts", 1)) > 1 and self.directory is not None:
+            path = fence.path_for(self.directory, step, writer.generation)
+            if part := header["part"]:
+                if fence.claim(self.directory, writer):
+                    fence.write_whole(resharding.path_of(path, part), parts)
+                return
+            resharding.await_parts(path, count, max(SLOW_S, TIMES * self._wall_s))
         if self.write(parts, writer, step=step, samples=samples, layout=header["layout"]):
             slow_s = self._slowdown.lost_s(self._wall_s, time.thread_time() - worked_s)
             self.cost = Cost(hold_s=self._hold_s, slow_s=slow_s, wall_s=self._wall_s)

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -92,10 +93,16 @@ class TemplateProcess:
         modules: Sequence[str],
     ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.temporary = tempfile.TemporaryDirectory(prefix="bft-t")  # as each agent has its own
         with (directory / "template.log").open("ab") as log:
             self.process = process.spawn(
                 [python, str(TEMPLATE), str(theirs.fileno()), *modules],
-                env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                    "TMPDIR": self.temporary.name,
+                    **(environment or {}),
+                },
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
@@ -120,6 +127,7 @@ class TemplateProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.temporary.cleanup()
 
     def all(self, kind: str) -> list[dict[str, Any]]:
         """Return the packets of one kind so far."""
@@ -183,6 +191,7 @@ class Controller:
         self.template = template
         self.address = "127.0.0.1"  # of all workers
         self.workers: dict[str, Worker] = {}
+        self.teams: dict[str, list[str]] = {}  # workers of a node, by the id of the first
         self.members: list[str] = []  # of the newest generation committed
         self.generation = 0
         self.attempt = 1
@@ -215,13 +224,48 @@ class Controller:
     # ---- workers ---------------------------------------------------------------------
 
     def start(
-        self, script: Path | str, args: Sequence[str] = (), *, count: int = 1, **config: Any
+        self,
+        script: Path | str,
+        args: Sequence[str] = (),
+        *,
+        count: int = 1,
+        per_node: int = 1,
+        **config: Any,
     ) -> list[str]:
-        """Fork workers; returns their ids without waiting for them to be warm."""
-        return [self._fork(str(script), tuple(args), config) for _ in range(count)]
+        """Fork workers; returns their ids without waiting for them to be warm.
 
-    def _fork(self, script: str, args: tuple[str, ...], config: dict[str, Any]) -> str:
-        worker_id = f"w{next(_worker_numbers)}"
+        With several ``per_node`` the ids stand for all workers of their node.
+        """
+        return [self._fork_node(str(script), tuple(args), config, per_node) for _ in range(count)]
+
+    def _fork_node(
+        self, script: str, args: tuple[str, ...], config: dict[str, Any], per_node: int
+    ) -> str:
+        first = f"w{next(_worker_numbers)}"
+        own = {"member": first, "local_size": per_node} if per_node > 1 else {}
+        names = [first, *(f"w{next(_worker_numbers)}" for _ in range(1, per_node))]
+        for local_rank, name in enumerate(names):
+            of_rank = {"local_rank": local_rank} if own else {}
+            self._fork(script, args, {**config, **own, **of_rank}, name)
+        self.teams[first] = names
+        return first
+
+    def of(self, ids: Sequence[str]) -> list[str]:
+        """Return all workers of these nodes."""
+        return [name for one in ids for name in self.teams.get(one, [one])]
+
+    def lose(self, worker_id: str) -> None:
+        """Kill a worker, and as its agent would the others of its node."""
+        self.kill(worker_id)
+        (team,) = [names for names in self.teams.values() if worker_id in names]
+        self.until(lambda: self.workers[worker_id].returncode is not None, "ended")
+        for name in team:
+            if self.workers[name].returncode is None:
+                self.kill(name)
+        self.until(lambda: all(self.workers[n].returncode is not None for n in team), "all ended")
+
+    def _fork(self, script: str, args: tuple[str, ...], config: dict[str, Any], name: str) -> str:
+        worker_id = name
         log = self.directory / f"{worker_id}.log"
         settings: dict[str, Any] = {
             "trainer_id": "t1",
@@ -253,7 +297,7 @@ class Controller:
 
     def warm(self, ids: Sequence[str]) -> None:
         """Wait until all are warm."""
-        self.until(lambda: all(self.workers[i].all(Warm) for i in ids), f"{ids} warm")
+        self.until(lambda: all(self.workers[i].all(Warm) for i in self.of(ids)), f"{ids} warm")
 
     def up(self, worker_id: str) -> None:
         """Wait until a script has printed something."""
@@ -290,13 +334,13 @@ class Controller:
             self.attempt = 1
         survivors = [m for m in self.members if m in members]
         opener = survivors[0] if survivors else members[0]
-        for m in members:
+        for m in self.of(members):
             self.tell(
                 m,
                 Prepare(
                     generation=self.generation,
                     attempt=self.attempt,
-                    open_store=m == opener,
+                    open_store=m in self.teams.get(opener, [opener]),
                 ),
             )
         key = (self.generation, self.attempt)
@@ -305,7 +349,7 @@ class Controller:
             said = self.workers[worker_id].all(Ready)
             return [r for r in said if (r.generation, r.attempt) == key]
 
-        self.until(lambda: all(ready_of(m) for m in members), f"ready for {key}")
+        self.until(lambda: all(ready_of(m) for m in self.of(members)), f"ready for {key}")
         return ready_of(opener)[0].store_port
 
     def commit(
@@ -332,7 +376,7 @@ class Controller:
             saver=saver,
             incarnation=incarnation,
         )
-        for m in dict.fromkeys([*self.members, *members]):
+        for m in self.of(list(dict.fromkeys([*self.members, *members]))):
             if self.workers[m].returncode is None:
                 self.tell(m, message)
         self.members = list(members)
@@ -366,7 +410,7 @@ class Controller:
     def park(self, *, saver: str = "", lost: str = "") -> None:
         """Take all workers away; wait until they have left. ``lost`` died before."""
         self.members = [m for m in self.members if m != lost]
-        leaving = list(self.members)
+        leaving = self.of(self.members)
         self.generation += 1
         self.commit([], 0, abandon=bool(lost), saver=saver)
         self.until(lambda: all(self.workers[m].all(Left) for m in leaving), "all left")
@@ -382,12 +426,12 @@ class Controller:
             said = self.workers[worker_id].all(Entered)
             return [e for e in said if (e.generation, e.attempt) == key]
 
-        self.until(lambda: all(of(m) for m in members), f"entered {key}")
+        self.until(lambda: all(of(m) for m in self.of(members)), f"entered {key}")
         return [of(m)[0] for m in members]
 
     def finished(self, ids: Sequence[str] | None = None) -> list[Finished]:
         """Wait for the end of the run on all members."""
-        ids = ids or self.members
+        ids = self.of(ids or self.members)
         self.until(lambda: all(self.workers[i].all(Finished) for i in ids), "finished")
         self.until(lambda: all(self.workers[i].returncode == 0 for i in ids), "exited with 0")
         return [self.workers[i].all(Finished)[0] for i in ids]

@@ -57,3 +57,11 @@ def disagreements(directory: Path, *fields: str) -> list[tuple[Any, set[Any]]]:
 def result(directory: Path) -> Entry:
     found: Entry = json.loads((directory / "result.json").read_text())
     return found
+
+
+def disagreements_of_shards(directory: Path) -> list[tuple[Any, set[Any]]]:
+    """Return where workers with the same shard differed at the end of a generation."""
+    seen: dict[Any, set[Any]] = defaultdict(set)
+    for e in entries(directory, "end"):
+        seen[(e["generation"], e["attempt"], e["step"], e["shard"])].add(e["hash"])
+    return [(key, values) for key, values in seen.items() if len(values) != 1]

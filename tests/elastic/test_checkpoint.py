@@ -93,7 +93,7 @@ def write(directory: Path, step: int, *, layout: int = 7) -> Path:
 
 
 def newest(directory: Path) -> int | None:
-    found = checkpoint.find(directory, layout=7)
+    found = checkpoint.find(directory, (7,))
     return None if found is None else int(found.header["step"])
 
 

@@ -130,7 +130,8 @@ def test_lightning_in_a_pilot_of_slurm_leaves_signals_alone_and_has_as_many_file
         assert saved["global_step"] == 30, "none is left behind"
 
 
-@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.long
+@pytest.mark.parametrize("accumulate", [1, 2])
 def test_language_models_learn_from_each_token_alike(
     tmp_path: Path, template: TemplateProcess, accumulate: int
 ) -> None:

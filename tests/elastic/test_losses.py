@@ -120,7 +120,7 @@ def test_all_nodes_lost_at_once_cost_the_checkpoint_interval_at_any_size(
     interval_s = 2.0
     directory = tmp_path / "checkpoints"
     with Controller(tmp_path, template) as c:
-        config = {"epochs": 1_000_000, "checkpoint_interval_s": interval_s}
+        config: dict[str, Any] = {"epochs": 1_000_000, "checkpoint_interval_s": interval_s}
         ids = c.begin(TRAIN, [SETTINGS], count=2, **config)
         c.until(lambda: len(c.saved()) >= 2, "two checkpoints")
         killed(c, *ids)

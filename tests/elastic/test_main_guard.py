@@ -50,6 +50,7 @@ def test_children_that_run_the_script_are_named(
         assert "BFT-1428" in c.workers[worker].log.read_text().partition("DataLoader worker")[0]
 
 
+@pytest.mark.long
 def test_with_a_main_guard_they_load(tmp_path: Path, template: TemplateProcess) -> None:
     script = tmp_path / "own.py"
     script.write_text(HEAD.format(start="spawn") + LOOP + GUARD + "train()\n")

@@ -274,6 +274,7 @@ run.loop(step, steps=3)
 """
 
 
+@pytest.mark.long
 def test_a_reduction_is_what_mpi_says(control: Controller) -> None:
     c = control
     script = c.directory / "reduces.py"

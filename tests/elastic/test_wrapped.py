@@ -16,6 +16,7 @@ from torch import nn
 from bftrainer.batch import process
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.models import unwrap
+from bftrainer.elastic.shards import shards_of
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -79,7 +80,7 @@ def group_of_one() -> Iterator[None]:
 
 @pytest.mark.usefixtures("group_of_one")
 @pytest.mark.parametrize("how", ["FullyShardedDataParallel", "fully_shard", "DTensors"])
-def test_sharded_models_are_refused_by_name(how: str) -> None:
+def test_models_sharded_over_other_processes_are_refused(how: str) -> None:
     from torch.distributed import fsdp, tensor
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -92,7 +93,8 @@ def test_sharded_models_are_refused_by_name(how: str) -> None:
         wrapper: Any = fsdp.FullyShardedDataParallel
         model = nn.Sequential(inner := wrapper.__new__(wrapper))
         nn.Module.__init__(inner)
-    with pytest.raises(ElasticError, match=how) as refused:
-        unwrap(model, contextlib.nullcontext)
+    with pytest.raises(ElasticError, match="not those of a node") as refused:
+        shards_of(unwrap(model, contextlib.nullcontext))
     assert refused.value.code == "BFT-1401"
+    assert "elastic.node_mesh()" in refused.value.next_step
     assert "--runtime command" in refused.value.next_step

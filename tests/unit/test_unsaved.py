@@ -119,7 +119,7 @@ def test_a_training_does_not_begin_anew_because_its_checkpoint_cannot_be_read_no
     monkeypatch.setattr(files, "PATIENCE_S", 0.0)
     monkeypatch.setattr("bftrainer.elastic.files.newest_first", lambda _where: _fail(errno.ESTALE))
     with pytest.raises(ElasticError) as caught:
-        checkpoint.find(tmp_path, 7)
+        checkpoint.find(tmp_path, (7,))
     assert caught.value.code == "BFT-1343"
 
 

@@ -170,7 +170,7 @@ class Saver(CheckpointDisk):
         Raises:
             ElasticError: BFT-1408 when it is of another script.
         """
-        found = checkpoint.find(self.directory, LAYOUT)
+        found = checkpoint.find(self.directory, (LAYOUT,))
         if found is None:
             return "", 0, 0
         tree = checkpoint.decode(found.header["structure"], found.tensors)

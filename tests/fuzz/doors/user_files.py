@@ -43,7 +43,7 @@ def _resumed(raw: bytes) -> None:
     with tempfile.TemporaryDirectory(prefix="bft-fuzz-") as name:
         directory = Path(name)
         (directory / "step-000000000007-generation-00000001.bft").write_bytes(raw)
-        checkpoint.find(directory, LAYOUT)
+        checkpoint.find(directory, (LAYOUT,))
         Disk(None, _NoState(), name).load()  # type: ignore[arg-type]  # load tells nobody
 
 

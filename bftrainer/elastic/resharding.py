@@ -1,0 +1,197 @@
+"""Checkpoints of sharded models: each worker of a node writes its part, any number reads them.
+
+Part 0 is the checkpoint; it is written when all others are there, so it is complete if it exists.
+The others lie beside it under its name. Each has the format of every checkpoint (``files``) and
+says of each tensor which range of the whole it holds. A reader goes through all parts, tensor by
+tensor, and keeps what belongs to it: at most one tensor of another part is in memory at a time. A
+whole checkpoint is one of one part, and a worker that holds the whole model reads all ranges.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from bftrainer.elastic import checkpoint, files
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.files import UnreadableError
+from bftrainer.elastic.models import parts_of
+from bftrainer.elastic.shards import Box, Cut, NodeTeam, Shards, is_sharded, whole_box
+
+log = logging.getLogger("bftrainer.elastic")
+T = TypeVar("T")
+LOOK_S = 0.02  # between two looks for parts of others
+_DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
+
+
+# ---- writing ---------------------------------------------------------------------------
+
+
+def marks(node: NodeTeam, cuts: Sequence[Cut | None]) -> dict[str, Any]:
+    """Return what the header says of this worker's part; ``cuts``: of each tensor."""
+    boxes = [None if cut is None else cut.box() for cut in cuts]
+    told = [None if b is None else [list(b.whole), list(b.shape), list(b.offset)] for b in boxes]
+    return {"part": node.rank, "parts": node.size, "boxes": told}
+
+
+def path_of(path: Path, part: int) -> Path:
+    """Return where a part lies of the checkpoint at ``path``."""
+    return path.with_name(f"{path.name}.part{part}") if part else path
+
+
+def await_parts(path: Path, count: int, limit_s: float) -> None:
+    """Wait until all parts but the first are there.
+
+    Raises:
+        OSError: another worker has not written its part in time.
+    """
+    ends_s = time.monotonic() + limit_s
+    while not all(path_of(path, part).exists() for part in range(1, count)):
+        if time.monotonic() > ends_s:
+            raise OSError(errno.ETIMEDOUT, "another worker of the node has not written its part")
+        time.sleep(LOOK_S)
+
+
+# ---- reading ---------------------------------------------------------------------------
+
+
+def reader(parameters: Sequence[Any], optimizer: Any, shards: Shards | None) -> checkpoint.Reader:
+    """Return a function that reads this worker's part of a checkpoint in any number of parts."""
+
+    def read(path: Path) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        header = files.peek(path)
+        try:
+            count = int(header.get("parts", 1))
+            if shards is None and count == 1:
+                return checkpoint.read(path)
+            if shards is not None:
+                structure = _followed(header, optimizer)
+                header = {**header, "structure": structure}
+            boxes = _own_boxes(header, parameters if shards is not None else ())
+            kinds = [[name, box.shape] for (name, _), box in _pairs(header["tensors"], boxes)]
+            own = checkpoint.allocate(kinds)
+            for part in range(count):
+                _read_part(path, part, header, list(zip(own, boxes, strict=True)))
+        except ElasticError as problem:
+            raise UnreadableError(problem.cause) from problem
+        except _DAMAGED as problem:
+            raise UnreadableError(f"its parts do not fit ({problem})") from problem
+        return header, own
+
+    return read
+
+
+def _pairs(first: Sequence[T], second: Sequence[Box]) -> Iterator[tuple[T, Box]]:
+    return zip(first, second, strict=True)
+
+
+def _own_boxes(header: dict[str, Any], parameters: Sequence[Any]) -> list[Box]:
+    """Return what this worker keeps of each tensor; the whole, unless it has ``parameters``."""
+    shapes = [_box_of(header, i).whole for i in range(len(header["tensors"]))]
+    cuts: list[Cut | None] = [None] * len(shapes)
+    if parameters:
+        count = len(shapes) - _count(header["structure"])
+        cuts[count:] = checkpoint.cuts_of(header["structure"], [torch.empty(0)] * len(cuts[count:]))
+        for i, p in enumerate(parameters):
+            cuts[i] = Cut.of(p) if is_sharded(p) else None
+    boxes = [w if c is None else c.box() for c, w in zip(cuts, map(whole_box, shapes), strict=True)]
+    for shape, box in zip(shapes, boxes, strict=True):
+        if box.whole != shape:
+            raise UnreadableError(f"a tensor has the shape {shape} and should have {box.whole}")
+    return boxes
+
+
+def _count(structure: Any) -> int:
+    """Return the number of tensors to which a structure refers."""
+    numbers = [-1]
+    for tag in ("t", "n"):
+        checkpoint.replaced(structure, tag, numbers.append)
+    checkpoint.replaced(structure, "h", lambda body: numbers.append(body[0]))
+    return max(numbers) + 1
+
+
+def _box_of(header: dict[str, Any], i: int) -> Box:
+    """Return which range of a tensor a part holds."""
+    told = header["boxes"][i] if "boxes" in header else None
+    if told is None:
+        return whole_box(header["tensors"][i][1])
+    whole, shape, offset = (tuple(map(int, numbers)) for numbers in told)
+    return Box(whole=whole, shape=shape, offset=offset)
+
+
+def _read_part(
+    path: Path, part: int, first: dict[str, Any], own: Sequence[tuple[torch.Tensor, Box]]
+) -> None:
+    def landing(header: dict[str, Any]) -> Iterator[memoryview]:
+        for name in ("layout", "counters", "parts"):
+            if header.get(name) != first.get(name):
+                raise UnreadableError(f"part {part} is of another checkpoint")
+        if header.get("part", 0) != part or len(header["tensors"]) != len(own):
+            raise UnreadableError(f"part {part} is not the one that it should be")
+        for i, (target, box) in enumerate(own):
+            held = _box_of(header, i)
+            if held == box and (part == 0 or held.shape != held.whole):
+                yield checkpoint.bytes_of(target)
+                continue
+            (values,) = checkpoint.allocate([[header["tensors"][i][0], held.shape]])
+            yield checkpoint.bytes_of(values)
+            if part == 0 or held.shape != held.whole:
+                box.copy(target, held, values)
+
+    with files.opened(path_of(path, part)) as file:
+        files.read_from(file, landing)
+
+
+class _Slot(int):
+    """The number of a tensor, in its place in a tree."""
+
+    def numpy(self) -> _Slot:
+        """Return it, also where an array belongs."""
+        return self
+
+
+def _followed(header: dict[str, Any], optimizer: Any) -> Any:
+    """Return the structure with those tensors cut that an optimizer keeps for cut parameters.
+
+    In a whole checkpoint nothing says that they are; they have the shape of their parameter.
+    """
+    structure = header["structure"]
+    first = len(header["tensors"]) - _count(structure)
+    shapes = [tuple(_box_of(header, i).whole) for i in range(first, len(header["tensors"]))]
+    tree = checkpoint.decode(structure, list(map(_Slot, range(len(shapes)))))["optimizer"]
+    cuts: dict[int, Cut] = {}
+    for one, told in zip(parts_of(optimizer), tree.get("parts", [tree]), strict=True):
+        params = [p for group in one.param_groups for p in group["params"]]
+        numbers = [n for group in told["param_groups"] for n in group["params"]]
+        for p, number in zip(params, numbers, strict=True):
+            for slot in told["state"].get(number, {}).values():
+                if isinstance(slot, _Slot) and is_sharded(p) and shapes[slot] == tuple(p.shape):
+                    cuts[slot] = Cut.of(p)
+    return checkpoint.replaced(
+        structure, "t", lambda n: {"h": [n, cuts[n].body()]} if n in cuts else None
+    )
+
+
+def newest_of_node(node: NodeTeam, directory: Path | None, read: Callable[[Path], T]) -> T | None:
+    """Return the same as ``files.newest`` for all workers of a node, each its own part."""
+    names = ""
+    if node.rank == 0 and directory is not None:
+        found = files.patiently(partial(files.newest_first, directory), directory)
+        names = "/".join(path.name for path in found)
+    for name in filter(None, node.first(names).split("/")):
+        result: T | None = None
+        path = Path(directory or "", name)
+        try:
+            result = files.patiently(partial(read, path), path)
+        except (OSError, UnreadableError) as problem:
+            log.warning("BFT-1413: skipped checkpoint %s: %s", path, problem)
+        if node.all(result is not None):
+            return result
+    return None
