@@ -624,6 +624,11 @@ class PerSampleStates:
                 "Give it one row for each sample of loader.batch_size, with batch=GlobalBatch().",
             )
 
+    @property
+    def is_used(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._stores)
+
     def serve(self, piece: BatchPiece, number: int = 0) -> None:
         """Serve the rows of a pass."""
         for store in self._stores:

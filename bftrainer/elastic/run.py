@@ -95,6 +95,8 @@ class Run:
         registered = self._registered(extra or {})
         self._updater = Updater(optimizer, registered)
         self._rows = PerSampleStates(registered, self._plan.batch, cutting)
+        if shards is not None:
+            shards.require(measures=self._rates.measures, has_rows=self._rows.is_used)
         self._state = State(model, optimizer, scheduler, registered, shards=shards)
         self._membership = membership = self._new_membership(control)
         membership.on_entered.append(lambda _info: self._rule.forget())
@@ -576,6 +578,8 @@ class Run:
         self._take_in_hand(batch, pieces[number].samples, number)
         self._is_empty = not pieces[number].samples
         if self._is_empty:  # of a sharded model
+            if number == 0:
+                self._rows.serve_none()
             return self._loader.rehearsal(self._cutting.least)
         self._rows.serve(pieces[number], number)
         position = self._membership.counters.position

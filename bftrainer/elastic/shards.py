@@ -325,6 +325,27 @@ class Shards:
                 f"Call fully_shard on the whole model, too. {_ADVICE}",
             )
 
+    def require(self, *, measures: bool, has_rows: bool) -> None:
+        """Refuse what needs gradients or samples of single workers.
+
+        Raises:
+            ElasticError: BFT-1403.
+        """
+        if measures:
+            raise ElasticError(
+                "BFT-1403",
+                "The rule adascale compares the gradients of single workers, and those of a"
+                " sharded model are added as they arise.",
+                "Choose another rule (submit --lr-rule).",
+            )
+        if has_rows and self.alike > 1:
+            raise ElasticError(
+                "BFT-1403",
+                "PerSample has rows of single workers, and with tensor parallelism several have"
+                " the same samples.",
+                "Use node_mesh() without tensor_parallel.",
+            )
+
     def is_weighted(self, p: Any) -> bool:
         """Return whether FSDP2 has summed the weighted gradients of a parameter."""
         return self.parts > 1 and is_sharded(p)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
 TRAIN = SCRIPTS / "train_sharded.py"
 SAMPLES = 83
+FOREVER = 1_000_000
+OFTEN = {"checkpoint_interval_s": 1.0}
 
 
 def params_of(directory: Path) -> list[torch.Tensor]:
@@ -161,3 +164,64 @@ def test_what_scripts_do(
     assert furthest(plain, found) < 5e-4
     if "tensor" not in settings:
         each_sample_once(found, 1)
+
+
+CHANGES = ["grow", "shrink", "first", "lose", "lose", "lose all", "park"]
+MOST_NODES = 3
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("settings", [{"optimizer": "sgd"}, {"logical": 4, "extra": True}], ids=str)
+def test_many_changes_are_as_if_nothing_had_happened(
+    tmp_path: Path, template: TemplateProcess, settings: dict[str, Any]
+) -> None:
+    """30 rescales and more, 10 losses and more, of one worker, of all nodes at once."""
+    rng = random.Random(7)  # noqa: S311 - a test's schedule
+    args = [json.dumps({"delay_s": 0.005, **settings})]
+    rescales, losses = 0, 0
+
+    def joiners(count: int) -> list[str]:
+        new = c.start(TRAIN, args, count=count, per_node=2, epochs=FOREVER, **OFTEN)
+        c.warm(new)
+        return new
+
+    with Controller(tmp_path, template) as c:
+        c.form(joiners(2))
+        while rescales < 30 or losses < 10:
+            kind = rng.choice(CHANGES)
+            is_several = len(c.members) > 1
+            if kind == "grow" and len(c.members) < MOST_NODES:
+                c.form(c.members + joiners(1))
+            elif kind == "shrink" and is_several:
+                c.form(rng.sample(c.members, len(c.members) - 1))
+            elif kind == "first" and is_several:
+                c.form(c.members[1:] + joiners(1))
+            elif kind == "lose" and is_several:
+                victim = rng.choice(c.members)
+                c.lose(rng.choice(c.teams[victim]))
+                c.form([m for m in c.members if m != victim], abandon=True)
+                losses += 1
+            elif kind == "lose all" and rng.random() < 0.5:
+                c.trained_to(journal.last_step(tmp_path) + 20)
+                for member in c.members:
+                    c.lose(c.teams[member][1])
+                c.members = []
+                assert c.form(joiners(2))[0].resumed_from
+                losses += 1
+            elif kind == "park" and rng.random() < 0.5:
+                c.park(saver=c.members[-1])
+                assert c.form(joiners(rng.randint(1, 2)))[0].resumed_from
+            else:
+                continue
+            rescales += 1
+            c.trained_to(journal.last_step(tmp_path) + rng.randint(0, 5))
+        c.park()
+        epochs = 1 + max(e["epoch"] for e in journal.entries(tmp_path, "try"))
+        c.begin(TRAIN, args, count=2, per_node=2, epochs=epochs)
+        c.finished()
+    each_sample_once(tmp_path, epochs)
+    assert journal.disagreements_of_shards(tmp_path) == []
+    fixed = {"per_node": 2} if "logical" in settings else {"per_node": 1, "sharded": False}
+    other = train(tmp_path / "fixed", template, epochs=epochs, **fixed, **settings)
+    assert furthest(other, tmp_path) <= (0.0 if "logical" in settings else 2e-3)

@@ -77,6 +77,54 @@ def test_nodes_of_two_workers_train_every_sample_once_to_the_same_bits(tmp_path:
     assert journal.result(work) == _alone(tmp_path / "alone")
 
 
+@pytest.mark.long
+def test_a_sharded_model_trains_on_nodes_that_come_and_go(tmp_path: Path) -> None:
+    """Grows, loses a worker and with it a node, is parked, resumes, and is gathered at the end."""
+    work = tmp_path / "work"
+    settings = {"epochs": 12, "delay_s": 0.3, "logical": 4}
+    text = (SCRIPTS / "train_sharded.py").read_text()
+    pace = 'time.sleep(settings["delay_s"])'
+    assert pace in text
+    spec = trainer_spec(
+        work,
+        text.replace(pace, f'(directory / "hurry").exists() or {pace}'),
+        args=(json.dumps(settings),),
+        epochs=None,
+        workers_per_node=PER_NODE,
+        curve=CURVE,
+        environment=(("BFT_TEST_DIR", str(work)), ("OMP_NUM_THREADS", "1")),
+    )
+    with Site.open(tmp_path / "site", n_nodes=2, policy=POLICY) as site:
+        trainer = site.client.submit(spec).record.trainer_id
+        site.trains_at(trainer, 2)
+        wait_for(lambda: 3 in _ranks(work), what="steps of two nodes")
+        pids = _ranks(work)
+        generation = site.view(trainer).record.progress.generation
+        os.kill(pids[3], signal.SIGKILL)
+        wait_for(lambda: not is_running(pids[2]), what="its neighbour ends, too")
+        wait_for(
+            lambda: site.view(trainer).record.progress.generation > generation,
+            what="a generation without the node",
+        )
+        site.trains_at(trainer, 2)
+        site.server.client.submit(n_nodes=2, limit_s=60, duration_s=1, user="alice")
+        site.was_parked(trainer)
+        site.trains_at(trainer, 1, 2)
+        (work / "hurry").touch()
+        view = site.in_state(trainer, TrainerState.FINISHED)
+    assert view.record.progress.samples == 83 * 12
+    counts = journal.committed_ids(work)
+    assert all(sorted(c.elements()) == list(range(83)) for c in counts.values())
+    assert len(counts) == 12
+    assert journal.disagreements_of_shards(work) == []
+    assert len(journal.result(work)["params"]) > 10, "gathered by the workers of the last node"
+
+
+def _ranks(work: Path) -> dict[int, int]:
+    """Return who has committed steps last, by rank."""
+    return {e["rank"]: e["pid"] for e in journal.entries(work, "commit")}
+
+
 def _newest(work: Path, *, size: int) -> dict[int, int]:
     """Return the pids of the newest generation of this many workers, by rank."""
 
