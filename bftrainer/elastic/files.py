@@ -13,6 +13,7 @@ library only.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import logging
@@ -50,6 +51,16 @@ def step_of(path: Path) -> int:
     """Return the committed steps in a file's name, -1 if there are none."""
     number = path.name.removeprefix("step-").split("-")[0]
     return int(number) if number.isascii() and number.isdecimal() else -1
+
+
+def part_of(path: Path, number: int) -> Path:
+    """Return where a part of a checkpoint lies (``resharding``); the first is at ``path``."""
+    return path.with_name(f"{path.name}.part{number}") if number else path
+
+
+def parts_beside(path: Path) -> list[Path]:
+    """Return the other parts of a checkpoint, those that there are."""
+    return sorted(path.parent.glob(f"{glob.escape(path.name)}.part*"))
 
 
 # ---- writing ---------------------------------------------------------------------

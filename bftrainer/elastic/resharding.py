@@ -41,11 +41,6 @@ def marks(node: NodeTeam, cuts: Sequence[Cut | None]) -> dict[str, Any]:
     return {"part": node.rank, "parts": node.size, "boxes": told}
 
 
-def path_of(path: Path, part: int) -> Path:
-    """Return where a part lies of the checkpoint at ``path``."""
-    return path.with_name(f"{path.name}.part{part}") if part else path
-
-
 def await_parts(path: Path, count: int, limit_s: float) -> None:
     """Wait until all parts but the first are there.
 
@@ -53,7 +48,7 @@ def await_parts(path: Path, count: int, limit_s: float) -> None:
         OSError: another worker has not written its part in time.
     """
     ends_s = time.monotonic() + limit_s
-    while not all(path_of(path, part).exists() for part in range(1, count)):
+    while not all(files.part_of(path, part).exists() for part in range(1, count)):
         if time.monotonic() > ends_s:
             raise OSError(errno.ETIMEDOUT, "another worker of the node has not written its part")
         time.sleep(LOOK_S)
@@ -145,7 +140,7 @@ def _read_part(
             if part == 0 or held.shape != held.whole:
                 box.copy(target, held, values)
 
-    with files.opened(path_of(path, part)) as file:
+    with files.opened(files.part_of(path, part)) as file:
         files.read_from(file, landing)
 
 

@@ -95,8 +95,6 @@ class Run:
         registered = self._registered(extra or {})
         self._updater = Updater(optimizer, registered)
         self._rows = PerSampleStates(registered, self._plan.batch, cutting)
-        if shards is not None:
-            shards.require(measures=self._rates.measures, has_rows=self._rows.is_used)
         self._state = State(model, optimizer, scheduler, registered, shards=shards)
         self._membership = membership = self._new_membership(control)
         membership.on_entered.append(lambda _info: self._rule.forget())
@@ -116,6 +114,8 @@ class Run:
         control.on_script_end, control.report = self.finish, self.report
 
     def _new_membership(self, control: Control) -> Membership:
+        if self._shards is not None:
+            self._shards.require(measures=self._rates.measures, has_rows=self._rows.is_used)
         for place in {p.device for p in self._state.parameters() if p.device.type == "cuda"}:
             if not control.is_plain:
                 device.require_free_memory(place)

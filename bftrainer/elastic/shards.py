@@ -127,8 +127,11 @@ def _connected(config: WorkerConfig, shape: Sequence[int]) -> Any:
             "cuda" if has_gpu else "cpu", tuple(shape), mesh_dim_names=(SHARD, TENSOR)[: len(shape)]
         )
     groups = {id(group): group for group in (dist.group.WORLD, *mesh.get_all_groups())}
-    for number, group in enumerate(groups.values()):
-        _prove(store, f"{number}", group)
+    try:
+        for number, group in enumerate(groups.values()):
+            _prove(store, f"{number}", group)
+    except RuntimeError as problem:  # a stranger costs a start, and is no fault of the script
+        control_module.end_as_loss(str(problem).partition("\n")[0])
     return mesh
 
 

@@ -238,7 +238,7 @@ class CheckpointWriter(CheckpointDisk):
             path = fence.path_for(self.directory, step, writer.generation)
             if part := header["part"]:
                 if fence.claim(self.directory, writer):
-                    fence.write_whole(resharding.path_of(path, part), parts)
+                    fence.write_whole(files.part_of(path, part), parts)
                 return
             resharding.await_parts(path, count, max(SLOW_S, TIMES * self._wall_s))
         if self.write(parts, writer, step=step, samples=samples, layout=header["layout"]):

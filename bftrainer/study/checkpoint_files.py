@@ -78,16 +78,23 @@ def bring(source: Path, directory: Path) -> None:
     """Link, or copy, the newest checkpoint of ``source`` into ``directory``."""
     for is_last in (False, False, True):
         path = newest_whole(source)
-        target = directory / path.name
         try:
-            os.link(path, target, follow_symlinks=False)
+            for one in (*files.parts_beside(path), path):  # the first part makes it complete
+                _link(one, directory / one.name)
         except FileNotFoundError:  # its trainer runs, and has written a newer one
             if is_last:
                 raise
             continue
-        except OSError:  # another file system, or another user's file
-            _copy(path, target)
         return
+
+
+def _link(path: Path, target: Path) -> None:
+    try:
+        os.link(path, target, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or another user's file
+        _copy(path, target)
 
 
 def set_aside(directory: Path) -> None:
@@ -100,14 +107,22 @@ def set_aside(directory: Path) -> None:
         number += 1
     aside.mkdir(mode=0o700)
     for path in found:
-        path.rename(aside / path.name)
+        for one in (*files.parts_beside(path), path):
+            one.rename(aside / one.name)
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether the file ends with the checksum of all bytes before it."""
+    """Return whether each part of it ends with the checksum of all bytes before it."""
+    try:
+        count = files.peek(path).get("parts", 1)
+        return all(_is_sound(files.part_of(path, part)) for part in range(int(count)))
+    except (OSError, files.UnreadableError, TypeError, ValueError):
+        return False
+
+
+def _is_sound(path: Path) -> bool:
     digest = hashlib.sha256()
     try:
-        files.peek(path)
         with files.opened(path) as file:
             left = os.fstat(file.fileno()).st_size - files.DIGEST_BYTES
             while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):

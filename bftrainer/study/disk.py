@@ -80,7 +80,10 @@ def _checkpoints(directory: Path) -> list[Path]:
 def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
-            path.unlink()
+            others = files.parts_beside(path)
+            path.unlink()  # first: without it the others are none
+            for part in others:
+                part.unlink()
 
 
 ROOM_BYTES = 64 * 1024  # less is too little for a checkpoint
