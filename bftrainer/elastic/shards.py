@@ -117,6 +117,9 @@ def _connected(config: WorkerConfig, shape: Sequence[int]) -> Any:
             "Leave out init_process_group: node_mesh() makes that of the node.",
         )
     has_gpu = torch.cuda.is_available()
+    if has_gpu:
+        torch.cuda.set_device(0)  # the only one it sees; else the mesh would go by LOCAL_RANK
+        torch.cuda.init()
     rank, size = config.local_rank, config.local_size
     store: Any = HashStore() if size == 1 else FileStore(str(_meeting(config)), size)
     with _on_loopback():

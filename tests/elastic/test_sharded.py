@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from bftrainer.elastic.protocol import Failed
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -49,6 +51,26 @@ def each_sample_once(directory: Path, epochs: int) -> None:
     for epoch, ids in counts.items():
         assert sorted(ids) == list(range(SAMPLES)), epoch
         assert set(ids.values()) == {1}, epoch
+
+
+def test_a_stranger_on_the_node_costs_a_start_and_is_no_failure(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    script = tmp_path / "alone.py"
+    script.write_text(
+        "from bftrainer import elastic\n"
+        "from bftrainer.elastic import shards\n"
+        "def found(*_):\n"
+        "    raise RuntimeError('BFT-1344: a stranger connected to the port of rank 1')\n"
+        "shards.prove_pairs = found\n"
+        "elastic.node_mesh()\n"
+    )
+    with Controller(tmp_path, template) as c:
+        workers = [c.workers[name] for name in c.of(c.start(script, per_node=2))]
+        c.until(lambda: all(w.returncode is not None for w in workers), "ended")
+        assert {w.returncode for w in workers} == {-signal.SIGTERM}
+        assert not any(w.all(Failed) for w in workers)
+        assert "BFT-1344" in workers[0].log.read_text()
 
 
 @pytest.mark.long
