@@ -163,11 +163,12 @@ def test_all_stop_early_after_the_same_epoch(
     assert len(workers(tmp_path, "epoch end")[1]) == EPOCHS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("asked", "ends"),
     [
         ({"epochs": 2}, [3, 6]),
-        pytest.param({"samples": 13}, [3, 4], marks=pytest.mark.long),
+        ({"samples": 13}, [3, 4]),
     ],
     ids=["epochs", "samples"],
 )

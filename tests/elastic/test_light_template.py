@@ -6,6 +6,8 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest
+
 from bftrainer.elastic.protocol import Entered, Progress
 from tests.elastic.controller import ROOT, Controller, TemplateProcess
 
@@ -27,6 +29,7 @@ def samples_per_step(said: list[Progress]) -> float:
     return (said[-1].samples - said[0].samples) / (said[-1].step - said[0].step)
 
 
+@pytest.mark.long
 def test_samples_grow_with_the_members_and_are_never_fewer(tmp_path: Path) -> None:
     interpreter = tmp_path / "python"
     interpreter.write_text(

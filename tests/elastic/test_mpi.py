@@ -154,6 +154,7 @@ def test_members_join_leave_and_die_and_every_sample_is_used_once(control: Contr
     assert_all_samples_once(out, finish(c, SGD, "--steps", out))
 
 
+@pytest.mark.long
 def test_nothing_of_a_worker_stays_in_the_memory_of_its_node(control: Controller) -> None:
     c = control
     ids = start(c, SGD, "--steps", ENDLESS, "--pause", 0.02, count=2)

@@ -50,6 +50,7 @@ def scratch() -> Iterator[Path]:
         yield directory
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_demo_shows_everything_it_promises(scratch: Path, tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_verbs_show_what_came_out(halved: StudyUser) -> None:
     assert f"BFT_PARAMETERS={json.dumps(best['parameters'])}" in words
 
 
+@pytest.mark.long
 def test_optuna_reads_the_same(halved: StudyUser) -> None:
     optuna = pytest.importorskip("optuna")
     backend = optuna.storages.journal.JournalFileBackend(str(halved.home / "half.study/optuna.log"))
