@@ -287,7 +287,7 @@ class GradientReducer:
                 )
             if self._count == 0:
                 # Runs at the end of this backward pass, as in DistributedDataParallel.
-                Variable._execution_engine.queue_callback(self.finish)  # noqa: SLF001
+                _at_end(self.finish if self._shards is None else self._finish_last)
             self._count += 1
             self._seen[i] = True
             if not self._streams or self.broken is not None:
@@ -301,6 +301,10 @@ class GradientReducer:
                 self._launch_ready()
 
         return hook
+
+    def _finish_last(self) -> None:
+        """Finish after FSDP2: of several models each reduces its last gradients at the end."""
+        _at_end(self.finish)
 
     def _launch_ready(self) -> None:
         # All workers must start the same collectives in the same order.
@@ -457,9 +461,9 @@ class GradientReducer:
     def _await_all(self, group: Group) -> None:
         began_s = time.monotonic()
         for bucket in self.buckets:
-            if bucket.work is None and (group.copies is not None or not bucket.count):
+            if bucket.work is None and not bucket.members:  # the votes
                 bucket.work = group.control.all_reduce(bucket.flat)
-            if bucket.work is None:  # gradients of the only node
+            if bucket.work is None:  # of the only node, or parameters of which we hold no row
                 continue
             self.broken = groups.settle(bucket.work, self._abandoned)
             if self.broken is not None:
@@ -492,6 +496,11 @@ class GradientReducer:
         for i, (p, mark) in enumerate(zip(self.params, marks, strict=False)):
             # A parameter without a gradient on any member keeps None, as in plain torch.
             p.grad = self._as_grad(i, self._slots[i][1]) if mark else None
+
+
+def _at_end(action: Callable[[], None]) -> None:
+    """Run an action at the end of this backward pass, after those that were asked for before."""
+    Variable._execution_engine.queue_callback(action)  # noqa: SLF001 - as torch's own modules do
 
 
 def _square_of(bucket: GradientBucket) -> float:

@@ -84,19 +84,22 @@ def prune(directory: Path, written: Path, layout: int | None) -> None:
 
     Removed: our model's checkpoints except the newest two up to ``written``; those with more
     steps, from which the run did not continue; temporary files of crashed writers. Unreadable
-    files and those of other models are neither counted nor removed.
+    files and those of other models are neither counted nor removed. Nor are parts that are not
+    older: other workers of the node may be writing them, the last step's perhaps again.
     """
     ours = [path for path in newest_first(directory) if _has_layout(path, layout)]
     kept = [path for path in ours if path.name <= written.name][:KEEP]
     for path in ours:
         if path not in kept:
             path.unlink(missing_ok=True)
-    for part in directory.glob(f"*{SUFFIX}.part*"):  # of those, and of writers that were killed
+    for part in directory.glob(f"[!.]*{SUFFIX}.part*"):  # of those, and of writers that were killed
         whole = part.with_suffix("")
         if whole.name < written.name and not whole.exists():
             part.unlink(missing_ok=True)
     for left in directory.glob(f".*{SUFFIX}.*.tmp"):
-        left.unlink(missing_ok=True)
+        name, _, rest = left.name[1:].partition(SUFFIX)
+        if not rest.startswith(".part") or name + SUFFIX < written.name:
+            left.unlink(missing_ok=True)
 
 
 def _has_layout(path: Path, layout: int | None) -> bool:

@@ -29,6 +29,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from bftrainer.elastic.errors import ElasticError, sharded
+from bftrainer.elastic.own_sharding import refuse_accelerate
 
 _unfit = partial(ElasticError, "BFT-1401")
 
@@ -110,6 +111,7 @@ def unwrap(
     model: torch.nn.Module, no_sync: Callable[[], AbstractContextManager[None]]
 ) -> torch.nn.Module:
     """Return the plain model; ``no_sync`` replaces the wrapper's own."""
+    refuse_accelerate()
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and any(
         isinstance(module, fsdp.FullyShardedDataParallel) for module in model.modules()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,7 +57,9 @@ def await_parts(path: Path, count: int, limit_s: float) -> None:
 # ---- reading ---------------------------------------------------------------------------
 
 
-def reader(parameters: Sequence[Any], optimizer: Any, shards: Shards | None) -> checkpoint.Reader:
+def reader(
+    parameters: Sequence[Any], optimizer: Any, extra: Mapping[str, Any], shards: Shards | None
+) -> checkpoint.Reader:
     """Return a function that reads this worker's part of a checkpoint in any number of parts."""
 
     def read(path: Path) -> tuple[dict[str, Any], list[torch.Tensor]]:
@@ -67,7 +69,7 @@ def reader(parameters: Sequence[Any], optimizer: Any, shards: Shards | None) -> 
             if shards is None and count == 1:
                 return checkpoint.read(path)
             if shards is not None:
-                structure = _followed(header, optimizer)
+                structure = _followed(header, optimizer, extra)
                 header = {**header, "structure": structure}
             boxes = _own_boxes(header, parameters if shards is not None else ())
             kinds = [[name, box.shape] for (name, _), box in _pairs(header["tensors"], boxes)]
@@ -152,16 +154,21 @@ class _Slot(int):
         return self
 
 
-def _followed(header: dict[str, Any], optimizer: Any) -> Any:
+def _followed(header: dict[str, Any], optimizer: Any, extra: Mapping[str, Any]) -> Any:
     """Return the structure with those tensors cut that an optimizer keeps for cut parameters.
 
-    In a whole checkpoint nothing says that they are; they have the shape of their parameter.
+    In a whole checkpoint nothing says that they are; they have the shape of their parameter. So are
+    those cut that the script's extra state has cut.
     """
     structure = header["structure"]
     first = len(header["tensors"]) - _count(structure)
     shapes = [tuple(_box_of(header, i).whole) for i in range(first, len(header["tensors"]))]
-    tree = checkpoint.decode(structure, list(map(_Slot, range(len(shapes)))))["optimizer"]
-    cuts: dict[int, Cut] = {}
+    whole = checkpoint.decode(structure, list(map(_Slot, range(len(shapes)))))
+    tree, cuts = whole["optimizer"], {}
+    for name, thing in extra.items():
+        for slot, tensor in _matching(whole["extra"].get(name), thing.state_dict()):
+            if shapes[slot] == tuple(tensor.shape):
+                cuts[slot] = Cut.of(tensor)
     for one, told in zip(parts_of(optimizer), tree.get("parts", [tree]), strict=True):
         params = [p for group in one.param_groups for p in group["params"]]
         numbers = [n for group in told["param_groups"] for n in group["params"]]
@@ -172,6 +179,18 @@ def _followed(header: dict[str, Any], optimizer: Any) -> Any:
     return checkpoint.replaced(
         structure, "t", lambda n: {"h": [n, cuts[n].body()]} if n in cuts else None
     )
+
+
+def _matching(told: Any, own: Any) -> Iterator[tuple[int, Any]]:
+    """Yield the numbers of the tensors in a saved state that are cut in our own."""
+    if isinstance(told, _Slot) and is_sharded(own):
+        yield told, own
+    elif isinstance(told, dict) and isinstance(own, dict):
+        for key in told.keys() & own.keys():
+            yield from _matching(told[key], own[key])
+    elif isinstance(told, list | tuple) and isinstance(own, list | tuple):
+        for a, b in zip(told, own, strict=False):
+            yield from _matching(a, b)
 
 
 def newest_of_node(node: NodeTeam, directory: Path | None, read: Callable[[Path], T]) -> T | None:

@@ -149,6 +149,8 @@ class Run:
     def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         rates = {KEY: self._rates} if self._rates.measures else {}
         own = {} if self._loader.own is None else {ORDER: self._loader.own}
+        if self._shards is not None:
+            self._shards.check_scaler(extra.values())
         return {**extra, **rates, **own, loss_rule.KEY: self._rule}
 
     # ---- the loops -------------------------------------------------------------------

@@ -18,7 +18,8 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -352,6 +353,19 @@ class Shards:
                 "Use node_mesh() without tensor_parallel.",
             )
 
+    def check_scaler(self, extra: Iterable[object]) -> None:
+        """Refuse a ``GradScaler`` that torch could not use with these parameters.
+
+        Raises:
+            ElasticError: BFT-1401, some are sharded and some are not.
+        """
+        scales = any(isinstance(one, torch.amp.GradScaler) and one.is_enabled() for one in extra)
+        if scales and len({is_sharded(p) for p in self.parameters if p.requires_grad}) > 1:
+            raise _unfit(
+                "A GradScaler cannot unscale gradients of which some are sharded and some are not.",
+                f"Call fully_shard on the whole model, or use bfloat16 without a scaler. {_ADVICE}",
+            )
+
     def is_weighted(self, p: Any) -> bool:
         """Return whether FSDP2 has summed the weighted gradients of a parameter."""
         return self.parts > 1 and is_sharded(p)
@@ -429,4 +443,8 @@ def shards_of(model: torch.nn.Module) -> Shards | None:
     Raises:
         ElasticError: BFT-1401, it is sharded over something else than the node's mesh.
     """
+    fsdp_module = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
+    for module in model.modules():
+        if isinstance(module, fsdp_module):  # an evaluation may have left gathered parameters
+            module.reshard()
     return Shards(model) if any(is_sharded(p) for p in model.parameters()) else None

@@ -244,7 +244,7 @@ class StateTransfer:
     def _found(self) -> str:
         """Load the first state of a run: a checkpoint, or what the script built."""
         state = self.state
-        read = resharding.reader(state.parameters(), state.optimizer, state.shards)
+        read = resharding.reader(state.parameters(), state.optimizer, state.extra, state.shards)
         newest: checkpoint.Newest = files.newest
         if state.shards is not None:
             newest = partial(resharding.newest_of_node, state.shards.node)

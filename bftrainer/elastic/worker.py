@@ -38,6 +38,7 @@ from types import FrameType
 from typing import NoReturn
 
 from bftrainer.elastic import control as control_module
+from bftrainer.elastic import own_sharding
 from bftrainer.elastic.errors import ElasticError, sharded
 from bftrainer.elastic.fields import shortened
 from bftrainer.elastic.ports import keep_to_device_of
@@ -331,6 +332,9 @@ def _failure_of(problem: BaseException) -> Failed:
             problem = held  # of others, who are to blame
     if isinstance(problem, ElasticError):
         return Failed(code=problem.code, cause=problem.cause, next_step=problem.next_step)
+    modules = {str(frame.f_globals.get("__name__", "")) for frame, _ in _frames(problem)}
+    if said := own_sharding.explained(problem, modules):
+        return _failure_of(said)
     name, text = type(problem).__name__, shortened(str(problem), MOST_SAID)
     if _expects_torchrun(problem):
         if any(f.f_globals.get("__name__", "").startswith(_SHARDING) for f, _ in _frames(problem)):

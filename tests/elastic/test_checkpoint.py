@@ -109,6 +109,15 @@ def test_the_two_newest_are_kept_and_no_leavings(tmp_path: Path) -> None:
     assert steps_in(tmp_path) == [9, 10]
 
 
+def test_parts_that_others_may_be_writing_are_left_alone(tmp_path: Path) -> None:
+    written = write(tmp_path, 10)
+    names = [f".{fence.path_for(tmp_path, step, 1).name}.part1.host-7.tmp" for step in (9, 10, 11)]
+    for name in names:
+        (tmp_path / name).write_bytes(b"half")
+    files.prune(tmp_path, written, 7)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [*names[1:], written.name]
+
+
 def test_corrupt_and_foreign_files_never_push_out_good_ones(tmp_path: Path) -> None:
     for step in (100, 200):
         write(tmp_path, step).write_bytes(b"damaged")

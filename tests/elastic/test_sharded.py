@@ -102,6 +102,7 @@ def test_nodes_come_and_go_and_die(tmp_path: Path, template: TemplateProcess) ->
         c.trained_to(24)
         c.form([four])
         c.finished()
+        assert not any(w.all(Failed) for w in c.workers.values()), "a neighbour's loss is none"
     each_sample_once(tmp_path, 6)
     assert journal.disagreements_of_shards(tmp_path) == []
     plain = train(tmp_path / "plain", template, per_node=1, sharded=False, extra=True, epochs=6)

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,21 @@ settings: dict[str, Any] = {
     "precision": "",  # of FSDP2's policy
     "evaluate": False,  # a forward pass between two steps
     "width": 16,
+    "accelerate": False,  # goes backward and clips
+    "scaler": 0.0,  # the scale of losses at the beginning; 0: they are not scaled
+    "ema": "",  # an average of the weights: "sharded" as the model is, or "copied" from it
+    "states": False,  # all workers of the last node gather the optimizer's state at the end
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
 directory = Path(os.environ["BFT_TEST_DIR"])
 journal = (directory / f"journal-{os.getpid()}.jsonl").open("a", buffering=1)
+
+
+accelerator: Any = None
+if settings["accelerate"]:
+    from accelerate import Accelerator  # type: ignore[import-untyped]
+
+    accelerator = Accelerator(cpu=True)
 
 
 def note(kind: str, **what: object) -> None:
@@ -90,9 +102,27 @@ def built() -> Any:
     if "compile" in settings["wrapped"]:
         for i, block in enumerate(net.blocks):
             net.blocks[i] = torch.compile(block, backend="eager")
+    return net
+
+
+def averaged(net: Any) -> Any:
+    """Return an average of a model's weights."""
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    average: Any = get_ema_multi_avg_fn(0.9)
+    return AveragedModel(net, multi_avg_fn=average)
+
+
+def prepared() -> tuple[Any, Any]:
+    """Return the model and, if there is to be one, its average; both sharded."""
+    net = built()
+    ema = averaged(net) if settings["ema"] == "sharded" else None
     if settings["sharded"]:
         shard(net)
-    return net
+        if ema is not None:
+            shard(ema.module)
+    net = net if accelerator is None else accelerator.prepare(net)
+    return net, averaged(net) if settings["ema"] == "copied" else ema
 
 
 def shard(net: Any) -> None:
@@ -134,8 +164,31 @@ def digest(model: nn.Module) -> str:
     return found.hexdigest()
 
 
-def learn(run: elastic.Run, net: Any, ids: Any, x: Any, y: Any) -> None:
-    if settings["weights"]:
+def gathered(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return what torch's own functions make of the end; a collective of the node."""
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_model_state_dict,
+        get_optimizer_state_dict,
+    )
+
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    model: Any = get_model_state_dict(net, options=options)
+    told: Any = get_optimizer_state_dict(net, optimizer, options=options)
+    own = optimizer.state_dict()["state"]
+    return {
+        "model": {name: value.tolist() for name, value in model.items()},
+        "moments": {name: one["exp_avg"].tolist() for name, one in told.get("state", {}).items()},
+        "own": {number: whole(one["exp_avg"]).tolist() for number, one in own.items()},
+    }
+
+
+def learn(run: elastic.Run, net: Any, scaler: Any, ids: Any, x: Any, y: Any) -> None:
+    if accelerator is not None:
+        accelerator.backward(nn.functional.mse_loss(net(x), y))
+    elif scaler is not None:
+        scaler.scale(nn.functional.mse_loss(net(x), y)).backward()
+    elif settings["weights"]:
         rows = 1 + ids % 3
         losses = (net(x) - y).square()
         run.weight(float(rows.sum()))
@@ -148,8 +201,17 @@ def learn(run: elastic.Run, net: Any, ids: Any, x: Any, y: Any) -> None:
         (nn.functional.mse_loss(net(x), y) / parts).backward()
 
 
+def clip(run: elastic.Run, params: Iterable[Any]) -> None:
+    clipping = nn.utils if accelerator is None else accelerator
+    norm = whole(clipping.clip_grad_norm_(params, settings["clip"]))
+    if not run.rehearsing and run.rank == 0:
+        note("norm", value=float(norm), step=run.step_count + 1)
+
+
 def main() -> None:
-    net = built()
+    net, ema = prepared()
+    scale = settings["scaler"]
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale) if scale else None
     params = list(net.parameters())
     optimizer: torch.optim.Optimizer
     if settings["optimizer"] == "adam":
@@ -167,6 +229,7 @@ def main() -> None:
         optimizer,
         DataLoader(data, batch_size=settings["batch"], shuffle=True),
         scheduler=schedule,
+        extra={k: v for k, v in {"ema": ema, "scaler": scaler}.items() if v is not None},
         epochs=settings["epochs"],
         batch=elastic.GlobalBatch(max_per_worker=settings["max_per_worker"]),
         bitwise=elastic.LogicalWorkers(settings["logical"]) if settings["logical"] else None,
@@ -191,22 +254,26 @@ def main() -> None:
                     **{**where(info), "step": info.step + 1},
                 )
             optimizer.zero_grad()
-            learn(run, net, ids, x, y)
+            learn(run, net, scaler, ids, x, y)
+            if scaler is not None:
+                scaler.unscale_(optimizer)
             if settings["clip"]:
-                given = iter(net.parameters()) if settings["iterator"] else params
-                norm = whole(nn.utils.clip_grad_norm_(given, settings["clip"]))
-                if not run.rehearsing and run.rank == 0:
-                    note("norm", value=float(norm), step=run.step_count + 1)
+                clip(run, net.parameters() if settings["iterator"] else params)
             if run.step():
                 schedule.step()
+                if ema is not None:
+                    ema.update_parameters(net)
             if settings["evaluate"]:
                 with torch.no_grad():
                     net(x)
             time.sleep(settings["delay_s"])
     final = [whole(p.detach()).tolist() for p in params]
+    more = gathered(net, optimizer) if settings["states"] else {}
+    average = () if ema is None else ema.module.parameters()
+    more["ema"] = [whole(p.detach()).tolist() for p in average]
     if run.rank == 0:
         (directory / "result.json").write_text(
-            json.dumps({"params": final, "steps": run.step_count})
+            json.dumps({"params": final, "steps": run.step_count, **more})
         )
 
 
