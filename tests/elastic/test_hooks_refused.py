@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
+from bftrainer import elastic
+from bftrainer.elastic import worker
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.hooks import driven
+from bftrainer.elastic.protocol import Failed
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own, of which they have many
+QUIET = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 DATA = TensorDataset(torch.randn(10, 2), torch.randn(10, 1))
 
 
@@ -35,14 +46,101 @@ def refused(action: Any, *words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "word"), [("is_deepspeed_enabled", "DeepSpeed"), ("is_fsdp_enabled", "FSDP")]
+    ("attribute", "words"),
+    [
+        ("is_deepspeed_enabled", ("DeepSpeed", "whole model")),
+        ("is_fsdp_enabled", ("FSDP", "node_mesh()")),
+        ("is_distributed_loading_by_transformers", ("transformers", "node_mesh()")),
+    ],
 )
-def test_a_model_in_pieces(tmp_path: Path, attribute: str, word: str) -> None:
+def test_a_model_in_pieces(tmp_path: Path, attribute: str, words: tuple[str, ...]) -> None:
     trainer = hf_trainer(tmp_path)
     from bftrainer.elastic.hooks.huggingface import ElasticCallback
 
     setattr(trainer, attribute, True)
-    refused(lambda: ElasticCallback(trainer), word, "whole model")
+    refused(lambda: ElasticCallback(trainer), *words)
+
+
+def told_in_a_worker(action: Any) -> Failed:
+    """Return what is reported of a script that does this."""
+    with pytest.raises(Exception, match=r".") as caught:
+        action()
+    return worker._failure_of(caught.value)
+
+
+def assert_told(failed: Failed, *words: str) -> None:
+    assert failed.code == "BFT-1420"
+    assert "node_mesh()" in failed.next_step
+    for word in words:
+        assert word in failed.cause + failed.next_step
+
+
+@pytest.mark.usefixtures("accelerate")
+def test_transformers_with_fsdp(tmp_path: Path) -> None:
+    failed = told_in_a_worker(lambda: hf_trainer(tmp_path, fsdp=True, fsdp_config={"version": 2}))
+    assert_told(failed, "FSDP", "Remove fsdp")
+
+
+@pytest.fixture
+def accelerate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    library: Any = pytest.importorskip("accelerate")
+    state = library.state.AcceleratorState
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "false")  # so that it is put back
+    state._reset_state(reset_partial_state=True)
+    yield library
+    state._reset_state(reset_partial_state=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_group() -> Iterator[None]:
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_accelerate_that_would_not_shard_says_nothing_but_we_do(accelerate: Any) -> None:
+    plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2)
+    accelerate.Accelerator(cpu=True, fsdp_plugin=plugin)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(DATA, 5)
+    refused(lambda: elastic.Run(model, optimizer, loader, epochs=1), "Accelerate", "FSDP plugin")
+
+
+def test_accelerate_with_a_mesh_of_its_own(accelerate: Any) -> None:
+    def asked() -> None:
+        accelerate.Accelerator(
+            cpu=True, parallelism_config=accelerate.ParallelismConfig(dp_shard_size=2)
+        )
+
+    assert_told(told_in_a_worker(asked), "ParallelismConfig")
+
+
+@pytest.mark.parametrize("strategy", ["FSDPStrategy", "ModelParallelStrategy"])
+def test_lightning_that_shards(tmp_path: Path, strategy: str) -> None:
+    lightning = pytest.importorskip("lightning")
+    from bftrainer.elastic.hooks.lightning import ElasticCallback, ElasticEnvironment
+
+    def fit() -> None:
+        trainer = lightning.Trainer(
+            strategy=getattr(lightning.pytorch.strategies, strategy)(),
+            callbacks=[ElasticCallback()],
+            plugins=[ElasticEnvironment()],
+            devices=1,
+            max_epochs=1,
+            **QUIET,
+            default_root_dir=tmp_path,
+        )
+        trainer.fit(module_with(lightning))
+
+    assert_told(told_in_a_worker(fit), strategy, "Remove strategy")
+
+
+def test_a_copy_of_a_sharded_model() -> None:
+    problem = AssertionError("FSDP does not support deepcopy. Please use state dict.")
+    failed = worker._failure_of(problem)
+    assert failed.code == "BFT-1401"
+    assert "before fully_shard" in failed.next_step
 
 
 def test_a_script_started_as_one_of_several(tmp_path: Path) -> None:
@@ -113,10 +211,7 @@ def test_a_lightning_trainer(
             accelerator="cpu",
             devices=1,
             max_epochs=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
+            **QUIET,
             default_root_dir=tmp_path,
             callbacks=[ElasticCallback()],
             plugins=[ElasticEnvironment()],

@@ -15,12 +15,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from bftrainer.elastic.batch import BatchPiece, GlobalBatch, LogicalWorkers
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.loader import reloaded
 from bftrainer.elastic.run import Run
+from bftrainer.elastic.shards import is_sharded
 
 _NOTHING = object()
 
@@ -76,7 +78,40 @@ class Driven(Run):
     @property
     def rehearsing(self) -> bool:
         """True if the present batch does not count: a rehearsal, or this worker has no share."""
-        return self._is_rehearsing or (self._batch is not None and not self._pieces(self._batch))
+        has_none = self._batch is not None and not self._pieces(self._batch)
+        return super().rehearsing or has_none
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether this worker returns from the framework's training when the run ends."""
+        return self.rank < self._membership.savers and not self._is_rehearsing
+
+    @property
+    def is_sharded(self) -> bool:
+        """Return whether the model is sharded over the workers of a node."""
+        return self._shards is not None
+
+    def of_first(self, decision: bool) -> bool:
+        """Return what the node's first worker decides where all must do the same."""
+        if self._shards is None:
+            return decision
+        return self._shards.node.sums(int(decision and self._shards.node.rank == 0))[0] > 0
+
+    def gathered(self, tree: Any) -> Any:
+        """Return a state with whole tensors in host memory, on rank 0; elsewhere they are empty.
+
+        All workers of a node gather together where the model is sharded.
+        """
+        if self._shards is None or self.rank >= self._membership.savers:
+            return tree
+
+        def whole(value: Any) -> Any:
+            if not is_sharded(value):
+                return value
+            full = value.detach().full_tensor()
+            return full.cpu() if self.rank == 0 else full.new_empty(0)
+
+        return tree_map(whole, tree)
 
     def open(self) -> None:
         """Begin; a script run without an agent enters its only generation here."""
@@ -129,7 +164,7 @@ class Driven(Run):
         self._counted.forget()
 
     def close(self) -> None:
-        """End the run; only on rank 0 does the framework continue after this."""
+        """End the run; the framework continues only where this returns, see ``Run.finish``."""
         self._settle()
         self.finish()
 
@@ -137,7 +172,7 @@ class Driven(Run):
         return self.is_discounted or super()._is_in_vain()
 
     def _pieces(self, batch: int) -> Sequence[BatchPiece]:
-        return self._cutting.pieces(batch, self.size, self.rank)
+        return self._cutting.pieces(batch, *self._division)
 
     def _step_without_samples(self, batch: int) -> Iterator[Any]:
         """Give the framework uncounted samples, so that it steps as on the other workers."""
@@ -269,7 +304,7 @@ class FrameworkHook:
             self.run.report(metrics[self._report])
 
     def close(self) -> None:
-        """End the run; only rank 0 continues."""
+        """End the run; only rank 0 continues, and its node's workers if the model is sharded."""
         if self.run is not None:
             self.run.close()
 

@@ -28,6 +28,7 @@ from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import LogicalWorkers
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.hooks.driven import Batches, Counted, FrameworkHook, unusable
+from bftrainer.elastic.own_sharding import own_sharding, refuse_accelerate
 
 # Properties of this process, or arguments of this script: not part of the run's state.
 _OWN_PLACE = ("is_local_process_zero", "is_world_process_zero", "stateful_callbacks")
@@ -68,6 +69,9 @@ class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # 
         trainer.get_batch_samples = self._get_samples
         self._their_save = trainer._save_checkpoint  # noqa: SLF001 - there is no public way
         trainer._save_checkpoint = self._save  # noqa: SLF001
+        self._their_save_model, self._their_save_files = trainer.save_model, trainer._save  # noqa: SLF001
+        trainer.save_model, trainer._save = self._save_model, self._save_files  # noqa: SLF001
+        self._whole: dict[str, Any] | None = None  # a sharded model, while it is saved
         self._their_log = trainer.callback_handler.on_log
         trainer.callback_handler.on_log = self._log
         if not control_module.current().is_plain:
@@ -101,6 +105,8 @@ class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # 
             scheduler=trainer.lr_scheduler,
             epochs=state.num_train_epochs,
         )
+        if run.is_sharded:
+            _refuse_whole_state(trainer.args)
         run.on_entered(self._entered)
         _replace_step(optimizer, self._update)
         run.open()
@@ -122,13 +128,13 @@ class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # 
     def on_epoch_end(
         self, _args: TrainingArguments, _state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        """Close the run after the last epoch; only rank 0 then evaluates and saves."""
+        """Close the run after the last epoch; only where it goes on are the rest done."""
         if self.run is None:
             return control
         if self.run.is_discounted:
             _ask_nothing(control)
             control.should_training_stop = False
-        elif control.should_training_stop and self.run.is_first:
+        elif control.should_training_stop and self.run.goes_on:
             self.run.close()  # before a long evaluation
         elif control.should_training_stop:
             _ask_nothing(control)
@@ -139,7 +145,7 @@ class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # 
         self.report_from(metrics)
 
     def on_train_end(self, *_args: object, **_: object) -> None:
-        """End the run; only rank 0 continues."""
+        """End the run; only rank 0 continues, or its node."""
         self.close()
 
     # ---- replacements of the Trainer's methods ------------------------------------------
@@ -161,8 +167,24 @@ class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # 
             self.trainer.optimizer._is_overflow = self._scaler.get_scale() < before  # noqa: SLF001
 
     def _save(self, *args: Any, **kwargs: Any) -> None:
-        if self.run is None or self.run.is_first:
+        if self.run is None or self.run.goes_on:
             self._their_save(*args, **kwargs)
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+        run = self.run
+        if run is None or not run.is_sharded:
+            self._their_save_model(*args, **kwargs)
+        elif run.goes_on:
+            self._whole = run.gathered(self.trainer.model.state_dict())
+            try:
+                if run.is_first:
+                    self._their_save_model(*args, **kwargs)
+            finally:
+                self._whole = None
+
+    def _save_files(self, output_dir: Any = None, state_dict: Any = None) -> None:
+        whole = self._whole if state_dict is None else state_dict
+        self._their_save_files(output_dir, state_dict=whole)
 
     def _log(self, args: Any, state: Any, control: TrainerControl, logs: Any) -> Any:
         if self.may_log():
@@ -258,12 +280,25 @@ def _replace_step(optimizer: Any, update: Callable[[], None]) -> None:
     optimizer.step = step
 
 
+def _refuse_whole_state(args: TrainingArguments) -> None:
+    saves = str(getattr(args.save_strategy, "value", args.save_strategy)) != "no"
+    if args.load_best_model_at_end or (saves and not args.save_only_model):
+        raise unusable(
+            "The model is sharded, and the Trainer would write or load one worker's shards.",
+            'Use save_strategy="no", or save_only_model=True without load_best_model_at_end.',
+        )
+
+
 def _refuse(trainer: Trainer) -> None:
     args, accelerator = trainer.args, trainer.accelerator
     state = accelerator.state
+    if getattr(trainer, "is_fsdp_enabled", False):
+        raise own_sharding("The Trainer is set up for FSDP")
+    if getattr(trainer, "is_distributed_loading_by_transformers", False):
+        raise own_sharding("The model was sharded by transformers when it was loaded")
+    refuse_accelerate()
     for name, is_used in (
         ("DeepSpeed", getattr(trainer, "is_deepspeed_enabled", False)),
-        ("FSDP", getattr(trainer, "is_fsdp_enabled", False)),
         ("Megatron-LM", getattr(state, "megatron_lm_plugin", None) is not None),
     ):
         if is_used:

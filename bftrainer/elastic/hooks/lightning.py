@@ -23,6 +23,7 @@ from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import LogicalWorkers
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.hooks.driven import Batches, Counted, FrameworkHook, unusable
+from bftrainer.elastic.own_sharding import own_sharding
 
 # Two packages with the same classes: use the one that the script has imported.
 _is_old_name = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
@@ -155,7 +156,7 @@ class ElasticCallback(FrameworkHook, _library.Callback):  # type: ignore[misc]
         self._report_from(trainer)
 
     def on_train_end(self, _trainer: Any, _module: Any) -> None:
-        """End the run; only rank 0 continues."""
+        """End the run; only rank 0 continues, or its node."""
         self.close()
 
     def _log(self, *args: Any, **kwargs: Any) -> None:
@@ -242,7 +243,24 @@ class _ElasticStrategy(_strategies.SingleDeviceStrategy):  # type: ignore[misc]
     def reduce_boolean_decision(self, decision: bool, *_: object, **__: object) -> bool:
         """Decide to stop or save; never in work that does not count."""
         run = self.elastic.run
-        return decision and not (run is not None and run.is_discounted)
+        return decision if run is None else run.of_first(decision and not run.is_discounted)
+
+    def broadcast(self, obj: Any, *_: object, **__: object) -> Any:
+        """Let the node's first worker decide what a clock decides."""
+        run = self.elastic.run
+        return obj if run is None or type(obj) is not bool else run.of_first(obj)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the model's state, whole."""
+        return self._whole(super().lightning_module_state_dict())
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """Return an optimizer's state, whole."""
+        return self._whole(super().optimizer_state(optimizer))
+
+    def _whole(self, state: dict[str, Any]) -> dict[str, Any]:
+        run = self.elastic.run
+        return state if run is None else run.gathered(state)
 
     def process_dataloader(self, dataloader: Any) -> Any:
         """Replace the training loader."""
@@ -336,6 +354,8 @@ def _log_elsewhere(trainer: Any, step: int) -> None:
 
 def _refuse(trainer: Any) -> None:
     name = type(trainer.strategy).__name__
+    if name in ("FSDPStrategy", "ModelParallelStrategy"):
+        raise own_sharding(f"The Trainer uses {name}", "strategy")
     if type(trainer.strategy) not in (_strategies.SingleDeviceStrategy, _ElasticStrategy):
         raise unusable(
             f"The Trainer uses {name}: several processes, or a model that is split.",

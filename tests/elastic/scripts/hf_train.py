@@ -84,6 +84,7 @@ else:
             attention_probs_dropout_prob=0.0,
         )
     )
+hooked.shard(*(model.transformer.h if settings["tokens"] else model.bert.encoder.layer), model)
 trainer = Noting(
     model=model,
     args=TrainingArguments(
@@ -100,6 +101,7 @@ trainer = Noting(
         metric_for_best_model="loss",
         greater_is_better=bool(settings["patience"]),
         dataloader_drop_last=settings["drop_last"],
+        save_only_model=settings["sharded"] and not settings["whole_state"],
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
@@ -119,5 +121,6 @@ trainer.add_callback(Watching())
 if settings["patience"]:
     trainer.add_callback(EarlyStoppingCallback(settings["patience"]))
 trainer.train()
-if trainer.is_world_process_zero():
-    hooked.finish(model, **counted())
+if settings["sharded"] and settings["evaluate"]:
+    trainer.save_model(hooked.directory / "whole")
+hooked.finish(model, is_first=trainer.is_world_process_zero(), **counted())

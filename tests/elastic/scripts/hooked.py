@@ -38,6 +38,8 @@ settings: dict[str, Any] = {
     "dropout": 0.0,
     "norm": False,
     "tokens": False,  # a language model, with more padding in some texts than in others
+    "sharded": False,
+    "whole_state": False,  # is saved by transformers, with the optimizer
     "patience": 0,  # epochs to go on for, with a score that never improves
     "last": 0,  # ModelCheckpoints of Lightning that keep a last.ckpt in the same folder
     "fail_at": None,
@@ -108,9 +110,11 @@ def follow(run: Any, model: torch.nn.Module, counted: Callable[[], dict[str, Any
         note("commit", generation=info.generation, attempt=info.attempt, step=info.step)
 
     def ended(info: Any) -> None:
-        sums = str([p.detach().double().sum().item() for p in model.parameters()])
+        sums = str([_local(p.detach()).double().sum().item() for p in model.parameters()])
         where = {"generation": info.generation, "attempt": info.attempt, "step": info.step}
-        note("end", **where, sums=sums, counted=str(counted()))
+        # What workers with the same shard have in common.
+        own = {"shard": run.local_rank, "hash": f"{sums} {counted()}"}
+        note("end", **where, **own, sums=sums, counted=str(counted()))
 
     run.on_entered(entered)
     run.on_committed(committed)
@@ -135,7 +139,25 @@ def _fail_once(run: Any) -> None:
     group.settle = settle
 
 
-def finish(model: torch.nn.Module, **counted: Any) -> None:
-    """Write the result, on rank 0."""
-    parameters = [p.detach().flatten().tolist() for p in model.parameters()]
+def _local(tensor: Any) -> Any:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def shard(*modules: torch.nn.Module) -> None:
+    """Shard modules over the workers of the node, if the settings say so."""
+    if settings["sharded"]:
+        from torch.distributed.fsdp import fully_shard
+
+        from bftrainer import elastic
+
+        for module in modules:
+            fully_shard(module, mesh=elastic.node_mesh())
+
+
+def finish(model: torch.nn.Module, *, is_first: bool, **counted: Any) -> None:
+    """Write the result on rank 0, once the workers of its node have gathered it."""
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    if not is_first:
+        return
+    parameters = [p.detach().flatten().tolist() for p in whole]
     (directory / "result.json").write_text(json.dumps({"parameters": parameters, **counted}))

@@ -14,6 +14,7 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.plugins import TorchCheckpointIO
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 
 settings = hooked.settings
@@ -32,6 +33,10 @@ class Classifier(lightning.LightningModule):  # type: ignore[misc]  # skipped by
             torch.nn.Dropout(settings["dropout"]),
             torch.nn.Linear(16, 2),
         )
+
+    def configure_model(self) -> None:
+        if not isinstance(self.layers, FSDPModule):
+            hooked.shard(self.embedding, self.layers)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         outcome: torch.Tensor = self.layers(self.embedding(tokens).flatten(1))
@@ -145,5 +150,4 @@ trainer = lightning.Trainer(
     enable_model_summary=False,
 )
 trainer.fit(model)
-if trainer.is_global_zero:
-    hooked.finish(model, **counted())
+hooked.finish(model, is_first=trainer.is_global_zero, **counted())
