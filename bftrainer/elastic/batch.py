@@ -232,9 +232,13 @@ class Cutting:
             passes=tuple(len(pieces) for pieces in cut),
         )
 
-    def rehearsal(self, batch: int) -> int:
-        """Return the number of samples of a joiner's rehearsal."""
-        samples = (batch + 1) // 2
+    def rehearsal(self, batch: int, shares: int = 2) -> int:
+        """Return the number of samples of a joiner's rehearsal.
+
+        ``shares``: into how many the smallest generation cuts a batch; there may be no memory for
+        more than one of them.
+        """
+        samples = -(-batch // max(2, shares))
         if self.logical:
             samples = -(-batch // self.logical)
         elif isinstance(self.rule, PerWorkerBatch):

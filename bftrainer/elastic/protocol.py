@@ -139,6 +139,7 @@ _LATER: dict[str, dict[str, Any]] = {
 # agent.
 RUN_ID = "BFT_RUN_ID"  # one for all workers a trainer ever has, and for no other trainer
 TELLS_TOTAL, TELLS_PLACE = "BFT_TELLS_TOTAL", "BFT_TELLS_PLACE"
+LEAST_NODES = "BFT_LEAST_NODES"  # of a generation of the trainer, if that is more than one
 TELLS, BY_DAEMON, BY_AGENT = (TELLS_TOTAL, TELLS_PLACE), "daemon", "agent"
 
 

@@ -38,6 +38,7 @@ from bftrainer.elastic.loader import ORDER, Indices, Loader, PerSampleStates, Vi
 from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, unwrap
+from bftrainer.elastic.protocol import LEAST_NODES
 from bftrainer.elastic.rates import KEY, Rates, Updater, decided_by
 from bftrainer.elastic.reports import params
 from bftrainer.elastic.run_info import RECORD, Length, LoggedStep, SampleRecord, StepDurations
@@ -457,7 +458,10 @@ class Run:
         membership.handover.keep_initial()
         membership.reducer = self._new_reducer()
         self._is_rehearsing = True
-        samples, least = self._cutting.rehearsal(self._plan.batch), self._cutting.least
+        config, least = self._control.config, self._cutting.least
+        nodes = int(dict(config.environment).get(LEAST_NODES, "1"))
+        shares = nodes * config.local_size // self._alike
+        samples = self._cutting.rehearsal(self._plan.batch, shares)
         yield from self._rehearse_with(membership.reducer, samples)
         if self._any(self._rule.is_open()):  # its loss over other samples tells more
             other = samples // 2 if samples >= 2 * least else samples + 1

@@ -159,6 +159,11 @@ MOST_SAID = 500  # characters of an exception's text
 # Of others, though a script's directory may hold them.
 _OTHERS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"))
 _SEE_LOG = "What it printed is in the worker's log."
+_LESS_MEMORY = (
+    "Let shares shrink by a larger minimum of --nodes (global batch), cut them into passes by"
+    " max_per_worker, or shard the model over more --workers-per-node. 'bftrainer profile' tells"
+    " from how many nodes on it fits."
+)
 # Modules that cut a model's parameters into pieces for the members of a process group.
 _SHARDING = tuple(f"torch.distributed.{name}" for name in ("fsdp", "tensor", "device_mesh"))
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
@@ -347,7 +352,8 @@ def _failure_of(problem: BaseException) -> Failed:
             " world_size=1); or submit it with --runtime command. See docs/howto/train-pytorch.md.",
         )
     cause = f"The script raised {name}: {text}."
-    return Failed(code="BFT-1410", cause=cause, next_step=_SEE_LOG)
+    next_step = _LESS_MEMORY if name == "OutOfMemoryError" else _SEE_LOG
+    return Failed(code="BFT-1410", cause=cause, next_step=next_step)
 
 
 def place_of(problem: BaseException, script: str) -> str:

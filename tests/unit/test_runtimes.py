@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.elastic.protocol import BY_DAEMON, TELLS, WorkerConfig, from_body
+from bftrainer.elastic.protocol import BY_DAEMON, LEAST_NODES, TELLS, WorkerConfig, from_body
 from bftrainer.fleet.runtimes.base import WANDB, load_runtime, template_of, worker_config
 from bftrainer.fleet.wire.messages import StartWorker, decode_to_agent, encode
 from bftrainer.model.errors import UsageError
@@ -47,6 +47,16 @@ def test_the_order_survives_the_wire_and_says_all_the_spec_says() -> None:
         checkpoint_dir="/s/ckpt", checkpoint_interval_s=7.0, epochs=3, address="10.0.0.1",
         incarnation=3, backend="nccl",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("n_min", "told"), [(1, None), (3, "3")])
+def test_workers_are_told_the_smallest_size(n_min: int, told: str | None) -> None:
+    spec = dataclasses.replace(SPEC, n_min=n_min)
+    record = TrainerRecord(trainer_id="t7", spec=spec, state=TrainerState.QUEUED, submitted_s=0.0)
+    config = worker_config(
+        record, worker_id="t7.w1", node="n1", address="10.0.0.1", incarnation=3, log_path="/l"
+    )
+    assert dict(config.environment).get(LEAST_NODES) == told
 
 
 @pytest.mark.parametrize(

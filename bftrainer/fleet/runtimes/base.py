@@ -17,7 +17,7 @@ import functools
 from typing import Protocol
 
 from bftrainer.elastic.checkpoint_gap import LIVES
-from bftrainer.elastic.protocol import BY_DAEMON, RUN_ID, TELLS, WorkerConfig
+from bftrainer.elastic.protocol import BY_DAEMON, LEAST_NODES, RUN_ID, TELLS, WorkerConfig
 from bftrainer.fleet.wire.messages import StartWorker
 from bftrainer.model.errors import UsageError
 from bftrainer.model.node_request import asked
@@ -117,6 +117,7 @@ def worker_config(
     trial = spec.trial.environment if spec.trial is not None else ()
     lasted = " ".join(f"{life_s:.1f}" for life_s in record.lives.lasted_s)
     lives = ((LIVES, lasted),) if lasted else ()
+    least = ((LEAST_NODES, str(spec.n_min)),) if spec.n_min > 1 else ()
     # Numbers of trainers begin at 1 with every daemon; trackers are shared.
     run_id = f"{record.trainer_id}-{int(record.submitted_s * 1000):x}"
     return WorkerConfig(
@@ -134,6 +135,7 @@ def worker_config(
             *trial,
             *((name, BY_DAEMON) for name in TELLS),
             *lives,
+            *least,
         ),
         log_path=log_path,
         checkpoint_dir=spec.checkpoint_dir,
