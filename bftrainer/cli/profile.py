@@ -1,10 +1,10 @@
 """``bftrainer profile allreduce`` and ``bftrainer profile SCRIPT``: predict how a trainer scales.
 
-Measures the cost of an all-reduce (once per cluster) and the time of a step of one worker (per
-script), and predicts the throughput at each size, as a file for ``submit --curve``.
+Measures the cost of an all-reduce (once per cluster) and the time of a step of one node (per
+script), and predicts the throughput at each size, as a file for ``submit --curve``. The file also
+says from how many nodes on a worker's memory is enough, if not on one.
 
-Processes in the user's interpreter measure (``trainers.profiler``) and make an ``AllreduceTable``
-or ``StepTimes``; all have ended on return.
+Processes in the user's interpreter measure (``trainers.profiler``); all have ended on return.
 """
 
 from __future__ import annotations
@@ -14,33 +14,30 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 
-import bftrainer
 from bftrainer.batch import process
 from bftrainer.cli.options import JSON, argument, option, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
+from bftrainer.cli.step_probes import PROGRAMS, NodeProfile, measure_steps, too_large
 from bftrainer.decide.throughput.analyzer import (
     AllreduceTable,
-    StepTimes,
     predict,
     table_document,
     table_from,
 )
 from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.errors import BftError, UsageError
-from trainers import profiler
 
-PROGRAMS = Path(profiler.__file__).resolve().parent
-PACKAGE = Path(bftrainer.__file__).resolve().parent
 ALLREDUCE_TIMEOUT_S = 180.0
 _MOST_BYTES = 1 << 20  # of a table
+GIB = 1 << 30
+SPARE = 0.05  # of a GPU's memory, for communicators between nodes and fragments
 _Cells = dict[str, Any]  # to measure: weights, workers and the time for each of them, cell_s
 
 
@@ -78,57 +75,6 @@ def join_allreduce(
     argv = _argv(interpreter, cells, rank, size, meet)
     done = process.run(argv, timeout_s=ALLREDUCE_TIMEOUT_S)
     return _table(done, cells) if rank == 0 or not done.is_ok else None
-
-
-def measure_steps(
-    interpreter: str,
-    script: str,
-    args: Sequence[str],
-    sizes: Sequence[int],
-    steps: int,
-    limit_s: float,
-) -> StepTimes:
-    """Run a script plainly and time the steps it does at each size.
-
-    Raises:
-        BftError: BFT-4203, there was no result.
-    """
-    with tempfile.TemporaryDirectory(prefix="bft-profile-") as directory:
-        out = Path(directory) / "steps.json"
-        config = {"package": str(PACKAGE), "out": str(out), "sizes": list(sizes), "steps": steps}
-        done = process.run(
-            [interpreter, str(PROGRAMS / "steps.py"), json.dumps(config), script, *args],
-            timeout_s=limit_s,
-            env={**os.environ, "BFT_CHECKPOINT_DIR": directory},
-        )
-        if not out.exists():
-            raise BftError(
-                "BFT-4203",
-                f"{script} made no {'step in time' if done.timed_out else 'elastic step'}"
-                f" ({_last_line(done) or 'no output'}).",
-                "Run it by hand first; its loops must be those of bftrainer.elastic.Run, and "
-                f"{steps} steps at each of {len(sizes)} sizes must fit into --limit.",
-            )
-        found = json.loads(out.read_text())
-    return steps_from(found["weights"], found["rows"])
-
-
-def steps_from(weights: int, rows: Sequence[dict[str, Any]]) -> StepTimes:
-    """Order what the probe wrote by the samples of one worker's step."""
-    times: dict[int, float] = {}
-    for row in rows:
-        times.setdefault(-(-row["batch"] // row["size"]), row["step_s"])
-    batches = tuple(sorted(times))
-    for more, fewer in pairwise(reversed(batches)):  # fewer samples never take longer
-        times[fewer] = min(times[fewer], times[more])
-    grows = any(row["batch"] > rows[0]["batch"] for row in rows)
-    return StepTimes(
-        weights=weights,
-        global_batch=rows[0]["batch"],
-        is_per_worker=grows,
-        batches=batches,
-        seconds=tuple(times[b] for b in batches),
-    )
 
 
 def powers_of_two(limit: int) -> list[int]:
@@ -217,7 +163,7 @@ def profile() -> None:
     """Predict how a script scales before it runs on many nodes.
 
     allreduce measures, once per cluster, what exchanging gradients costs. With a SCRIPT its
-    steps are timed on one worker; both together give a curve for submit --curve.
+    steps are timed on one node; both together give a curve for submit --curve.
     """
 
 
@@ -281,6 +227,10 @@ def allreduce(
     option("--steps", "Steps to time at each size.", click.IntRange(1, 10_000), 10),
     option("--nodes MAX", "Largest size of the curve.", click.IntRange(1, 1_000_000), 16,
            name="n_max"),
+    option("--workers-per-node", "Workers that share this node, as for submit.",
+           click.IntRange(1, 1024), 1, name="per_node"),
+    option("--memory-per-worker GIB", "Say from how many nodes on a worker needs no more.  "
+           "[default: what its GPU has]", click.FloatRange(0.001), name="memory_gib"),
     option("--table FILE", "What profile allreduce --out FILE wrote."),
     option("--limit", "Seconds after which the script is ended.", click.FloatRange(1.0), 300.0,
            name="limit_s"),
@@ -295,6 +245,8 @@ def script_command(
     args: tuple[str, ...],
     steps: int,
     n_max: int,
+    per_node: int,
+    memory_gib: float | None,
     table: str | None,
     limit_s: float,
     interpreter: str | None,
@@ -302,17 +254,8 @@ def script_command(
     *,
     as_json: bool,
 ) -> None:
-    """Time the steps of SCRIPT on one worker; with --table, predict its curve."""
-    known = None
-    if table is not None:
-        try:
-            known = table_from(json.loads(read_file(table, _MOST_BYTES, is_typed=True)), table)
-        except (OSError, ValueError) as problem:
-            raise UsageError(
-                "BFT-4202",
-                f"{table} cannot be read: {problem}.",
-                "Make one with: bftrainer profile allreduce --out FILE",
-            ) from problem
+    """Time the steps of SCRIPT on one node; with --table, predict its curve."""
+    known = _table_of(table)
     if out is not None and known is None:
         raise UsageError(
             "BFT-4205",
@@ -320,21 +263,71 @@ def script_command(
             "Measure one first: bftrainer profile allreduce --out TABLE.",
         )
     sizes = powers_of_two(n_max)
-    found = measure_steps(interpreter_or_ours(interpreter), script, args, sizes, steps, limit_s)
-    curve = None if known is None else predict(found, known, sizes)
-    written = None
-    if curve is not None:
+    python = interpreter_or_ours(interpreter)
+    found = measure_steps(
+        python, script, args, sizes=sizes, steps=steps, limit_s=limit_s, per_node=per_node
+    )
+    least = _least_nodes(found, n_max, memory_gib)
+    written: dict[str, Any] | None = None
+    if known is not None:
+        fitting = sorted({least or 1, *(n for n in sizes if n >= (least or 1))})
+        curve = predict(found.steps, known, fitting)
         written = {"sizes": list(curve.sizes), "samples_per_s": list(curve.samples_per_s)}
+        if least is not None and least > 1:  # releases before know nothing of it
+            written |= {"fits_from": least, "workers_per_node": per_node}
         _write(out, written)
     if as_json:
-        said = {n: getattr(found, n) for n in ("weights", "global_batch", "batches", "seconds")}
+        said = {n: getattr(found.steps, n) for n in ("weights", "global_batch", "batches")}
+        said |= {"seconds": found.steps.seconds, "nodes": found.nodes, "fits_from": least}
+        said["memory_bytes"] = [round(found.memory.at_bytes(n)) for n in found.nodes]
         print_json({**said, "curve": written})
-        return
-    print_lines(f"{found.weights} weights, {found.global_batch} samples per update")
-    rows = [[str(b), f"{1e3 * t:.3f}"] for b, t in zip(found.batches, found.seconds, strict=True)]
-    print_table([">samples in a step", ">ms on one worker"], rows)
-    if curve is not None:
-        rates = zip(curve.sizes, curve.samples_per_s, strict=True)
+    else:
+        _print(found, least, written)
+
+
+def _table_of(path: str | None) -> AllreduceTable | None:
+    if path is None:
+        return None
+    try:
+        return table_from(json.loads(read_file(path, _MOST_BYTES, is_typed=True)), path)
+    except (OSError, ValueError) as problem:
+        raise UsageError(
+            "BFT-4202",
+            f"{path} cannot be read: {problem}.",
+            "Make one with: bftrainer profile allreduce --out FILE",
+        ) from problem
+
+
+def _least_nodes(found: NodeProfile, n_max: int, memory_gib: float | None) -> int | None:
+    """Return the smallest number of nodes that fits; None: a worker's memory is not known.
+
+    Raises:
+        BftError: BFT-4206, ``n_max`` do not fit either.
+    """
+    limit = (memory_gib or 0.0) * GIB or found.gpu_bytes * (1.0 - SPARE)
+    if not limit and not found.memory.failed:
+        return None
+    least = found.memory.fits_from(limit)
+    if least is None:
+        needs = found.memory.at_bytes(n_max)
+        raise too_large(n_max, f": it needs {needs / GIB:.2f} of {limit / GIB:.2f} GiB")
+    return least
+
+
+def _print(found: NodeProfile, least: int | None, written: dict[str, Any] | None) -> None:
+    steps = found.steps
+    print_lines(f"{steps.weights} weights, {steps.global_batch} samples per update")
+    shares = [-(-steps.batch_at(n) // n) for n in found.nodes]
+    rows = [
+        [str(n), str(b), f"{1e3 * steps.time_s(b):.3f}", f"{found.memory.at_bytes(n) / GIB:.3f}"]
+        for n, b in zip(found.nodes, shares, strict=True)
+    ]
+    headers = [">nodes", ">samples of a node's step", ">ms", ">GiB of a worker"]
+    print_table(headers, rows)
+    if least is not None:
+        print_lines(f"it fits on {least} node{'s' if least > 1 else ''} and more")
+    if written is not None:
+        rates = zip(written["sizes"], written["samples_per_s"], strict=True)
         print_table([">nodes", ">samples/s, predicted"], [[str(n), f"{r:.4g}"] for n, r in rates])
 
 

@@ -31,16 +31,15 @@ from bftrainer.api.admission import (
     MAX_VARIABLES,
     RANGES,
     check_after,
-    check_curve,
     check_preamble,
     check_sizes,
     check_string,
     is_variable,
     read_request,
 )
-from bftrainer.api.documents import CodecError, decode, parse
 from bftrainer.api.service import user_name
 from bftrainer.batch import process
+from bftrainer.cli.curve_file import fitting_curve
 from bftrainer.cli.options import argument, option
 from bftrainer.cli.output import print_lines
 from bftrainer.daemon.notifier import mailer
@@ -57,7 +56,6 @@ from bftrainer.model.trainer import (
     Launch,
     TrainerSpec,
 )
-from milp.problem import Curve
 
 ALL, NONE = "*ALL", "*NONE"  # in place of a name, which they cannot be
 MOST_BYTES = 64 * 1024  # of the submitting environment: half of what a submission may have
@@ -433,7 +431,6 @@ def python_under(text: str, environment: Iterable[tuple[str, str]], cwd: str) ->
     return found
 
 
-MAX_CURVE_BYTES = 1024 * 1024
 COMMAND = "command"  # the runtime whose script is any program
 SEVERAL_PER_NODE = "torch"  # the runtime that may have several workers on a node
 
@@ -466,6 +463,9 @@ def build_spec(
         safe = re.sub(r"[^\w.-]", "_", name)[:64]
         checkpoint_dir = str(Path(cwd) / f"bft-{safe}")
     n_min, n_max, sizes = values["sizes"]
+    per_node, curve = _workers_per_node(values), None
+    if values["curve"] != "auto":
+        curve = fitting_curve(values["curve"], n_min, n_max, sizes, per_node)
     interpreter = ""
     is_named = bool(values["interpreter"] or values["venv"])
     if is_named or not preamble:
@@ -487,9 +487,9 @@ def build_spec(
         n_min=n_min,
         n_max=n_max,
         sizes=sizes,
-        workers_per_node=_workers_per_node(values),
+        workers_per_node=per_node,
         checkpoint_dir=_absolute("the checkpoint directory", checkpoint_dir),
-        curve=None if values["curve"] == "auto" else read_curve(values["curve"]),
+        curve=curve,
         environment=environment,
         contract=contract,
         after=values["after"] or (),
@@ -569,26 +569,6 @@ def _interpreter(values: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     if prefix:
         return _absolute("the interpreter", str(Path(prefix) / "bin" / "python"))
     return sys.executable
-
-
-def read_curve(path: str) -> Curve:
-    """Read ``{"sizes": [...], "samples_per_s": [...]}``.
-
-    Raises:
-        UsageError: BFT-1015 saying what is wrong with the file.
-    """
-    example = 'Write {"sizes": [1, 2, 4], "samples_per_s": [100, 190, 350]}, or use auto.'
-    try:
-        curve = decode(Curve, parse(read_file(path, MAX_CURVE_BYTES, is_typed=True)))
-        check_curve(curve)
-    except OSError as problem:
-        cause = f"The curve {path} cannot be read: {problem.strerror}."
-        raise UsageError("BFT-1015", cause, example) from problem
-    except CodecError as problem:
-        raise UsageError("BFT-1015", f"The curve {path}: {problem}.", example) from problem
-    except ValueError as problem:  # a NUL in the path
-        raise UsageError("BFT-1015", f"The curve cannot be read: {problem}.", example) from problem
-    return curve
 
 
 PREFIX = "#BFT"

@@ -202,8 +202,8 @@ class Control:
 _current: list[Control] = []
 
 
-def start(config: WorkerConfig, channel: socket.socket) -> Control:
-    """Make this process a worker of the agent behind ``channel``."""
+def start(config: WorkerConfig, channel: socket.socket | None) -> Control:
+    """Make this process a worker of the agent behind ``channel``; None: there is no agent."""
     _current[:] = [Control(config, channel)]
     return _current[0]
 

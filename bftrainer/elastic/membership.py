@@ -8,6 +8,7 @@ supersedes), and brings all members to the state with the most committed steps.
 from __future__ import annotations
 
 import logging
+import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -23,10 +24,12 @@ from bftrainer.elastic.group import Broken, FormingGroups, Group
 from bftrainer.elastic.protocol import Commit, Member, RankInfo, place_in
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.state_transfer import StateTransfer, overtaken
+from bftrainer.elastic.store import NONCE_BYTES, StoreServer
 from bftrainer.elastic.worker import require_main_guard
 from bftrainer.elastic.writer import CheckpointWriter
 
 log = logging.getLogger("bftrainer.elastic")
+LOOPBACK = "127.0.0.1"
 
 
 class Membership(WorkerGenerations):
@@ -98,11 +101,30 @@ class Membership(WorkerGenerations):
         """Join: wait for a commit and enter its generation."""
         if self.control.is_plain:
             require_main_guard()
-            worker_id = self.control.config.worker_id
-            me = Member(worker_id=worker_id, rank=0, node="", address="127.0.0.1")
-            self.enter(Commit(generation=0, attempt=0, token="", members=(me,)))
+            self.enter(self._own_commit())
         else:
             self.enter(self.wait())
+
+    def _own_commit(self) -> Commit:
+        """Return the commit of a run without an agent: of this worker, or of its node's workers."""
+        me = Member(worker_id=self.control.config.member_id, rank=0, node="", address=LOOPBACK)
+        shards = self._shards
+        if shards is None or shards.node.size == 1:
+            return Commit(generation=0, attempt=0, token="", members=(me,))
+        said = ""
+        if shards.node.rank == 0:
+            self._store = StoreServer(LOOPBACK)  # as long as the process lives
+            self._store.expect(token := secrets.token_hex(NONCE_BYTES))
+            said = f"{self._store.port} {token}"
+        port, _, token = shards.node.first(said).partition(" ")
+        return Commit(
+            generation=0,
+            attempt=0,
+            token=token,
+            members=(me,),
+            store_host=LOOPBACK,
+            store_port=int(port),
+        )
 
     def recover(self, broken: Broken) -> None:
         """After a failed collective: report it and enter the next generation."""

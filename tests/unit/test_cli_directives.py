@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ from bftrainer.cli.spec import (
     merge,
     parse_sizes,
     parse_variable,
-    read_curve,
     read_directives,
 )
 from bftrainer.model.errors import UsageError
-from milp.problem import Curve
 
 
 def read(tmp_path: Path, text: str | bytes) -> dict[str, Any]:
@@ -193,44 +190,3 @@ def test_the_python_of_a_virtual_environment_stays_a_link(tmp_path: Path) -> Non
     (tmp_path / "bin" / "python").symlink_to("/usr/bin/env")
     spec = build_spec("/s.py", (), {"venv": str(tmp_path)}, {})
     assert spec.interpreter == f"{tmp_path}/bin/python"
-
-
-def test_a_curve_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "curve.json"
-    path.write_text(json.dumps({"sizes": [1, 4], "samples_per_s": [10, 35.5]}))
-    assert read_curve(str(path)) == Curve(sizes=(1, 4), samples_per_s=(10.0, 35.5))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"sizes": [1], "samples_per_s": [1], "more": 1}',
-        '{"sizes": [], "samples_per_s": []}',
-        '{"sizes": [1, 2], "samples_per_s": [1]}',
-        '{"sizes": [0, 2], "samples_per_s": [1, 2]}',
-        '{"sizes": [2, 2], "samples_per_s": [1, 2]}',
-        '{"sizes": [1.5], "samples_per_s": [1]}',
-        '{"sizes": [1], "samples_per_s": [-1]}',
-        '{"sizes": [1], "samples_per_s": [NaN]}',
-        '{"sizes": [1], "samples_per_s": [1e999]}',
-        '{"sizes": [1], "samples_per_s": [0]}',
-        '{"sizes": [true], "samples_per_s": [1]}',
-        " " * (2 * 1024 * 1024),
-    ],
-)
-def test_a_curve_that_is_none(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "curve.json"
-    path.write_text(text)
-    with pytest.raises(UsageError) as caught:
-        read_curve(str(path))
-    assert caught.value.code == "BFT-1015"
-
-
-@pytest.mark.parametrize("path", [".", "absent", "nul\0"])
-def test_a_curve_file_that_cannot_be_read(path: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        read_curve(path)
-    assert caught.value.code == "BFT-1015"

@@ -281,10 +281,10 @@ def test_an_open_python_would_be_seen(line: str, n: int) -> None:
 READS = {
     "bftrainer/cli/common.py": 1,  # the journal, which looks itself
     "bftrainer/cli/journal.py": 1,
-    "bftrainer/cli/profile.py": 1,  # in a directory made a moment before
     "bftrainer/cli/reproduce.py": 1,  # tries whether it can be written
     "bftrainer/cli/site.py": 1,  # of root
     "bftrainer/cli/solve.py": 1,  # a pipe is as good
+    "bftrainer/cli/step_probes.py": 2,  # in a directory made a moment before
     "bftrainer/elastic/device.py": 1,  # /proc
     "bftrainer/elastic/fence.py": 1,  # a directory
     "bftrainer/elastic/mpi/membership.py": 1,  # what runtime ``command`` made
@@ -297,6 +297,7 @@ READS = {
     "trainers/agent/preambles.py": 1,  # in the pilot's own directory, as the next two
     "trainers/agent/programs.py": 1,
     "trainers/agent/start.py": 2,  # the second: a directory
+    "trainers/profiler/steps.py": 1,  # /proc
 }
 ROOMS_OF_USERS = ("bftrainer/cli", "bftrainer/elastic", "bftrainer/study", "trainers/")
 

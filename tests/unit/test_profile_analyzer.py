@@ -84,3 +84,9 @@ def test_other_files_are_refused(data: object) -> None:
     with pytest.raises(UsageError) as refused:
         table_from(data, "t.json")
     assert refused.value.code == "BFT-4202"
+
+
+def test_all_replicas_of_a_node_exchange_gradients() -> None:
+    whole = StepTimes(weights=1000, global_batch=64, batches=(64,), seconds=(0.08,), replicas=2)
+    curve = predict(whole, TABLE, (1, 2))
+    assert curve.samples_per_s == pytest.approx((64 / 0.082, 64 / 0.085))

@@ -5,6 +5,9 @@ al., "Effective elastic scaling of deep learning workloads" (arXiv 2006.13878), 
 III-B: t_proc is measured on one worker for some batch sizes, t_comm once per cluster for
 some numbers of weights and workers; both are interpolated linearly. Beyond the measured number of
 workers t_comm grows by its last increase per doubling. Called by ``cli.profile``.
+
+A node with several workers counts as one of the paper's. If each has a whole model, all of them
+exchange gradients; shards are exchanged with one worker of each node, in all a model's gradients.
 """
 
 from __future__ import annotations
@@ -47,13 +50,18 @@ class AllreduceTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """The duration of a step on one worker; one row per batch size."""
+    """The duration of a step on one node; one row per batch size."""
 
     weights: int  # trained parameters
-    global_batch: int  # samples per update, on one worker
+    global_batch: int  # samples per update, on one node
     is_per_worker: bool = False  # batch per worker is fixed: updates grow with the workers
-    batches: tuple[int, ...]  # samples in a step, rising
+    batches: tuple[int, ...]  # samples of a node in a step, rising
     seconds: tuple[float, ...]  # median of several steps
+    replicas: int = 1  # of the model on a node
+
+    def batch_at(self, nodes: int) -> int:
+        """Return the samples per update."""
+        return self.global_batch * nodes if self.is_per_worker else self.global_batch
 
     def time_s(self, batch: int) -> float:
         """t_proc, interpolated; beyond the measured sizes, along the nearest two."""
@@ -68,11 +76,12 @@ class StepTimes:
 
 
 def predict(steps: StepTimes, table: AllreduceTable, sizes: Sequence[int]) -> Curve:
-    """Return the throughput at these sizes, one worker per node."""
+    """Return the throughput at these sizes, in nodes."""
     rates = []
     for k in sizes:
-        batch = steps.global_batch * k if steps.is_per_worker else steps.global_batch
-        step_s = steps.time_s(math.ceil(batch / k)) + table.time_s(steps.weights, k)
+        batch = steps.batch_at(k)
+        exchange_s = table.time_s(steps.weights, k * steps.replicas)
+        step_s = steps.time_s(math.ceil(batch / k)) + exchange_s
         rates.append(batch / step_s)
     return Curve(sizes=tuple(sizes), samples_per_s=tuple(rates))
 

@@ -1,0 +1,89 @@
+"""Files for ``--curve``: throughput by size, and from how many nodes on a trainer fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from bftrainer.api.admission import check_curve
+from bftrainer.api.documents import CodecError, decode, parse
+from bftrainer.cli.output import print_lines
+from bftrainer.elastic.regular_file import read_file
+from bftrainer.model.errors import UsageError
+from milp.problem import Curve
+
+MAX_CURVE_BYTES = 1024 * 1024
+
+
+class CurveFile(NamedTuple):
+    """What a file for ``--curve`` says."""
+
+    curve: Curve
+    fits_from: int = 1  # nodes; on fewer a worker has too little memory
+    workers_per_node: int = 1  # for which that was found
+
+
+def read_curve(path: str) -> Curve:
+    """Return the curve of a file for ``--curve``; raise BFT-1015 as ``read_curve_file``."""
+    return read_curve_file(path).curve
+
+
+def read_curve_file(path: str) -> CurveFile:
+    """Read ``{"sizes": [...], "samples_per_s": [...]}`` and what ``profile`` adds.
+
+    Raises:
+        UsageError: BFT-1015 saying what is wrong with the file.
+    """
+    example = 'Write {"sizes": [1, 2, 4], "samples_per_s": [100, 190, 350]}, or use auto.'
+    try:
+        body = parse(read_file(path, MAX_CURVE_BYTES, is_typed=True))
+        added = _added(body)
+        curve = decode(Curve, body)
+        check_curve(curve)
+    except OSError as problem:
+        cause = f"The curve {path} cannot be read: {problem.strerror}."
+        raise UsageError("BFT-1015", cause, example) from problem
+    except CodecError as problem:
+        raise UsageError("BFT-1015", f"The curve {path}: {problem}.", example) from problem
+    except ValueError as problem:  # a NUL in the path
+        raise UsageError("BFT-1015", f"The curve cannot be read: {problem}.", example) from problem
+    return CurveFile(curve, **added)
+
+
+def _added(body: Any) -> dict[str, int]:
+    """Take out what is not of the curve itself."""
+    names = CurveFile._fields[1:] if isinstance(body, dict) else ()
+    added = {name: body.pop(name) for name in names if name in body}
+    for name, value in added.items():
+        if type(value) is not int or value < 1:
+            raise CodecError(name, "must be a whole number from 1")
+    return added
+
+
+def fitting_curve(path: str, n_min: int, n_max: int, sizes: Sequence[int], per_node: int) -> Curve:
+    """Read the curve for these numbers of nodes.
+
+    Raises:
+        UsageError: BFT-1015; BFT-1068, a worker has too little memory on the fewest nodes.
+    """
+    found = read_curve_file(path)
+    least = found.fits_from
+    if n_min >= least:
+        return found.curve
+    if per_node != found.workers_per_node:
+        says = f"{path} is of {found.workers_per_node} workers per node, not of {per_node}"
+        print_lines(f"warning: {says}: how many nodes it needs is not known", err=True)
+        return found.curve
+    fitting = [n for n in sizes if n >= least]
+    if n_max < least:
+        wanted = f"{least}:{2 * least}, or shard it over more --workers-per-node"
+    elif len(fitting) > 1:
+        wanted = ",".join(map(str, fitting))
+    else:
+        wanted = f"{fitting[0]}" if fitting else f"{least}:{n_max}"
+    none = "No size that is allowed fits" if n_max < least else f"It does not fit on {n_min} nodes"
+    raise UsageError(
+        "BFT-1068",
+        f"{none}: a worker has enough memory from {least} nodes on, says {path}.",
+        f"Write --nodes {wanted}.",
+    )

@@ -1,0 +1,233 @@
+"""The workers of one node that time a script's steps and measure their memory, for ``profile``.
+
+They are processes of ``trainers.profiler.steps`` in the user's interpreter, each with its GPU, and
+have ended on return.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import bftrainer
+from bftrainer.batch import process
+from bftrainer.decide.throughput.analyzer import StepTimes
+from bftrainer.decide.throughput.memory import MemoryUse, memory_use
+from bftrainer.elastic.protocol import WorkerConfig, to_body
+from bftrainer.model.errors import BftError
+from trainers import profiler
+
+PROGRAMS = Path(profiler.__file__).resolve().parent
+PACKAGE = Path(bftrainer.__file__).resolve().parent
+LOOK_S = 0.02  # between two looks whether all have ended
+GRACE_S = 5.0  # for the others when a worker has failed
+_Rows = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProfile:
+    """What the workers of a node have measured."""
+
+    steps: StepTimes
+    memory: MemoryUse
+    nodes: tuple[int, ...]  # for which it was measured, rising
+    gpu_bytes: int = 0  # memory of a worker's GPU; 0: it used none
+
+
+def measure_steps(
+    interpreter: str,
+    script: str,
+    args: Sequence[str],
+    *,
+    sizes: Sequence[int],
+    steps: int,
+    limit_s: float,
+    per_node: int = 1,
+) -> NodeProfile:
+    """Run a script's workers of one node and measure the steps they do at each size.
+
+    Args:
+        interpreter: that of the script.
+        script: its path.
+        args: its arguments.
+        sizes: in nodes.
+        steps: to time at each of them.
+        limit_s: for all of it.
+        per_node: workers.
+
+    Raises:
+        BftError: BFT-4203, there was no result; BFT-4206, not even the smallest share fits;
+            BFT-1417, there are fewer GPUs than workers.
+    """
+    if shutil.which(interpreter) is None:
+        raise _no_result(script, f"{interpreter} is not a program", steps, sizes)
+    with tempfile.TemporaryDirectory(prefix="bft-profile-") as directory:
+        workers = [_Worker(c, Path(directory)) for c in _configs(script, per_node)]
+        told = {"package": str(PACKAGE), "sizes": list(sizes), "steps": steps}
+        with ExitStack() as left:
+            for worker in workers:
+                child = worker.start(interpreter, told, [script, *args])
+                left.callback(child.wait)
+                left.callback(process.kill_group, child.pid)
+            _await_all(workers, limit_s)
+        found = [one for worker in workers if (one := worker.found()) is not None]
+        said = [worker.last_line() for worker in workers]
+    codes = [worker.status for worker in workers]
+    lacks = any(one["lacks_memory"] for one in found) or -signal.SIGKILL in codes
+    measured = _merged(found, sizes, lacks_memory=lacks) if len(found) == per_node else None
+    if measured is not None:
+        is_whole = len(measured.nodes) == len(sizes)
+        if is_whole or lacks or not any(code != 0 for code in codes):
+            return measured
+    if lacks:
+        raise too_large(max(sizes))
+    why = next((line for code, line in zip(codes, said, strict=True) if code), said[0])
+    is_late = None in codes and not any(codes)
+    raise _no_result(script, why[:300] or "no output", steps, sizes, is_late=is_late)
+
+
+class _Worker:
+    """One process, and what it writes into a directory of the profile."""
+
+    def __init__(self, config: WorkerConfig, directory: Path) -> None:
+        self._config, self._directory = config, directory
+        self._out = directory / f"steps-{config.local_rank}.json"
+        self._errors = directory / f"errors-{config.local_rank}"
+        self._child: subprocess.Popen[bytes] | None = None
+        self.status: int | None = None  # None: it has not ended by itself
+
+    def start(
+        self, interpreter: str, told: dict[str, Any], argv: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
+        """Start it; the caller must end and reap it."""
+        told = {**told, "out": str(self._out), "worker": to_body(self._config)}
+        with self._errors.open("wb") as stderr:
+            self._child = process.spawn(
+                [interpreter, str(PROGRAMS / "steps.py"), json.dumps(told), *argv],
+                env=_environment(self._config, str(self._directory)),
+                stderr=stderr,
+            )
+        return self._child
+
+    def look(self) -> int | None:
+        """Return its status if it has ended."""
+        if self._child is not None:
+            self.status = self._child.poll()
+        return self.status
+
+    def found(self) -> dict[str, Any] | None:
+        """Return what it has measured."""
+        return json.loads(self._out.read_text()) if self._out.exists() else None
+
+    def last_line(self) -> str:
+        """Return what it said last."""
+        lines = self._errors.read_text(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else ""
+
+
+def _configs(script: str, per_node: int) -> list[WorkerConfig]:
+    from trainers.agent.team import DEVICE_VARIABLES, split  # noqa: PLC0415 - heavy; -h needs none
+
+    config = WorkerConfig(
+        trainer_id="", worker_id="local", node="", script=script, local_size=per_node
+    )
+    is_listed = any(name in os.environ for name in DEVICE_VARIABLES)
+    gpus = 0 if is_listed else len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return split(config, gpus=gpus, environ=os.environ)
+
+
+def _environment(config: WorkerConfig, directory: str) -> dict[str, str]:
+    """Return that of a worker, with as many threads as under an agent if it is one of several."""
+    threads = {"OMP_NUM_THREADS": "1"} if config.local_size > 1 else {}
+    own = {"BFT_CHECKPOINT_DIR": directory, "TMPDIR": directory}
+    return {**threads, **os.environ, **dict(config.environment), **own}
+
+
+def _await_all(workers: Sequence[_Worker], limit_s: float) -> None:
+    """Wait until all have ended, within the limit."""
+    until_s = time.monotonic() + limit_s
+    while None in (codes := [worker.look() for worker in workers]):
+        now_s = time.monotonic()
+        if any(codes):  # the others may wait for it in a collective
+            until_s = min(until_s, now_s + GRACE_S)
+        if now_s > until_s:
+            break
+        time.sleep(LOOK_S)
+
+
+def _merged(
+    found: Sequence[dict[str, Any]], sizes: Sequence[int], *, lacks_memory: bool
+) -> NodeProfile | None:
+    """Put together what the workers of the node have written; None: nothing was measured."""
+    by_worker = [{row["size"]: row for row in one["rows"]} for one in found]
+    nodes = sorted(set(by_worker[0]).intersection(*by_worker[1:]))
+    if not nodes:
+        return None
+    first = found[0]
+    rows = [
+        {
+            **by_worker[0][n],
+            "step_s": max(rows[n]["step_s"] for rows in by_worker),
+            "peak": max(rows[n]["peak"] for rows in by_worker),
+        }
+        for n in nodes
+    ]
+    passes = [max(one) for one in zip(*(one["passes"] for one in found), strict=True)]
+    failed = max(set(sizes) - set(nodes), default=0) if lacks_memory else 0
+    pairs = [(passes[min(row["size"], len(passes)) - 1], row["peak"]) for row in rows]
+    return NodeProfile(
+        steps=steps_from(first["weights"], rows, first["replicas"], first["grows"]),
+        memory=memory_use(pairs, passes, failed),
+        nodes=tuple(nodes),
+        gpu_bytes=min(one["total"] for one in found),
+    )
+
+
+def steps_from(weights: int, rows: _Rows, replicas: int, grows: bool) -> StepTimes:
+    """Order what the probes wrote, with rising sizes, by the samples of one node's step."""
+    times: dict[int, float] = {}
+    for row in rows:
+        times.setdefault(-(-row["batch"] // row["size"]), row["step_s"])
+    batches = tuple(sorted(times))
+    for more, fewer in pairwise(reversed(batches)):  # fewer samples never take longer
+        times[fewer] = min(times[fewer], times[more])
+    return StepTimes(
+        weights=weights,
+        global_batch=rows[0]["batch"] // (rows[0]["size"] if grows else 1),
+        is_per_worker=grows,
+        batches=batches,
+        seconds=tuple(times[b] for b in batches),
+        replicas=replicas,
+    )
+
+
+def _no_result(
+    script: str, why: str, steps: int, sizes: Sequence[int], *, is_late: bool = False
+) -> BftError:
+    return BftError(
+        "BFT-4203",
+        f"{script} made no {'step in time' if is_late else 'elastic step'} ({why}).",
+        "Run it by hand first; its loops must be those of bftrainer.elastic.Run, and "
+        f"{steps} steps at each of {len(sizes)} sizes must fit into --limit.",
+    )
+
+
+def too_large(nodes: int, needs: str = "") -> BftError:
+    """Return BFT-4206: it does not fit on that many nodes either."""
+    return BftError(
+        "BFT-4206",
+        f"On {nodes} node(s) a worker has too little memory{needs}.",
+        "Shard the model over more --workers-per-node, limit passes by max_per_worker, or, where"
+        " shares shrink with the nodes, try more --nodes.",
+    )
