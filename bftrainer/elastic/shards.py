@@ -109,6 +109,11 @@ def node_mesh(tensor_parallel: int = 1) -> Any:
     return _mesh[0]
 
 
+def has_neighbours() -> bool:
+    """Return whether this worker is connected to others of its node."""
+    return bool(_mesh) and _mesh[0].size() > 1
+
+
 def _connected(config: WorkerConfig, shape: Sequence[int]) -> Any:
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415 - takes 0.2 s
 

@@ -22,6 +22,7 @@ import glob
 import io
 import multiprocessing
 import os
+import re
 import runpy
 import signal
 import socket
@@ -155,6 +156,8 @@ def _place_of(frame: object) -> str:
 SPENT_LOGS = "BFT_SPENT_LOGS"  # log files of failed attempts, in the directory of ours
 _PR_SET_PDEATHSIG = 1
 _RENDEZVOUS = "torch.distributed.rendezvous"
+NEIGHBOUR_S = 30.0  # for the agent to see that a worker of the node has ended
+_OF_GLOO = re.compile(r"\[[^\]]{0,200}gloo[^\]]{0,200}\]")  # as its messages begin
 MOST_SAID = 500  # characters of an exception's text
 # Of others, though a script's directory may hold them.
 _OTHERS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"))
@@ -269,6 +272,8 @@ def _run_script(
     except BaseException as problem:  # noqa: BLE001 - whatever the user's script raises
         if _is_of_ended_loader(problem):
             control_module.end_as_loss("processes of its DataLoader were ended by SIGTERM")
+        if _is_of_neighbour(problem):
+            time.sleep(NEIGHBOUR_S)  # if it has ended, the agent ends us: a loss and no failure
         failed = _failure_of(unguarded() if guard.is_set else problem)
         if dict(config.environment).get(TELLS_PLACE) == BY_AGENT:
             failed = replace(failed, place=place_of(problem, config.script))
@@ -277,6 +282,17 @@ def _run_script(
             traceback.print_exc()
         return 1
     return 0
+
+
+def _is_of_neighbour(problem: BaseException | None) -> bool:
+    """Return whether a collective of a sharded model failed, as it does when a neighbour ends."""
+    shards = sys.modules.get("bftrainer.elastic.shards")
+    while problem is not None and shards is not None and shards.has_neighbours():
+        name, text = type(problem).__name__, str(problem)
+        if isinstance(problem, RuntimeError) and (name.startswith("Dist") or _OF_GLOO.match(text)):
+            return True
+        problem = problem.__cause__ or problem.__context__
+    return False
 
 
 def _is_of_ended_loader(problem: BaseException | None) -> bool:
