@@ -56,7 +56,7 @@ def write_parts(directory: Path, state: State, step: int, count: int) -> Path:
 
 
 def found_by(state: State, directory: Path) -> checkpoint.VerifiedCheckpoint | None:
-    read = resharding.reader(state.parameters(), state.optimizer, None)
+    read = resharding.reader(state.parameters(), state.optimizer, {}, None)
     return checkpoint.find(directory, state.layouts, read)
 
 
