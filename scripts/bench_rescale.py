@@ -7,6 +7,7 @@ from here. *Pause*: from a survivor's last step before a change to its first one
 usual step; of SIGKILL from the kill; the worst survivor counts. *Silent node* and so on: from
 SIGSTOP, or the loss of the cable, to the others' next step. ``--hosts``: the same pauses, and
 torchrun's, where each node has a network of its own, plain and at 1 Gbit/s, beside loopback.
+``--sharded``: models sharded over the workers of a node, beside whole ones and torch's HSDP.
 *Step*: both arms in turns, the ratio of medians with a bootstrap interval. Other systems are set
 up to favour them: rendezvous in a process of its own, shortest time-outs, snapshots on tmpfs,
 steps done again not counted.
@@ -23,7 +24,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from _bench import torchft, torchrun
+from _bench import sharded_parts, torchft, torchrun
 from _bench.benchmark import Benchmark, Measured
 from _bench.rescale_found import Found, print_found, results_of, targets_of
 from _bench.rescale_hosts import measure_hosts
@@ -58,6 +59,11 @@ def measure(options: argparse.Namespace, measured: Measured) -> None:
             measured.results["benchmark"] = "rescale_hosts"  # a result of its own
             measured.tables.append(settings(amount))
             measure_hosts(models[0], amount, Path(scratch), measured)
+            return
+        if options.sharded:
+            measured.results["benchmark"] = "rescale_sharded"
+            amount_sharded = sharded_parts.QUICK if options.quick else sharded_parts.FULL
+            sharded_parts.measure_sharded(amount_sharded, Path(scratch), measured)
             return
         try:
             for model in models:
@@ -128,6 +134,7 @@ BENCHMARK = Benchmark(
         "--cycles": {"type": int, "default": 0, "help": "of our rescales"},
         "--rival-cycles": {"type": int, "default": 0, "help": "of each other system"},
         "--hosts": {"action": "store_true", "help": "rescales between hosts, and nothing else"},
+        "--sharded": {"action": "store_true", "help": "sharded models, and nothing else"},
         "--device": {"choices": ("cpu", "cuda"), "default": "cpu", "help": "to train on"},
         "--backend": {
             "choices": BACKENDS,

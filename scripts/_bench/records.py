@@ -48,13 +48,14 @@ class History:
 class Recorder:
     """Reads the record files of a directory as they grow."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, what: str = "steps") -> None:
         self.directory = directory
+        self._what = what
         self.histories: dict[int, History] = {}
 
     def poll(self) -> None:
         """Read what the workers have committed since the last call."""
-        for path in self.directory.glob("*.steps"):
+        for path in self.directory.glob(f"*.{self._what}"):
             node, _, pid = path.stem.rpartition("-")
             history = self.histories.setdefault(
                 int(pid), History(node=node, pid=int(pid), path=path)

@@ -164,8 +164,8 @@ def steady(directory: Path, model: str, size: int, amount: Amount, found: Found)
     blocks = asyncio.run(
         compare(directory, WORKLOADS, model, size, pairs=pairs, steps=steps, note=note)
     )
-    found.steps[size] = ratio_interval(blocks.elastic, blocks.ddp)
-    found.step_s[size] = (_median_of(blocks.elastic), _median_of(blocks.ddp))
+    found.steps[size] = ratio_interval(blocks.elastic, blocks.plain)
+    found.step_s[size] = (_median_of(blocks.elastic), _median_of(blocks.plain))
 
 
 def _median_of(blocks: Iterable[Iterable[float]]) -> float:

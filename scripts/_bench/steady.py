@@ -1,8 +1,8 @@
-"""Steady-state step time: the elastic runtime beside plain DistributedDataParallel.
+"""Steady-state step time: the elastic runtime beside plain DistributedDataParallel or HSDP.
 
 Both arms stand ready at the same size; a gate lets them run in turns, a block of
 steps each, so that what disturbs the machine disturbs both. Out come the step times
-by block. Called by ``bench_rescale``.
+by block. Called by ``rescale_parts`` and ``sharded_parts``.
 """
 
 from __future__ import annotations
@@ -11,23 +11,41 @@ import asyncio
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+from _bench import memory
 from _bench.plane import Plane
 from _bench.waiting import BenchError
 from bftrainer.batch import process
 from trainers.agent.start import KEEP_FREED_MEMORY
 
-ARMS = ("elastic", "ddp")
+ARMS = ("elastic", "plain")
 START_TIMEOUT_S = 120.0
 BLOCK_TIMEOUT_S = 300.0
 SETTLING_STEPS = 3  # first steps of a block: the other arm's data is in the caches
+
+
+_CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Which scripts the arms run."""
+
+    elastic: str
+    plain: str
+    per_node: int = 1
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of the trainer's specification
+
+
+DDP = Kind(elastic="rescale_elastic.py", plain="rescale_ddp.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +53,8 @@ class Blocks:
     """Step times of both arms; block i of one ran beside block i of the other."""
 
     elastic: list[list[float]]
-    ddp: list[list[float]]
+    plain: list[list[float]]
+    peaks: dict[str, list[int]]  # of each arm's workers, resident bytes
 
 
 class GateKeeper:
@@ -61,6 +80,16 @@ class GateKeeper:
         hello = json.loads(await reader.readline())
         self._workers[hello["arm"], int(hello["rank"])] = (reader, writer)
 
+    def peaks(self, arm: str) -> list[int]:
+        """Return the largest resident memory that each worker of an arm ever had, bytes."""
+        found = []
+        for (name, _), (_, writer) in sorted(self._workers.items()):
+            if name == arm:
+                own = writer.get_extra_info("socket")
+                told = own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                found.append(memory.peak_bytes(_CREDENTIALS.unpack(told)[0]))
+        return found
+
     def is_complete(self, arm: str, size: int) -> bool:
         """Whether all workers of an arm stand at their gates."""
         return all((arm, rank) in self._workers for rank in range(size))
@@ -84,18 +113,20 @@ async def compare(
     pairs: int,
     steps: int,
     note: Callable[[str], None],
+    kind: Kind = DDP,
 ) -> Blocks:
-    """Run the blocks of both arms in turns, the one that begins alternating."""
+    """Run the blocks of both arms in turns, the one that begins alternating; ``size`` workers."""
     gate = GateKeeper(directory / "gate")
     environment = {"BENCH_GATE": str(gate.path), "BENCH_SIZE": str(size)}
     found: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
     async with gate.serving():
         plane = Plane(
             directory,
-            agents=size,
-            script=workloads / "rescale_elastic.py",
+            agents=size // kind.per_node,
+            script=workloads / kind.elastic,
             model=model,
             environment=environment,
+            changes=kind.changes,
         )
         async with plane:
             plane.set_nodes(plane.all_nodes())
@@ -104,24 +135,25 @@ async def compare(
                 "the elastic arm is ready",
                 START_TIMEOUT_S,
             )
-            with _ddp(directory, workloads, model, size, gate.path) as ddp:
+            with _plain(directory, workloads / kind.plain, model, size, gate.path) as plain:
                 await plane.until(
-                    lambda: gate.is_complete("ddp", size) or ddp.has_ended(),
-                    "the DistributedDataParallel arm is ready",
+                    lambda: gate.is_complete("plain", size) or plain.has_ended(),
+                    "the plain arm is ready",
                     START_TIMEOUT_S,
                 )
-                if ddp.has_ended():
-                    raise BenchError(f"the DistributedDataParallel arm ended: {ddp.log_text()}")
+                if plain.has_ended():
+                    raise BenchError(f"the plain arm ended: {plain.log_text()}")
                 for pair in range(-1, pairs):  # the first one only warms up
                     for arm in ARMS if pair % 2 == 0 else reversed(ARMS):
                         times = await gate.run_block(arm, steps + SETTLING_STEPS)
                         if pair >= 0:
                             found[arm].append(times[SETTLING_STEPS:])
+                peaks = {arm: gate.peaks(arm) for arm in ARMS}
                 note(f"steady state of {model} at size {size}")
-    return Blocks(elastic=found["elastic"], ddp=found["ddp"])
+    return Blocks(elastic=found["elastic"], plain=found["plain"], peaks=peaks)
 
 
-class _Ddp:
+class _Plain:
     """The processes of the plain arm."""
 
     def __init__(self, log: Path) -> None:
@@ -143,8 +175,8 @@ class _Ddp:
             worker.wait()
 
 
-def _ddp(directory: Path, workloads: Path, model: str, size: int, gate: Path) -> _Ddp:
-    arm = _Ddp(directory / "ddp.log")
+def _plain(directory: Path, script: Path, model: str, size: int, gate: Path) -> _Plain:
+    arm = _Plain(directory / "plain.log")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -160,8 +192,8 @@ def _ddp(directory: Path, workloads: Path, model: str, size: int, gate: Path) ->
                 "RANK": str(rank),
                 "WORLD_SIZE": str(size),
                 "BENCH_GATE": str(gate),
-                "BENCH_ARM": "ddp",  # both arms stand ready, on the same GPUs
+                "BENCH_ARM": "plain",  # both arms stand ready, on the same GPUs
             }
-            argv = [sys.executable, str(workloads / "rescale_ddp.py"), model]
+            argv = [sys.executable, str(script), model]
             arm.workers.append(process.spawn(argv, env=environment, stdout=log, stderr=log))
     return arm

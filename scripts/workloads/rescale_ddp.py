@@ -53,7 +53,7 @@ def main() -> None:
     rank, size = distributed.get_rank(), distributed.get_world_size()
     step = load(task, snapshot) if snapshot else 0
     ddp = DistributedDataParallel(task.model)
-    gate = Gate("ddp", rank) if gate_path else None
+    gate = Gate("plain", rank) if gate_path else None
     records = None if gate_path else Records()
     generation = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     every = int(os.environ.get("BENCH_SNAPSHOT_STEPS", "25"))

@@ -17,9 +17,9 @@ RECORD = struct.Struct("<dqiiii")  # monotonic s, step, generation, size, rank, 
 class Records:
     """Appends one record per committed step."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "steps") -> None:
         node = os.environ.get("BENCH_NODE", "node")
-        path = Path(os.environ["BENCH_RECORDS"]) / f"{node}-{os.getpid()}.steps"
+        path = Path(os.environ["BENCH_RECORDS"]) / f"{node}-{os.getpid()}.{what}"
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, step: int, generation: int, size: int, rank: int) -> None:

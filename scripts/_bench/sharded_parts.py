@@ -1,0 +1,261 @@
+"""``bench_rescale --sharded``: models sharded over the two workers of a node.
+
+In rounds: our sharded trainer, ours of a model that is as large as one shard, and torch's HSDP that
+torchrun starts again, one after the other, while the others wait. Then the steps beside plain HSDP
+in turns, and the memory of workers: while they train, write a checkpoint, send and receive their
+state, and resume. Called by ``bench_rescale``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from _bench import memory, torchft
+from _bench.benchmark import Measured, note
+from _bench.rival import RivalPause
+from _bench.sharded_arms import CHANGES, ELASTIC, HSDP, KINDS, PER_NODE, WORKLOADS
+from _bench.sharded_arms import Elastic, Hsdp, Pause
+from _bench.stats import ratio_interval, tail
+from _bench.steady import Blocks, Kind, compare
+
+PAUSE_RATIO: Final = 1.5
+TIMES_SHORTER: Final = 10.0
+STEP_RATIO: Final = 1.02
+MEMORY_RATIO: Final = 1.15
+COPY_SHARE: Final = 0.75  # of a whole copy; one of a shard is half of it
+NODES: Final = 2
+MB: Final = 1e6
+KIND: Final = Kind(
+    elastic=ELASTIC.name,
+    plain=HSDP.name,
+    per_node=PER_NODE,
+    changes={**CHANGES, "checkpoint_dir": ""},
+)
+# Parameters of the whole model and Adam's two averages, bytes.
+WHOLE_BYTES: Final = {"large": 12 * (8 * (2048**2 + 2048) + 20_490)}
+WHOLE_BYTES["light"] = 12 * (10 * (1024**2 + 1024) + 10_250)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """How much is measured."""
+
+    rounds: int
+    pairs: int
+    block_steps: int
+    large: str  # model whose memory is measured
+
+
+FULL: Final = Amount(rounds=4, pairs=12, block_steps=5, large="large")
+QUICK: Final = Amount(rounds=1, pairs=3, block_steps=3, large="light")
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """Everything measured."""
+
+    pauses: dict[str, dict[str, list[list[Pause]]]]  # model -> kind -> round
+    restarts: list[RivalPause] = field(default_factory=list)
+    steps: Blocks | None = None
+    large: Blocks | None = None
+    peaks: dict[str, list[int]] = field(default_factory=dict)  # by moment, of each worker
+
+
+def measure_sharded(amount: Amount, scratch: Path, measured: Measured) -> None:
+    """Measure everything; what there is counts also when it is stopped."""
+    models = ("sharded", "whole")
+    found = Found(pauses={m: {kind: [] for kind in KINDS} for m in models})
+    try:
+        asyncio.run(_rounds(scratch / "rounds", amount.rounds, found))
+        found.steps = _steady(scratch / "steady", "light", amount.pairs, amount.block_steps)
+        found.large = _steady(scratch / "large", amount.large, 1, 2)
+        asyncio.run(_memory(scratch / "memory", amount.large, found))
+    finally:
+        _judge_pauses(found, measured)
+        _judge_steps(found, measured)
+        _judge_memory(amount.large, found, measured)
+        measured.results["sharded"] = _results_of(found)
+
+
+# ---- measuring -------------------------------------------------------------------------
+
+
+async def _rounds(directory: Path, rounds: int, found: Found) -> None:
+    arms = {model: Elastic(directory / model, model) for model in found.pauses}
+    (directory / "hsdp").mkdir()
+
+    async def begun(arm: Elastic) -> None:
+        await arm.begin()
+        await arm.turn.end(PER_NODE)
+
+    async with AsyncExitStack() as stack:
+        for arm in arms.values():
+            await stack.enter_async_context(arm.plane)
+        await asyncio.gather(*map(begun, arms.values()))
+        hsdp = stack.enter_context(Hsdp(directory / "hsdp", "sharded"))
+        await hsdp.begin()
+        for number in range(rounds):
+            for model, arm in list(arms.items())[:: 1 if number % 2 else -1]:
+                for kind, values in (await arm.round()).items():
+                    found.pauses[model][kind].append(values)
+            found.restarts.append(await hsdp.round())
+            note(f"round {number + 1} of {rounds}, load {os.getloadavg()[0]:.1f}")
+
+
+def _steady(directory: Path, model: str, pairs: int, steps: int) -> Blocks:
+    directory.mkdir()
+    size = NODES * PER_NODE
+    return asyncio.run(
+        compare(directory, WORKLOADS, model, size, pairs=pairs, steps=steps, note=note, kind=KIND)
+    )
+
+
+async def _memory(directory: Path, model: str, found: Found) -> None:
+    """Write a checkpoint, grow, park and resume; note the workers' peaks."""
+    steps = 3
+    arm = Elastic(directory, model)
+    saved = directory / "checkpoints"
+
+    def pids(generation: int) -> list[int]:
+        return sorted(arm.recorder.of_generation(generation))
+
+    async with arm.plane:
+        first = await arm.resize(1, steps)
+        await arm.plane.until(lambda: any(saved.glob("step-*")), "a checkpoint is written", 120.0)
+        sources = pids(first)
+        found.peaks["a checkpoint is written"] = [memory.peak_bytes(pid) for pid in sources]
+        for pid in sources:
+            memory.forget_peak(pid)
+        second = await arm.resize(2, steps)
+        found.peaks["a node joins: source"] = [memory.peak_bytes(pid) for pid in sources]
+        joiners = [pid for pid in pids(second) if pid not in sources]
+        found.peaks["a node joins: joiner"] = [memory.peak_bytes(pid) for pid in joiners]
+        arm.plane.set_nodes([])
+        await arm.plane.until(lambda: not arm.plane.is_busy(), "it is parked", 120.0)
+        resumed = await arm.resize(1, steps)
+        found.peaks["a checkpoint is loaded"] = [memory.peak_bytes(p) for p in pids(resumed)]
+    note(f"memory of {model}")
+
+
+# ---- judging ---------------------------------------------------------------------------
+
+
+def _judge_pauses(found: Found, measured: Measured) -> None:
+    sharded, whole = found.pauses["sharded"], found.pauses["whole"]
+    rows = []
+    for kind in KINDS:
+        rounds = min(len(sharded[kind]), len(whole[kind]))
+        if not rounds:
+            continue
+        ours, beside = sharded[kind][:rounds], whole[kind][:rounds]
+        ratio, low, high = paired(
+            [[p.still_s for p in one] for one in ours], [[p.still_s for p in one] for one in beside]
+        )
+        measured.at_most(
+            f"stand-still {kind}, sharded / whole of a shard's size",
+            high,
+            PAUSE_RATIO,
+            "",
+            f"upper end; ratio {ratio:.3g}, 95% in [{low:.3g}, {high:.3g}], {rounds} rounds",
+        )
+        rows.append((kind, *_cells(ours), *_cells(beside)))
+    own = ("n", "still, median", "max", "pause, median", "max")
+    headings = ("transition", *(f"sharded: {own[0]}", *own[1:]), *(f"whole: {own[0]}", *own[1:]))
+    measured.table("the worst survivor, s", headings, rows)
+    if found.restarts and sharded["SIGKILL"]:
+        name, value = tail([p.pause_s for one in sharded["SIGKILL"] for p in one])
+        pauses = [p.pause_s for p in found.restarts]
+        measured.at_least(
+            "SIGKILL shorter than torchrun with HSDP and DCP",
+            median(pauses) / max(value, 1e-3),
+            TIMES_SHORTER,
+            "",
+            f"its median of {len(pauses)} / our {name}",
+        )
+        lost = median(p.lost_steps for p in found.restarts)
+        measured.tables.append(
+            f"torchrun, HSDP and torch.distributed.checkpoint, SIGKILL: median {median(pauses):.2f}"
+            f" s, {min(pauses):.2f} to {max(pauses):.2f}; {lost:g} steps again\n"
+            f"torchft beside sharded models: not measured ({torchft.why_not() or 'no workload'})"
+        )
+
+
+def paired(
+    ours: Sequence[Sequence[float]], beside: Sequence[Sequence[float]]
+) -> tuple[float, float, float]:
+    """Return the median of the rounds' ratios of medians, with its 95% interval.
+
+    What a busy machine does to one round it does to both.
+    """
+    ratios = [[median(a) / median(b)] for a, b in zip(ours, beside, strict=True)]
+    return ratio_interval(ratios, [[1.0]] * len(ratios))
+
+
+def _cells(rounds: Sequence[Sequence[Pause]]) -> tuple[str, ...]:
+    pauses = [p for one in rounds for p in one]
+    columns = [p.still_s for p in pauses], [p.pause_s for p in pauses]
+    return f"{len(pauses)}", *(f"{of(v):.3f}" for v in columns for of in (median, max))
+
+
+def _judge_steps(found: Found, measured: Measured) -> None:
+    if found.steps is None:
+        return
+    own, plain = found.steps.elastic, found.steps.plain
+    ratio, low, high = paired(own, plain)
+    measured.at_most(
+        "step / HSDP step",
+        high,
+        STEP_RATIO,
+        "",
+        f"upper end; ratio {ratio:.4f}, 95% in [{low:.4f}, {high:.4f}], {len(own)} pairs",
+    )
+    own_s, plain_s = (median(v for block in arm for v in block) for arm in (own, plain))
+    measured.tables.append(
+        f"{NODES} nodes, {PER_NODE} workers each: median step {1e3 * own_s:.1f} ms, HSDP"
+        f" {1e3 * plain_s:.1f} ms"
+    )
+
+
+def _judge_memory(model: str, found: Found, measured: Measured) -> None:
+    if found.large is None:
+        return
+    own, plain = found.large.peaks["elastic"], found.large.peaks["plain"]
+    measured.at_most(
+        "peak memory of a worker / of HSDP",
+        max(own) / max(plain),
+        MEMORY_RATIO,
+        "",
+        f"worst of {len(own)}: {max(own) / MB:.0f} and {max(plain) / MB:.0f} MB",
+    )
+    rows = []
+    for what, peaks in found.peaks.items():
+        more = max(peaks) - max(own)
+        measured.at_most(
+            f"{what}: more than in training, of a whole copy",
+            more / WHOLE_BYTES[model],
+            COPY_SHARE,
+            "",
+            f"{more / MB:.0f} of {WHOLE_BYTES[model] / MB:.0f} MB",
+        )
+        rows.append((what, f"{max(peaks) / MB:.0f}", f"{more / MB:.0f}"))
+    measured.table("peak memory of a worker, MB", ("while", "peak", "more than training"), rows)
+
+
+def _results_of(found: Found) -> dict[str, Any]:
+    return {
+        "pauses": {
+            model: {k: [list(map(asdict, one)) for one in rounds] for k, rounds in kinds.items()}
+            for model, kinds in found.pauses.items()
+        },
+        "restarts": [asdict(one) for one in found.restarts],
+        "steps": None if found.steps is None else asdict(found.steps),
+        "training_peaks": None if found.large is None else found.large.peaks,
+        "peaks": found.peaks,
+    }
