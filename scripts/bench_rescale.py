@@ -62,8 +62,9 @@ def measure(options: argparse.Namespace, measured: Measured) -> None:
             return
         if options.sharded:
             measured.results["benchmark"] = "rescale_sharded"
-            amount_sharded = sharded_parts.QUICK if options.quick else sharded_parts.FULL
-            sharded_parts.measure_sharded(amount_sharded, Path(scratch), measured)
+            some = sharded_parts.QUICK if options.quick else sharded_parts.FULL
+            parts = options.sharded.split(",")
+            sharded_parts.measure_sharded(parts, some, Path(scratch), measured)
             return
         try:
             for model in models:
@@ -101,7 +102,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse unknown models and parts."""
     if options.device != "cpu":  # what is measured beside us is set up for CPUs
         options.parts = ",".join(p for p in options.parts.split(",") if p not in RIVALS)
-    for given, known in ((options.models, MODELS), (options.parts, PARTS)):
+    sharded = (options.sharded or sharded_parts.PARTS[0], sharded_parts.PARTS)
+    for given, known in ((options.models, MODELS), (options.parts, PARTS), sharded):
         if unknown := set(given.split(",")) - set(known):
             parser.error(f"not known: {', '.join(sorted(unknown))}")
 
@@ -134,7 +136,11 @@ BENCHMARK = Benchmark(
         "--cycles": {"type": int, "default": 0, "help": "of our rescales"},
         "--rival-cycles": {"type": int, "default": 0, "help": "of each other system"},
         "--hosts": {"action": "store_true", "help": "rescales between hosts, and nothing else"},
-        "--sharded": {"action": "store_true", "help": "sharded models, and nothing else"},
+        "--sharded": {
+            "nargs": "?",
+            "const": ",".join(sharded_parts.PARTS),
+            "help": "sharded models, and nothing else; parts of: %(const)s",
+        },
         "--device": {"choices": ("cpu", "cuda"), "default": "cpu", "help": "to train on"},
         "--backend": {
             "choices": BACKENDS,

@@ -183,9 +183,9 @@ def _plain(directory: Path, script: Path, model: str, size: int, gate: Path) -> 
     with arm.log.open("ab") as log:
         for rank in range(size):
             environment = {
+                **KEEP_FREED_MEMORY,  # as our agents do: what is compared is the rest
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
-                **KEEP_FREED_MEMORY,  # as our agents do: what is compared is the rest
                 "GLOO_SOCKET_IFNAME": "lo",
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
