@@ -186,7 +186,8 @@ def _judge_pauses(found: Found, measured: Measured) -> None:
         rows.append((kind, *_cells(ours), *_cells(beside)))
     own = ("n", "still, median", "max", "pause, median", "max")
     headings = ("transition", *(f"sharded: {own[0]}", *own[1:]), *(f"whole: {own[0]}", *own[1:]))
-    measured.table("the worst survivor, s", headings, rows)
+    if rows:
+        measured.table("the worst survivor, s", headings, rows)
     if found.restarts and sharded["SIGKILL"]:
         name, value = tail([p.pause_s for one in sharded["SIGKILL"] for p in one])
         pauses = [p.pause_s for p in found.restarts]
