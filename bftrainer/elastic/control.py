@@ -51,6 +51,7 @@ class Control:
         self.is_over = False  # the loops are done: later commits do not concern this worker
         self.on_script_end: Callable[[], None] | None = None
         self.on_commit: Callable[[Commit], None] | None = None  # in the control thread
+        self.on_neighbour_lost: Callable[[], None] | None = None
         self.report: Callable[[Any], None] | None = None  # of the run in this process
         self._incarnation = config.incarnation
         self._stores: dict[Key, StoreServer] = {}

@@ -66,6 +66,7 @@ class Membership(WorkerGenerations):
         is_sharded = shards is not None and shards.node.size > 1
         self.savers = shards.node.size if shards is not None else 1
         self._forming = FormingGroups(control, offer, is_sharded=is_sharded)
+        control.on_neighbour_lost = self._drop_group
 
     # ---- what run asks ---------------------------------------------------------------
 

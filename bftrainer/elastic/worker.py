@@ -273,6 +273,8 @@ def _run_script(
         if _is_of_ended_loader(problem):
             control_module.end_as_loss("processes of its DataLoader were ended by SIGTERM")
         if _is_of_neighbour(problem):
+            if control.on_neighbour_lost is not None:
+                control.on_neighbour_lost()  # other nodes need not wait for the agent
             time.sleep(NEIGHBOUR_S)  # if it has ended, the agent ends us: a loss and no failure
         failed = _failure_of(unguarded() if guard.is_set else problem)
         if dict(config.environment).get(TELLS_PLACE) == BY_AGENT:
