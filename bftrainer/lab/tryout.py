@@ -298,7 +298,24 @@ def _described(header: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
 
 
 def _parameters(path: Path, header: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the numbers of each parameter of a checkpoint."""
+    """Yield the numbers of each parameter of a checkpoint, of a sharded model's put together."""
+    parts = [files.part_of(path, number) for number in range(header.get("parts", 1))]
+    headers = [header, *map(files.peek, parts[1:])]
+    columns = map(_stored, parts, headers)
+    for i, pieces in enumerate(zip(*columns, strict=True)):
+        boxes: list[Any] = [told["boxes"][i] if "boxes" in told else None for told in headers]
+        found = pieces[0]
+        if boxes[0] is not None:
+            found = np.empty(boxes[0][0], dtype=found.dtype)
+            for piece, (_, shape, offset) in zip(pieces, boxes, strict=True):
+                place = tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
+                found[place] = piece.reshape(shape)
+        if found.size:
+            yield found.reshape(-1)
+
+
+def _stored(path: Path, header: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the numbers of each parameter in one file."""
     with path.open("rb") as file:
         file.seek(len(files.MAGIC))
         start = len(files.MAGIC) + 8 + int.from_bytes(file.read(8), "little")
@@ -306,6 +323,8 @@ def _parameters(path: Path, header: Mapping[str, Any]) -> Iterator[Any]:
         kind, count = np.dtype(_KINDS[name]), math.prod(shape)
         if count:
             yield np.memmap(path, dtype=kind, mode="r", offset=start, shape=(count,))
+        else:
+            yield np.empty(0, dtype=kind)
         start += count * kind.itemsize
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bftrainer.elastic import checkpoint
+from bftrainer.elastic import checkpoint, files
 from bftrainer.lab.tryout import (
     Comparison,
     TrainingOutcome,
@@ -47,6 +47,22 @@ def test_the_largest_difference_is_found_in_any_type(tmp_path: Path, dtype: torc
     assert outcome(one, 1.0, {3: 2.0, 7: 1.5}, 0.5) == TrainingOutcome(
         seconds=1.0, updates=7, samples=70, loss=1.5, metric=0.5
     )
+
+
+def test_a_sharded_model_is_compared_as_a_whole(tmp_path: Path) -> None:
+    """Rows 0 and 1 in one part, row 2 in the other, a parameter that is whole in both."""
+    values, whole = torch.arange(6.0).view(3, 2), torch.ones(2)
+    one = saved(tmp_path / "one", values, whole)
+    (path,) = (other := saved(tmp_path / "other", values, whole)).iterdir()
+    header, tensors = checkpoint.read(path)
+    for part, rows in enumerate([(0, 2), (2, 3)]):
+        box = [[3, 2], [rows[1] - rows[0], 2], [rows[0], 0]]
+        told = {**header, "part": part, "parts": 2, "boxes": [box, *[None] * (len(tensors) - 1)]}
+        own = [values[slice(*rows)] + (part == 1), *tensors[1:]]
+        checkpoint.write(files.part_of(path, part), told, own)
+    assert parameter_difference(one, one) == 0.0
+    assert parameter_difference(other, one) == pytest.approx(1 / 5)
+    assert parameter_difference(one, other) == pytest.approx(1 / 6)
 
 
 def test_other_models_and_nothing_saved_cannot_be_compared(tmp_path: Path) -> None:
