@@ -97,7 +97,7 @@ def test_a_sharded_model_trains_on_nodes_that_come_and_go(tmp_path: Path) -> Non
     with Site.open(tmp_path / "site", n_nodes=2, policy=POLICY) as site:
         trainer = site.client.submit(spec).record.trainer_id
         site.trains_at(trainer, 2)
-        wait_for(lambda: 3 in _ranks(work), what="steps of two nodes")
+        wait_for(lambda: len(_ranks(work)) == 2 * PER_NODE, what="steps of two nodes")
         pids = _ranks(work)
         generation = site.view(trainer).record.progress.generation
         os.kill(pids[3], signal.SIGKILL)
