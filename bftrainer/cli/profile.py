@@ -37,7 +37,7 @@ from bftrainer.model.errors import BftError, UsageError
 ALLREDUCE_TIMEOUT_S = 180.0
 _MOST_BYTES = 1 << 20  # of a table
 GIB = 1 << 30
-SPARE = 0.05  # of a GPU's memory, for communicators between nodes and fragments
+SPARE = 0.05  # of a GPU's memory, for communicators between nodes and fragments: assumed
 _Cells = dict[str, Any]  # to measure: weights, workers and the time for each of them, cell_s
 
 

@@ -304,7 +304,7 @@ def _placement(kind: str, dim: int = 0, split_factor: int = 1) -> Any:
 
 
 def _mesh_of(dims: Sequence[str]) -> Any:
-    mesh = node_mesh() if not _mesh else _mesh[0]
+    mesh = _mesh[0]
     return mesh if tuple(mesh.mesh_dim_names) == tuple(dims) else mesh[tuple(dims)]
 
 
@@ -408,7 +408,8 @@ def _take_reduction(module: Any, shards: Shards) -> None:
     except (AttributeError, NotImplementedError, RuntimeError, ValueError) as problem:
         raise _unfit(
             f"fully_shard cannot be used here ({problem}).",
-            f"Use torch 2.8 or later, and one group of parameters per module. {_ADVICE}",
+            f"Use a torch whose FSDPModule has set_custom_reduce_scatter, as 2.13, and one group of"
+            f" parameters per module. {_ADVICE}",
         ) from problem
 
 

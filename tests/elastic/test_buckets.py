@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic.buckets import GradientReducer
+from bftrainer.elastic.buckets import FIRST_BUCKET_BYTES, GradientReducer, OrderedReducer
 from bftrainer.elastic.collective import settle
 from bftrainer.elastic.group import LEFT_BEHIND, Group
 from bftrainer.elastic.store import StoreServer
@@ -122,3 +122,22 @@ def test_what_a_signal_handler_raises_is_not_taken_for_a_broken_collective(
         signal.signal(signal.SIGUSR1, before)
         own.drop()
         other.drop()
+
+
+def test_padding_of_a_bucket_is_not_taken_for_its_flags() -> None:
+    """In bitwise mode buckets are padded to a multiple of the members; only the last has flags."""
+    count = FIRST_BUCKET_BYTES // 4 + 1
+    parameters = [torch.nn.Parameter(torch.ones(n)) for n in (5, count)]
+    reducer = OrderedReducer(parameters, list)
+    reducer.bind(None, lambda: False, lambda: False)
+    reducer._padding = 3  # as of three members
+    reducer._allocate()
+    padded = reducer.buckets[0]
+    assert len(reducer.buckets) == 2
+    assert len(padded.flags) == -count % 3 > 0
+    reducer.begin(1.0)
+    reducer.is_in_hand = True
+    torch.stack([p.square().sum() for p in parameters]).sum().backward()
+    reducer.finish()
+    assert all(bool((p.grad == 2).all()) for p in parameters if p.grad is not None)
+    assert not any(p.grad is None for p in parameters)

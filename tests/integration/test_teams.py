@@ -14,7 +14,7 @@ import pytest
 from bftrainer.batch import process
 from bftrainer.elastic.protocol import WorkerConfig, to_body
 from bftrainer.fleet.wire.messages import Hello, StartWorker
-from bftrainer.model.trainer import TrainerState
+from bftrainer.model.trainer import TrainerSpec, TrainerState
 from milp.problem import Curve
 from tests.conformance.runtime import POLICY
 from tests.elastic import journal
@@ -37,19 +37,24 @@ TEXT = (SCRIPTS / "train_ids.py").read_text().replace(
 CURVE = Curve(sizes=(1, 2), samples_per_s=(100.0, 190.0))
 
 
-@pytest.mark.long
-def test_nodes_of_two_workers_train_every_sample_once_to_the_same_bits(tmp_path: Path) -> None:
-    """1 -> 2 -> 1 -> 2 nodes, a worker killed, parked, resumed: as one process alone."""
-    work = tmp_path / "work"
-    spec = trainer_spec(
+def spec_of(work: Path, text: str, settings: dict[str, Any]) -> TrainerSpec:
+    """Return a trainer of two workers per node whose script writes its journal to ``work``."""
+    return trainer_spec(
         work,
-        TEXT,
-        args=(json.dumps(SETTINGS),),
+        text,
+        args=(json.dumps(settings),),
         epochs=None,
         workers_per_node=PER_NODE,
         curve=CURVE,
         environment=(("BFT_TEST_DIR", str(work)), ("OMP_NUM_THREADS", "1")),
     )
+
+
+@pytest.mark.long
+def test_nodes_of_two_workers_train_every_sample_once_to_the_same_bits(tmp_path: Path) -> None:
+    """1 -> 2 -> 1 -> 2 nodes, a worker killed, parked, resumed: as one process alone."""
+    work = tmp_path / "work"
+    spec = spec_of(work, TEXT, SETTINGS)
     with Site.open(tmp_path / "site", n_nodes=2, policy=POLICY) as site:
         trainer = site.client.submit(spec).record.trainer_id
         site.trains_at(trainer, 2)
@@ -85,15 +90,8 @@ def test_a_sharded_model_trains_on_nodes_that_come_and_go(tmp_path: Path) -> Non
     text = (SCRIPTS / "train_sharded.py").read_text()
     pace = 'time.sleep(settings["delay_s"])'
     assert pace in text
-    spec = trainer_spec(
-        work,
-        text.replace(pace, f'(directory / "hurry").exists() or {pace}'),
-        args=(json.dumps(settings),),
-        epochs=None,
-        workers_per_node=PER_NODE,
-        curve=CURVE,
-        environment=(("BFT_TEST_DIR", str(work)), ("OMP_NUM_THREADS", "1")),
-    )
+    text = text.replace(pace, f'(directory / "hurry").exists() or {pace}')
+    spec = spec_of(work, text, settings)
     with Site.open(tmp_path / "site", n_nodes=2, policy=POLICY) as site:
         trainer = site.client.submit(spec).record.trainer_id
         site.trains_at(trainer, 2)
