@@ -35,6 +35,7 @@ from bftrainer.api.documents import (
 )
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
+from bftrainer.model.timeline import TimelineView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import (
     DrainView,
@@ -90,6 +91,14 @@ class Client:
     def nodes(self) -> tuple[NodeView, ...]:
         """Return every node of the last snapshot."""
         return self._views(NodeView, "nodes", "/v1/nodes")
+
+    def timeline(self, seen: Seen | None = None, *, wait_s: int = 10) -> TimelineView:
+        """Return the uses of all nodes of late; with ``seen`` what is new, when something is.
+
+        Without anything new the answer comes after ``wait_s``, at most 10 s.
+        """
+        query = "" if seen is None else f"{_asked(seen)}&wait_s={wait_s}"
+        return self._view(TimelineView, "timeline", f"/v1/timeline{query}")
 
     def trainers(self) -> tuple[TrainerView, ...]:
         """Return all trainers in order of submission."""
@@ -154,8 +163,7 @@ class Client:
 
         Without a change the answer comes after ``wait_s``, at most 10 s. Progress is no change.
         """
-        asked = "" if seen is None else f"?seen={seen.change}&incarnation={seen.incarnation}"
-        query = f"{asked}&wait_s={wait_s}" if asked else ""
+        query = "" if seen is None else f"{_asked(seen)}&wait_s={wait_s}"
         return self._view(StudyView, "study", f"{_study_path(study)}{query}")
 
     def submit_trials(self, specs: Sequence[TrainerSpec]) -> tuple[TrialView, ...]:
@@ -305,6 +313,10 @@ def _path(trainer_id: str) -> str:
             exit_code=ExitCode.NOT_FOUND,
         )
     return f"/v1/trainers/{trainer_id}"
+
+
+def _asked(seen: Seen) -> str:
+    return f"?seen={seen.change}&incarnation={seen.incarnation}"
 
 
 def _study_path(study: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from bftrainer.api.service import Peer
 from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.model.timeline import TimelineView
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.model.views import Explanation, NodeView, StatusView, TrainerView
 
@@ -143,6 +144,24 @@ class Sight:
             )
             for view in views
         ]
+
+    def timeline(self, found: TimelineView) -> TimelineView:
+        """Return the uses of nodes, without the names of trainers that are not shown."""
+        if not self.others:
+            return found
+
+        def seen(trainer_id: str) -> str:
+            return "" if trainer_id in self.others else trainer_id
+
+        return replace(
+            found,
+            base=tuple((use, seen(who)) for use, who in found.base),
+            changes=tuple((at_s, node, use, seen(who)) for at_s, node, use, who in found.changes),
+            planned=tuple(
+                replace(one, trainer_id=HIDDEN) if one.trainer_id in self.others else one
+                for one in found.planned
+            ),
+        )
 
     def explanation(self, told: Explanation) -> Explanation:
         """Return an explanation of a trainer of this user's."""

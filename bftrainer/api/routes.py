@@ -133,7 +133,7 @@ def _run(work: Callable[[], T], answer: asyncio.Future[T]) -> None:
 
 
 MOST_NAMES = 10_000
-NEWS_LIMIT_S = 10.0  # how long a request waits for news of a study
+NEWS_LIMIT_S = 10.0  # how long a request waits for news
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
 
 
@@ -159,6 +159,7 @@ class Routes:
         routes = [
             Route("/v1/status", self._status, methods=["GET"]),
             Route("/v1/nodes", self._nodes, methods=["GET"]),
+            Route("/v1/timeline", self._timeline, methods=["GET"]),
             Route("/v1/trainers", self._trainers, methods=["GET"]),
             Route("/v1/trainers", self._submit, methods=["POST"]),
             Route(one, self._trainer, methods=["GET"]),
@@ -194,6 +195,16 @@ class Routes:
         sight = self._sight(await self._peer(request), self._service.trainers())
         return await self._answer(
             request, self._service.nodes, lambda views: listing("nodes", sight.nodes(views))
+        )
+
+    async def _timeline(self, request: Request) -> Response:
+        peer, seen = await self._peer(request), read_seen(request.query_params)
+        if seen is not None:  # without its turn, as ``_study``
+            await self._service.news(seen, read_wait(request.query_params, NEWS_LIMIT_S))
+        sight = self._sight(peer, self._service.trainers() if self._is_own() else ())
+        view = partial(self._service.timeline, seen)
+        return await self._answer(
+            request, view, lambda found: document("timeline", sight.timeline(found))
         )
 
     async def _trainers(self, request: Request) -> Response:

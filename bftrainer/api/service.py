@@ -13,6 +13,7 @@ from typing import Protocol
 
 from bftrainer.model.reports import AccountReport, Asked, HarmReport
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
+from bftrainer.model.timeline import TimelineView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import (
     DrainView,
@@ -73,6 +74,12 @@ class Service(Protocol):
 
     def nodes(self) -> tuple[NodeView, ...]:
         """Return every node of the last snapshot."""
+
+    def timeline(self, seen: Seen | None) -> TimelineView:
+        """Return the uses of all nodes of late, or what is new to who has seen this daemon's."""
+
+    async def news(self, seen: Seen, limit_s: float) -> None:
+        """Wait until something is other than it was seen, or the time is over."""
 
     def trainers(self) -> tuple[TrainerView, ...]:
         """Return all trainers in order of submission."""

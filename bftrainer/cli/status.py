@@ -45,7 +45,7 @@ COLUMNS: dict[str, tuple[str, Callable[[TrainerView, float], str]]] = {
     "id": ("ID", lambda view, _: view.record.trainer_id),
     "name": ("NAME", lambda view, _: view.record.spec.name),
     "user": ("USER", lambda view, _: view.record.spec.user),
-    "state": ("STATE", lambda view, _: state_of(view)),
+    "state": ("STATE", lambda view, _: view.state),
     "nodes": (">NODES", lambda view, _: str(len(view.observed_nodes))),
     "plan": (">PLAN", lambda view, _: str(len(view.planned_nodes))),
     "limits": ("LIMITS", lambda view, _: view.record.spec.nodes),
@@ -53,8 +53,8 @@ COLUMNS: dict[str, tuple[str, Callable[[TrainerView, float], str]]] = {
     "step": (">STEP", lambda view, _: str(view.record.progress.step)),
     "samples": (">SAMPLES", lambda view, _: str(view.record.progress.samples)),
     "rate": (">SAMPLES/S", lambda view, _: _rate(view.record)),
-    "done": (">DONE", lambda view, _: _percent(done(view.record))),
-    "left": (">LEFT", lambda view, _: duration(left_s(view.record))),
+    "done": (">DONE", lambda view, _: _percent(view.done)),
+    "left": (">LEFT", lambda view, _: duration(view.left_s)),
     "metric": (">METRIC", lambda view, _: metric(view.record)),
     "rescales": (">RESCALES", lambda view, _: str(view.record.rescales)),
     "failures": (">FAILURES", lambda view, _: str(view.record.failures)),
@@ -68,7 +68,7 @@ COLUMNS: dict[str, tuple[str, Callable[[TrainerView, float], str]]] = {
     "ended": ("ENDED", lambda view, _: clock(view.record.ended_s)),
     "nodelist": ("NODELIST", lambda view, _: ",".join(view.observed_nodes) or "-"),
     "checkpoints": ("CHECKPOINTS", lambda view, _: view.record.spec.checkpoint_dir),
-    "reason": ("REASON", lambda view, _: reason_of(view)),
+    "reason": ("REASON", lambda view, _: view.why),
 }
 USUAL = (
     "id", "name", "user", "state", "nodes", "plan", "limits",
@@ -100,41 +100,6 @@ def headers_of(names: Sequence[str]) -> tuple[str, ...]:
 def row_of(view: TrainerView, now_s: float, names: Sequence[str] = USUAL) -> tuple[str, ...]:
     """Return a trainer's cells."""
     return tuple(COLUMNS[name][1](view, now_s) for name in names)
-
-
-def state_of(view: TrainerView) -> str:
-    """Return its state; or that it is held, waits at its rung, or may train on unheard."""
-    record = view.record
-    if record.state.is_final:
-        return str(record.state)
-    if view.unheard_nodes:
-        return "unheard"
-    if record.held_s is not None:
-        return "held"
-    return "at rung" if record.rung_s is not None else str(record.state)
-
-
-def reason_of(view: TrainerView) -> str:
-    """Say why it does not train, or what troubles it."""
-    return view.trouble or view.waits or view.record.reason
-
-
-def done(record: TrainerRecord) -> float | None:
-    """Return which part of its training is done, from 0 to 1; None: its length is not known."""
-    spec, progress = record.spec, record.progress
-    if record.state is TrainerState.FINISHED:
-        return 1.0
-    if total := progress.total or spec.samples:
-        return min(1.0, progress.samples / total)
-    return min(1.0, progress.epoch / spec.epochs) if spec.epochs else None
-
-
-def left_s(record: TrainerRecord) -> float | None:
-    """Return how long it still trains at its present rate; None: not known, or it does not."""
-    total, progress = record.progress.total or record.spec.samples, record.progress
-    if not total or not progress.samples_per_s or record.state.is_final:
-        return None
-    return max(0.0, (total - progress.samples) / progress.samples_per_s)
 
 
 def metric(record: TrainerRecord) -> str:
@@ -379,7 +344,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         work = f"{spec.samples} samples"
     each = "" if spec.workers_per_node == 1 else f", {spec.workers_per_node} workers on each"
     asked = (("--gres", spec.gres), ("--constraint", spec.constraint))
-    part, seconds, last = done(record), left_s(record), record.reports[-1:]
+    part, seconds, last = view.done, view.left_s, record.reports[-1:]
     left = "" if seconds is None else f", {duration(seconds)} left"
     limit = f" of {spec.max_failures}" if spec.max_failures else ""
     pauses = {"up": record.costs.rescale_up_s, "down": record.costs.rescale_down_s}
@@ -387,7 +352,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("id", record.trainer_id),
         ("name", spec.name),
         ("user", spec.user),
-        ("state", f"{state_of(view)}{f': {why}' if why else ''}"),
+        ("state", f"{view.state}{f': {why}' if why else ''}"),
         ("asks for", " ".join(f"{name} {value}" for name, value in asked if value)),
         ("size", f"{len(view.observed_nodes)} of {spec.nodes.replace(':', ' to ')} nodes{each}"),
         ("planned", ", ".join(view.planned_nodes) or "none"),

@@ -36,14 +36,17 @@ LINE_INTERVAL_S = 2.0
 def demo(out: Path, n_nodes: int, no_live: bool, on_lsf: bool, as_json: bool) -> None:
     """Watch three trainers live on the nodes that ordinary jobs leave idle.
 
-    Needs no cluster: nodes are process groups on this machine. Everything is taken down again.
+    Needs no cluster: nodes are process groups on this machine. On a terminal the daemon's page is
+    served, too; open the link that is printed. Everything is taken down again.
     """
     from bftrainer.lab.demo.run import run_demo  # noqa: PLC0415 - slow to import
     from bftrainer.lab.demo.watch import as_text  # noqa: PLC0415
 
     screen = _Screen(is_live=not no_live, on_stderr=as_json)
     with screen:
-        summary = run_demo(out, n_nodes, screen.see, screen.say, on_lsf=on_lsf)
+        summary = run_demo(
+            *(out, n_nodes, screen.see, screen.say), on_lsf=on_lsf, has_page=screen.is_live
+        )
     if as_json:
         print_json(document("demo", summary))
     else:
@@ -63,6 +66,11 @@ class _Screen:
         if is_live and self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._said_s = 0.0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody watches."""
+        return self._live is not None
 
     def __enter__(self) -> None:
         if self._live is not None:

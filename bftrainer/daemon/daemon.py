@@ -32,6 +32,7 @@ from bftrainer.daemon.reload import Reloading
 from bftrainer.daemon.remote import FarDaemon, refuse_second
 from bftrainer.daemon.state import DaemonState, InForce
 from bftrainer.daemon.systemd import ServiceManager
+from bftrainer.daemon.uses import UsesOfNodes
 from bftrainer.decide import cycles, end_cost
 from bftrainer.decide.observation import event_between, situation_of
 from bftrainer.fleet.background import Background, ready_threads
@@ -118,6 +119,7 @@ class Daemon:
         self._expected_agents: set[str] = set()
         self.background = Background()
         self.refusals, self._trouble = PilotRefusals(), SaidOnce()
+        self.uses = UsesOfNodes()
 
     # ---- life ------------------------------------------------------------------------
 
@@ -202,7 +204,7 @@ class Daemon:
     async def _start(self, journal: Journal) -> None:
         STEADY.keep_in(self.options.state_dir / CLOCK_NAME)
         self.journal, self.started_s = journal, self._clock()
-        self.incarnation = journal.begin_incarnation()
+        self.incarnation = self.uses.incarnation = journal.begin_incarnation()
         journal.write_beside(keep_s=86_400.0 * self.in_force.policy.journal_days)
         self.keys = load_or_create_pair(self.options.state_dir / "daemon.key")
         pilots_dir = Path(self.in_force.policy.pilots_dir or self.options.state_dir / "pilots")
@@ -278,6 +280,7 @@ class Daemon:
             metrics=self.metrics,
             failures=self.failures,
             policy_notes=self.reloading.notes,
+            uses=self.uses,
         )
 
     async def _listen(self) -> None:
@@ -467,6 +470,7 @@ class Daemon:
             self.decider.note(self.journal, given, plan, event=event, took_ms=took_ms)
         self.metrics.decision_seconds.observe(took_s)
         self.harm.decided(given, done, took_s)
+        self.uses.saw(given, done)
 
     def _event(self, given: DecisionInput) -> Event | None:
         ours = [p.node for p in given.pilots if not p.is_leaving]
@@ -520,6 +524,7 @@ class Daemon:
                 self.decide_soon()  # polls are rare then, but decisions depend on time, too
             self.plane.send_signs_of_life()
             self.late.look()
+            self.uses.look(self.trainers.touched)
             if not self.plane.is_adopting:
                 self.accountant.look()
             if self._far is not None and (other := self._far.successor()):

@@ -16,6 +16,7 @@ from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.daemon.kill_switch import Draining
 from bftrainer.daemon.metrics import MetricsRegistry
 from bftrainer.daemon.poller import Poller
+from bftrainer.daemon.uses import UsesOfNodes
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.fleet.control_plane import ControlPlane
@@ -68,3 +69,4 @@ class DaemonState:
     metrics: MetricsRegistry
     failures: DecisionFailures
     policy_notes: Callable[[], tuple[str, ...]]  # of reloads
+    uses: UsesOfNodes

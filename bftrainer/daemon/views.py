@@ -37,6 +37,8 @@ from bftrainer.fleet.trainers import unreachable
 from bftrainer.model.cluster import JobState, Node, NodeState
 from bftrainer.model.decision import Plan, Terms
 from bftrainer.model.reports import AccountReport, Asked, HarmReport
+from bftrainer.model.study import Seen
+from bftrainer.model.timeline import TimelineView
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import (
     Explanation,
@@ -98,6 +100,14 @@ class DaemonViews:
         """Return every node of the last snapshot."""
         waits, late = self._waiting_pilots(), self._state.late.by_node()
         return tuple(self._node(n, waits, late) for n in self._nodes())
+
+    def timeline(self, seen: Seen | None) -> TimelineView:
+        """Return the uses of all nodes of late, or what is new to who has seen this daemon's."""
+        return self._state.uses.timeline(seen)
+
+    async def news(self, seen: Seen, limit_s: float) -> None:
+        """Wait until something is other than it was seen, or the time is over."""
+        await self._state.uses.news(seen, limit_s)
 
     def trainers(self) -> tuple[TrainerView, ...]:
         """Return all trainers in order of submission."""

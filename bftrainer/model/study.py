@@ -66,7 +66,7 @@ class TrialView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The state of a study that a client has seen."""
+    """The state of a study, or of all, that a client has seen."""
 
     change: int
     incarnation: int  # of the daemon that it saw it from

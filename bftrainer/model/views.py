@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bftrainer.model.decision import Term
 from bftrainer.model.site import NOTHING, Measured
-from bftrainer.model.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord, TrainerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,42 @@ class TrainerView:
     waits: str = ""  # why it is to have no nodes now (held, --after, --begin), one sentence
     # While it is parked: where its last workers may train on, as their agents are not heard.
     unheard_nodes: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """Its state; or that it is held, waits at its rung, or may train on unheard."""
+        record = self.record
+        if record.state.is_final:
+            return str(record.state)
+        if self.unheard_nodes:
+            return "unheard"
+        if record.held_s is not None:
+            return "held"
+        return "at rung" if record.rung_s is not None else str(record.state)
+
+    @property
+    def why(self) -> str:
+        """Why it does not train, or what troubles it."""
+        return self.trouble or self.waits or self.record.reason
+
+    @property
+    def done(self) -> float | None:
+        """Which part of its training is done, from 0 to 1; None: its length is not known."""
+        spec, progress = self.record.spec, self.record.progress
+        if self.record.state is TrainerState.FINISHED:
+            return 1.0
+        if total := progress.total or spec.samples:
+            return min(1.0, progress.samples / total)
+        return min(1.0, progress.epoch / spec.epochs) if spec.epochs else None
+
+    @property
+    def left_s(self) -> float | None:
+        """How long it still trains at its present rate; None: not known, or it does not."""
+        progress = self.record.progress
+        total = progress.total or self.record.spec.samples
+        if not total or not progress.samples_per_s or self.record.state.is_final:
+            return None
+        return max(0.0, (total - progress.samples) / progress.samples_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

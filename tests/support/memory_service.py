@@ -25,11 +25,13 @@ from bftrainer.daemon.accounts import make_report as account_report
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.ledger import HarmRecords, Rule
 from bftrainer.daemon.harm.report import make_report
+from bftrainer.daemon.uses import UsesOfNodes
 from bftrainer.fleet.trainers import record_updates
 from bftrainer.model.decision import Term
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.reports import AccountReport, Asked, HarmReport
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
+from bftrainer.model.timeline import TimelineView
 from bftrainer.model.trainer import (
     TrainerChange,
     TrainerProgress,
@@ -93,6 +95,7 @@ class MemoryService:
         self.requeued: list[str] = []
         self.asked = 0
         self.trials = NoTrials()
+        self.uses = UsesOfNodes()
         self.stopped = threading.Event()
 
     def status(self) -> StatusView:
@@ -136,6 +139,13 @@ class MemoryService:
                 usable_until_s=time.time() + 7300,
             ),
         )
+
+    def timeline(self, seen: Seen | None) -> TimelineView:
+        self.uses.incarnation = 3
+        return self.uses.timeline(seen)
+
+    async def news(self, seen: Seen, limit_s: float) -> None:
+        await self.uses.news(seen, limit_s)
 
     def trainers(self) -> tuple[TrainerView, ...]:
         return tuple(self._view(record) for record in self.records.values())

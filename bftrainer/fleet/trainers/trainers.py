@@ -140,6 +140,7 @@ class TrainerBook:
         self.waiting = Waiting(self.records, lambda: clock() + STEADY.calendar_ahead_s())
         self._known: dict[str, Mapping[str, Known]] = {}  # last workers of those that have ended
         self.news = StudyNews()
+        self.touched = 0  # grows with every change of a record
         self._refusals = refusals or RefusedMessages(LOG)
         self.on_ended: Callable[[TrainerRecord], None] = lambda _record: None
         self.speeds = SpeedBook(
@@ -710,6 +711,7 @@ class TrainerBook:
 
     def _set(self, trainer: Trainer, record: TrainerRecord) -> None:
         trainer.record = self.records[record.trainer_id] = record
+        self.touched += 1
 
     def _note(self, trainer_id: str, kind: str, what: object) -> None:
         self._write(self.trainers[trainer_id], kind, what)

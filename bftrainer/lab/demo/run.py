@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,10 +153,13 @@ See = Callable[[Watch], None]
 Say = Callable[[str], None]
 
 
-def run_demo(out: Path, n_nodes: int, see: See, say: Say, *, on_lsf: bool = False) -> Summary:
+def run_demo(
+    out: Path, n_nodes: int, see: See, say: Say, *, on_lsf: bool = False, has_page: bool = False
+) -> Summary:
     """Run everything; ``see`` is called after every look, ``say`` a sentence now and then.
 
-    ``on_lsf``: on a stand-in of LSF instead of the embedded batch system.
+    ``on_lsf``: on a stand-in of LSF instead of the embedded batch system. ``has_page``: serve the
+    daemon's page meanwhile.
 
     Raises:
         BftError: something failed; the temporary directory is kept, and its path printed.
@@ -171,7 +174,8 @@ def run_demo(out: Path, n_nodes: int, see: See, say: Say, *, on_lsf: bool = Fals
             site.await_ready()
             fixed = References(site, scratch / "fixed", trainers)
 
-            watch = _live(site, trainers, scratch / "trainers", fixed, see)
+            with _page(site, say) if has_page else nullcontext():
+                watch = _live(site, trainers, scratch / "trainers", fixed, see)
             delays_s = site.delays_s()
             if not fixed.advance():
                 say("Waiting for the same scripts without bftrainer.")
@@ -189,6 +193,13 @@ def _site(scratch: Path, n_nodes: int, *, on_lsf: bool) -> AbstractContextManage
 
         return lsf_site(scratch, n_nodes=n_nodes, policy=POLICY)
     return laptop_site(scratch, n_nodes=n_nodes, warm=WARM)
+
+
+def _page(site: DemoSite, say: Say) -> AbstractContextManager[None]:
+    from bftrainer.api.page.server import page_of  # noqa: PLC0415 - if it is wanted
+    from bftrainer.api.page.source import LiveSource  # noqa: PLC0415
+
+    return page_of(LiveSource(site.client, "bftrainer demo"), lambda url: say(f"Open {url}"))
 
 
 def _live(

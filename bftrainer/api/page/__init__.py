@@ -1,0 +1,1 @@
+"""The page: what ``bftrainer web`` serves to one user's browser."""

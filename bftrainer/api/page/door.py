@@ -1,0 +1,108 @@
+"""Who may see the page: one user's browsers, and no other site's scripts.
+
+The page listens on a TCP port, which every user of the host can reach, and which scripts of other
+sites can reach through the user's browser. So:
+
+* a link holds a token that is good for one browser; it is in the fragment, which browsers send to
+  nobody. The page's script exchanges it for a cookie that scripts cannot read, and for a key.
+  Browsers send the cookie to all ports of a host, so to pages of its other users, too; the key,
+  in the storage of our origin, to us alone. Whoever asks needs both;
+* the Host must be one of ours, or a site that rebinds its name to this port could read;
+* the Origin, where a browser says one, must be ours, and so must Sec-Fetch-Site;
+* nothing may be loaded from elsewhere, and nobody may frame the page.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+MOST_BROWSERS: Final = 100
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageAddress:
+    """Where browsers find the page."""
+
+    port: int
+    public_url: str = ""  # behind a proxy: what users type, with the path; "": loopback
+
+    @property
+    def base(self) -> str:
+        """The page's address, ending in a slash."""
+        return f"{(self.public_url or f'http://127.0.0.1:{self.port}').rstrip('/')}/"
+
+    def is_ours(self, host: str) -> bool:
+        """Return whether a Host header names the page.
+
+        A tunnel may end at another port of the user's own host, so ports of loopback are free.
+        """
+        public = urlsplit(self.public_url).netloc.lower()
+        name, _, port = host.lower().rpartition(":")
+        is_loopback = host.lower() in LOOPBACK or (name in LOOPBACK and port.isdigit())
+        return host.lower() == public if public else is_loopback
+
+
+class Door:
+    """The tokens and cookies of one process."""
+
+    def __init__(self, address: PageAddress, said: Callable[[str], object]) -> None:
+        """``said``: is given a link whenever there is a new one."""
+        self._address, self._said = address, said
+        self._token = ""
+        self._keys: dict[str, str] = {}  # by cookie
+        self.cookie_name = f"bftrainer-{address.port}"
+
+    def open(self) -> None:
+        """Make a token, and say the link with it."""
+        self._token = secrets.token_urlsafe(32)
+        self._said(f"{self._address.base}#{self._token}")
+
+    def enter(self, token: str) -> tuple[str, str] | None:
+        """Return a cookie and a key for the token, which is used up then; None: it is wrong."""
+        if not self._token or not hmac.compare_digest(token.encode(), self._token.encode()):
+            return None
+        cookie, key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self._keys[cookie] = key
+        if len(self._keys) > MOST_BROWSERS:
+            del self._keys[next(iter(self._keys))]
+        self.open()
+        return cookie, key
+
+    def set_cookie(self, cookie: str) -> str:
+        """Return the header that gives a browser its cookie."""
+        public = urlsplit(self._address.public_url)
+        secure = "; Secure" if public.scheme == "https" else ""
+        path = f"{public.path.rstrip('/')}/"
+        return f"{self.cookie_name}={cookie}; Path={path}; HttpOnly; SameSite=Strict{secure}"
+
+    def knows(self, cookies: Mapping[str, str], key: str) -> bool:
+        """Return whether a browser has a cookie of ours, and its key."""
+        wanted = self._keys.get(cookies.get(self.cookie_name, ""), "")
+        return bool(wanted) and hmac.compare_digest(wanted.encode(), key.encode())
+
+    def why_refused(self, headers: Mapping[str, str]) -> str:
+        """Say why a request with these headers is refused, whoever sends it; "": it is not."""
+        host = headers.get("host", "")
+        if not self._address.is_ours(host):
+            return "It was sent to another host."
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+        is_same = origin is None or urlsplit(origin).netloc.lower() == host.lower()
+        if not is_same or site not in ("none", "same-origin"):
+            return "It comes from another site."
+        return ""

@@ -1,0 +1,113 @@
+"""What the page shows, as short JSON: views in, parts out. Pure.
+
+A part that a browser has is not sent again, trainers row by row (``Sent``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bftrainer.model.timeline import USES, TimelineView
+from bftrainer.model.views import StatusView, TrainerView
+
+Part = dict[str, Any]
+_TRAINERS = "trainers"
+
+
+def head(view: StatusView) -> Part:
+    """Return the daemon's state without its trainers."""
+    notes = {
+        "drained": [view.draining] if view.draining else (),
+        "policy": view.policy_notes,
+        "back-off": [view.back_off] if view.back_off else (),
+        "slow node": view.slow_nodes,
+        "bad node": view.cooling_nodes,
+        "late agent": view.late_agents,
+        "cut": view.cuts,
+        "left out": view.left_out,
+        "failure": view.failures,
+    }
+    polling = view.polling
+    return {
+        "system": view.batch_system,
+        "is_seen": view.observed == "present",
+        "started_s": view.started_s,
+        "nodes": [view.nodes_held, view.nodes_requested, view.nodes_idle, view.nodes_total],
+        "decisions": view.decisions,
+        "decision_ms": round(view.last_decision_ms, 2),
+        "rescales": view.rescales,
+        "given_back": view.give_backs,
+        "preempted": view.preemptions,
+        "requests": None
+        if polling is None
+        else [polling.requests_last_minute, polling.total_per_minute, polling.interval_s],
+        "others": view.other_trainers,
+        "notes": [(kind, text) for kind, texts in notes.items() for text in texts],
+    }
+
+
+def row(view: TrainerView) -> Part:
+    """Return a trainer's line of the table."""
+    record, spec, progress = view.record, view.record.spec, view.record.progress
+    last = record.reports[-1:]
+    return {
+        "id": record.trainer_id,
+        "name": spec.name,
+        "user": spec.user,
+        "account": spec.account,
+        "state": view.state,
+        "is_over": record.state.is_final,
+        "nodes": len(view.observed_nodes),
+        "planned": len(view.planned_nodes),
+        "limits": spec.nodes,
+        "done": None if view.done is None else round(view.done, 4),
+        "left_s": None if view.left_s is None else round(view.left_s),
+        "rate": float(f"{progress.samples_per_s:.3g}"),
+        "epoch": progress.epoch,
+        "step": progress.step,
+        "metric": last[0].value if last else None,
+        "why": view.why,
+        "failures": record.failures,
+        "failed": record.failing.cause,
+        "rescales": record.rescales,
+        "study": spec.trial.study if spec.trial else "",
+    }
+
+
+def uses(found: TimelineView) -> Part:
+    """Return the uses of nodes, in rows of numbers."""
+    return {
+        "uses": USES,
+        "is_whole": found.is_whole,
+        "since_s": found.since_s,
+        "now_s": found.now_s,
+        "nodes": found.nodes,
+        "base": found.base,
+        "changes": [(round(at_s, 2), *rest) for at_s, *rest in found.changes],
+    }
+
+
+def planned(found: TimelineView) -> list[tuple[int, str, float, float | None]]:
+    """Return what is to come, in rows of numbers."""
+    return [(one.node, one.trainer_id, one.from_s, one.until_s) for one in found.planned]
+
+
+class Sent:
+    """What one browser has."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {}
+        self._rows: dict[str, Part] = {}
+
+    def news(self, parts: Part, trainers: Sequence[TrainerView]) -> Part:
+        """Return the parts and rows that the browser lacks."""
+        new = {name: part for name, part in parts.items() if self._parts.get(name) != part}
+        self._parts.update(new)
+        rows = {view.record.trainer_id: row(view) for view in trainers}
+        changed = [one for key, one in rows.items() if self._rows.get(key) != one]
+        gone = [key for key in self._rows if key not in rows]
+        self._rows = rows
+        if changed or gone:
+            new[_TRAINERS] = {"rows": changed, "gone": gone}
+        return new

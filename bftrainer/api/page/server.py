@@ -1,0 +1,182 @@
+"""The page's HTTP server, for the browsers of one user. Nothing in it changes anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.resources import files
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bftrainer.api.documents import error_document
+from bftrainer.api.page.door import HEADERS, Door, PageAddress
+from bftrainer.api.page.source import PageSource
+from bftrainer.api.page.stream import beside, events
+from bftrainer.model.errors import BftError, ExitCode
+
+ASSETS: Final = {
+    "": ("page.html", "text/html"),
+    "page.css": ("page.css", "text/css"),
+    "page.js": ("page.js", "text/javascript"),
+    "picture.js": ("picture.js", "text/javascript"),
+}
+MOST_TOKEN_BYTES: Final = 200
+
+
+def app(source: PageSource, door: Door) -> Starlette:
+    """Return the application."""
+    pages = _Pages(source, door)
+    return Starlette(
+        routes=[
+            *(Route(f"/{name}", partial(_asset, name), methods=["GET"]) for name in ASSETS),
+            Route("/enter", pages.enter, methods=["POST"]),
+            Route("/known", _known, methods=["GET"]),
+            Route("/events", pages.events, methods=["GET"]),
+            Route("/explain/{name}", pages.explain, methods=["GET"]),
+            Route("/study/{name:path}", pages.study, methods=["GET"]),
+        ],
+        middleware=[Middleware(_Guard, door=door)],
+    )
+
+
+class _Guard:
+    """Asks the door about each request, and sends the headers of ``door`` with each answer."""
+
+    def __init__(self, inner: ASGIApp, door: Door) -> None:
+        self._inner, self._door = inner, door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request, inner = Request(scope), self._inner
+        key = request.query_params.get("key", "")
+        is_open = request.url.path == "/enter" or request.url.path.removeprefix("/") in ASSETS
+        if why := self._door.why_refused(request.headers):
+            inner = PlainTextResponse(why, 403)
+        elif not is_open and not self._door.knows(request.cookies, key):
+            inner = PlainTextResponse("Open the link that 'bftrainer web' printed.", 401)
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await inner(scope, receive, send_on)
+
+
+async def _asset(name: str, _: Request) -> Response:
+    file, kind = ASSETS[name]
+    text = files("bftrainer.api.page").joinpath("assets", file).read_bytes()
+    return Response(text, media_type=kind)
+
+
+async def _known(_: Request) -> Response:
+    """Answer a browser that has a cookie; the guard refuses others."""
+    return Response(status_code=204)
+
+
+class _Pages:
+    def __init__(self, source: PageSource, door: Door) -> None:
+        self._source, self._door = source, door
+
+    async def enter(self, request: Request) -> Response:
+        token = b""
+        async for chunk in request.stream():
+            token += chunk
+            if len(token) > MOST_TOKEN_BYTES:
+                return PlainTextResponse("", 413)
+        found = self._door.enter(token.decode(errors="replace"))
+        if found is None:
+            return PlainTextResponse("This link was used already, or is an old one.", 403)
+        cookie, key = found
+        return PlainTextResponse(key, headers={"Set-Cookie": self._door.set_cookie(cookie)})
+
+    async def events(self, _: Request) -> Response:
+        return StreamingResponse(
+            events(self._source),
+            media_type="text/event-stream",
+            headers={"X-Accel-Buffering": "no"},  # nginx would keep events back
+        )
+
+    async def explain(self, request: Request) -> Response:
+        return await self._told(self._source.explain, request)
+
+    async def study(self, request: Request) -> Response:
+        return await self._told(self._source.study, request)
+
+    async def _told(self, ask: Callable[[str], Any], request: Request) -> Response:
+        try:
+            found, status = await beside(partial(ask, str(request.path_params["name"]))), 200
+        except BftError as error:
+            found = error_document(error)
+            status = 404 if error.exit_code is ExitCode.NOT_FOUND else 503
+        return Response(json.dumps(found, allow_nan=False), status, media_type="application/json")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket.
+
+    Raises:
+        BftError: BFT-1110, the port cannot be had.
+    """
+    try:
+        return socket.create_server((host, port))
+    except OSError as problem:
+        raise BftError(
+            "BFT-1110",
+            f"The page cannot listen on {host}:{port} ({problem.strerror}).",
+            "Choose another --port, or none: any free one is taken then.",
+            exit_code=ExitCode.USAGE,
+        ) from problem
+
+
+def _server(application: Starlette) -> uvicorn.Server:
+    config = uvicorn.Config(
+        application,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    return uvicorn.Server(config)
+
+
+async def serve(application: Starlette, listener: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    await _server(application).serve(sockets=[listener])
+
+
+@contextlib.contextmanager
+def page_of(source: PageSource, said: Callable[[str], object]) -> Iterator[None]:
+    """Serve a page to this host, in a thread; ``said``: is given its link."""
+    with listen("127.0.0.1", 0) as listener:
+        door = Door(PageAddress(port=listener.getsockname()[1]), said)
+        server = _server(app(source, door))
+        serving = threading.Thread(
+            target=lambda: asyncio.run(server.serve(sockets=[listener])), name="page", daemon=True
+        )
+        serving.start()
+        door.open()
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            serving.join()

@@ -1,0 +1,97 @@
+"""Server-sent events: what is new to one browser, as soon as it is.
+
+One thread of each browser waits for the daemon, so that a daemon that is away, slow or restarted
+matters to nobody else. Threads are not joined: one that waits does not keep the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, TypeVar
+
+from bftrainer.api.page import parts
+from bftrainer.api.page.source import PageSource
+from bftrainer.model.errors import BftError
+from bftrainer.model.timeline import TimelineView
+
+T = TypeVar("T")
+LEAST_S: Final = 0.5  # between two events
+AGAIN_S: Final = 1.0  # after a failure
+
+
+async def beside(work: Callable[[], T]) -> T:
+    """Return the result of blocking work."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def tell(value: T | None, problem: BaseException | None) -> None:
+        if answer.cancelled():
+            return
+        if problem is not None:
+            answer.set_exception(problem)
+        else:
+            answer.set_result(value)  # type: ignore[arg-type]  # of work
+
+    def run() -> None:
+        try:
+            value, problem = work(), None
+        except Exception as raised:  # noqa: BLE001 - passed on
+            value, problem = None, raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(tell, value, problem)
+
+    threading.Thread(target=run, name="web", daemon=True).start()
+    return await answer
+
+
+def event(kind: str, data: Any) -> str:
+    """Return one event (WHATWG HTML, 9.2.6)."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return f"event: {kind}\ndata: {text}\n\n"
+
+
+class Looks:
+    """What one browser has seen."""
+
+    def __init__(self, source: PageSource) -> None:
+        self._source, self._sent = source, parts.Sent()
+        self._timeline: TimelineView | None = None
+        self._asked_s: dict[str, float] = {}
+        self._slow: dict[str, Any] = {}
+
+    def next(self) -> dict[str, Any]:
+        """Wait until something is new, and return it; blocks."""
+        source = self._source
+        seen = self._timeline.seen if self._timeline else None
+        timeline = source.timeline(seen)
+        status = source.status()
+        for name, one in source.slow().items():
+            if time.monotonic() - self._asked_s.get(name, -one.every_s) >= one.every_s:
+                self._asked_s[name] = time.monotonic()
+                self._slow[name] = one.ask()
+        known = {"head": parts.head(status), "planned": parts.planned(timeline), **self._slow}
+        new = self._sent.news(known, status.trainers)
+        if timeline.is_whole or timeline.changes:
+            new["timeline"] = parts.uses(timeline)
+        self._timeline = timeline
+        return {"now_s": timeline.now_s, **new}
+
+
+async def events(source: PageSource) -> AsyncIterator[str]:
+    """Yield events for one browser, until it is gone."""
+    yield event("hello", {"title": source.title, "is_live": source.is_live})
+    looks = Looks(source)
+    while True:
+        began_s = time.monotonic()
+        try:
+            yield event("news", await beside(looks.next))
+        except BftError as error:
+            looks = Looks(source)  # a daemon that comes back may be another one
+            yield event("away", {"code": error.code, "cause": error.cause, "next": error.next_step})
+            await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(max(0.0, began_s + LEAST_S - time.monotonic()))

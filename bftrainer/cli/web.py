@@ -1,0 +1,71 @@
+"""``bftrainer web``: the page of a daemon or of a journal, for this user's browser."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bftrainer.cli.common import FollowingClient, connect
+from bftrainer.cli.options import EXISTING_FILE, SOCKET, option, verb
+from bftrainer.cli.output import print_lines
+from bftrainer.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from bftrainer.api.page.source import PageSource
+
+
+@verb(
+    option("--port", "TCP port.  [default: any free one]", click.IntRange(1, 65535)),
+    option("--host ADDRESS", "Listen on this address, for a proxy on another host.",
+           default="127.0.0.1", show_default=True),
+    option("--public-url URL", "Where a proxy shows the page: its address in browsers.",
+           default=""),
+    option("--replay JOURNAL", "Show this journal (journal.db of a state directory) instead of a "
+           "daemon.", EXISTING_FILE),
+    SOCKET,
+)  # fmt: skip
+def web(
+    port: int | None, host: str, public_url: str, replay: Path | None, socket_name: str | None
+) -> None:
+    """Serve a page of nodes, trainers, harm and harvest to your browser, until Ctrl-C.
+
+    It shows what your account may see, and changes nothing.
+    """
+    from bftrainer.api.page.door import Door, PageAddress  # noqa: PLC0415 - -h needs none of these
+    from bftrainer.api.page.server import app, listen, serve  # noqa: PLC0415
+
+    if public_url and not public_url.startswith(("http://", "https://")):
+        raise UsageError(
+            "BFT-1111",
+            f"{public_url[:80]!r} is not an address of a browser.",
+            "Begin it with https:// or http://.",
+        )
+    source = _source(socket_name, replay)
+    with listen(host, port or 0) as listener:
+        address = PageAddress(port=listener.getsockname()[1], public_url=public_url)
+        door = Door(address, lambda link: print_lines(f"Open {link}"))
+        if not public_url:
+            print_lines(
+                "In a browser on this host, or on yours after",
+                f"  ssh -N -L {address.port}:127.0.0.1:{address.port} "
+                f"{getpass.getuser()}@{socket.getfqdn()}",
+                "The link is good for one browser; then another one is printed. Ctrl-C ends it.",
+            )
+        door.open()
+        asyncio.run(serve(app(source, door), listener))
+
+
+def _source(socket_name: str | None, replay: Path | None) -> PageSource:
+    from bftrainer.api.page.source import LiveSource  # noqa: PLC0415
+
+    if replay is not None:
+        from bftrainer.lab.journal_page import JournalSource  # noqa: PLC0415 - SQLAlchemy is slow
+
+        return JournalSource(replay)
+    connect(socket_name).status()  # says why no daemon answers
+    return LiveSource(FollowingClient(socket_name), f"bftrainer on {socket.gethostname()}")

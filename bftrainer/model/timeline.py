@@ -1,0 +1,209 @@
+"""What each node was used for, and when: a fold over decisions, for people who look at a site.
+
+The daemon feeds it with the decisions that it takes, ``bftrainer web --replay`` with those of a
+journal, so that both show the same. Pure; times are as in ``bftrainer.model.decision``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from bftrainer.model.cluster import JobState, NodeState
+from bftrainer.model.decision import DecisionInput, PilotView, Plan
+from bftrainer.model.study import Seen
+
+KEEP_S: Final = 6 * 3600.0
+MOST_CHANGES: Final = 100_000  # 5,000 nodes that change twenty times
+
+
+class NodeUse(enum.StrEnum):
+    """What a node is used for."""
+
+    TRAINING = "training"  # a worker of the trainer takes part in its training
+    STARTING = "starting"  # for the trainer: a pilot is requested, or a worker starts
+    HELD = "held"  # a pilot is there, no trainer is to have it
+    LEAVING = "leaving"  # a pilot ends
+    UNREACHABLE = "unreachable"  # the pilot's agent is not heard
+    IDLE = "idle"
+    RESERVE = "reserve"  # idle, left to the queue
+    ORDINARY = "ordinary"  # jobs that are not ours
+    UNAVAILABLE = "unavailable"  # reserved, drained, down, switched off or unknown
+
+
+USES: Final = tuple(NodeUse)
+State = tuple[NodeUse, str]  # with the trainer, "" if there is none
+# When, which node and which use (indices in ``TimelineView.nodes`` and ``USES``), trainer.
+Change = tuple[float, int, int, str]
+_FREE = (NodeState.IDLE, NodeState.PLANNED)
+_JOBS = (NodeState.ALLOCATED, NodeState.COMPLETING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedUse:
+    """What a node is to be used for."""
+
+    node: int  # index
+    trainer_id: str  # "": an ordinary job, as the batch system plans it
+    from_s: float  # 0: from now on
+    until_s: float | None  # None: not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineView:
+    """The uses of all nodes from ``since_s`` on, or what is new to a reader."""
+
+    incarnation: int
+    change: int  # grows whenever something is new, trainers' progress included
+    since_s: float  # uses before are not known
+    now_s: float  # of the last decision
+    nodes: tuple[str, ...]  # names in the order in which they were first seen
+    base: tuple[tuple[int, str], ...]  # use and trainer of each node at ``since_s``; (): as it was
+    changes: tuple[Change, ...]
+    planned: tuple[PlannedUse, ...]
+    is_whole: bool = True  # False: ``changes`` follow those that the reader has seen
+
+    @property
+    def seen(self) -> Seen:
+        """What the reader of this view has seen."""
+        return Seen(change=self.change, incarnation=self.incarnation)
+
+
+def uses(given: DecisionInput, plan: Plan) -> dict[str, State]:
+    """Return the use of every node of the snapshot, as a decision saw it."""
+    pilots = {pilot.node: pilot for pilot in given.pilots}
+    reserve = frozenset(plan.reserve)
+    found = {}
+    for node in given.snapshot.nodes or ():
+        pilot = pilots.get(node.name)
+        if pilot is not None:
+            found[node.name] = _of_pilot(pilot, given, plan)
+        elif node.state in _FREE:
+            found[node.name] = NodeUse.RESERVE if node.name in reserve else NodeUse.IDLE, ""
+        else:
+            found[node.name] = NodeUse.ORDINARY if node.state in _JOBS else NodeUse.UNAVAILABLE, ""
+    return found
+
+
+def _of_pilot(pilot: PilotView, given: DecisionInput, plan: Plan) -> State:
+    node = pilot.node
+    trains, planned = given.training.get(node, ""), plan.assignment.get(node, "")
+    if pilot.is_silent:
+        return NodeUse.UNREACHABLE, trains
+    if pilot.is_leaving:
+        return NodeUse.LEAVING, trains
+    if trains:
+        return NodeUse.TRAINING, trains
+    return (NodeUse.STARTING, planned) if planned else (NodeUse.HELD, "")
+
+
+def planned_uses(
+    given: DecisionInput, plan: Plan
+) -> Iterator[tuple[str, str, float, float | None]]:
+    """Yield node, trainer ("": an ordinary job's), begin and end of what is to come."""
+    for one in plan.pool:
+        if one.pilot_id and (trainer_id := plan.assignment.get(one.name)):
+            yield one.name, trainer_id, 0.0, one.usable_until_s
+    for job in given.snapshot.jobs or ():
+        if job.state is JobState.PENDING and job.start_s is not None and job.pilot_id is None:
+            end_s = None if job.time_limit_s is None else job.start_s + job.time_limit_s
+            for name in job.planned_nodes:
+                yield name, "", job.start_s, end_s
+
+
+class NodeUses:
+    """The fold: what changed of late, and what each node was used for before."""
+
+    def __init__(self, keep_s: float = KEEP_S, most: int = MOST_CHANGES) -> None:
+        self._keep_s, self._most = keep_s, most
+        self._names: dict[str, int] = {}
+        self._now: list[tuple[int, str]] = []  # by index, as ``_base``
+        self._base: list[tuple[int, str]] = []
+        self._changes: deque[tuple[int, Change]] = deque()  # with the number of the change
+        self._planned: tuple[PlannedUse, ...] = ()
+        self._since_s: float | None = None
+        self._forgotten = 0  # number of the last change that is in the base
+        self.now_s, self.count = 0.0, 0
+
+    def saw(self, given: DecisionInput, plan: Plan) -> bool:
+        """Add what a decision saw; return whether any use is another."""
+        if given.snapshot.nodes is None:
+            return False
+        found = uses(given, plan)
+        self.now_s = now_s = given.now_s
+        if self._since_s is None:
+            self._since_s = now_s
+        number, before = self.count + 1, len(self._changes)
+        for name, (use, trainer_id) in found.items():
+            self._set(number, now_s, name, (_NUMBER[use], trainer_id))
+        if len(found) < len(self._names):  # nodes that were taken out of the system
+            for name in self._names.keys() - found.keys():
+                self._set(number, now_s, name, _GONE)
+        self._planned = tuple(
+            PlannedUse(node=self._names[name], trainer_id=who, from_s=from_s, until_s=until_s)
+            for name, who, from_s, until_s in planned_uses(given, plan)
+            if name in self._names
+        )
+        is_new = len(self._changes) > before
+        self._forget()
+        if is_new:
+            self.count = number
+        return is_new
+
+    def touch(self) -> None:
+        """Something else that people look at is new."""
+        self.count += 1
+
+    def timeline(self, incarnation: int, seen: int | None = None) -> TimelineView:
+        """Return all, or what came after the count was ``seen``."""
+        is_whole = seen is None or not self._forgotten <= seen <= self.count
+        new = [change for _, change in self._later(-1 if seen is None or is_whole else seen)]
+        return TimelineView(
+            incarnation=incarnation,
+            change=self.count,
+            since_s=self.now_s if self._since_s is None else self._since_s,
+            now_s=self.now_s,
+            nodes=tuple(self._names),
+            base=tuple(self._base) if is_whole else (),
+            changes=tuple(new),
+            planned=self._planned,
+            is_whole=is_whole,
+        )
+
+    def _later(self, seen: int) -> list[tuple[int, Change]]:
+        n_new = 0
+        for number, _ in reversed(self._changes):
+            if number <= seen:
+                break
+            n_new += 1
+        return list(islice(self._changes, len(self._changes) - n_new, None))
+
+    def _set(self, number: int, at_s: float, name: str, state: tuple[int, str]) -> None:
+        index = self._names.setdefault(name, len(self._names))
+        if index == len(self._now):
+            self._now.append(_GONE)
+            self._base.append(_GONE)
+        if self._now[index] != state:
+            self._now[index] = state
+            self._changes.append((number, (at_s, index, *state)))
+
+    def _forget(self) -> None:
+        """Fold what is old into the base."""
+        oldest_s = self.now_s - self._keep_s
+        while self._changes:
+            number, (at_s, index, use, trainer_id) = self._changes[0]
+            if at_s > oldest_s and len(self._changes) <= self._most:
+                break
+            self._changes.popleft()
+            self._base[index], self._forgotten = (use, trainer_id), number
+            self._since_s = max(at_s, self._since_s or 0.0)
+        if self._since_s is not None:
+            self._since_s = max(self._since_s, oldest_s)
+
+
+_NUMBER: Final[Mapping[NodeUse, int]] = {use: number for number, use in enumerate(USES)}
+_GONE: Final = (_NUMBER[NodeUse.UNAVAILABLE], "")

@@ -1,0 +1,166 @@
+"""The timeline: what a reader pieces together is what the decisions saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given as drawn
+from hypothesis import strategies as st
+
+from bftrainer.model.cluster import Node, NodeState, Snapshot
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, PoolNode, Settings
+from bftrainer.model.timeline import USES, NodeUse, NodeUses, TimelineView
+from tests.support.snapshots import T0, pending, snapshot
+
+NAMES = ("n1", "n2", "n3")
+PLAN = Plan(
+    assignment={},
+    claims=(),
+    releases=(),
+    pool=(),
+    not_used={},
+    reserve=(),
+    allocation=None,
+    memory=Memory(),
+)
+
+
+def input_of(
+    seen: Snapshot,
+    *pilots: PilotView,
+    at_s: float = T0,
+    training: dict[str, str] | None = None,
+) -> DecisionInput:
+    return DecisionInput(
+        now_s=at_s,
+        snapshot=seen,
+        is_new_snapshot=True,
+        pilots=pilots,
+        trainers=(),
+        settings=Settings(),
+        memory=Memory(),
+        training=training or {},
+    )
+
+
+def nodes(**states: NodeState) -> Snapshot:
+    return snapshot([Node(name=name, state=state) for name, state in states.items()])
+
+
+def pilot(node: str, *, is_held: bool = True) -> PilotView:
+    return PilotView(pilot_id=f"p-{node}", node=node, requested_s=T0, is_held=is_held)
+
+
+def uses_now(found: TimelineView) -> dict[str, tuple[NodeUse, str]]:
+    """Piece together what each node is used for."""
+    states = list(found.base)
+    for _, node, use, trainer_id in found.changes:
+        states[node] = use, trainer_id
+    named = zip(found.nodes, states, strict=True)
+    return {name: (USES[use], who) for name, (use, who) in named}
+
+
+def test_every_use_is_told() -> None:
+    fold = NodeUses()
+    allocated = NodeState.ALLOCATED
+    seen = nodes(
+        **dict.fromkeys(("trains", "starts", "waits", "leaves", "silent", "job"), allocated),
+        free=NodeState.IDLE,
+        kept=NodeState.PLANNED,
+        down=NodeState.DOWN,
+        ending=NodeState.COMPLETING,
+    )
+    given = input_of(
+        seen,
+        pilot("trains"),
+        pilot("starts", is_held=False),
+        pilot("waits"),
+        replace(pilot("leaves"), is_leaving=True),
+        replace(pilot("silent"), is_silent=True),
+        training={"trains": "t1", "leaves": "t1", "silent": "t2"},
+    )
+    plan = replace(PLAN, assignment={"trains": "t1", "starts": "t2"}, reserve=("kept",))
+    assert fold.saw(given, plan)
+    assert uses_now(fold.timeline(1)) == {
+        "trains": (NodeUse.TRAINING, "t1"),
+        "starts": (NodeUse.STARTING, "t2"),
+        "waits": (NodeUse.HELD, ""),
+        "leaves": (NodeUse.LEAVING, "t1"),
+        "silent": (NodeUse.UNREACHABLE, "t2"),
+        "job": (NodeUse.ORDINARY, ""),
+        "free": (NodeUse.IDLE, ""),
+        "kept": (NodeUse.RESERVE, ""),
+        "down": (NodeUse.UNAVAILABLE, ""),
+        "ending": (NodeUse.ORDINARY, ""),
+    }
+
+
+def test_what_is_to_come_is_told() -> None:
+    job = pending("7", 2, start_s=T0 + 60, planned=("n2", "gone"))
+    seen = replace(nodes(n1=NodeState.ALLOCATED, n2=NodeState.IDLE), jobs=(job,))
+    pool = PoolNode(name="n1", node_type="", gpus=0, usable_until_s=T0 + 300, pilot_id="p-n1")
+    fold = NodeUses()
+    fold.saw(input_of(seen, pilot("n1")), replace(PLAN, assignment={"n1": "t1"}, pool=(pool,)))
+    assert [(p.node, p.trainer_id, p.from_s, p.until_s) for p in fold.timeline(1).planned] == [
+        (0, "t1", 0.0, T0 + 300),
+        (1, "", T0 + 60, T0 + 660),
+    ]
+
+
+def test_a_poll_that_saw_nothing_changes_nothing() -> None:
+    fold = NodeUses()
+    fold.saw(input_of(nodes(n1=NodeState.IDLE)), PLAN)
+    before = fold.timeline(1)
+    unread = replace(nodes(), nodes=None)
+    assert not fold.saw(input_of(unread, at_s=T0 + 60), PLAN)
+    assert fold.timeline(1) == before
+
+
+def test_a_node_that_is_gone_is_unavailable() -> None:
+    fold = NodeUses()
+    fold.saw(input_of(nodes(n1=NodeState.IDLE, n2=NodeState.IDLE)), PLAN)
+    fold.saw(input_of(nodes(n2=NodeState.IDLE), at_s=T0 + 1), PLAN)
+    assert uses_now(fold.timeline(1))["n1"] == (NodeUse.UNAVAILABLE, "")
+
+
+STATES = st.sampled_from([NodeState.IDLE, NodeState.ALLOCATED, NodeState.DOWN])
+STEPS = st.lists(
+    st.tuples(st.floats(0.0, 50.0), st.dictionaries(st.sampled_from(NAMES), STATES, min_size=1)),
+    min_size=1,
+    max_size=30,
+)
+
+
+@drawn(steps=STEPS, keep_s=st.sampled_from([10.0, 1e9]), most=st.sampled_from([3, 1000]))
+def test_readers_of_all_and_of_news_see_the_same(
+    steps: list[tuple[float, dict[str, NodeState]]], keep_s: float, most: int
+) -> None:
+    fold, at_s = NodeUses(keep_s=keep_s, most=most), T0
+    known: dict[str, tuple[NodeUse, str]] = {}
+    seen, states = None, {}
+    for passed_s, changed in steps:
+        at_s += passed_s
+        fold.saw(input_of(nodes(**changed), at_s=at_s), PLAN)
+        whole, news = fold.timeline(1), fold.timeline(1, seen)
+        states = {**dict.fromkeys(known, NodeUse.UNAVAILABLE), **uses_of(changed)}
+        assert {n: use for n, (use, _) in uses_now(whole).items()} == states
+        if news.is_whole:
+            known = uses_now(news)
+        else:
+            pieced = [known.get(n, (NodeUse.UNAVAILABLE, "")) for n in news.nodes]
+            for _, node, use, who in news.changes:
+                pieced[node] = USES[use], who
+            known = dict(zip(news.nodes, pieced, strict=True))
+        assert known == uses_now(whole)
+        assert all(whole.since_s <= change[0] <= at_s for change in whole.changes)
+        assert len(whole.changes) <= most
+        seen = whole.change
+
+
+def uses_of(states: dict[str, NodeState]) -> dict[str, NodeUse]:
+    told = {
+        NodeState.IDLE: NodeUse.IDLE,
+        NodeState.ALLOCATED: NodeUse.ORDINARY,
+        NodeState.DOWN: NodeUse.UNAVAILABLE,
+    }
+    return {name: told[state] for name, state in states.items()}

@@ -1,0 +1,92 @@
+"""Who may see the page."""
+
+from __future__ import annotations
+
+import pytest
+
+from bftrainer.api.page.door import Door, PageAddress
+
+
+def door_at(public_url: str = "", port: int = 4000) -> tuple[Door, list[str]]:
+    links = list[str]()
+    door = Door(PageAddress(port=port, public_url=public_url), links.append)
+    door.open()
+    return door, links
+
+
+def token_of(link: str) -> str:
+    return link.partition("#")[2]
+
+
+def test_a_link_is_good_for_one_browser() -> None:
+    door, links = door_at()
+    found = door.enter(token_of(links[0]))
+    assert found
+    cookie, key = found
+    assert door.knows({door.cookie_name: cookie}, key)
+    assert door.enter(token_of(links[0])) is None
+    assert len(links) == 2  # the next one was said
+    other = door.enter(token_of(links[1]))
+    assert other
+    assert door.knows({door.cookie_name: cookie}, key)
+    assert not door.knows({door.cookie_name: cookie}, other[1])
+    assert not door.knows({door.cookie_name: cookie}, "")  # as other ports of the host see it
+    assert not door.knows({}, key)
+
+
+@pytest.mark.parametrize("token", ["", "x", "é", "\ufffd"])
+def test_a_wrong_token_opens_nothing(token: str) -> None:
+    door, links = door_at()
+    assert door.enter(token) is None
+    assert not door.knows({door.cookie_name: token}, token)
+    assert len(links) == 1
+
+
+def test_links_are_of_the_place_that_browsers_see() -> None:
+    assert door_at()[1][0].startswith("http://127.0.0.1:4000/#")
+    door, links = door_at("https://ood.site.edu/rnode/n1/4000")
+    assert links[0].startswith("https://ood.site.edu/rnode/n1/4000/#")
+    header = door.set_cookie("c")
+    assert "; Path=/rnode/n1/4000/; HttpOnly; SameSite=Strict; Secure" in header
+
+
+HOSTS = {
+    "127.0.0.1:4000": True,
+    "localhost:9999": True,  # the user's end of a tunnel
+    "[::1]:4000": True,
+    "127.0.0.1": True,
+    "evil.example:4000": False,  # its name leads here now
+    "127.0.0.1.evil.example": False,
+    "localhost:4000.evil.example": False,
+    "": False,
+}
+
+
+@pytest.mark.parametrize(("host", "is_taken"), HOSTS.items())
+def test_only_our_names_are_answered(host: str, *, is_taken: bool) -> None:
+    assert (door_at()[0].why_refused({"host": host}) == "") is is_taken
+
+
+def test_behind_a_proxy_only_its_name_is_answered() -> None:
+    door, _ = door_at("https://ood.site.edu/rnode/n1/4000")
+    assert door.why_refused({"host": "ood.site.edu"}) == ""
+    assert door.why_refused({"host": "127.0.0.1:4000"})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "http://127.0.0.1:4001"},  # another user's page on this host
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+def test_scripts_of_other_sites_are_refused(more: dict[str, str]) -> None:
+    assert door_at()[0].why_refused({"host": "127.0.0.1:4000", **more})
+
+
+def test_our_own_script_is_not_refused() -> None:
+    more = {"origin": "http://127.0.0.1:4000", "sec-fetch-site": "same-origin"}
+    assert door_at()[0].why_refused({"host": "127.0.0.1:4000", **more}) == ""
