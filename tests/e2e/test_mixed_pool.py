@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ import pytest
 
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.simulator.journal_replay import Again, take_again
-from bftrainer.model.trainer import TrainerState
+from bftrainer.model.trainer import TrainerChange, TrainerState
 from bftrainer.model.views import TrainerView
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
 from slurm_plugins.testcluster.config import FAST_CYCLE, ClusterConfig
@@ -99,6 +99,7 @@ def play(base: Path, cluster: SlurmTestCluster, sidecar: DaemonProcess) -> Outco
     rounds += [i.model_copy(update={"at_s": i.at_s + again_s}) for i in rounds]
     with WorkloadRun(cluster, rounds) as jobs:
         assert jobs.wait(500), jobs.records()
+    resize_each(sidecar, list(ids.values()))
     for runtime in kits:
         (base / runtime / "hurry").touch()
     wait_for(
@@ -117,6 +118,31 @@ def play(base: Path, cluster: SlurmTestCluster, sidecar: DaemonProcess) -> Outco
         parked=[e.plain() for e in entries if e.kind == "parked"],
         decisions=list(take_again(entries)),
     )
+
+
+def resized(sidecar: DaemonProcess) -> set[str]:
+    """Return the trainers whose size changed while they trained."""
+    changes = [e.plain() for e in sidecar.entries("rescaled")]
+    return {
+        c["trainer_id"] for c in changes if c["what"]["size_before"] not in (0, c["what"]["size"])
+    }
+
+
+def resize_each(sidecar: DaemonProcess, ids: Sequence[str]) -> None:
+    """Have each trainer resized while it trains, even if the jobs left it no such moment."""
+    for own in sorted(set(ids) - resized(sidecar)):
+        resize(sidecar, own, [other for other in ids if other != own])
+
+
+def resize(sidecar: DaemonProcess, own: str, others: Sequence[str]) -> None:
+    """Let it have all nodes, and share them again."""
+    client = sidecar.client
+    for other in others:
+        client.change(other, TrainerChange(is_held=True))
+    wait_for(lambda: client.trainer(own).observed_nodes, timeout_s=240, what=f"{own} trains")
+    for other in others:
+        client.change(other, TrainerChange(is_held=False))
+    wait_for(lambda: own in resized(sidecar), timeout_s=240, interval_s=1.0, what=f"{own} shrinks")
 
 
 def test_at_least_two_runtimes_shared_the_pool(outcome: Outcome) -> None:

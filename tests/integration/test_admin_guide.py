@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slurm
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "slurm-site.md").read_text()
 LOOKS = ("sinfo", "squeue", "bftrainer nodes", "bftrainer report", "bftrainer status")
 PATIENCE_S = 90
+NO_CGROUPS = "BFT-1556"  # slurmd cannot track processes by cgroup in the test's namespaces
 _COMMAND = re.compile(
     r"(\$ |#? ?)?(bftrainer|systemctl|scontrol|sacctmgr|sbatch|apt-get|install|su)\b"
 )
@@ -57,6 +58,8 @@ def types(machine: Machine, command: pages.Command, directory: str) -> None:
         nonlocal said
         done = machine.run(command.text, directory=directory)
         said = f"{done.returncode}: {done.stdout}{done.stderr}"
+        if "doctor" in command.text:  # only what this machine cannot have is left
+            return set(re.findall(r"BFT-\d{4}", done.stdout)) == {NO_CGROUPS}
         return done.is_ok and command.is_seen_in(done.stdout)
 
     try:
