@@ -27,7 +27,7 @@ from bftrainer.daemon.harm.ledger import HarmRecords, Rule
 from bftrainer.daemon.harm.report import make_report
 from bftrainer.daemon.uses import UsesOfNodes
 from bftrainer.fleet.trainers import record_updates
-from bftrainer.model.decision import Term
+from bftrainer.model.decision import DecisionInput, Plan, Term
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.reports import AccountReport, Asked, HarmReport
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
@@ -96,6 +96,7 @@ class MemoryService:
         self.asked = 0
         self.trials = NoTrials()
         self.uses = UsesOfNodes()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.stopped = threading.Event()
 
     def status(self) -> StatusView:
@@ -145,7 +146,15 @@ class MemoryService:
         return self.uses.timeline(seen)
 
     async def news(self, seen: Seen, limit_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
         await self.uses.news(seen, limit_s)
+
+    def saw(self, given: DecisionInput, plan: Plan) -> None:
+        """Take what a decision saw, in any thread."""
+        if self._loop is None or self._loop.is_closed():
+            self.uses.saw(given, plan)
+        else:
+            self._loop.call_soon_threadsafe(self.uses.saw, given, plan)
 
     def trainers(self) -> tuple[TrainerView, ...]:
         return tuple(self._view(record) for record in self.records.values())

@@ -7,48 +7,13 @@ from dataclasses import replace
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from bftrainer.model.cluster import Node, NodeState, Snapshot
-from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, PoolNode, Settings
+from bftrainer.model.cluster import NodeState
+from bftrainer.model.decision import PoolNode
 from bftrainer.model.timeline import USES, NodeUse, NodeUses, TimelineView
-from tests.support.snapshots import T0, pending, snapshot
+from tests.support.snapshots import T0, pending
+from tests.support.timelines import PLAN, input_of, nodes, pilot
 
 NAMES = ("n1", "n2", "n3")
-PLAN = Plan(
-    assignment={},
-    claims=(),
-    releases=(),
-    pool=(),
-    not_used={},
-    reserve=(),
-    allocation=None,
-    memory=Memory(),
-)
-
-
-def input_of(
-    seen: Snapshot,
-    *pilots: PilotView,
-    at_s: float = T0,
-    training: dict[str, str] | None = None,
-) -> DecisionInput:
-    return DecisionInput(
-        now_s=at_s,
-        snapshot=seen,
-        is_new_snapshot=True,
-        pilots=pilots,
-        trainers=(),
-        settings=Settings(),
-        memory=Memory(),
-        training=training or {},
-    )
-
-
-def nodes(**states: NodeState) -> Snapshot:
-    return snapshot([Node(name=name, state=state) for name, state in states.items()])
-
-
-def pilot(node: str, *, is_held: bool = True) -> PilotView:
-    return PilotView(pilot_id=f"p-{node}", node=node, requested_s=T0, is_held=is_held)
 
 
 def uses_now(found: TimelineView) -> dict[str, tuple[NodeUse, str]]:

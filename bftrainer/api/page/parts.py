@@ -84,7 +84,7 @@ def uses(found: TimelineView) -> Part:
         "now_s": found.now_s,
         "nodes": found.nodes,
         "base": found.base,
-        "changes": [(round(at_s, 2), *rest) for at_s, *rest in found.changes],
+        "changes": found.changes,
     }
 
 

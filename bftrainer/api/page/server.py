@@ -37,9 +37,9 @@ MOST_TOKEN_BYTES: Final = 200
 
 
 def app(source: PageSource, door: Door) -> Starlette:
-    """Return the application."""
+    """Return the application; ``state.ended`` ends its streams."""
     pages = _Pages(source, door)
-    return Starlette(
+    found = Starlette(
         routes=[
             *(Route(f"/{name}", partial(_asset, name), methods=["GET"]) for name in ASSETS),
             Route("/enter", pages.enter, methods=["POST"]),
@@ -50,6 +50,8 @@ def app(source: PageSource, door: Door) -> Starlette:
         ],
         middleware=[Middleware(_Guard, door=door)],
     )
+    found.state.ended = pages.ended
+    return found
 
 
 class _Guard:
@@ -91,6 +93,7 @@ async def _known(_: Request) -> Response:
 class _Pages:
     def __init__(self, source: PageSource, door: Door) -> None:
         self._source, self._door = source, door
+        self.ended = asyncio.Event()
 
     async def enter(self, request: Request) -> Response:
         token = b""
@@ -106,7 +109,7 @@ class _Pages:
 
     async def events(self, _: Request) -> Response:
         return StreamingResponse(
-            events(self._source),
+            events(self._source, self.ended),
             media_type="text/event-stream",
             headers={"X-Accel-Buffering": "no"},  # nginx would keep events back
         )
@@ -143,6 +146,18 @@ def listen(host: str, port: int) -> socket.socket:
         ) from problem
 
 
+class _Server(uvicorn.Server):
+    """Ends the streams of events first, which would go on for ever."""
+
+    def __init__(self, config: uvicorn.Config, ended: asyncio.Event) -> None:
+        super().__init__(config)
+        self._ended = ended
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._ended.set()
+        await super().shutdown(sockets)
+
+
 def _server(application: Starlette) -> uvicorn.Server:
     config = uvicorn.Config(
         application,
@@ -156,7 +171,7 @@ def _server(application: Starlette) -> uvicorn.Server:
         date_header=False,
         timeout_graceful_shutdown=1,
     )
-    return uvicorn.Server(config)
+    return _Server(config, application.state.ended)
 
 
 async def serve(application: Starlette, listener: socket.socket) -> None:

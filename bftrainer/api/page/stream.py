@@ -79,19 +79,33 @@ class Looks:
         if timeline.is_whole or timeline.changes:
             new["timeline"] = parts.uses(timeline)
         self._timeline = timeline
-        return {"now_s": timeline.now_s, **new}
+        return {"now_s": timeline.now_s, "is_first": seen is None, **new}
 
 
-async def events(source: PageSource) -> AsyncIterator[str]:
-    """Yield events for one browser, until it is gone."""
+async def events(source: PageSource, ended: asyncio.Event) -> AsyncIterator[str]:
+    """Yield events for one browser, until it is gone or the server has ended."""
+    over = asyncio.ensure_future(ended.wait())
+    try:
+        async for text in _events(source, over):
+            yield text
+    finally:
+        over.cancel()
+
+
+async def _events(source: PageSource, over: asyncio.Future[Any]) -> AsyncIterator[str]:
     yield event("hello", {"title": source.title, "is_live": source.is_live})
     looks = Looks(source)
-    while True:
+    while not over.done():
         began_s = time.monotonic()
+        look = asyncio.ensure_future(beside(looks.next))
+        await asyncio.wait({look, over}, return_when=asyncio.FIRST_COMPLETED)
+        if over.done():
+            look.cancel()
+            return
         try:
-            yield event("news", await beside(looks.next))
+            yield event("news", look.result())
         except BftError as error:
             looks = Looks(source)  # a daemon that comes back may be another one
             yield event("away", {"code": error.code, "cause": error.cause, "next": error.next_step})
-            await asyncio.sleep(AGAIN_S)
-        await asyncio.sleep(max(0.0, began_s + LEAST_S - time.monotonic()))
+            began_s += AGAIN_S
+        await asyncio.wait({over}, timeout=max(0.0, began_s + LEAST_S - time.monotonic()))

@@ -83,6 +83,7 @@ const idOf = (one) => parseInt(one.id.slice(1), 10) || 0;
 
 function drawPicture() {
   const began = performance.now();
+  if (picture.cursor?.isNow) picture.cursor.at_s = uses.now_s; // it stays at the newest
   picture.draw();
   const from_s = Math.max(picture.from_s, uses.since_s), sums = uses.sums(from_s, uses.now_s);
   const ours = ["training", "starting", "held", "leaving", "unreachable"].reduce((sum, use) => sum + (sums[use] || 0), 0);
@@ -213,7 +214,8 @@ function draw(...names) {
 }
 
 function take(news) {
-  const { timeline, planned, head, trainers, now_s, ...parts } = news;
+  const { timeline, planned, head, trainers, now_s, is_first, ...parts } = news;
+  if (is_first) state.trainers.clear();
   if (timeline) uses.take(timeline);
   if (planned) uses.plan(planned);
   uses.now_s = Math.max(uses.now_s, now_s);
@@ -248,8 +250,6 @@ function listen() {
   hear("hello", ({ title, is_live }) => {
     find("title").textContent = document.title = title;
     state.isLive = is_live;
-    uses.clear();
-    state.trainers.clear();
   });
   hear("news", (news) => {
     take(news);
@@ -322,7 +322,7 @@ picture.canvas.onkeydown = (event) => {
   const before = picture.cursor || { node: picture.order[0], at_s: uses.now_s };
   const row = Math.min(picture.order.length - 1, Math.max(0, picture.order.indexOf(before.node) + step[0]));
   const at_s = Math.min(picture.to_s, Math.max(picture.from_s, before.at_s + (step[1] * (picture.to_s - picture.from_s)) / 125));
-  picture.cursor = { node: picture.order[row], at_s };
+  picture.cursor = { node: picture.order[row], at_s, isNow: at_s === uses.now_s };
   const top = row * picture.rowHeight, box = find("scroller"), room = picture.height - 110;
   if (top < box.scrollTop) box.scrollTop = top;
   else if (top > box.scrollTop + room) box.scrollTop = top - room;

@@ -1,0 +1,187 @@
+"""The page in a real Chromium."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import replace as replaced
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftrainer.api.client import Client
+from bftrainer.api.page.server import page_of
+from bftrainer.api.page.source import LiveSource
+from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
+from tests.support.browser import chromium, complaints, resize
+from tests.support.memory_service import MemoryService, prepare_home, serving, socket_of
+from tests.support.snapshots import T0
+from tests.support.timelines import PLAN, trained
+from tests.support.waiting import wait_for
+
+HOSTILE = '<img src=x onerror="document.title=1">"\'&\u202e</td><script>alert(1)</script>'
+
+
+def record(trainer_id: str, name: str = "net", **more: Any) -> TrainerRecord:
+    spec = TrainerSpec(name=name, user="ada", script="/s.py", n_min=1, n_max=4, samples=1000)
+    found = TrainerRecord(
+        trainer_id=trainer_id, spec=spec, state=TrainerState.RUNNING, submitted_s=T0
+    )
+    return replaced(found, **more)
+
+
+@dataclass(slots=True, kw_only=True)
+class Page:
+    """A page in a browser, and what it is of."""
+
+    driver: Any
+    service: MemoryService
+    links: list[str]
+
+    def open(self) -> None:
+        self.driver.get(self.links[-1])
+        self.says("Live")
+
+    def run(self, script: str) -> Any:
+        return self.driver.execute_script(script)
+
+    def text(self, selector: str) -> str:
+        return str(self.run(f"return document.querySelector('{selector}').innerText"))
+
+    def says(self, text: str, selector: str = "body") -> None:
+        try:
+            wait_for(lambda: text in self.text(selector), timeout_s=60)
+        except AssertionError:
+            raise AssertionError(f"{selector} says {self.text(selector)!r}, not {text!r}") from None
+
+    def click(self, selector: str) -> None:
+        self.run(f"document.querySelector('{selector}').click()")
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def page(driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    memory, links = MemoryService(prepare_home(tmp_path, monkeypatch)), list[str]()
+    memory.records["t1"] = record("t1")
+    memory.saw(trained(time.time(), n1="", n2="t1"), PLAN)
+    with (
+        serving(memory, socket_of()),
+        page_of(LiveSource(Client(socket_of()), "a site"), links.append),
+    ):
+        resize(driver, 1280, 900)
+        yield Page(driver=driver, service=memory, links=links)
+        driver.get("about:blank")  # closes its connection
+        complaints(driver)
+
+
+def test_it_shows_and_explains_and_complains_of_nothing(page: Page) -> None:
+    page.open()
+    page.says("2 held, 1 requested, 1 idle, 4 in all", "#head")
+    page.says("squeue did not answer.", "#notes")
+    page.says("net", "#trainers")
+    page.click('[data-trainer="t1"]')
+    page.says("A third would gain less than it costs.", "#explain")
+    assert page.run("return document.title") == "a site"
+    assert complaints(page.driver) == []
+
+
+def test_what_is_new_comes_by_itself(page: Page) -> None:
+    page.open()
+    page.run("const c = document.getElementById('picture'); c.focus()")
+    for _ in range(2):
+        page.run(
+            "document.getElementById('picture').dispatchEvent("
+            "new KeyboardEvent('keydown', {key: 'ArrowUp'}))"
+        )
+    page.says("n1,", "#under")
+    page.says("idle", "#under")
+    page.service.records["t1"] = record(
+        "t1", progress=TrainerProgress(samples=700, samples_per_s=10.0)
+    )
+    page.service.saw(trained(time.time(), n1="t1", n2="t1"), PLAN)
+    page.says("70.0%", "#trainers")
+    page.says("training t1 net", "#under")
+
+
+def test_names_are_never_parsed(page: Page) -> None:
+    page.service.records["t2"] = record("t2", name=HOSTILE, reason=HOSTILE)
+    page.service.failures = (HOSTILE,)
+    page.service.saw(trained(time.time(), n1="t2", n2="t1", **{HOSTILE: ""}), PLAN)
+    page.open()
+    page.says("<img", "#trainers")
+    page.says("<script>alert(1)</script>", "#notes")
+    assert page.run("return document.title") == "a site"
+    assert page.run("return document.querySelectorAll('img, td script, #notes script').length") == 0
+    assert complaints(page.driver) == []
+
+
+def test_a_second_browser_needs_the_next_link(page: Page) -> None:
+    page.open()
+    assert len(page.links) == 2
+    page.driver.get("about:blank")
+    page.driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    page.driver.get(page.links[0])
+    page.says("was used already", "#link")
+    page.driver.get("about:blank")
+    page.open()  # with the newest one
+
+
+def test_a_daemon_that_restarts_is_told_and_found_again(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, links = MemoryService(prepare_home(tmp_path, monkeypatch)), list[str]()
+    memory.records["t1"] = record("t1")
+    memory.saw(trained(time.time(), n1="t1"), PLAN)
+    page = Page(driver=driver, service=memory, links=links)
+    with page_of(LiveSource(Client(socket_of()), "a site"), links.append):
+        with serving(memory, socket_of()):
+            page.open()
+        page.says("BFT-1101", "#link")
+        del memory.records["t1"]
+        memory.records["t2"] = record("t2")
+        with serving(memory, socket_of()):
+            page.says("Live", "#link")
+            page.says("t2", "#trainers")
+            assert "t1" not in page.text("#trainers")
+    page.says("The connection is lost", "#link")
+    driver.get("about:blank")
+    complaints(driver)
+
+
+def test_it_fits_a_phone(page: Page) -> None:
+    resize(page.driver, 400, 800)
+    page.service.records["t2"] = record("t2", name="x" * 200)
+    page.open()
+    page.says("t2", "#trainers")
+    width = page.run("return document.documentElement.scrollWidth")
+    assert width <= 400
+
+
+@pytest.mark.long
+def test_a_big_site_is_drawn_at_once(page: Page) -> None:
+    """Ten thousand changes of a thousand nodes, two hundred trainers; seconds are the bench's."""
+    names = [f"n{k:04}" for k in range(1000)]
+    for k in range(200):
+        page.service.records[f"t{k}"] = record(f"t{k}")
+    began_s = time.time() - 100.0
+    for step in range(100):
+        who = {n: f"t{(k + step // 10 * (k % 10 == step % 10)) % 200}" for k, n in enumerate(names)}
+        page.service.saw(trained(began_s + step, **who), PLAN)
+    page.open()
+    assert page.run("return document.querySelectorAll('#trainers tr').length") == 201
+    page.service.saw(trained(time.time(), **dict.fromkeys(names, "t1")), PLAN)
+    page.run("document.getElementById('filter').value = 'n0999'")
+    page.run("document.getElementById('filter').dispatchEvent(new Event('input'))")
+    for key in ("ArrowDown", "ArrowLeft"):
+        page.run(
+            "document.getElementById('picture').dispatchEvent("
+            f"new KeyboardEvent('keydown', {{key: '{key}'}}))"
+        )
+    page.says("n0999", "#under")
