@@ -59,7 +59,7 @@ class MpiReducer:
     """All-reduces of at most two exchanges, in which all sends start before any wait.
 
     MPICH's own all-reduce goes in rounds. A send in a later round to a member whose death MPICH has
-    noticed meanwhile never returns (docs/design/elastic-runtime.md): 30 of 100 losses took a second
+    noticed meanwhile never returns (docs/adr/0011-mpi.md): 30 of 100 losses took a second
     member this way, 2 of 60 if all sends start first. For contiguous buffers of one type.
 
     Data is received into our own memory first: a member that was only slow may send its part when
