@@ -28,7 +28,7 @@ HEAD = """\
 
 Written by `scripts/write_results.py`: of each benchmark all missed targets and the first of those
 that are met. `docs/results/*.json` have all. The script's docstring has the method; `make bench`
-runs all benchmarks. The nodes of a run share one machine.
+runs all benchmarks. The nodes of a run share one machine, of two cores.
 """
 
 
