@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install Debian packages that are missing: "venv" for the virtual environment, "slurm" for the
-# test clusters, "packages" for the long tests (an RPM is built, clocks are wrong). Nothing
+# test clusters and the page, "packages" for the long tests (an RPM is built, clocks are wrong). Nothing
 # to do when they are there.
 set -euo pipefail
 
@@ -13,11 +13,12 @@ slurm)
   # The database without its service: the test cluster starts its own (--accounting).
   packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
             slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
-            iproute2 nftables) # the last two: a cluster of several hosts, tests/hosts
+            iproute2 nftables # a cluster of several hosts, tests/hosts
+            chromium chromium-driver) # the page, tests/integration/test_page_browser.py
   missing=0
   for program in munged slurmctld slurmd sbatch srun squeue scontrol \
       slurmdbd mariadbd mariadb-install-db my_print_defaults sacct sacctmgr \
-      ip nft; do
+      ip nft chromium chromedriver; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing=1
   done
   [ "$missing" -eq 0 ] && exit 0

@@ -47,7 +47,9 @@ def web(
         )
     source = _source(socket_name, replay)
     with listen(host, port or 0) as listener:
-        address = PageAddress(port=listener.getsockname()[1], public_url=public_url)
+        address = PageAddress(
+            port=listener.getsockname()[1], public_url=public_url, host=socket.gethostname()
+        )
         door = Door(address, lambda link: print_lines(f"Open {link}"))
         if not public_url:
             print_lines(

@@ -9,7 +9,7 @@ from bftrainer.api.page.door import Door, PageAddress
 
 def door_at(public_url: str = "", port: int = 4000) -> tuple[Door, list[str]]:
     links = list[str]()
-    door = Door(PageAddress(port=port, public_url=public_url), links.append)
+    door = Door(PageAddress(port=port, public_url=public_url, host="n1.site"), links.append)
     door.open()
     return door, links
 
@@ -69,8 +69,12 @@ def test_only_our_names_are_answered(host: str, *, is_taken: bool) -> None:
 
 def test_behind_a_proxy_only_its_name_is_answered() -> None:
     door, _ = door_at("https://ood.site.edu/rnode/n1/4000")
-    assert door.why_refused({"host": "ood.site.edu"}) == ""
-    assert door.why_refused({"host": "127.0.0.1:4000"})
+    public = {"origin": "https://ood.site.edu"}
+    for host in ("ood.site.edu", "n1.site:4000", "127.0.0.1:4000"):  # as the proxy sends it
+        assert door.why_refused({"host": host, **public}) == ""
+    assert door.why_refused({"host": "n1.site:4000", "origin": "http://n1.site:4000"})
+    assert door.why_refused({"host": "evil.example", **public})
+    assert door_at()[0].why_refused({"host": "n1.site:4000"})
 
 
 @pytest.mark.parametrize(

@@ -41,21 +41,27 @@ class PageAddress:
 
     port: int
     public_url: str = ""  # behind a proxy: what users type, with the path; "": loopback
+    host: str = ""  # this host's name, which proxies may send instead of the public one
 
     @property
     def base(self) -> str:
         """The page's address, ending in a slash."""
         return f"{(self.public_url or f'http://127.0.0.1:{self.port}').rstrip('/')}/"
 
+    @property
+    def public(self) -> str:
+        """Host and port of the public address; "": there is none."""
+        return urlsplit(self.public_url).netloc.lower()
+
     def is_ours(self, host: str) -> bool:
         """Return whether a Host header names the page.
 
         A tunnel may end at another port of the user's own host, so ports of loopback are free.
         """
-        public = urlsplit(self.public_url).netloc.lower()
-        name, _, port = host.lower().rpartition(":")
-        is_loopback = host.lower() in LOOPBACK or (name in LOOPBACK and port.isdigit())
-        return host.lower() == public if public else is_loopback
+        if self.public and host in {self.public, f"{self.host.lower()}:{self.port}"}:
+            return True
+        name, _, port = host.rpartition(":")
+        return host in LOOPBACK or (name in LOOPBACK and port.isdigit())
 
 
 class Door:
@@ -98,11 +104,12 @@ class Door:
 
     def why_refused(self, headers: Mapping[str, str]) -> str:
         """Say why a request with these headers is refused, whoever sends it; "": it is not."""
-        host = headers.get("host", "")
+        host = headers.get("host", "").lower()
         if not self._address.is_ours(host):
             return "It was sent to another host."
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-        is_same = origin is None or urlsplit(origin).netloc.lower() == host.lower()
+        ours = self._address.public or host
+        is_same = origin is None or urlsplit(origin).netloc.lower() == ours
         if not is_same or site not in ("none", "same-origin"):
             return "It comes from another site."
         return ""

@@ -180,18 +180,25 @@ async def serve(application: Starlette, listener: socket.socket) -> None:
 
 
 @contextlib.contextmanager
+def serving_beside(application: Starlette, listener: socket.socket) -> Iterator[None]:
+    """Serve in a thread."""
+    server = _server(application)
+    serving = threading.Thread(
+        target=lambda: asyncio.run(server.serve(sockets=[listener])), name="page", daemon=True
+    )
+    serving.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        serving.join()
+
+
+@contextlib.contextmanager
 def page_of(source: PageSource, said: Callable[[str], object]) -> Iterator[None]:
     """Serve a page to this host, in a thread; ``said``: is given its link."""
     with listen("127.0.0.1", 0) as listener:
         door = Door(PageAddress(port=listener.getsockname()[1]), said)
-        server = _server(app(source, door))
-        serving = threading.Thread(
-            target=lambda: asyncio.run(server.serve(sockets=[listener])), name="page", daemon=True
-        )
-        serving.start()
-        door.open()
-        try:
+        with serving_beside(app(source, door), listener):
+            door.open()
             yield
-        finally:
-            server.should_exit = True
-            serving.join()
