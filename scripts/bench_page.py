@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""How fast is the page in a browser?
+
+A site of 1,000 nodes with 10,000 changes in six hours and 200 trainers, in a headless Chromium with
+software rendering: until something is painted, until the picture is there, from a click until the
+picture is painted anew, and the size of all files. ``--busy N`` spins N processes beside it.
+``--shots DIR`` keeps screenshots. Exits 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import random
+import sys
+import time
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from _bench.benchmark import Benchmark, Measured
+from _bench.waiting import BenchError
+
+from bftrainer.api.page.server import ASSETS, page_of
+from bftrainer.api.page.source import Slow
+from bftrainer.model.study import Seen
+from bftrainer.model.timeline import USES, PlannedUse, TimelineView
+from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.views import StatusView, TrainerView
+
+NODES, CHANGES, TRAINERS, SPAN_S = 1000, 10_000, 200, 6 * 3600.0
+LIMIT_S = 60.0
+_REDRAWN = """
+const done = arguments[0], found = [];
+const buttons = document.querySelectorAll('#spans button');
+function next(i) {
+  if (i === %d) return done(found);
+  const began = performance.now();
+  buttons[i %% buttons.length].click();
+  requestAnimationFrame(() => requestAnimationFrame(() => {  // the second comes after painting
+    found.push(performance.now() - began);
+    next(i + 1);
+  }));
+}
+next(0);
+"""
+
+
+class DrawnSite:
+    """A site that nobody runs, drawn at random."""
+
+    title, is_live = "a site of 1,000 nodes", True
+
+    def __init__(self, seed: int) -> None:
+        chance, now_s = random.Random(seed), time.time()  # noqa: S311 - no secret
+        times = sorted(chance.uniform(now_s - SPAN_S, now_s) for _ in range(CHANGES))
+        weights = [30, 6, 1, 2, 0.2, 3, 10, 60, 2]  # as ``USES``
+        self._changes = []
+        for at_s in times:
+            use = chance.choices(range(len(USES)), weights)[0]
+            trainer_id = f"t{chance.randrange(TRAINERS)}" if use in (0, 1) else ""
+            self._changes.append((at_s, chance.randrange(NODES), use, trainer_id))
+        self._now_s, self._number = now_s, 1
+
+    def timeline(self, seen: Seen | None) -> TimelineView:
+        """Return all, then a change each second."""
+        changes = self._changes
+        if seen is not None:
+            time.sleep(1.0)
+            self._number += 1
+            self._now_s = time.time()
+            changes = [(self._now_s, self._number % NODES, 0, "t1")]
+        names = tuple(f"node{number:04}" for number in range(NODES))
+        return TimelineView(
+            incarnation=1,
+            change=self._number,
+            since_s=self._now_s - SPAN_S,
+            now_s=self._now_s,
+            nodes=names,
+            base=() if seen else ((USES.index("ordinary"), ""),) * NODES,
+            changes=tuple(changes),
+            planned=tuple(
+                PlannedUse(node=n, trainer_id="", from_s=self._now_s + n, until_s=None)
+                for n in range(0, NODES, 3)
+            ),
+            is_whole=seen is None,
+        )
+
+    def status(self) -> StatusView:
+        """Return 200 trainers, of which each makes progress."""
+        return StatusView(
+            incarnation=1,
+            pid=1,
+            started_s=self._now_s - SPAN_S,
+            batch_system="drawn",
+            observed="present",
+            failures=(),
+            policy_hash="",
+            nodes_total=NODES,
+            nodes_idle=90,
+            nodes_held=300,
+            nodes_requested=10,
+            decisions=self._number,
+            last_decision_ms=2.0,
+            last_decision_s=self._now_s,
+            rescales=1000,
+            give_backs=500,
+            preemptions=3,
+            trainers=tuple(self._trainer(number) for number in range(TRAINERS)),
+        )
+
+    def _trainer(self, number: int) -> TrainerView:
+        spec = TrainerSpec(name=f"net-{number}", user="ada", script="/s.py", n_max=8, samples=10**6)
+        samples = self._number * 1000 + number
+        record = TrainerRecord(
+            trainer_id=f"t{number}",
+            spec=spec,
+            state=TrainerState.RUNNING,
+            submitted_s=0.0,
+            progress=TrainerProgress(samples=samples, samples_per_s=1000.0),
+        )
+        return TrainerView(
+            record=record, planned_nodes=("a", "b"), requested_nodes=(), observed_nodes=("a", "b")
+        )
+
+    def slow(self) -> dict[str, Slow]:
+        """Return nothing."""
+        return {}
+
+    def explain(self, trainer_id: str) -> Any:
+        """Return nothing."""
+        del trainer_id
+
+    study = explain
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+@contextlib.contextmanager
+def _busy(count: int) -> Iterator[None]:
+    spinning = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(count)]
+    for one in spinning:
+        one.start()
+    try:
+        yield
+    finally:
+        for one in spinning:
+            one.kill()
+
+
+@contextlib.contextmanager
+def _chromium() -> Iterator[Any]:
+    try:
+        from selenium import webdriver  # noqa: PLC0415 - only this needs it
+    except ImportError as problem:
+        raise BenchError("Selenium is not installed") from problem
+    options = webdriver.ChromeOptions()
+    for argument in ("headless=new", "no-sandbox", "disable-gpu", "window-size=1280,900"):
+        options.add_argument(f"--{argument}")
+    options.binary_location = "/usr/bin/chromium"
+    driver = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService("/usr/bin/chromedriver")
+    )
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def measure(arguments: argparse.Namespace, measured: Measured) -> None:
+    """Open the page, and redraw it."""
+    links = list[str]()
+    with _chromium() as driver, page_of(DrawnSite(arguments.seed), links.append):
+        driver.get("about:blank")
+        with _busy(arguments.busy):
+            driver.get(links[-1])
+            deadline = time.monotonic() + LIMIT_S
+            while not driver.execute_script(
+                "return document.getElementById('picture').dataset.drawMs"
+                " && document.querySelectorAll('#trainers tr').length > 200"
+            ):
+                if time.monotonic() > deadline:
+                    raise BenchError("the page did not come")
+                time.sleep(0.02)
+            whole_ms = driver.execute_script("return performance.now()")
+            paint_ms = driver.execute_script(
+                "return performance.getEntriesByName('first-contentful-paint')[0].startTime"
+            )
+            driver.set_script_timeout(LIMIT_S)
+            drawn = sorted(driver.execute_async_script(_REDRAWN % (20 if arguments.quick else 100)))
+        if arguments.shots:
+            arguments.shots.mkdir(parents=True, exist_ok=True)
+            driver.save_screenshot(str(arguments.shots / "page.png"))
+    size = sum(
+        files("bftrainer.api.page").joinpath("assets", name).stat().st_size  # type: ignore[attr-defined]
+        for name, _ in ASSETS.values()
+    )
+    note = f"{arguments.busy} spinning processes beside it"
+    measured.at_most("first paint", paint_ms / 1000.0, 1.0, note=note)
+    measured.at_most("until all is there", whole_ms / 1000.0, 2.0, note=note)
+    p95 = drawn[int(0.95 * (len(drawn) - 1))]
+    measured.at_most(
+        "from a click until painted, p95", p95, 100.0, "ms", f"{len(drawn)}, all spans; {note}"
+    )
+    measured.at_most("all files", size / 1000.0, 150.0, "kB")
+    measured.results["redraws_ms"] = drawn
+
+
+BENCHMARK = Benchmark(
+    name="page",
+    title="The page",
+    about=__doc__,
+    quick="20 redraws",
+    options={
+        "--busy": {"type": int, "default": 0, "help": "processes that spin beside it"},
+        "--shots": {"type": Path, "help": "keep screenshots here"},
+        "--seed": {"type": int, "default": 1, "help": "of the site"},
+    },
+    measure=measure,
+)
+
+if __name__ == "__main__":
+    sys.exit(BENCHMARK.main())
