@@ -12,7 +12,7 @@ import click
 from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document
 from bftrainer.cli.options import JSON, option, verb
-from bftrainer.cli.output import print_json, print_lines
+from bftrainer.cli.output import is_terminal, print_json, print_lines
 from bftrainer.cli.spec import SCRIPT, SPEC_OPTIONS, build_spec, chosen
 from bftrainer.cli.submit import check_here, check_script, warn_of_late_options
 from bftrainer.model.errors import UsageError
@@ -128,9 +128,10 @@ def try_out(
 ) -> None:
     """Run the training script SCRIPT on nodes that come and go on this machine.
 
-    Needs no cluster and no daemon. One worker is killed while it trains. Says at the end whether
-    every sample was used exactly once per epoch. Checkpoints are not kept. With --compare also
-    whether elastic training changes anything: losses, final parameters, samples, time.
+    Needs no cluster and no daemon. On a terminal the link of a page is printed. One worker is
+    killed while it trains. Says at the end whether every sample was used exactly once per epoch.
+    Checkpoints are not kept. With --compare also whether elastic training changes anything: losses,
+    final parameters, samples, time.
     """
     check_script(script)
     taken = {n: v for n, v in chosen(ctx, script).items() if n in (*TAKEN, "runtime")}
@@ -149,6 +150,8 @@ def try_out(
     def say(text: str) -> None:
         print_lines(*text.splitlines(), err=as_json)
 
-    report = run_try(spec, n_nodes, limit_s, say, compares=compares)
+    report = run_try(
+        *(spec, n_nodes, limit_s, say), compares=compares, has_page=is_terminal() and not as_json
+    )
     if as_json:
         print_json(document("try", report))

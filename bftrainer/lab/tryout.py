@@ -18,7 +18,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,13 @@ import numpy as np
 
 from bftrainer.batch.local.workload import JobWorkload
 from bftrainer.elastic import files
-from bftrainer.lab.demo.local_site import LocalSite, laptop_site, scratch_directory, workload_of
+from bftrainer.lab.demo.local_site import (
+    LocalSite,
+    demo_page,
+    laptop_site,
+    scratch_directory,
+    workload_of,
+)
 from bftrainer.lab.demo.watch import Use, Watch, collect
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode
@@ -503,11 +509,18 @@ Say = Callable[[str], None]
 
 
 def run_try(
-    spec: TrainerSpec, n_nodes: int, limit_s: float | None, say: Say, *, compares: bool = False
+    spec: TrainerSpec,
+    n_nodes: int,
+    limit_s: float | None,
+    say: Say,
+    *,
+    compares: bool = False,
+    has_page: bool = False,
 ) -> TryReport:
     """Run everything; ``say`` is called with each line to print.
 
-    ``compares``: run the script in one process as well, before.
+    ``compares``: run the script in one process as well, before. ``has_page``: serve the daemon's
+    page meanwhile.
 
     Raises:
         BftError: BFT-1053 to BFT-1055 after the report was printed, or something else failed; the
@@ -522,7 +535,7 @@ def run_try(
             if problem := wrong(alone.report):
                 say(f"\nAlone: {as_text(alone.report)}")
                 raise problem
-        elastic = _tried(spec, n_nodes, scratch, limit_s, say)
+        elastic = _tried(spec, n_nodes, scratch, limit_s, say, has_page=has_page)
         report = elastic.report
         if alone is not None and wrong(report) is None:
             report = dataclasses.replace(report, comparison=_compared(elastic, alone))
@@ -532,7 +545,15 @@ def run_try(
     return report
 
 
-def _tried(spec: TrainerSpec, n_nodes: int, scratch: Path, limit_s: float | None, say: Say) -> _Try:
+def _tried(
+    spec: TrainerSpec,
+    n_nodes: int,
+    scratch: Path,
+    limit_s: float | None,
+    say: Say,
+    *,
+    has_page: bool = False,
+) -> _Try:
     """Run a script on so many nodes; on one it is left alone."""
     nodes = f"{n_nodes} nodes" if n_nodes > 1 else "one node"
     say(f"Starting {nodes} on this machine, and a daemon for {'them' if n_nodes > 1 else 'it'}.")
@@ -544,7 +565,8 @@ def _tried(spec: TrainerSpec, n_nodes: int, scratch: Path, limit_s: float | None
             say("Importing torch, once for all of them.")
             site.await_ready()
         found = _Try(site, _placed(spec, n_nodes, scratch), say)
-        found.run(limit_s)
+        with demo_page(site.client, say) if has_page else nullcontext():
+            found.run(limit_s)
         return found
 
 

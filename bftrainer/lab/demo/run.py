@@ -24,6 +24,7 @@ from bftrainer.lab.demo.local_site import (
     POLICY,
     DemoSite,
     HasEnded,
+    demo_page,
     demo_workload,
     laptop_site,
     scratch_directory,
@@ -174,7 +175,7 @@ def run_demo(
             site.await_ready()
             fixed = References(site, scratch / "fixed", trainers)
 
-            with _page(site, say) if has_page else nullcontext():
+            with demo_page(site.client, say) if has_page else nullcontext():
                 watch = _live(site, trainers, scratch / "trainers", fixed, see)
             delays_s = site.delays_s()
             if not fixed.advance():
@@ -193,13 +194,6 @@ def _site(scratch: Path, n_nodes: int, *, on_lsf: bool) -> AbstractContextManage
 
         return lsf_site(scratch, n_nodes=n_nodes, policy=POLICY)
     return laptop_site(scratch, n_nodes=n_nodes, warm=WARM)
-
-
-def _page(site: DemoSite, say: Say) -> AbstractContextManager[None]:
-    from bftrainer.api.page.server import page_of  # noqa: PLC0415 - if it is wanted
-    from bftrainer.api.page.source import LiveSource  # noqa: PLC0415
-
-    return page_of(LiveSource(site.client, "bftrainer demo"), lambda url: say(f"Open {url}"))
 
 
 def _live(
