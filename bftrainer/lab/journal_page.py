@@ -1,10 +1,15 @@
-"""The page of a journal: its decisions, folded as the daemon folded them."""
+"""The page of a journal: its decisions, folded as the daemon folded them.
+
+A journal has no decision that changed nothing, so rescales and ends of trainers say who trains
+until the next one.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,7 @@ from bftrainer.daemon.decider import DECISION
 from bftrainer.daemon.explain.sizes import explain_trainer
 from bftrainer.daemon.harm import monitor
 from bftrainer.journal.journal import Journal
+from bftrainer.journal.projection import JournalEntry
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.errors import UsageError
@@ -27,6 +33,7 @@ from bftrainer.model.views import Explanation, StatusView, TrainerView
 from bftrainer.site.policy.model import SitePolicy
 
 _NOTHING_NEW_S = 10.0
+_MEMBERS = ("rescaled", "parked", "finished", "failed", "cancelled")  # kinds of entries
 
 
 class JournalSource:
@@ -44,11 +51,14 @@ class JournalSource:
         fold, n_decisions = NodeUses(keep_s=math.inf, most=10_000_000), 0
         last: DecisionRecord | None = None
         with Journal.open(path, clock=time.time, is_verified=False) as journal:
-            for entry in journal.entries(DECISION):
-                record = entry.payload_if(DecisionRecord)
-                if record is not None:
-                    fold.saw(record.input, record.plan)
-                    last, n_decisions = record, n_decisions + 1
+            for entry in journal.entries():
+                if entry.kind == DECISION and (new := entry.payload_if(DecisionRecord)) is not None:
+                    last, n_decisions = new, n_decisions + 1
+                elif last is not None and entry.kind in _MEMBERS:
+                    last = _with_members(last, entry)
+                else:
+                    continue
+                fold.saw(last.input, last.plan)
             if last is None:
                 raise UsageError(
                     "BFT-1112",
@@ -83,6 +93,16 @@ class JournalSource:
     def study(self, name: str) -> Any:
         """Refuse: a journal's page has no studies."""
         raise UsageError("BFT-1004", f"There is no study {name} here.", "Ask its daemon.")
+
+
+def _with_members(last: DecisionRecord, entry: JournalEntry) -> DecisionRecord:
+    """Return a decision as it would have been with the members that an entry tells of."""
+    told = entry.plain()
+    trainer_id, nodes = told["trainer_id"], told["what"].get("nodes", ())
+    training = {n: who for n, who in last.input.training.items() if who != trainer_id}
+    training |= dict.fromkeys(nodes, trainer_id)
+    now_s = max(entry.at_s, last.input.now_s)
+    return replace(last, input=replace(last.input, now_s=now_s, training=training))
 
 
 def _status(

@@ -11,15 +11,18 @@ import pytest
 
 from bftrainer.batch import process
 from bftrainer.daemon.metrics import MEANINGS
+from bftrainer.lab.journal_page import JournalSource
 from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.model.timeline import USES, NodeUse
 from bftrainer.model.trainer import TrainerState
 from milp.problem import Curve
 from tests.integration.daemon_scripts import BROKEN, SLOW, trainer_spec
 from tests.support.processes import is_running
 from tests.support.repeating import repeated_equal
 from tests.support.site import Site
+from tests.support.timelines import uses_now
 from tests.support.waiting import wait_for
 
 POLICY = """\
@@ -154,6 +157,31 @@ def test_cancel_ends_the_workers_and_frees_the_nodes(site: DaemonSite) -> None:
     wait_for(
         lambda: all(n.trainer_id == "" for n in site.client.nodes()), what="the nodes are free"
     )
+
+
+def test_the_timeline_tells_what_is_new_and_the_journal_the_same(site: DaemonSite) -> None:
+    seen = site.client.timeline()
+    trainer = site.submit("slow", SLOW)
+    site.observed(trainer, 2)
+    told: list[tuple[str, str]] = []
+
+    def trains_on() -> set[str]:
+        nonlocal seen
+        seen = site.client.timeline(seen.seen)
+        told.extend((USES[use], seen.nodes[node]) for _, node, use, who in seen.changes if who)
+        return {node for use, node in told if use is NodeUse.TRAINING}
+
+    wait_for(lambda: len(trains_on()) >= 2, what="two nodes train")
+    assert (NodeUse.STARTING, min(trains_on())) in told
+
+    def replayed() -> JournalSource | None:  # what is journalled may wait for the disk
+        page = JournalSource(site.sidecar.state_dir / "journal.db")
+        is_same = uses_now(page.timeline(None)) == uses_now(site.client.timeline())
+        return page if is_same else None
+
+    page = wait_for(replayed, what="the journal tells the same")
+    assert trainer in {view.record.trainer_id for view in page.status().trainers}
+    assert page.explain(trainer)["sentences"]
 
 
 def test_a_script_that_raises_fails_its_trainer_with_the_reason(site: DaemonSite) -> None:

@@ -123,9 +123,7 @@ def test_a_whole_picture_comes_first_then_what_is_new(
     service.saw(trained(time.time(), n1="t1", n2="t1"), PLAN)
     kind, second = next(events)
     assert not second["timeline"]["is_whole"]
-    assert [row[1:] for row in second["timeline"]["changes"]] == [
-        [0, USES.index("training"), "t1"]
-    ]
+    assert [row[1:] for row in second["timeline"]["changes"]] == [[0, USES.index("training"), "t1"]]
     assert "harm" not in second  # it is as it was
 
 

@@ -9,20 +9,11 @@ from hypothesis import strategies as st
 
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import PoolNode
-from bftrainer.model.timeline import USES, NodeUse, NodeUses, TimelineView
+from bftrainer.model.timeline import USES, NodeUse, NodeUses
 from tests.support.snapshots import T0, pending
-from tests.support.timelines import PLAN, input_of, nodes, pilot
+from tests.support.timelines import PLAN, input_of, nodes, pilot, uses_now
 
 NAMES = ("n1", "n2", "n3")
-
-
-def uses_now(found: TimelineView) -> dict[str, tuple[NodeUse, str]]:
-    """Piece together what each node is used for."""
-    states = list(found.base)
-    for _, node, use, trainer_id in found.changes:
-        states[node] = use, trainer_id
-    named = zip(found.nodes, states, strict=True)
-    return {name: (USES[use], who) for name, (use, who) in named}
 
 
 def test_every_use_is_told() -> None:
