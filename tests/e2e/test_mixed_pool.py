@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,7 +99,8 @@ def play(base: Path, cluster: SlurmTestCluster, sidecar: DaemonProcess) -> Outco
     rounds += [i.model_copy(update={"at_s": i.at_s + again_s}) for i in rounds]
     with WorkloadRun(cluster, rounds) as jobs:
         assert jobs.wait(500), jobs.records()
-    resize_each(sidecar, list(ids.values()))
+    for trainer_id in sorted(set(ids.values()) - resized(sidecar)):
+        resize(sidecar, trainer_id)
     for runtime in kits:
         (base / runtime / "hurry").touch()
     wait_for(
@@ -128,21 +129,18 @@ def resized(sidecar: DaemonProcess) -> set[str]:
     }
 
 
-def resize_each(sidecar: DaemonProcess, ids: Sequence[str]) -> None:
-    """Have each trainer resized while it trains, even if the jobs left it no such moment."""
-    for own in sorted(set(ids) - resized(sidecar)):
-        resize(sidecar, own, [other for other in ids if other != own])
-
-
-def resize(sidecar: DaemonProcess, own: str, others: Sequence[str]) -> None:
-    """Let it have all nodes, and share them again."""
+def resize(sidecar: DaemonProcess, own: str) -> None:
+    """Let it shrink while it trains; the jobs may have left it no such moment."""
     client = sidecar.client
-    for other in others:
-        client.change(other, TrainerChange(is_held=True))
-    wait_for(lambda: client.trainer(own).observed_nodes, timeout_s=240, what=f"{own} trains")
-    for other in others:
-        client.change(other, TrainerChange(is_held=False))
-    wait_for(lambda: own in resized(sidecar), timeout_s=240, interval_s=1.0, what=f"{own} shrinks")
+    most = client.trainer(own).record.spec.n_max
+    wait_for(
+        lambda: len(client.trainer(own).observed_nodes) > 1,
+        timeout_s=400,
+        what=f"{own} trains on several nodes",
+    )
+    client.change(own, TrainerChange(n_max=1))
+    wait_for(lambda: own in resized(sidecar), timeout_s=240, what=f"{own} shrinks")
+    client.change(own, TrainerChange(n_max=most))
 
 
 def test_at_least_two_runtimes_shared_the_pool(outcome: Outcome) -> None:
