@@ -25,6 +25,7 @@ venv: $(BIN)/.installed  ## create .venv with everything development needs
 
 system:  ## install Slurm, MUNGE and nftables for the test clusters (Debian, root or sudo)
 	scripts/install_system.sh slurm
+	-scripts/install_system.sh promtool
 
 demo: venv  ## three real trainers on the embedded batch system, about a minute
 	$(BIN)/bftrainer demo --out demo-out

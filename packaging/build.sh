@@ -39,8 +39,10 @@ mkdir -p "$stage/usr/bin" "$stage/usr/share/doc/bftrainer"
 for program in bftrainer bftrainer-slurm-hook bftrainer-testcluster; do
   ln -s "$prefix/bin/$program" "$stage/usr/bin/$program"
 done
-cp -r "$root/docs/." "$here/monitoring" "$root/CHANGELOG.md" "$stage/usr/share/doc/bftrainer"
+cp -r "$root/docs/." "$root/CHANGELOG.md" "$stage/usr/share/doc/bftrainer"
 cp "$root/LICENSE" "$stage/usr/share/doc/bftrainer/copyright"
+install -m 644 -D -t "$stage/usr/share/bftrainer/grafana" "$here"/grafana/*.json
+install -m 644 -D -t "$stage/usr/share/bftrainer/prometheus" "$here/prometheus/bftrainer.rules.yml"
 
 if [ "$kind" != deb ]; then
   rpmbuild -bb --quiet --define "_topdir $work/rpm" --define "_rpmdir $out" \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install Debian packages that are missing: "venv" for the virtual environment, "slurm" for the
-# test clusters and the page, "packages" for the long tests (an RPM is built, clocks are wrong). Nothing
-# to do when they are there.
+# test clusters and the page, "packages" for the long tests (an RPM is built, clocks are wrong);
+# "promtool", one program into /usr/local/bin. Nothing to do when they are there.
 set -euo pipefail
 
 case "${1:-}" in
@@ -28,8 +28,12 @@ packages)
   command -v rpmbuild >/dev/null \
     && compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null && exit 0
   ;;
+promtool)
+  packages=(prometheus)
+  command -v promtool >/dev/null && exit 0
+  ;;
 *)
-  echo "usage: $0 venv|slurm|packages" >&2
+  echo "usage: $0 venv|slurm|packages|promtool" >&2
   exit 2
   ;;
 esac
@@ -38,11 +42,18 @@ sudo=()
 if [ "$(id -u)" -ne 0 ]; then
   if ! command -v sudo >/dev/null; then
     echo "error BFT-1290: installing ${packages[*]} needs root." >&2
-    echo "next: run as root: apt-get install -y --no-install-recommends ${packages[*]}" >&2
+    echo "next: run as root: $0 $1" >&2
     exit 5
   fi
   sudo=(sudo)
 fi
 "${sudo[@]}" apt-get update -qq
+if [ "$1" = promtool ]; then # the package, if installed, would start a server
+  work="$(mktemp -d)" && trap 'rm -rf "$work"' EXIT
+  (cd "$work" && apt-get download -qq prometheus 2>/dev/null)
+  dpkg-deb --fsys-tarfile "$work"/prometheus_*.deb \
+    | "${sudo[@]}" tar -x -C /usr/local --strip-components=2 --no-same-owner ./usr/bin/promtool
+  exit 0
+fi
 "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
   apt-get install -y -qq --no-remove --no-install-recommends "${packages[@]}" >/dev/null

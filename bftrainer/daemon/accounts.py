@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from datetime import datetime, time, timedelta
 from functools import partial
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self
 from zoneinfo import ZoneInfo
 
 from bftrainer.batch.batch_system import PilotObservation
@@ -35,6 +35,8 @@ from bftrainer.model.reports import (
     AccountReport,
     Asked,
     NodeTime,
+    Use,
+    UserAccount,
     Whose,
     date_of,
     day_of,
@@ -43,7 +45,6 @@ from bftrainer.model.trainer import Mark, TrainerRecord
 from bftrainer.site.policy.model import SitePolicy
 
 Sums = dict[Whose, NodeTime]
-Use = Literal["trained_s", "redone_s", "warm_up_s", "idle_s"]  # of ``NodeTime``
 
 
 def days(begin_s: float, end_s: float, zone: str | None = None) -> Iterator[tuple[str, float]]:
@@ -320,7 +321,8 @@ class Accountant:
             for pilot_id, pilot in pilots.pilots.items()
         }
         self._ended: dict[str, _Counted] = {}
-        self.untrained_s = 0.0  # node-seconds since the start
+        # Node-seconds since the start.
+        self.used_s: dict[tuple[UserAccount, Use], float] = defaultdict(float)
         self._furthest: dict[str, Mark] = {}
         self._types: tuple[object, Mapping[str, str]] = (None, {})
 
@@ -450,11 +452,11 @@ class Accountant:
 
     def _settle(self) -> None:
         for (trainer_id, user, node_type, use, begin_s, end_s), n in self._spans.items():
-            if use in ("warm_up_s", "idle_s"):
-                self.untrained_s += n * (end_s - begin_s)
             for day, seconds in days(begin_s, end_s, self._policy().time_zone):
                 used = NodeTime(**dict[str, Any]({use: n * seconds}))
-                self._sum(self._whose(day, trainer_id, user, node_type), used)
+                whose = self._whose(day, trainer_id, user, node_type)
+                self._sum(whose, used)
+                self.used_s[(whose.user, whose.account), use] += n * seconds
         self._spans.clear()
 
     def _add(self, one: _Counted, time: NodeTime) -> None:

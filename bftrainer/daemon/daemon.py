@@ -23,6 +23,7 @@ from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.batch.clock import CLOCK_NAME, STEADY
 from bftrainer.daemon.accounts import Accountant
 from bftrainer.daemon.decider import Decider, DecisionFailures, Observed, input_of
+from bftrainer.daemon.harm.ledger import HarmRecords
 from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.daemon.kill_switch import Draining
 from bftrainer.daemon.metrics import MetricsRegistry
@@ -215,7 +216,7 @@ class Daemon:
         self.refusals.as_submitter = is_for_all
         self.system.pilots_are_in(pilots_dir)
         self.strays = StrayPilots(pilots_dir, self.pilots.pilots, believes_names=not is_for_all)
-        self.harm = HarmMonitor(journal, self.in_force.policy, self._clock, self.metrics.settled)
+        self.harm = HarmMonitor(journal, self.in_force.policy, self._clock, self._settled)
         self.plane = ControlPlane(
             journal=journal,
             policy=self.in_force.policy,
@@ -375,6 +376,7 @@ class Daemon:
         self.decide_soon(is_new_snapshot=None not in (snapshot.nodes, snapshot.jobs))
         took_s = time.monotonic() - looked_s
         self.manager.polled(took_s, len(self.agents.connected), snapshot.failures)
+        self.metrics.polled(took_s)
 
     def _taken(self, *, wants_cycle: bool) -> Snapshot:
         began_s = self._clock()
@@ -468,9 +470,12 @@ class Daemon:
             self.seen.decisions += 1
             self.seen.decision_ms, self.seen.decided_s = took_ms, given.now_s
             self.decider.note(self.journal, given, plan, event=event, took_ms=took_ms)
-        self.metrics.decision_seconds.observe(took_s)
+        self.metrics.decided(took_s)
         self.harm.decided(given, done, took_s)
         self.uses.saw(given, done)
+
+    def _settled(self, found: HarmRecords) -> None:
+        self.metrics.settled(found, self.harm.rule.limit_s)
 
     def _event(self, given: DecisionInput) -> Event | None:
         ours = [p.node for p in given.pilots if not p.is_leaving]

@@ -1,12 +1,15 @@
 """The metrics that the daemon exports for Prometheus.
 
-One ``MetricsRegistry`` per daemon. Recurring events are observed as they happen
-(``decision_seconds``, ``hand_over_seconds`` and so on); the current state is a ``MetricSample``
-from a source called at every scrape. **To export something more, add a source**:
-``metrics.add(lambda: [MetricSample(...)])``. Names end in their unit, or in ``_total`` for
-counters; labels have few values, never a job, node or trainer.
+One ``MetricsRegistry`` per daemon. Recurring events are observed as they happen (``polled``,
+``settled`` and so on); the current state is a ``MetricSample`` from a source called at every
+scrape. **To export something more, add a source**: ``metrics.add(lambda: [MetricSample(...)])``.
 
-``bftrainer.daemon.service`` calls it at every scrape, with the data of ``bftrainer status``.
+Names follow Prometheus (https://prometheus.io/docs/practices/naming/): base units at the end,
+``_total`` for counters; and Slurm's own metrics (https://slurm.schedmd.com/metrics.html), so that
+``bftrainer_nodes_idle`` is found beside ``slurm_nodes_idle``, and ``username`` and ``account`` join
+both. Labels have few values, never a job, node or trainer; users only where the policy says so.
+
+``bftrainer.daemon.views`` calls it at every scrape, with the data of ``bftrainer status``.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
@@ -27,7 +32,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from bftrainer.daemon.harm.ledger import BUCKETS_S, HarmRecords, How, Why
-from bftrainer.model.trainer import TrainerState
+from bftrainer.model.reports import Use, UserAccount
+from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import StatusView
 
 _DECISION_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -44,8 +50,8 @@ class MetricSample:
     name: str  # bftrainer_..., ending in its unit, or in _total for counters
     meaning: str
     value: float = 0.0
-    label: str = ""  # of ``by_label``
-    by_label: tuple[tuple[str, float], ...] = ()  # instead of ``value``
+    labels: tuple[str, ...] = ()  # names of those in ``by_labels``
+    by_labels: tuple[tuple[tuple[str, ...], float], ...] = ()  # instead of ``value``
 
 
 Source = Callable[[], Iterable[MetricSample]]
@@ -56,23 +62,32 @@ class MetricsRegistry:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self.decision_seconds = Histogram(
-            "bftrainer_decision_seconds",
-            "Duration of a decision.",
-            buckets=_DECISION_BUCKETS_S,
-            registry=self._registry,
+        counter = partial(Counter, registry=self._registry)
+        histogram = partial(Histogram, registry=self._registry, buckets=BUCKETS_S)
+        self._decision_seconds = histogram(
+            "bftrainer_decision_seconds", "Duration of a decision.", buckets=_DECISION_BUCKETS_S
         )
-        self._hand_over_seconds = Histogram(
+        self._poll_seconds = histogram(
+            "bftrainer_poll_seconds",
+            "Duration of a poll of the batch system, answered or not, with its handling.",
+        )
+        # Of a daemon that answers and is stuck, these alone stand still.
+        self._polled, self._decided = map(self._timestamp, ("poll", "decision"))
+        self._hand_over_seconds = histogram(
             "bftrainer_hand_over_seconds",
             "From our release or the batch system's signal until the node was free for a job.",
             ["how"],
-            buckets=BUCKETS_S,
-            registry=self._registry,
         )
-        counter = partial(Counter, registry=self._registry)
+        self._process_free_seconds = histogram(
+            "bftrainer_process_free_seconds",
+            "From our order or the batch system's signal until a poll showed the pilot's job gone.",
+        )
+        self._late = counter(
+            "bftrainer_hand_overs_late_total",
+            "Measured hand-overs that took longer than bftrainer_harm_slo_seconds.",
+        )
         self._unmeasured = counter(
-            "bftrainer_hand_overs_unmeasured_total",
-            "Hand-overs with an unknown beginning.",
+            "bftrainer_hand_overs_unmeasured_total", "Hand-overs with an unknown beginning."
         )
         self._vain = counter(
             "bftrainer_vain_give_backs_total",
@@ -86,12 +101,6 @@ class MetricsRegistry:
         self._taken = counter(
             "bftrainer_pilots_taken_total",
             "Pilots that the batch system ended without any job seen on their node.",
-        )
-        self._process_free_seconds = Histogram(
-            "bftrainer_process_free_seconds",
-            "From our order or the batch system's signal until a poll showed the pilot's job gone.",
-            buckets=BUCKETS_S,
-            registry=self._registry,
         )
         self._left = counter(
             "bftrainer_nodes_left_total",
@@ -111,12 +120,27 @@ class MetricsRegistry:
         for why in Why:
             self._vain.labels(why.value)
 
+    def _timestamp(self, what: str) -> Gauge:
+        name = f"bftrainer_last_{what}_timestamp_seconds"
+        meaning = f"When the last {what} was complete; 0: none was."
+        return Gauge(name, meaning, registry=self._registry)
+
     def add(self, source: Source) -> None:
         """Call this source at every scrape, too."""
         self._registry.register(_Asked(source))
 
-    def settled(self, records: HarmRecords) -> None:
-        """Count what the harm monitor has settled."""
+    def polled(self, took_s: float) -> None:
+        """Note that the outcome of a poll was handled."""
+        self._poll_seconds.observe(took_s)
+        self._polled.set_to_current_time()
+
+    def decided(self, took_s: float) -> None:
+        """Note that a decision was carried out."""
+        self._decision_seconds.observe(took_s)
+        self._decided.set_to_current_time()
+
+    def settled(self, records: HarmRecords, limit_s: float) -> None:
+        """Count what the harm monitor has settled; ``limit_s``: of the promise."""
         for done in records.hand_overs:
             if done.how is How.PREEMPTED:
                 self._preemptions.inc()
@@ -124,6 +148,7 @@ class MetricsRegistry:
                 self._unmeasured.inc()
             else:
                 self._hand_over_seconds.labels(done.how.value).observe(done.delay_s)
+                self._late.inc(done.delay_s > limit_s)
         for vain in records.vain:
             self._vain.labels(vain.why.value).inc()
         self._taken.inc(len(records.taken))
@@ -155,14 +180,11 @@ class _Asked(Collector):
 
 
 def _family(figure: MetricSample) -> Metric:
-    labels = [figure.label] if figure.label else []
     is_counter = figure.name.endswith(_TOTAL)
     kind = CounterMetricFamily if is_counter else GaugeMetricFamily
-    family = kind(figure.name, figure.meaning, labels=labels)
-    if not figure.label:
-        family.add_metric([], figure.value)
-    for value, count in figure.by_label:
-        family.add_metric([value], count)
+    family = kind(figure.name, figure.meaning, labels=figure.labels)
+    for values, count in figure.by_labels if figure.labels else (((), figure.value),):
+        family.add_metric(values, count)
     return family
 
 
@@ -176,37 +198,40 @@ REFUSALS = (
 # Without "bftrainer_"; one number each.
 MEANINGS = {
     "nodes": "Nodes known to the batch system.",
-    "idle_nodes": "Nodes without any job.",
-    "pool_nodes": "Nodes that the last decision could use.",
-    "held_nodes": "Nodes with a pilot whose agent answers.",
-    "requested_nodes": "Nodes with a pilot that is not held.",
+    "nodes_idle": "Nodes without any job.",
+    "nodes_pool": "Nodes that the last decision could use.",
+    "nodes_requested": "Nodes with a pilot that is not held.",
+    "nodes_held": "Nodes with a pilot whose agent answers.",
+    "nodes_training": "Nodes on which a worker of a trainer's generation runs.",
+    "gpus_held": "GPUs of the nodes that are held.",
+    "gpus_training": "GPUs of the nodes on which a worker of a trainer's generation runs.",
     "decisions_total": "Decisions that changed something.",
     "rescales_total": "Changes of trainers' sizes.",
     "pauses_total": "Pauses of trainers at changes of size.",
     "pause_seconds_total": "Time that trainers paused.",
+    "lives_lost_total": "Times that a trainer lost its last node and wrote no checkpoint then.",
+    "steps_lost_total": (
+        "Steps that trainers make again after that, since their last checkpoints; not the step in "
+        "flight that survivors of a smaller loss repeat."
+    ),
     "give_backs_total": "Nodes released for ordinary jobs, taken or not.",
     "back_off_level": "Level of back-off; 0: none.",
+    "harm_slo_seconds": "The promise: a node is free for a job this soon.",
+    "harm_slo_ratio": "The share of nodes for which the promise is to hold.",
     "batch_system_known": "1 if the last poll was complete.",
     "journal_writable": "0 while decisions cannot be journalled.",
-    "slow_nodes": "Nodes remembered as slow.",
-    "cooling_nodes": "Nodes not used because workers failed there, or pilots left them unusable.",
+    "nodes_slow": "Nodes remembered as slow.",
+    "nodes_cooling": "Nodes not used because workers failed there, or pilots left them unusable.",
     "cut_trainers": "Trainers with nodes apart (BFT-1340).",
     "stragglers_found_total": "Workers found persistently slow.",
     "stragglers_replaced_total": "Stragglers replaced by another node.",
     "trainers_without_progress": "Trainers that start again and again and keep no progress.",
-    "untrained_node_seconds_total": "Time of nodes with a pilot while no worker trained there.",
     "mute_pilots": "Pilots in a row that ended before their agents spoke (BFT-1331).",
     "vain_trainers": "Trainers that used up many pilots without a step (BFT-1311).",
     "unreachable_agents": "Agents that are not heard and did not say that they leave.",
     "left_out": "Trainers, jobs and nodes left out of decisions because they fail on them.",
     "failed_decisions_total": "Failures of decisions, which were repeated without their cause.",
-    "looks_total": "Polls of the batch system.",
-    "controller_requests_last_minute": (
-        "Requests to the batch system's controller in the last minute."
-    ),
-    "controller_requests_allowed_per_minute": (
-        "Limit of requests per minute for all polls together."
-    ),
+    "controller_requests_allowed_per_second": "Limit of requests for all polls together.",
 }
 
 
@@ -223,9 +248,9 @@ def daemon_figures(
     polling, states = status.polling, collections.Counter(v.record.state for v in status.trainers)
     values = {
         "nodes": status.nodes_total,
-        "idle_nodes": status.nodes_idle,
-        "held_nodes": status.nodes_held,
-        "requested_nodes": status.nodes_requested,
+        "nodes_idle": status.nodes_idle,
+        "nodes_held": status.nodes_held,
+        "nodes_requested": status.nodes_requested,
         "decisions_total": status.decisions,
         "rescales_total": status.rescales,
         "give_backs_total": status.give_backs,
@@ -242,11 +267,7 @@ def daemon_figures(
         ),
     ]
     if polling is not None:
-        values |= {
-            "looks_total": polling.looks,
-            "controller_requests_last_minute": polling.requests_last_minute,
-            "controller_requests_allowed_per_minute": polling.total_per_minute,
-        }
+        values["controller_requests_allowed_per_second"] = polling.total_per_minute / 60.0
         for name, meaning, counts in (
             ("controller_requests", "Requests to the batch system's controller.", polling.requests),
             ("hook_relays", "What relays of the hook told, and what was refused.", polling.told),
@@ -262,9 +283,65 @@ def daemon_figures(
             MetricSample(
                 name=f"bftrainer_{name}",
                 meaning=meaning,
-                label=label,
-                by_label=tuple((value, float(count)) for value, count in counts),
+                labels=(label,),
+                by_labels=tuple(((value,), float(count)) for value, count in counts),
             )
             for name, meaning, label, counts in labelled
         ),
     )
+
+
+_NODE_TIME = (
+    "Time of nodes with a pilot, by its use: trained; redone, until a trainer was as far as it had "
+    "been; warm-up, from the start until a worker trained; idle, without a trainer."
+)
+
+
+def use_figures(used_s: Mapping[tuple[UserAccount, Use], float]) -> tuple[MetricSample, ...]:
+    """Return how the time of nodes was used; every use is always exported."""
+    sums = dict.fromkeys(get_args(Use), 0.0)
+    for (_, use), seconds in used_s.items():
+        sums[use] += seconds
+    by_use = tuple(((_word(use),), seconds) for use, seconds in sums.items())
+    name = "bftrainer_node_seconds_total"
+    return (MetricSample(name=name, meaning=_NODE_TIME, labels=("use",), by_labels=by_use),)
+
+
+def user_figures(
+    records: Iterable[TrainerRecord],
+    training: Mapping[UserAccount, int],
+    used_s: Mapping[tuple[UserAccount, Use], float],
+    steps_lost: Mapping[UserAccount, int],
+) -> tuple[MetricSample, ...]:
+    """Return what users and accounts have: four metrics for each pair of them.
+
+    Args:
+        records: of trainers; those that have ended are not counted.
+        training: nodes.
+        used_s: node-seconds by their use.
+        steps_lost: as in ``MEANINGS``.
+    """
+    states = collections.Counter(
+        (one.spec.user, one.spec.account, str(one.state))
+        for one in records
+        if not one.state.is_final
+    )
+    used = {(*whose, _word(use)): seconds for (whose, use), seconds in used_s.items()}
+    return tuple(
+        MetricSample(
+            name=f"bftrainer_user_{name}",
+            meaning=meaning,
+            labels=("username", "account", *label),
+            by_labels=tuple((whose, float(count)) for whose, count in counts.items()),
+        )
+        for name, meaning, label, counts in (
+            ("trainers", "Trainers that have not ended.", ("state",), states),
+            ("nodes_training", MEANINGS["nodes_training"], (), training),
+            ("node_seconds_total", _NODE_TIME, ("use",), used),
+            ("steps_lost_total", MEANINGS["steps_lost_total"], (), steps_lost),
+        )
+    )
+
+
+def _word(use: Use) -> str:
+    return use.removesuffix("_s").replace("_", "-")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ from bftrainer.daemon.explain.trainers import (
     trouble_sentences,
 )
 from bftrainer.daemon.harm.backoff import sentence
-from bftrainer.daemon.metrics import MetricSample, daemon_figures
+from bftrainer.daemon.metrics import MetricSample, daemon_figures, use_figures, user_figures
 from bftrainer.daemon.state import DaemonState
 from bftrainer.decide import eligible, end_cost
 from bftrainer.decide.exclusion import sentences as left_out_sentences
@@ -256,15 +257,23 @@ class DaemonViews:
 
     def _figures(self) -> tuple[MetricSample, ...]:
         state, trainers = self._state, self._trainers
-        plan, memory = state.seen.plan, state.seen.memory
+        plan, memory, used_s = state.seen.plan, state.seen.memory, state.accountant.used_s
+        rule, training = state.harm.rule, trainers.occupancy().training
+        gpus = {node.name: node.gpus for node in self._nodes()}
         values = {
-            "pool_nodes": len(plan.pool) if plan else 0,
+            "nodes_pool": len(plan.pool) if plan else 0,
+            "nodes_training": len(training),
+            "gpus_held": sum(gpus.get(node, 0) for node in self._agents.held.values()),
+            "gpus_training": sum(gpus.get(node, 0) for node in training),
             "pauses_total": trainers.pauses,
             "pause_seconds_total": trainers.paused_s,
+            "lives_lost_total": trainers.lives_lost,
+            "steps_lost_total": trainers.steps_lost.total(),
             "back_off_level": state.harm.state.level,
-            "slow_nodes": len(memory.slow_nodes),
-            "cooling_nodes": len(self._cooling_nodes()),
-            "untrained_node_seconds_total": state.accountant.untrained_s,
+            "harm_slo_seconds": rule.limit_s,
+            "harm_slo_ratio": rule.share,
+            "nodes_slow": len(memory.slow_nodes),
+            "nodes_cooling": len(self._cooling_nodes()),
             "mute_pilots": state.refusals.n_mute,
             "cut_trainers": len(self._cuts()),
             "vain_trainers": state.refusals.n_vain,
@@ -278,7 +287,14 @@ class DaemonViews:
                 is_vain(record, now_s()) for record in trainers.records.values()
             ),
         }
-        return daemon_figures(self.status(), values, state.plane.server.counts)
+        figures = daemon_figures(self.status(), values, state.plane.server.counts)
+        figures += use_figures(used_s)
+        if not state.in_force.policy.metrics_by_user:
+            return figures
+        records = trainers.records
+        specs = [records[trainer_id].spec for trainer_id in training.values()]
+        by_user = Counter((spec.user, spec.account) for spec in specs)
+        return figures + user_figures(records.values(), by_user, used_s, trainers.steps_lost)
 
     def _slow_nodes(self) -> dict[str, str]:
         state = self._state

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import date, datetime
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 COLUMNS = ("user", "account", "trainer", "day")  # by which lines can be told apart
+
+Use = Literal["trained_s", "redone_s", "warm_up_s", "idle_s"]  # of ``NodeTime``
+UserAccount = tuple[str, str]  # "": nobody; the user's default account
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

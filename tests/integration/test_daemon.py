@@ -19,6 +19,7 @@ from bftrainer.model.timeline import USES, NodeUse
 from bftrainer.model.trainer import TrainerState
 from milp.problem import Curve
 from tests.integration.daemon_scripts import BROKEN, SLOW, trainer_spec
+from tests.support import monitoring
 from tests.support.processes import is_running
 from tests.support.repeating import repeated_equal
 from tests.support.site import Site
@@ -34,6 +35,7 @@ join_window_s: 0.5
 agent_timeout_s: 4
 hold_idle_s: 20
 failure_budget: 2
+metrics_by_user: true
 """
 CURVE = Curve(sizes=(1, 2, 4), samples_per_s=(100.0, 190.0, 350.0))
 
@@ -133,6 +135,10 @@ def test_ordinary_jobs_get_their_nodes_and_the_trainer_resumes(site: DaemonSite)
     )
     [record] = [h for h in site.server.client.history() if h["job_id"] == job]
     assert record["start_s"] - record["submit_s"] < 60  # the trainer never ends by itself
+    text, user = site.client.metrics(), site.view(trainer).record.spec.user
+    assert "bftrainer_nodes_training 2.0" in text
+    assert f'bftrainer_user_nodes_training{{account="",username="{user}"}} 2.0' in text
+    assert f'bftrainer_user_trainers{{account="",state="running",username="{user}"}} 1.0' in text
 
 
 def test_a_vanished_node_costs_one_member(site: DaemonSite) -> None:
@@ -244,8 +250,13 @@ def test_submission_is_durable(site: DaemonSite) -> None:
 
 
 def test_every_metric_is_exported(site: DaemonSite) -> None:
+    """Whatever alerts, dashboards and the guide name, by the rules of Prometheus."""
     text = site.client.metrics()
-    assert [name for name in MEANINGS if f"\nbftrainer_{name} " not in text] == []
+    named = monitoring.named().union(f"bftrainer_{name}" for name in MEANINGS)
+    assert named - monitoring.exported(text) == set()
+    for what in ("poll", "decision"):
+        assert f"bftrainer_last_{what}_timestamp_seconds 0.0" not in text
+    monitoring.promtool("check", "metrics", stdin=text)
 
 
 def test_unknown_trainers_are_said_to_be_unknown(site: DaemonSite) -> None:

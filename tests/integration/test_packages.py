@@ -76,7 +76,10 @@ def test_the_debian_package_works_where_it_is_unpacked(packages: Path, tmp_path:
     for program in ("bftrainer", "bftrainer-slurm-hook"):
         target = (tmp_path / "usr/bin" / program).readlink()
         assert (tmp_path / target.relative_to("/")).stat().st_mode & 0o111
-    assert (tmp_path / "usr/share/doc/bftrainer/howto/slurm-site.md").exists()
+    share = tmp_path / "usr/share"
+    for name in ("doc/bftrainer/howto/slurm-site.md", "bftrainer/grafana/bftrainer-site.json",
+                 "bftrainer/prometheus/bftrainer.rules.yml"):  # fmt: skip
+        assert (share / name).exists()
 
 
 def test_both_packages_contain_the_same(packages: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_node_that_fails_workers_is_left_alone_and_another_takes_its_place(
         ),
         what="its pilot goes",
     )
-    assert "bftrainer_cooling_nodes 1.0" in sidecar.client.metrics()
+    assert "bftrainer_nodes_cooling 1.0" in sidecar.client.metrics()
     again = list(take_again(sidecar.entries(KIND)))
     assert again
     assert all(one.is_equal for one in again)

@@ -204,7 +204,7 @@ class MemoryService:
     def metrics(self) -> str:
         if self.broken:
             raise RuntimeError("the secret inside of a defect")
-        return "# TYPE bftrainer_held_nodes gauge\nbftrainer_held_nodes 2.0\n"
+        return "# TYPE bftrainer_nodes_held gauge\nbftrainer_nodes_held 2.0\n"
 
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
         if spec.user != peer.user:

@@ -100,6 +100,9 @@ def test_the_time_of_a_pilot_is_split_by_what_it_did(site: Site) -> None:
     assert site.total() == NodeTime(warm_up_s=4.0, trained_s=100.0, idle_s=6.0, pilots=1)
     whose = Whose(day=day_of(T0, "UTC"), user="ada", account="physics", trainer_id="t1")
     assert list(site.accountant.sums) == [whose]
+    ada = ("ada", "physics")
+    used_s = {(ada, "warm_up_s"): 4.0, (ada, "trained_s"): 100.0, (ada, "idle_s"): 6.0}
+    assert site.accountant.used_s == used_s
 
 
 def test_steps_made_before_are_work_done_again(site: Site) -> None:

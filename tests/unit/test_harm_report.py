@@ -30,15 +30,22 @@ from bftrainer.daemon.harm.ledger import (
 )
 from bftrainer.daemon.harm.monitor import HarmMonitor, on_our_clock
 from bftrainer.daemon.harm.report import make_report, wilson
-from bftrainer.daemon.metrics import MetricSample, MetricsRegistry, daemon_figures
+from bftrainer.daemon.metrics import (
+    MetricSample,
+    MetricsRegistry,
+    daemon_figures,
+    use_figures,
+    user_figures,
+)
 from bftrainer.journal.journal import Journal
 from bftrainer.model import canonical
 from bftrainer.model.cluster import EndedBy, Job, Node, NodeState
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Release, Settings
-from bftrainer.model.reports import HarmReport, TakenCount
+from bftrainer.model.reports import HarmReport, TakenCount, Use, UserAccount
+from bftrainer.model.trainer import TrainerState
 from bftrainer.model.views import PollingView, RequestCount, StatusView
 from bftrainer.site.policy.model import SitePolicy
-from tests.support.snapshots import T0, held, pending, running, snapshot
+from tests.support.snapshots import T0, held, pending, record, running, snapshot
 from tests.support.snapshots import node as a_node
 
 GOOD = HandOver(
@@ -341,16 +348,22 @@ def test_metrics_say_what_was_settled() -> None:
     before = samples(metrics.text())
     assert before["bftrainer_vain_give_backs_total", "did-not-start"] == 0.0
     assert before["bftrainer_hand_over_seconds_count", "preempted"] == 0.0
-    metrics.settled(ALL)
-    metrics.decision_seconds.observe(0.003)
+    metrics.settled(ALL, 1.0)
+    metrics.decided(0.003)
+    metrics.polled(0.2)
     found = samples(metrics.text())
     assert found["bftrainer_hand_over_seconds_count", "given-back"] == 2.0
     assert found["bftrainer_hand_over_seconds_bucket", "given-back,1.0"] == 1.0
     assert found["bftrainer_hand_overs_unmeasured_total", ""] == 1.0
+    assert found["bftrainer_hand_overs_late_total", ""] == 1.0
     assert found["bftrainer_vain_give_backs_total", "did-not-start"] == 1.0
     assert found["bftrainer_preemptions_total", ""] == 2.0
     assert found["bftrainer_pilots_taken_total", ""] == 1.0
     assert found["bftrainer_decision_seconds_sum", ""] == 0.003
+    assert found["bftrainer_poll_seconds_sum", ""] == 0.2
+    for what in ("poll", "decision"):  # as of a daemon that has begun and is stuck
+        assert before[f"bftrainer_last_{what}_timestamp_seconds", ""] == 0.0
+        assert found[f"bftrainer_last_{what}_timestamp_seconds", ""] > T0
     assert before["bftrainer_nodes_left_unusable_total", "pilot"] == 0.0
     assert found["bftrainer_nodes_left_unusable_total", "pilot"] == 1.0
     assert found["bftrainer_nodes_left_unusable_total", "job"] == 1.0
@@ -402,17 +415,50 @@ def test_the_daemons_figures_are_counters_and_gauges() -> None:
         polling=polling,
     )
     metrics = MetricsRegistry()
-    values = {"pool_nodes": 5, "pauses_total": 6, "pause_seconds_total": 0.6, "back_off_level": 2}
+    values = {"nodes_pool": 5, "pauses_total": 6, "pause_seconds_total": 0.6, "back_off_level": 2}
     metrics.add(lambda: daemon_figures(status, values, {"malformed": 3}))
     found = samples(metrics.text())
-    assert found["bftrainer_held_nodes", ""] == 4.0
-    assert found["bftrainer_pool_nodes", ""] == 5.0
+    assert found["bftrainer_nodes_held", ""] == 4.0
+    assert found["bftrainer_nodes_pool", ""] == 5.0
     assert found["bftrainer_controller_requests_total", "jobs"] == 41.0
-    assert found["bftrainer_looks_total", ""] == 3.0
+    assert found["bftrainer_controller_requests_allowed_per_second", ""] == 130 / 60
     assert found["bftrainer_pause_seconds_total", ""] == 0.6
     assert found["bftrainer_back_off_level", ""] == 2.0
     assert found["bftrainer_trainers", "running"] == 0.0
     assert found["bftrainer_refused_total", "malformed"] == 3.0
     assert found["bftrainer_refused_total", "stranger"] == 0.0
     assert "# TYPE bftrainer_rescales_total counter" in metrics.text()
-    assert "# TYPE bftrainer_held_nodes gauge" in metrics.text()
+    assert "# TYPE bftrainer_nodes_held gauge" in metrics.text()
+
+
+def test_the_time_of_nodes_is_told_by_use_and_of_users_by_account() -> None:
+    """Labels as Slurm names them, so that its metrics of the same users can be joined."""
+    ada, bob = ("ada", "physics"), ("bob", "")
+    used_s: dict[tuple[UserAccount, Use], float] = {
+        (ada, "trained_s"): 90.0, (ada, "warm_up_s"): 10.0, (bob, "trained_s"): 5.0
+    }  # fmt: skip
+    one = record("t1")
+    trainers = [
+        replace(one, spec=replace(one.spec, user=user, account=account), state=state)
+        for (user, account), state in (
+            (ada, TrainerState.RUNNING), (bob, TrainerState.QUEUED), (bob, TrainerState.FINISHED)
+        )
+    ]  # fmt: skip
+    metrics = MetricsRegistry()
+    metrics.add(lambda: use_figures(used_s))
+    metrics.add(lambda: user_figures(trainers, {ada: 3}, used_s, {bob: 7}))
+    found = samples(metrics.text())
+    assert {value: found["bftrainer_node_seconds_total", value] for value in
+            ("trained", "redone", "warm-up", "idle")} == {
+        "trained": 95.0, "redone": 0.0, "warm-up": 10.0, "idle": 0.0
+    }  # fmt: skip
+    assert {key: value for key, value in found.items() if "user" in key[0]} == {
+        ("bftrainer_user_trainers", "physics,running,ada"): 1.0,
+        ("bftrainer_user_trainers", ",queued,bob"): 1.0,
+        ("bftrainer_user_nodes_training", "physics,ada"): 3.0,
+        ("bftrainer_user_node_seconds_total", "physics,trained,ada"): 90.0,
+        ("bftrainer_user_node_seconds_total", "physics,warm-up,ada"): 10.0,
+        ("bftrainer_user_node_seconds_total", ",trained,bob"): 5.0,
+        ("bftrainer_user_steps_lost_total", ",bob"): 7.0,
+    }
+    assert 'bftrainer_user_nodes_training{account="physics",username="ada"} 3.0' in metrics.text()

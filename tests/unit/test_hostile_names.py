@@ -92,9 +92,11 @@ def test_a_picture_shows_names_as_text(tmp_path: Path, name: str, kind: str) -> 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_metrics_quote_what_is_in_a_label(name: str) -> None:
-    """No label has a name of a user today; one that had could forge no series."""
+    """Users and accounts may be labels (``metrics_by_user``): no name forges a series."""
     registry = MetricsRegistry()
-    sample = MetricSample(name="bftrainer_x", meaning="X.", label="kind", by_label=((name, 1.0),))
+    sample = MetricSample(
+        name="bftrainer_x", meaning="X.", labels=("kind",), by_labels=(((name,), 1.0),)
+    )
     registry.add(lambda: (sample,))
     found = list(text_string_to_metric_families(registry.text()))
     samples = [one for family in found for one in family.samples if one.name == "bftrainer_x"]

@@ -68,8 +68,12 @@ def test_lives_that_begin_where_the_last_one_began_are_a_finding(
         "No progress in its last 3 starts: none began beyond step 2. Its nodes stayed for 10 s on"
         " average. Look in its log for why no checkpoint was written."
     )
+    book, spec = site.book, site.record.spec
+    assert book.steps_lost == {(spec.user, spec.account): site.record.lives.lost.step}
+    assert book.lives_lost == 3
     heir = LivingSite(tmp_path, journal)
     assert heir.record.lives == site.record.lives
+    assert (heir.book.steps_lost, heir.book.lives_lost) == ({}, 0)  # of its own time
     assert is_vain(heir.record, site.now_s)
 
 

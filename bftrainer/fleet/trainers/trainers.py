@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -43,6 +43,7 @@ from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Replacing
 from bftrainer.model.errors import BftError
+from bftrainer.model.reports import UserAccount
 from bftrainer.model.trainer import (
     TrainerChange,
     TrainerRecord,
@@ -159,7 +160,9 @@ class TrainerBook:
         self.agent_on: Callable[[str], str] = lambda _node: ""
         # The latest, as (trainer, at_s, what); the journal has all.
         self.rescales: deque[tuple[str, float, members.Rescaled]] = deque(maxlen=KEPT_RESCALES)
-        self.pauses, self.paused_s = 0, 0.0  # since the daemon started
+        # Since the daemon started: lives that ended without a checkpoint, and what was done again.
+        self.lives_lost, self.steps_lost = 0, Counter[UserAccount]()
+        self.pauses, self.paused_s = 0, 0.0  # likewise
         for record in self.records.values():
             if not record.state.is_final:
                 self._open(record)
@@ -615,6 +618,7 @@ class TrainerBook:
             return
         self.speeds.forget(record.trainer_id)
         trainer.is_saved = parked.is_saved
+        self.lives_lost += not parked.is_saved
         self._set(trainer, record_updates.parked(record, parked, self._clock()))
         self._write(trainer, "parked", parked)
         self._on_change()
@@ -710,6 +714,9 @@ class TrainerBook:
         self._set(trainer, replace(trainer.record, **changes))  # type: ignore[arg-type]  # field names checked by replace
 
     def _set(self, trainer: Trainer, record: TrainerRecord) -> None:
+        lost = record.lives.lost.step - trainer.record.lives.lost.step
+        if lost:  # a user without losses needs no figure
+            self.steps_lost[record.spec.user, record.spec.account] += lost
         trainer.record = self.records[record.trainer_id] = record
         self.touched += 1
 

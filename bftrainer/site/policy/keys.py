@@ -589,6 +589,12 @@ class UserSettings(SettingsGroup):
         "how many there are (own); never environment, paths, parameters or logs.",
         strict=False,
     )
+    metrics_by_user: bool = _users(
+        default=False,
+        unit="",
+        meaning="Metrics by user and account, too, which everybody may read, whatever the "
+        "visibility; not where Slurm's PrivateData is set.",
+    )
 
     @property
     def is_for_all(self) -> bool:
