@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from bftrainer.api.client import Client
 from bftrainer.model.errors import ExitCode
 
 if TYPE_CHECKING:
+    from bftrainer.api.page.source import PageSource
     from bftrainer.journal.journal import Journal
 
 
@@ -49,3 +51,19 @@ class FollowingClient(Client):
 
     def _exchange(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
         return connect(self._name)._exchange(method, path, body)  # noqa: SLF001 - its own class
+
+
+def page_source(socket_name: str | None, replay: Path | None) -> PageSource:
+    """Return what ``web`` and ``top`` show: a daemon, which answers now, or a journal.
+
+    Raises:
+        BftError: no daemon answers; BFT-1112, there is no decision in the journal.
+    """
+    from bftrainer.api.page.source import LiveSource  # noqa: PLC0415 - -h does not need it
+
+    if replay is not None:
+        from bftrainer.lab.journal_page import JournalSource  # noqa: PLC0415 - SQLAlchemy is slow
+
+        return JournalSource(replay)
+    connect(socket_name).status()  # says why no daemon answers
+    return LiveSource(FollowingClient(socket_name), f"bftrainer on {socket.gethostname()}")

@@ -187,6 +187,30 @@ def _seek_lines(descriptor: int, n_lines: int) -> None:
     os.lseek(descriptor, start + len(text) - len(last), os.SEEK_SET)
 
 
+def tail(client: Client, trainer_id: str, n_lines: int = TAIL_LINES) -> list[str]:
+    """Return the name of the log that a user wants to see first, and its last lines.
+
+    They are not escaped yet.
+
+    Raises:
+        BftError: BFT-1012, it cannot be read; those of the client.
+    """
+    record = client.trainer(trainer_id).record
+    for item in _chosen(record, _all_files(client, trainer_id)):
+        descriptor = _try_open(item.path, _uid_of(record.spec.user))
+        if descriptor is not None:
+            try:
+                _seek_lines(descriptor, n_lines)
+                text = os.read(descriptor, n_lines * _LINE_BYTES)
+            except OSError as problem:
+                raise _unreadable(f"{item.path} cannot be read ({problem.strerror}).") from problem
+            finally:
+                os.close(descriptor)
+            lines = text.decode(errors="replace").replace("\t", "    ").splitlines()
+            return [f"{item.worker_id} on {item.node or 'a node'}", *lines[-n_lines:]]
+    return ["no worker has written anything yet"]
+
+
 def _unreadable(cause: str) -> BftError:
     return BftError(
         "BFT-1012",

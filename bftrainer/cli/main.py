@@ -34,7 +34,7 @@ VERBS = {
     "update": ("bftrainer.cli.change:update", "Change sizes, weight or name of trainers."),
     "requeue": ("bftrainer.cli.change:requeue", "Start trainers again from their checkpoints."),
     "web": ("bftrainer.cli.web:web", "Serve a page of nodes and trainers to your browser."),
-    "top": ("bftrainer.cli.status:top", "Watch nodes and trainers on one screen."),
+    "top": ("bftrainer.cli.top:top", "Watch nodes and trainers on one screen."),
     "solve": ("bftrainer.cli.solve:solve", "Decide one allocation problem from a file."),
     "profile": ("bftrainer.cli.profile:profile", "Predict how a script scales."),
     "policy": ("bftrainer.cli.policy:policy", "Check and show the admin's policy."),

@@ -80,6 +80,11 @@ JOURNAL = option(
     "Read this journal (journal.db of a state directory) instead of asking the daemon.",
     EXISTING_FILE,
 )
+REPLAY = option(
+    "--replay JOURNAL",
+    "Show this journal (journal.db of a state directory) instead of a daemon.",
+    EXISTING_FILE,
+)
 POLICY = option("--policy", "With --journal: policy YAML.", PATH, name="policy_file")
 PROCESSES = option(
     "--processes",

@@ -1,27 +1,19 @@
-"""``bftrainer status``, ``top``, ``nodes``, ``explain`` and ``metrics``: the daemon's views.
+"""``bftrainer status``, ``nodes``, ``explain`` and ``metrics``: the daemon's views.
 
-Each prints a table or JSON; ``top`` shows nodes and trainers on one screen, or the same again and
-again where there is no terminal.
+Each prints a table or JSON.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import sys
-import termios
 import time
-import tty
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import click
 
-from bftrainer.api.client import Client
 from bftrainer.api.documents import listing
-from bftrainer.cli.common import AWAY, connect
+from bftrainer.cli.common import connect
 from bftrainer.cli.options import JSON, SOCKET, option, trainer_ids, verb
 from bftrainer.cli.output import (
     answer,
@@ -36,7 +28,7 @@ from bftrainer.cli.output import (
 from bftrainer.daemon.explain.lives import kept, restart_sentences
 from bftrainer.model.columns import columns, shown
 from bftrainer.model.decision import Term
-from bftrainer.model.errors import BftError, UsageError
+from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import Explanation, NodeView, SizeSpeed, StatusView, TrainerView
 
@@ -114,111 +106,6 @@ def _rate(record: TrainerRecord) -> str:
 
 def _percent(part: float | None) -> str:
     return "-" if part is None else f"{100.0 * part:.1f}%"
-
-
-NAMES = (
-    *("id", "name", "user", "state", "nodes", "limits", "epoch", "rate"),
-    *("metric", "done", "left", "reason"),
-)
-
-
-@verb(
-    option("-d, --delay SECONDS", "Time between two looks.", click.FloatRange(min=0.1, max=86400),
-           2.0, name="delay_s"),
-    option("-n, --count N", "End after so many looks.", click.IntRange(min=1)),
-    SOCKET,
-)  # fmt: skip
-def top(delay_s: float, count: int | None, socket_name: str | None) -> None:
-    """Show nodes and trainers on one screen until q or Ctrl-C."""
-    client, number = connect(socket_name), 0
-    with _keys() as quits, _screen() as show:
-        while True:
-            show(_looked(client, is_first=not number))
-            number += 1
-            if number == count or quits(delay_s):
-                return
-
-
-def _looked(client: Client, *, is_first: bool) -> list[str]:
-    """Return the present state; a daemon that is away for a while does not end the verb."""
-    try:
-        return lines_of(client.status(), time.time())
-    except BftError as error:
-        if is_first or error.exit_code not in AWAY:
-            raise
-        return [shown(error.cause)]
-
-
-def lines_of(view: StatusView, now_s: float) -> list[str]:
-    """Return the overview: nodes, counts, and every trainer that has not ended."""
-    open_ones = [one for one in view.trainers if not one.record.state.is_final]
-    trains = sum(bool(one.observed_nodes) for one in open_ones)
-    used = sum(len(one.observed_nodes) for one in open_ones)
-    rate = sum(one.record.progress.samples_per_s for one in open_ones)
-    ended = len(view.trainers) - len(open_ones)
-    clock = time.strftime("%H:%M:%S", time.localtime(now_s))
-    text = (
-        f"bftrainer {clock}, {shown(view.batch_system)}\n"
-        f"nodes     {used} train, {view.nodes_held} held, {view.nodes_requested} requested, "
-        f"{view.nodes_idle} idle, {view.nodes_total} in all\n"
-        f"trainers  {trains} train, {len(open_ones) - trains} wait, {ended} ended, "
-        f"{rate:.4g} samples/s together"
-    )
-    lines = [*text.splitlines(), *(f"failure   {shown(one)}" for one in view.failures), ""]
-    # Those that train come first, each in order of submission.
-    ordered = sorted(open_ones, key=lambda one: not one.observed_nodes)
-    rows = [row_of(one, now_s, NAMES) for one in ordered]
-    table = columns(headers_of(NAMES), rows) if rows else "no trainers"
-    return [*lines, *table.splitlines()]
-
-
-@contextlib.contextmanager
-def _screen() -> Iterator[Callable[[list[str]], None]]:
-    """Yield what shows lines in place of the last ones; without a terminal after them."""
-    if not is_terminal():
-        yield lambda lines: print_lines(*lines, "")
-        return
-    from rich.console import Console  # noqa: PLC0415 - takes 0.1 s
-    from rich.live import Live  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    console = Console()
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-
-        def show(lines: list[str]) -> None:
-            fits = lines[: console.height]
-            if len(lines) > len(fits):
-                fits[-1] = f"{len(lines) - len(fits) + 1} more; see 'bftrainer status'"
-            text = Text("\n".join(fits), no_wrap=True, overflow="crop")
-            live.update(text, refresh=True)
-
-        yield show
-
-
-@contextlib.contextmanager
-def _keys() -> Iterator[Callable[[float], bool]]:
-    """Yield what waits for a time, or until q is pressed; without a terminal it only waits."""
-    if not (sys.stdin.isatty() and is_terminal()):
-        yield lambda delay_s: _is_pressed(None, time.monotonic() + delay_s)
-        return
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
-    tty.setcbreak(fd)
-    try:
-        yield lambda delay_s: _is_pressed(fd, time.monotonic() + delay_s)
-    finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
-
-
-def _is_pressed(fd: int | None, until_s: float) -> bool:
-    while (left_s := until_s - time.monotonic()) > 0:
-        if fd is None:
-            time.sleep(left_s)
-        elif select.select([fd], [], [], left_s)[0]:
-            pressed = os.read(fd, 64)
-            if not pressed or b"q" in pressed.lower():
-                return True
-    return False
 
 
 ENDED_SHOWN = 10  # ended trainers that the table still shows
@@ -417,17 +304,15 @@ def _node_row(view: NodeView, now_s: float) -> tuple[str, ...]:
 def explain(trainer_id: str, socket_name: str | None, *, as_json: bool) -> None:
     """Say why the trainer ID has the size it has, or why it does not run."""
     view = connect(socket_name).explain(trainer_id)
-    answer(view, "explain", _print_explanation, as_json=as_json)
+    answer(view, "explain", lambda view: print_lines(*explained(view)), as_json=as_json)
 
 
-def _print_explanation(view: Explanation) -> None:
-    state = "unheard" if view.unheard_nodes else shown(view.state)
+def explained(view: Explanation) -> list[str]:
+    """Return an explanation in lines, which are not escaped yet."""
+    state = "unheard" if view.unheard_nodes else view.state
     head = f"{view.trainer_id} is {state} on {view.observed_size} nodes"
-    print_lines(f"{head}; planned: {view.planned_size}")
-    for sentence in view.sentences:
-        print_lines(f"- {shown(sentence)}")
-    for line in _numbers(view):
-        print_lines(line)
+    sentences = [f"- {sentence}" for sentence in view.sentences]
+    return [f"{head}; planned: {view.planned_size}", *sentences, *_numbers(view)]
 
 
 def _numbers(view: Explanation) -> list[str]:

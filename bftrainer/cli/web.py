@@ -6,17 +6,13 @@ import asyncio
 import getpass
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.cli.common import FollowingClient, connect
-from bftrainer.cli.options import EXISTING_FILE, SOCKET, option, verb
+from bftrainer.cli.common import page_source
+from bftrainer.cli.options import REPLAY, SOCKET, option, verb
 from bftrainer.cli.output import print_lines
 from bftrainer.model.errors import UsageError
-
-if TYPE_CHECKING:
-    from bftrainer.api.page.source import PageSource
 
 
 @verb(
@@ -25,9 +21,7 @@ if TYPE_CHECKING:
            default="127.0.0.1", show_default=True),
     option("--public-url URL", "Where a proxy shows the page: its address in browsers.",
            default=""),
-    option("--replay JOURNAL", "Show this journal (journal.db of a state directory) instead of a "
-           "daemon.", EXISTING_FILE),
-    SOCKET,
+    REPLAY, SOCKET,
 )  # fmt: skip
 def web(
     port: int | None, host: str, public_url: str, replay: Path | None, socket_name: str | None
@@ -45,7 +39,7 @@ def web(
             f"{public_url[:80]!r} is not an address of a browser.",
             "Begin it with https:// or http://.",
         )
-    source = _source(socket_name, replay)
+    source = page_source(socket_name, replay)
     with listen(host, port or 0) as listener:
         address = PageAddress(
             port=listener.getsockname()[1], public_url=public_url, host=socket.gethostname()
@@ -60,14 +54,3 @@ def web(
             )
         door.open()
         asyncio.run(serve(app(source, door), listener))
-
-
-def _source(socket_name: str | None, replay: Path | None) -> PageSource:
-    from bftrainer.api.page.source import LiveSource  # noqa: PLC0415
-
-    if replay is not None:
-        from bftrainer.lab.journal_page import JournalSource  # noqa: PLC0415 - SQLAlchemy is slow
-
-        return JournalSource(replay)
-    connect(socket_name).status()  # says why no daemon answers
-    return LiveSource(FollowingClient(socket_name), f"bftrainer on {socket.gethostname()}")

@@ -7,8 +7,9 @@ journal, so that both show the same. Pure; times are as in ``bftrainer.model.dec
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -71,6 +72,24 @@ class TimelineView:
     def seen(self) -> Seen:
         """What the reader of this view has seen."""
         return Seen(change=self.change, incarnation=self.incarnation)
+
+
+def pieced(
+    known: Sequence[tuple[int, str]], view: TimelineView, until_s: float = math.inf
+) -> list[tuple[int, str]]:
+    """Return use and trainer of each node of ``view``, by index, at its end or ``until_s``.
+
+    Args:
+        known: what the view that the reader saw before gave.
+        view: all, or what is new.
+        until_s: later changes are left out.
+    """
+    states = list(view.base if view.is_whole else known)
+    states += [_GONE] * (len(view.nodes) - len(states))
+    for at_s, node, use, trainer_id in view.changes:
+        if at_s <= until_s:
+            states[node] = use, trainer_id
+    return states
 
 
 def uses(given: DecisionInput, plan: Plan) -> dict[str, State]:

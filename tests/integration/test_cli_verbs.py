@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pty
 import subprocess
 import sys
 import time
@@ -338,28 +335,6 @@ def test_top_repeats_its_lines_where_there_is_no_terminal(
     assert text.count("trainers  1 train, 0 wait, 1 ended, 123.4 samples/s together") == 2
     assert text.count("\nt1 ") == 2
     assert "gone" not in text
-
-
-def test_top_draws_on_a_terminal_until_q(service: MemoryService) -> None:
-    submit()
-    outer, inner = pty.openpty()
-    try:
-        child = process.spawn(
-            ["sh", "-c", f"exec {sys.executable} -m bftrainer.cli.main top -d 60 <&1"],
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
-            stdout=inner,
-        )
-        os.close(inner)
-        seen = bytearray()
-        with contextlib.suppress(OSError):  # how a terminal says that nobody writes any more
-            while chunk := os.read(outer, 65536):
-                seen += chunk
-                if b"SAMPLES/S" in seen and b"t1" in seen:
-                    os.write(outer, b"q")
-        assert child.wait(timeout=30) == 0
-    finally:
-        os.close(outer)
-    assert "nodes     1 train, 2 held, 1 requested, 1 idle, 4 in all" in seen.decode()
 
 
 def test_doctor_finds_agents_that_never_speak_in_what_the_daemon_says(

@@ -79,6 +79,7 @@ class MemoryService:
 
     def __init__(self, log_dir: Path) -> None:
         self.log_dir = log_dir
+        self.incarnation = 3
         self.records: dict[str, TrainerRecord] = {}
         self.terms: tuple[Term, ...] = ()
         self.speeds: tuple[SizeSpeed, ...] = ()
@@ -103,7 +104,7 @@ class MemoryService:
         if self.broken:
             raise RuntimeError("the secret inside of a defect")
         return StatusView(
-            incarnation=3,
+            incarnation=self.incarnation,
             pid=os.getpid(),
             started_s=time.time() - 3700,
             batch_system="local",
@@ -142,7 +143,7 @@ class MemoryService:
         )
 
     def timeline(self, seen: Seen | None) -> TimelineView:
-        self.uses.incarnation = 3
+        self.uses.incarnation = self.incarnation
         return self.uses.timeline(seen)
 
     async def news(self, seen: Seen, limit_s: float) -> None:
@@ -155,6 +156,12 @@ class MemoryService:
             self.uses.saw(given, plan)
         else:
             self._loop.call_soon_threadsafe(self.uses.saw, given, plan)
+
+    def wake(self) -> None:
+        """Tell those who wait for something new that there is, in any thread."""
+        self.asked += 1
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.uses.look, self.asked)
 
     def trainers(self) -> tuple[TrainerView, ...]:
         return tuple(self._view(record) for record in self.records.values())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from bftrainer.model.cluster import Node, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
-from bftrainer.model.timeline import USES, NodeUse, TimelineView
+from bftrainer.model.timeline import USES, NodeUse, TimelineView, pieced
 from tests.support.snapshots import T0, snapshot
 
 PLAN = Plan(
@@ -58,8 +58,9 @@ def trained(at_s: float, **trainers: str) -> DecisionInput:
 
 def uses_now(found: TimelineView) -> dict[str, tuple[NodeUse, str]]:
     """Piece together what each node is used for."""
-    states = list(found.base)
-    for _, node, use, trainer_id in found.changes:
-        states[node] = use, trainer_id
-    named = zip(found.nodes, states, strict=True)
-    return {name: (USES[use], who) for name, (use, who) in named}
+    return named(found, pieced((), found))
+
+
+def named(found: TimelineView, states: list[tuple[int, str]]) -> dict[str, tuple[NodeUse, str]]:
+    pairs = zip(found.nodes, states, strict=True)
+    return {name: (USES[use], who) for name, (use, who) in pairs}

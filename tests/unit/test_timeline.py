@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import PoolNode
-from bftrainer.model.timeline import USES, NodeUse, NodeUses
+from bftrainer.model.timeline import NodeUse, NodeUses, pieced
 from tests.support.snapshots import T0, pending
-from tests.support.timelines import PLAN, input_of, nodes, pilot, uses_now
+from tests.support.timelines import PLAN, input_of, named, nodes, pilot, uses_now
 
 NAMES = ("n1", "n2", "n3")
 
@@ -92,22 +92,16 @@ def test_readers_of_all_and_of_news_see_the_same(
     steps: list[tuple[float, dict[str, NodeState]]], keep_s: float, most: int
 ) -> None:
     fold, at_s = NodeUses(keep_s=keep_s, most=most), T0
-    known: dict[str, tuple[NodeUse, str]] = {}
-    seen, states = None, {}
+    known = list[tuple[int, str]]()
+    seen, states = None, dict[str, NodeUse]()
     for passed_s, changed in steps:
         at_s += passed_s
         fold.saw(input_of(nodes(**changed), at_s=at_s), PLAN)
         whole, news = fold.timeline(1), fold.timeline(1, seen)
-        states = {**dict.fromkeys(known, NodeUse.UNAVAILABLE), **uses_of(changed)}
+        states = {**dict.fromkeys(states, NodeUse.UNAVAILABLE), **uses_of(changed)}
         assert {n: use for n, (use, _) in uses_now(whole).items()} == states
-        if news.is_whole:
-            known = uses_now(news)
-        else:
-            pieced = [known.get(n, (NodeUse.UNAVAILABLE, "")) for n in news.nodes]
-            for _, node, use, who in news.changes:
-                pieced[node] = USES[use], who
-            known = dict(zip(news.nodes, pieced, strict=True))
-        assert known == uses_now(whole)
+        known = pieced(known, news)
+        assert named(news, known) == uses_now(whole)
         assert all(whole.since_s <= change[0] <= at_s for change in whole.changes)
         assert len(whole.changes) <= most
         seen = whole.change

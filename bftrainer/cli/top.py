@@ -1,0 +1,102 @@
+"""``bftrainer top``: nodes and trainers on one screen, or in lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bftrainer.cli.common import AWAY, FollowingClient, page_source
+from bftrainer.cli.options import REPLAY, SOCKET, option, verb
+from bftrainer.cli.output import is_terminal, print_lines
+from bftrainer.cli.status import headers_of, row_of
+from bftrainer.model.columns import columns, shown
+from bftrainer.model.errors import BftError
+from bftrainer.model.views import StatusView, TrainerView
+
+if TYPE_CHECKING:
+    from bftrainer.api.page.source import PageSource
+
+NAMES = (
+    *("id", "name", "user", "state", "nodes", "limits", "epoch", "rate"),
+    *("metric", "done", "left", "reason"),
+)
+
+
+@verb(
+    option("-d, --delay SECONDS", "Time between two looks, in lines.",
+           click.FloatRange(min=0.1, max=86400), 2.0, name="delay_s"),
+    option("-n, --count N", "Print lines, and end after so many looks.", click.IntRange(min=1)),
+    REPLAY, SOCKET,
+)  # fmt: skip
+def top(
+    delay_s: float, count: int | None, replay: Path | None, socket_name: str | None
+) -> int | None:
+    """Show nodes and trainers on one screen until q; ? names the keys.
+
+    Without a terminal, or with --count, it prints lines until Ctrl-C.
+    """
+    source = page_source(socket_name, replay)
+    # Standard error is what the screen is drawn on, as in other programs of that kind.
+    is_screen = is_terminal() and sys.stdin.isatty() and sys.stderr.isatty()
+    if count is None and is_screen:
+        from bftrainer.cli.top_screen import LiveScreen, ReplayScreen  # noqa: PLC0415 - slow
+
+        client = FollowingClient(socket_name)
+        screen = LiveScreen(source, client) if source.is_live else ReplayScreen(source)
+        screen.run(mouse=False)  # so that the terminal's own selection works
+        return screen.return_code
+    number = 0
+    while True:
+        print_lines(*_looked(source), "")
+        number += 1
+        if number == count or not source.is_live:
+            return None
+        time.sleep(delay_s)
+
+
+def _looked(source: PageSource) -> list[str]:
+    """Return the present state; a daemon that is away for a while does not end the verb."""
+    try:
+        return lines_of(source.status(), time.time())
+    except BftError as error:
+        if error.exit_code not in AWAY:
+            raise
+        return [error.cause]
+
+
+def lines_of(view: StatusView, now_s: float) -> list[str]:
+    """Return the overview: nodes, counts, and every trainer that has not ended."""
+    open_ones = [one for one in view.trainers if not one.record.state.is_final]
+    rows = [row_of(one, now_s, NAMES) for one in ordered(open_ones)]
+    table = columns(headers_of(NAMES), rows) if rows else "no trainers"
+    failures = [f"failure   {shown(one)}" for one in view.failures]
+    return [*summary(view, now_s), *failures, "", *table.splitlines()]
+
+
+def summary(view: StatusView, now_s: float) -> tuple[str, str, str]:
+    """Return a line each about the daemon, nodes and trainers, escaped."""
+    open_ones = [one for one in view.trainers if not one.record.state.is_final]
+    trains = sum(bool(one.observed_nodes) for one in open_ones)
+    used = sum(len(one.observed_nodes) for one in open_ones)
+    rate = sum(one.record.progress.samples_per_s for one in open_ones)
+    ended = len(view.trainers) - len(open_ones)
+    clock = time.strftime("%H:%M:%S", time.localtime(now_s))
+    nodes = (
+        f"nodes     {used} train, {view.nodes_held} held, {view.nodes_requested} requested, "
+        f"{view.nodes_idle} idle, {view.nodes_total} in all"
+    )
+    trainers = (
+        f"trainers  {trains} train, {len(open_ones) - trains} wait, {ended} ended, "
+        f"{rate:.4g} samples/s together"
+    )
+    return f"bftrainer {clock}, {shown(view.batch_system)}", nodes, trainers
+
+
+def ordered(views: Iterable[TrainerView]) -> list[TrainerView]:
+    """Return those that train first, what has ended last, each in order of submission."""
+    return sorted(views, key=lambda one: (one.record.state.is_final, not one.observed_nodes))

@@ -1,0 +1,167 @@
+"""The panes of ``bftrainer top``: they draw what has changed and nothing else.
+
+A terminal behind a slow line gets few bytes, and does not flicker. Texts of others are escaped by
+``shown``, and never read as markup: they come as ``rich.text.Text``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Final
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.geometry import Region, Size
+from textual.screen import ModalScreen
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import DataTable, Static
+
+from bftrainer.cli.status import headers_of
+from bftrainer.cli.top import NAMES
+from bftrainer.model.columns import shown
+from bftrainer.model.timeline import USES, NodeUse
+
+# Letters, so that colours are not needed; capital ones: nodes that are ours.
+_LOOKS: Final = {
+    NodeUse.TRAINING: ("T", "bold #3fb950"),
+    NodeUse.STARTING: ("S", "#e3b341"),
+    NodeUse.HELD: ("H", "#d37ab1"),
+    NodeUse.LEAVING: ("L", "#e8894a"),
+    NodeUse.UNREACHABLE: ("U", "bold #ff5f6d"),
+    NodeUse.IDLE: (".", "#58a6ff"),
+    NodeUse.RESERVE: ("r", "#79c0ff"),
+    NodeUse.ORDINARY: ("#", "#8b949e"),
+    NodeUse.UNAVAILABLE: ("x", "#6e7681"),
+}
+LETTERS: Final = tuple((_LOOKS[use][0], Style.parse(_LOOKS[use][1])) for use in USES)
+_CHOSEN: Final = Style(reverse=True)
+_HEADERS: Final = {
+    name: header.removeprefix(">") for name, header in zip(NAMES, headers_of(NAMES), strict=True)
+}
+_RIGHT: Final = [name for name in NAMES if headers_of([name])[0].startswith(">")]
+_MOST: Final = {"id": 64, "name": 24, "reason": 160}  # characters of a cell
+_MOST_OF_OTHERS: Final = 32
+Cell = tuple[int, bool]  # use, as its number in ``USES``; whether it is the chosen trainer's
+
+
+def legend(uses: Iterable[int]) -> Text:
+    """Return the letters of a map, with the numbers of their nodes."""
+    counts, text = Counter(uses), Text()
+    for number, (letter, style) in enumerate(LETTERS):
+        if counts[number]:
+            text.append("  " if text else "").append(letter, style)
+            text.append(f" {counts[number]} {USES[number]}")
+    return text
+
+
+class NodeMap(Widget):
+    """A character for each node, in the order in which the daemon first saw them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cells: Sequence[Cell] = ()
+
+    def show(self, cells: Sequence[Cell]) -> None:
+        """Draw these nodes: only those that look another way, if they are as many as before."""
+        before, self._cells = self._cells, cells
+        if len(before) != len(cells):
+            self.refresh(layout=True)
+        elif changed := [i for i, old in enumerate(before) if old != cells[i]]:
+            width = max(1, self.size.width)
+            self.refresh(*(Region(i % width, i // width, 1, 1) for i in changed))
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 - Textual's
+        """Return the lines that the nodes take."""
+        return max(1, -(-len(self._cells) // max(1, width)))
+
+    def render_line(self, y: int) -> Strip:
+        """Return a line."""
+        width = self.size.width
+        cells = self._cells[y * width : (y + 1) * width]
+        return Strip([_segment(*cell) for cell in cells]).apply_style(self.rich_style)
+
+
+def _segment(use: int, is_chosen: bool) -> Segment:
+    letter, style = LETTERS[use]
+    return Segment(letter, style + _CHOSEN if is_chosen else style)
+
+
+class TrainerTable(DataTable[Text]):
+    """A row for each trainer; the cursor stays with its trainer."""
+
+    def __init__(self) -> None:
+        super().__init__(cursor_type="row")
+        self._rows: dict[str, tuple[str, ...]] = {}
+
+    def on_mount(self) -> None:
+        """Make the columns."""
+        self._keys = [
+            self.add_column(_cell(one, header), width=len(header), key=one)
+            for one, header in _HEADERS.items()
+        ]
+
+    @property
+    def chosen(self) -> str | None:
+        """The trainer under the cursor."""
+        if not self.row_count:
+            return None
+        return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
+
+    def show(self, rows: Mapping[str, Sequence[str]]) -> None:
+        """Show these rows in this order; touches nothing that is so already."""
+        chosen = self.chosen
+        cut = {key: tuple(map(_cut, NAMES, row)) for key, row in rows.items()}
+        # Textual's own widths come after a row is drawn, if there is much to do.
+        columns = zip(_HEADERS.values(), *cut.values(), strict=True)
+        for key, column in zip(self._keys, columns, strict=True):
+            self.columns[key].width = max(map(cell_len, column))
+        for gone in [key for key in self._rows if key not in cut]:
+            self.remove_row(gone)
+            del self._rows[gone]
+        for trainer_id, row in cut.items():
+            before = self._rows.get(trainer_id)
+            if before is None:
+                self.add_row(*map(_cell, NAMES, row), key=trainer_id)
+            elif before != row:
+                for name, old, new in zip(NAMES, before, row, strict=True):
+                    if old != new:
+                        self.update_cell(trainer_id, name, _cell(name, new), update_width=True)
+            self._rows[trainer_id] = row
+        if list(cut) != list(self._rows):
+            self._rows = cut
+            places = {key: place for place, key in enumerate(cut)}
+            self.sort("id", key=lambda cell: places[cell.plain])
+        if chosen is not None and chosen in cut and chosen != self.chosen:
+            self.move_cursor(row=self.get_row_index(chosen), scroll=False)
+
+
+def _cut(name: str, text: str) -> str:
+    most, text = _MOST.get(name, _MOST_OF_OTHERS), shown(text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _cell(name: str, text: str) -> Text:
+    return Text(text, justify="right" if name in _RIGHT else "left", no_wrap=True)
+
+
+class Dialog(ModalScreen[bool]):
+    """A question, or a text, in front of the screen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("y", "dismiss(True)", "Yes"),
+        ("n,q,question_mark,escape,ctrl+c", "dismiss(False)", "No"),
+    ]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """Make the box."""
+        yield Static(Text(self._text), id="box")

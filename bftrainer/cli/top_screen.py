@@ -1,0 +1,378 @@
+"""The screens of ``bftrainer top``: one follows a daemon, one goes through a journal.
+
+Threads wait for the daemon, the screen for nothing. A daemon that is away is named until it is
+back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final, TypeVar
+
+from rich.text import Text
+from textual import on, work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, VerticalScroll
+from textual.widgets import DataTable, Footer, Input, Static
+
+from bftrainer.api.client import Client
+from bftrainer.api.documents import view_of
+from bftrainer.api.page.source import PageSource
+from bftrainer.api.page.stream import AGAIN_S, LEAST_S, beside
+from bftrainer.cli.logs import tail
+from bftrainer.cli.output import clock
+from bftrainer.cli.status import explained, recent, row_of
+from bftrainer.cli.top import NAMES, ordered, summary
+from bftrainer.cli.top_panes import Dialog, NodeMap, TrainerTable, legend
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import BftError
+from bftrainer.model.study import Seen
+from bftrainer.model.timeline import TimelineView, pieced
+from bftrainer.model.trainer import TrainerChange
+from bftrainer.model.views import Explanation, StatusView, TrainerView
+
+T = TypeVar("T")
+EXPLAIN, LOG = "explain", "log"
+TICK_S: Final = 0.2
+PLAY_S: Final = 60.0  # that a journal takes
+_LOG_LINES: Final = 100
+_TROUBLES: Final = 3  # lines of failures and the like
+_BAD: Final = "bold #ff5f6d"
+_KEYS: Final = """\
+h hold, r release, c cancel the chosen trainer, after a question
+e why it has its size, l the end of its log; tab goes there, to scroll
+/ show trainers with a text only, escape shows all
+left, right (with shift: 20 at a time), space: through a journal
+? this text, q ends
+
+T training   S starting   H held   L leaving   U not heard
+. idle   r reserve of the queue   # ordinary job   x unavailable
+Nodes of the chosen trainer are reversed."""
+# What is asked, and what is done then.
+_CHANGES: Final[dict[str, tuple[str, Callable[[Client, str], TrainerView]]]] = {
+    "hold": (
+        "Hold {}? It leaves its nodes after a checkpoint.",
+        lambda client, trainer_id: client.change(trainer_id, TrainerChange(is_held=True)),
+    ),
+    "release": (
+        "Release {}? It may have nodes again.",
+        lambda client, trainer_id: client.change(trainer_id, TrainerChange(is_held=False)),
+    ),
+    "cancel": ("Cancel {}? It ends after a last checkpoint.", Client.cancel),
+}
+
+
+class TopScreen(App[None]):
+    """Nodes, trainers and one of these in detail."""
+
+    CSS = """
+    #head, #away, #legend, #nodes { padding: 0 1; }
+    #head { max-height: 8; }
+    #away { display: none; background: $error; color: $text; }
+    #nodes { height: auto; max-height: 60%; }
+    NodeMap { height: auto; }
+    #below { height: 1fr; }
+    TrainerTable { height: 1fr; min-height: 3; }
+    #detail { height: 1fr; border-top: solid $primary; padding: 0 1; }
+    #filter { display: none; height: 1; border: none; }
+    .-wide #below { layout: horizontal; }
+    .-wide TrainerTable { width: 3fr; }
+    .-wide #detail { width: 2fr; height: 100%; }
+    .-short #head { max-height: 3; }
+    .-short #legend { display: none; }
+    .-short #nodes { max-height: 2; }
+    Dialog { align: center middle; }
+    #box { width: auto; max-width: 90%; height: auto; border: round $accent; padding: 1 2; }
+    """
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (160, "-wide")]  # noqa: RUF012 - Textual's
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-tall")]  # noqa: RUF012
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("e", f"tell('{EXPLAIN}')", "Explain"),
+        ("l", f"tell('{LOG}')", "Log"),
+        ("slash", "filter", "Filter"),
+        Binding("escape", "unfilter", show=False),
+        ("question_mark", "keys", "Help"),
+        ("q,ctrl+c", "quit", "Quit"),
+    ]
+
+    def __init__(self, source: PageSource) -> None:
+        super().__init__()
+        self.animation_level = "none"
+        self._source = source
+        self._uses: list[tuple[int, str]] = []
+        self._views: dict[str, TrainerView] = {}
+        self._needle, self._tab = "", EXPLAIN
+        self._is_wanted = asyncio.Event()  # a detail of another trainer, or a newer one
+
+    def compose(self) -> ComposeResult:
+        """Make the panes."""
+        yield Static(id="head")
+        yield Static(id="away")
+        yield Static(id="legend")
+        with VerticalScroll(id="nodes", can_focus=False):
+            yield NodeMap()
+        with Container(id="below"):
+            yield TrainerTable()
+            with VerticalScroll(id="detail"):
+                yield Static(id="text")
+        yield Input(placeholder="text in the rows to show; escape shows all", id="filter")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
+        self.query_one(TrainerTable).focus()
+        self.action_tell(EXPLAIN)
+        self._tell()
+
+    def show(
+        self, head: Text, trainers: Iterable[TrainerView], uses: list[tuple[int, str]]
+    ) -> None:
+        """Draw what is not there already."""
+        views = ordered(recent(tuple(trainers), show_all=False))
+        self._views, self._uses = {one.record.trainer_id: one for one in views}, uses
+        self._set("#head", head)
+        self._set("#legend", legend(use for use, _ in uses))
+        self._draw_rows()
+
+    def _set(self, selector: str, text: Text) -> None:
+        pane = self.query_one(selector, Static)
+        if pane.content != text:
+            pane.update(text)
+
+    def _draw_rows(self) -> None:
+        now_s = time.time()
+        rows = {trainer_id: row_of(view, now_s, NAMES) for trainer_id, view in self._views.items()}
+        kept = {i: row for i, row in rows.items() if self._needle in "\n".join(row).lower()}
+        self.query_one(TrainerTable).show(kept)
+        self._on_chosen()
+
+    @on(DataTable.RowHighlighted)
+    def _on_chosen(self) -> None:
+        chosen = self.query_one(TrainerTable).chosen
+        self.query_one(NodeMap).show([(use, who == chosen) for use, who in self._uses])
+        self._is_wanted.set()
+
+    @work
+    async def _tell(self) -> None:
+        """Show the detail of the chosen trainer whenever it is wanted."""
+        while await self._is_wanted.wait() and self.is_running:
+            self._is_wanted.clear()
+            asked = chosen, tab = self.query_one(TrainerTable).chosen, self._tab
+            text = Text("no trainer is chosen")
+            if chosen is not None:
+                text = await self._beside(partial(self._detail, chosen, tab))
+            if asked == (self.query_one(TrainerTable).chosen, self._tab):
+                self._set("#text", text)
+
+    async def _beside(self, work: Callable[[], T]) -> T:
+        """Return the result of blocking work, if the panes are still there then."""
+        try:
+            return await beside(work)
+        finally:
+            if not self.is_running:
+                raise asyncio.CancelledError
+
+    def _detail(self, trainer_id: str, tab: str) -> Text:
+        try:
+            if tab == LOG:
+                lines: Sequence[str] = self.log_of(trainer_id)
+            else:
+                lines = explained(view_of(Explanation, EXPLAIN, self._source.explain(trainer_id)))
+        except BftError as error:
+            lines = (f"error {error.code}: {error.cause}", f"next: {error.next_step}")
+        return Text("\n".join(map(shown, lines)))
+
+    def log_of(self, trainer_id: str) -> Sequence[str]:
+        """Return the end of a trainer's log; blocks."""
+        return (f"'bftrainer logs {trainer_id}' shows it, if there is a daemon.",)
+
+    def action_tell(self, tab: str) -> None:
+        """Show the explanation or the log."""
+        self._tab, pane = tab, self.query_one("#detail")
+        named = (f"[reverse] {one} [/]" if one == tab else f" {one} " for one in (EXPLAIN, LOG))
+        pane.border_title = "".join(named)
+        pane.anchor(tab == LOG)  # new lines of a log are at its end
+        if tab == EXPLAIN:
+            pane.scroll_home(animate=False)
+        self._is_wanted.set()
+
+    def action_filter(self) -> None:
+        """Ask for a text."""
+        self.query_one("#filter").display = True
+        self.query_one("#filter").focus()
+
+    def action_unfilter(self) -> None:
+        """Show all trainers."""
+        self.query_one("#filter", Input).value = ""
+        self._on_submitted()
+
+    @on(Input.Changed)
+    def _on_text(self, event: Input.Changed) -> None:
+        self._needle = event.value.lower()
+        self._draw_rows()
+
+    @on(Input.Submitted)
+    def _on_submitted(self) -> None:
+        box = self.query_one("#filter", Input)
+        box.display = bool(box.value)
+        self.query_one(TrainerTable).focus()
+
+    def action_keys(self) -> None:
+        """Name the keys."""
+        self.push_screen(Dialog(_KEYS))
+
+
+class LiveScreen(TopScreen, inherit_bindings=False):
+    """Follows a daemon, and changes its trainers."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *((verb[0], f"change('{verb}')", verb.capitalize()) for verb in _CHANGES),
+        *TopScreen.BINDINGS,  # further right at the foot of the screen
+    ]
+
+    def __init__(self, source: PageSource, client: Client) -> None:
+        super().__init__(source)
+        self._daemon = client
+        self._harm: dict[str, Any] = {}
+        self._harm_s = 0.0  # monotonic, when it was asked for
+
+    def on_mount(self) -> None:
+        """Begin to follow."""
+        self._follow()
+
+    @work
+    async def _follow(self) -> None:
+        seen: Seen | None = None
+        while True:
+            began_s = time.monotonic()
+            try:
+                timeline, status = await self._beside(partial(self._look, seen))
+            except BftError as error:
+                self._say(f"{error.code}: {shown(error.cause)} It is asked again and again.")
+                await asyncio.sleep(AGAIN_S)
+                continue
+            self._say("")
+            seen = timeline.seen
+            self.show(self._head(status), status.trainers, pieced(self._uses, timeline))
+            await asyncio.sleep(max(0.0, began_s + LEAST_S - time.monotonic()))
+
+    def _look(self, seen: Seen | None) -> tuple[TimelineView, StatusView]:
+        """Wait until something is new; blocks."""
+        timeline, status = self._source.timeline(seen), self._source.status()
+        harm = self._source.slow()["harm"]
+        if not self._harm or time.monotonic() - self._harm_s >= harm.every_s:
+            self._harm, self._harm_s = harm.ask(), time.monotonic()
+        return timeline, status
+
+    def _say(self, trouble: str) -> None:
+        self.query_one("#away").display = bool(trouble)
+        self._set("#away", Text(trouble))
+
+    def _head(self, status: StatusView) -> Text:
+        first, *lines = summary(status, time.time())
+        text = Text(f"{first}, promise ")
+        text.append(*(("kept",) if self._harm["is_kept"] else ("broken", _BAD)))
+        troubles = [
+            *([("drained", status.draining)] if status.draining else ()),
+            *([("back-off", status.back_off)] if status.back_off else ()),
+            *(("failure", one) for one in status.failures),
+        ]
+        for line in lines:
+            text.append(f"\n{line}")
+        for kind, trouble in troubles[:_TROUBLES]:
+            text.append(f"\n{kind:<9} {shown(trouble)}", _BAD)
+        if more := len(troubles) - _TROUBLES:
+            text.append(f"\n{more} more; see 'bftrainer status'" if more > 0 else "")
+        return text
+
+    def log_of(self, trainer_id: str) -> Sequence[str]:
+        """Return the end of a trainer's log; blocks."""
+        return tail(self._daemon, trainer_id, _LOG_LINES)
+
+    @work
+    async def action_change(self, verb: str) -> None:
+        """Ask, and hold, release or cancel the chosen trainer."""
+        trainer_id = self.query_one(TrainerTable).chosen
+        if trainer_id is None:
+            return
+        question, change = _CHANGES[verb]
+        name = shown(self._views[trainer_id].record.spec.name)[:40]
+        said = question.format(f"{trainer_id} ({name})")
+        if not await self.push_screen_wait(Dialog(f"{said}\n\ny yes    n no")):
+            return
+        try:
+            view = await self._beside(partial(change, self._daemon, trainer_id))
+        except BftError as error:
+            said = f"{error.code}: {shown(error.cause)} {error.next_step}"
+            self.notify(said, severity="error", markup=False, timeout=10.0)
+            return
+        self._views[trainer_id] = view
+        self._draw_rows()
+
+
+class ReplayScreen(TopScreen):
+    """Goes through a journal: nodes at any time in it, trainers at its end."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "step(-1)", "Back", priority=True),
+        Binding("right", "step(1)", "On", priority=True),
+        Binding("shift+left", "step(-20)", show=False, priority=True),
+        Binding("shift+right", "step(20)", show=False, priority=True),
+        Binding("space", "play", "Play", priority=True),
+    ]
+
+    def __init__(self, source: PageSource) -> None:
+        super().__init__(source)
+        self._timeline, self._status = source.timeline(None), source.status()
+        changed = (at_s for at_s, *_ in self._timeline.changes)
+        self._moments = sorted({self._timeline.since_s, *changed, self._timeline.now_s})
+        self._at_s, self._is_playing = self._moments[0], False
+
+    def on_mount(self) -> None:
+        """Show the beginning."""
+        self._player = self.set_interval(TICK_S, self._play_on, pause=True)
+        self._go(self._at_s)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:  # noqa: ARG002 - Textual's
+        """Leave keys to questions and texts."""
+        is_busy = isinstance(self.screen, Dialog) or isinstance(self.focused, Input)
+        return not is_busy or action not in ("step", "play")
+
+    def _go(self, at_s: float) -> None:
+        self._at_s = at_s
+        place = f"{bisect_right(self._moments, at_s)} of {len(self._moments)}"
+        head = Text(
+            f"{shown(self._source.title)}: nodes at {clock(at_s)} ({place}),\n"
+            f"trainers at its end, {clock(self._moments[-1])}"
+        )
+        self.show(head, self._status.trainers, pieced((), self._timeline, at_s))
+
+    def action_step(self, n: int) -> None:
+        """Go n changes on, or back."""
+        find = bisect_left if n < 0 else bisect_right
+        place = find(self._moments, self._at_s) + n - (n > 0)
+        self._go(self._moments[min(max(place, 0), len(self._moments) - 1)])
+
+    def action_play(self) -> None:
+        """Play, from the beginning if this is the end; or stop."""
+        self._is_playing = not self._is_playing
+        if self._is_playing:
+            if self._at_s == self._moments[-1]:
+                self._go(self._moments[0])
+            self._player.resume()
+        else:
+            self._player.pause()
+
+    def _play_on(self) -> None:
+        first_s, last_s = self._moments[0], self._moments[-1]
+        self._go(min(last_s, self._at_s + (last_s - first_s) * TICK_S / PLAY_S))
+        if self._at_s == last_s:
+            self.action_play()
