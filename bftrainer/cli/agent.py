@@ -11,6 +11,7 @@ from bftrainer.cli.options import FILE, option, verb
     option("--config", "agent.json in the pilot's directory, written by the daemon.", FILE,
            required=True),
     name="agent",
+    example="bftrainer agent --config agent.json",
 )  # fmt: skip
 def agent(config: Path) -> None:
     """Hold this node for the daemon and run its workers.

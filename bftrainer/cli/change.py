@@ -50,13 +50,13 @@ def for_each(
     return int(first)
 
 
-@verb(trainer_ids(nargs=-1), JSON, SOCKET)
+@verb(trainer_ids(nargs=-1), JSON, SOCKET, example="bftrainer hold t1 t2")
 def hold(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: bool) -> int:
     """Keep the trainers ID... from having nodes; those that run leave after a checkpoint."""
     return _change(trainer_ids, socket_name, TrainerChange(is_held=True), as_json=as_json)
 
 
-@verb(trainer_ids(nargs=-1), JSON, SOCKET)
+@verb(trainer_ids(nargs=-1), JSON, SOCKET, example="bftrainer release t1 t2")
 def release(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: bool) -> int:
     """Let held trainers have nodes again; they go on from their checkpoints."""
     return _change(trainer_ids, socket_name, TrainerChange(is_held=False), as_json=as_json)
@@ -69,6 +69,7 @@ def release(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: b
     option("--weight W", "Priority under the weighted objective.", float),
     option("-J, --job-name, --name NAME", "Name of the trainer.", name="name"),
     JSON, SOCKET,
+    example="bftrainer update t1 --nodes 2:16 --weight 2",
 )  # fmt: skip
 def update(
     trainer_ids: tuple[str, ...],
@@ -87,7 +88,7 @@ def update(
     return _change(trainer_ids, socket_name, change, as_json=as_json)
 
 
-@verb(trainer_ids(nargs=-1), JSON, SOCKET)
+@verb(trainer_ids(nargs=-1), JSON, SOCKET, example="bftrainer requeue t1")
 def requeue(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: bool) -> int:
     """Start the trainers ID... again from their checkpoints.
 
@@ -122,6 +123,7 @@ def _requeued(trainer_id: str, view: TrainerView) -> str:
     trainer_ids(nargs=-1),
     option("--now", "Kill their workers; write no checkpoint first."),
     JSON, SOCKET,
+    example="bftrainer cancel t1 t2",
 )  # fmt: skip
 def cancel(
     trainer_ids: tuple[str, ...], socket_name: str | None, *, now: bool, as_json: bool
@@ -162,6 +164,7 @@ def parse_duration(text: str) -> float:
     option("--deadline TIME", "All nodes are back after this; until then workers save.",
            parse_duration, "60s", name="limit_s"),
     JSON, SOCKET,
+    example="bftrainer drain --all --deadline 5m",
 )  # fmt: skip
 def drain(socket_name: str | None, *, is_all: bool, limit_s: float, as_json: bool) -> int:  # noqa: ARG001 - is_all is required
     """Give all nodes back, and take none until 'bftrainer resume'.
@@ -192,7 +195,7 @@ def drain(socket_name: str | None, *, is_all: bool, limit_s: float, as_json: boo
     )
 
 
-@verb(JSON, SOCKET)
+@verb(JSON, SOCKET, example="bftrainer resume")
 def resume(socket_name: str | None, *, as_json: bool) -> None:
     """Take nodes again after 'bftrainer drain'."""
     connect(socket_name).resume()

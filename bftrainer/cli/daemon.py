@@ -61,6 +61,7 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
     option("--accept-loss ENTRY", "Start although the journal has lost entries, up to this one "
            "(see BFT-2213).", click.IntRange(min=1)),
     name="daemon",
+    example="bftrainer daemon --policy /etc/bftrainer/policy.yaml",
 )  # fmt: skip
 def daemon(
     state_dir: Path | None,

@@ -16,7 +16,7 @@ import click
 
 from bftrainer.cli.common import read_journal
 from bftrainer.cli.daemon import default_state_dir
-from bftrainer.cli.options import EXISTING_FILE, FILE, JSON, argument, option, verb
+from bftrainer.cli.options import EXISTING_FILE, FILE, JSON, argument, option, shown_example, verb
 from bftrainer.cli.output import print_json, print_lines
 from bftrainer.model.errors import ExitCode, UsageError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bftrainer.journal.projection import JournalEntry
 
 
-@click.group()
+@click.group(epilog=shown_example("bftrainer journal verify journal.db"))
 def journal() -> None:
     """Look after the journal of a daemon."""
 
@@ -36,7 +36,11 @@ def _existing(context: click.Context, option: click.Parameter, value: str) -> st
     return str(click.Path(exists=True, dir_okay=False).convert(value, option, context))
 
 
-@verb(argument("journal", callback=_existing), group=journal)
+@verb(
+    argument("journal", callback=_existing),
+    group=journal,
+    example="bftrainer journal verify /var/lib/bftrainer/journal.db",
+)
 def verify(journal: str) -> None:
     """Check JOURNAL (journal.db of a state directory, or a database URL) from its first entry on.
 
@@ -58,6 +62,7 @@ def verify(journal: str) -> None:
     option("--days", "Keep what is younger: entries, and trainers that have ended.",
            click.IntRange(min=0), required=True),
     group=journal,
+    example="bftrainer journal compact --state-dir /var/lib/bftrainer --days 90",
 )  # fmt: skip
 def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
     """Remove what is older and give its space back to the file system.
@@ -89,7 +94,12 @@ _STATE_DIR = option(
 )
 
 
-@verb(argument("file", FILE), _STATE_DIR, group=journal)
+@verb(
+    argument("file", FILE),
+    _STATE_DIR,
+    group=journal,
+    example="bftrainer journal backup /backup/journal.db",
+)
 def backup(file: Path, state_dir: Path | None) -> None:
     """Copy the journal to FILE, a new one, and its mark to FILE.mark.
 
@@ -103,7 +113,12 @@ def backup(file: Path, state_dir: Path | None) -> None:
     print_lines(f"Copied up to entry {copied.mark.seq}, {_utc(copied.at_s)}.")
 
 
-@verb(argument("file", FILE), _STATE_DIR, group=journal)
+@verb(
+    argument("file", FILE),
+    _STATE_DIR,
+    group=journal,
+    example="bftrainer journal restore /backup/journal.db",
+)
 def restore(file: Path, state_dir: Path | None) -> None:
     """Put the copy FILE in place of the journal of a daemon that does not run.
 
@@ -136,6 +151,7 @@ def _utc(at_s: float) -> str:
     argument("journal", EXISTING_FILE),
     option("--rescale SEQ", "Print this rescale step by step instead.", int, name="shown"),
     JSON,
+    example="bftrainer replay journal.db --rescale 120",
 )
 @click.pass_context
 def replay(context: click.Context, journal: Path, *, shown: int | None, as_json: bool) -> None:

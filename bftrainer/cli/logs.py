@@ -23,7 +23,6 @@ from bftrainer.cli.common import AWAY, connect
 from bftrainer.cli.options import JSON, SOCKET, option, trainer_ids, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.elastic.regular_file import open_file
-from bftrainer.fleet.trainers.log_files import log_files
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerState
@@ -50,6 +49,7 @@ HEADERS = ("WORKER", "NODE", ">RANK", ">GENERATION", "FILE")
     option("--follow, -f", "Go on until the trainer ends."),
     option("--list", "Name the files instead of printing them.", name="as_list"),
     JSON, SOCKET,
+    example="bftrainer logs t1 --follow",
 )  # fmt: skip
 def logs(
     trainer_id: str,
@@ -103,6 +103,8 @@ def _uid_of(user: str) -> int | None:
 
 def _all_files(client: Client, trainer_id: str) -> tuple[LogFile, ...]:
     """Return all files: those that we see, with what the daemon knows; it may not see them."""
+    from bftrainer.fleet.trainers.log_files import log_files  # noqa: PLC0415 - pydantic is slow
+
     told = client.logs(trainer_id)
     known = {item.worker_id: item for item in told}
     seen = log_files(trainer_id, client.trainer(trainer_id).record.spec, {})

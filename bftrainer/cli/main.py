@@ -55,6 +55,7 @@ VERBS = {
     "trace": ("bftrainer.cli.trace:trace", "Describe, make and convert traces of idle nodes."),
     "whatif": ("bftrainer.cli.simulate:whatif", "Say what a machine's idle time is worth."),
     "demo": ("bftrainer.cli.tryout:demo", "Watch trainers live on the idle nodes of this machine."),
+    "help": ("bftrainer.cli.help:explain_word", "Explain a verb, or the code of an error."),
 }
 INTERRUPTED = 128 + 2
 

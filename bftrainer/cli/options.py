@@ -46,11 +46,23 @@ def option(
 
 
 def verb(
-    *params: click.Parameter, name: str | None = None, group: click.Group | None = None, **more: Any
+    *params: click.Parameter,
+    example: str,
+    name: str | None = None,
+    group: click.Group | None = None,
+    **more: Any,
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a function the command of these parameters, in a group if there is one."""
+    """Make a function the command of these parameters, in a group if there is one.
+
+    ``example``: a command line for the help.
+    """
     command = click.command if group is None else group.command
-    return command(name, params=list(params), **more)
+    return command(name, params=list(params), epilog=shown_example(example), **more)
+
+
+def shown_example(line: str) -> str:
+    """Return the epilog of a help: a command line that is not wrapped."""
+    return f"\b\nExample: {line}"
 
 
 JSON = option("--json", "Print one JSON document for programs.", name="as_json")
@@ -104,7 +116,7 @@ def trainer_ids(*, nargs: int = 1, is_required: bool = True) -> click.Argument:
     """Return the argument ID, completed from the daemon's trainers; a name will do, too."""
     return click.Argument(
         ["trainer_ids" if nargs == -1 else "trainer_id"],
-        metavar="ID...",
+        metavar="ID..." if nargs == -1 else "ID" if is_required else "[ID]",
         nargs=nargs,
         required=is_required,
         shell_complete=_complete_trainer_id,

@@ -14,7 +14,17 @@ import click
 
 from bftrainer.cli.common import connect, read_journal
 from bftrainer.cli.daemon import default_state_dir, parse_options
-from bftrainer.cli.options import EXISTING_FILE, FILE, JSON, PATH, SOCKET, argument, option, verb
+from bftrainer.cli.options import (
+    EXISTING_FILE,
+    FILE,
+    JSON,
+    PATH,
+    SOCKET,
+    argument,
+    option,
+    shown_example,
+    verb,
+)
 from bftrainer.cli.output import answer, duration, print_json, print_lines, print_table
 from bftrainer.cli.trace import READING, LateProgress, load, workload_of
 from bftrainer.elastic.regular_file import read_file
@@ -35,7 +45,7 @@ MOST_CHARS = 40  # of a value in a table
 _SAID = ("code", "line", "column", "cause", "next_step")  # of a problem
 
 
-@click.group(name="policy")
+@click.group(name="policy", epilog=shown_example("bftrainer policy check policy.yaml"))
 def policy() -> None:
     """Check, show and compare the administrator's policy files."""
 
@@ -52,6 +62,7 @@ def policy() -> None:
     option("--hours", "How much: the journal's last, or the trace's first.",
            click.FloatRange(min=0, min_open=True), 24.0),
     *READING, JSON, group=policy,
+    example="bftrainer policy test old.yaml new.yaml --hours 48",
 )  # fmt: skip
 def test(
     old: Path,
@@ -145,6 +156,7 @@ def _rows(old: Figures, new: Figures) -> list[tuple[str, str, str]]:
            click.IntRange(0, 10_000), 30),
     option("--seed", "The same seed gives the same network.", click.IntRange(0), 1),
     JSON, group=policy,
+    example="bftrainer policy train dl2 --from journal.db --out network.npz",
 )  # fmt: skip
 def train(
     name: str,
@@ -209,6 +221,7 @@ def _network(path: Path) -> Network:
     option("--batch-system", "Whose options are in it.", default="slurm"),
     option("--json", "Print the result as JSON.", name="as_json"),
     group=policy,
+    example="bftrainer policy check /etc/bftrainer/policy.yaml",
 )  # fmt: skip
 @click.pass_context
 def check(
@@ -255,6 +268,7 @@ def check(
            name="with_all"),
     option("--json", "Print the values as JSON.", name="as_json"),
     group=policy,
+    example="bftrainer policy show /etc/bftrainer/policy.yaml --origin",
 )  # fmt: skip
 def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_json: bool) -> None:
     """Print the values in force with FILE... (or none) and where each comes from."""
@@ -288,7 +302,13 @@ def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_
         print_lines(f"{line:{width}}  # {origin}")
 
 
-@verb(argument("old", PATH), argument("new", PATH), JSON, group=policy)
+@verb(
+    argument("old", PATH),
+    argument("new", PATH),
+    JSON,
+    group=policy,
+    example="bftrainer policy diff old.yaml new.yaml",
+)
 def diff(old: Path, new: Path, *, as_json: bool) -> None:
     """Print what has another value with the policy NEW than with OLD, and when it takes effect."""
     from bftrainer.site.policy import load_policy_file  # noqa: PLC0415 - pydantic is slow
@@ -309,7 +329,7 @@ def diff(old: Path, new: Path, *, as_json: bool) -> None:
     _print_changes(found)
 
 
-@verb(JSON, SOCKET, group=policy)
+@verb(JSON, SOCKET, group=policy, example="bftrainer policy reload")
 def reload(socket_name: str | None, *, as_json: bool) -> None:
     """Have the daemon read its policy again, as SIGHUP does.
 
@@ -324,7 +344,7 @@ def _print_reloaded(view: ReloadView) -> None:
     print_lines(f"policy {view.policy_hash[:12]} is in force with the next decision")
 
 
-@verb(group=policy)
+@verb(group=policy, example="bftrainer policy schema")
 def schema() -> None:
     """Print the JSON schema of policy files, for editors."""
     from bftrainer.site.policy.render import json_schema  # noqa: PLC0415 - pydantic is slow

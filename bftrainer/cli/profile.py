@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from bftrainer.batch import process
-from bftrainer.cli.options import JSON, argument, option, verb
+from bftrainer.cli.options import JSON, argument, option, shown_example, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.cli.step_probes import PROGRAMS, NodeProfile, measure_steps, too_large
 from bftrainer.decide.throughput.analyzer import (
@@ -145,6 +146,20 @@ def _numbers(least: int) -> Callable[[Any, Any, str], list[int]]:
 class _ScriptOrVerb(click.Group):
     """A group in which whatever is not ``allreduce`` is a script."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the script, too, for its help."""
+        return ["SCRIPT", *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Take anything that is no other command for a script."""
+        return super().get_command(ctx, cmd_name) or script_command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the other command, or else files."""
+        found = super().shell_complete(ctx, incomplete)
+        verbs = [one for one in found if one.value != "SCRIPT"]
+        return verbs or [CompletionItem(incomplete, type="file")]
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -158,6 +173,7 @@ class _ScriptOrVerb(click.Group):
     cls=_ScriptOrVerb,
     subcommand_metavar="allreduce | SCRIPT [OPTIONS] [ARGS]...",
     context_settings={"ignore_unknown_options": True},
+    epilog=shown_example("bftrainer profile --nodes 32 --table table.json train.py"),
 )
 def profile() -> None:
     """Predict how a script scales before it runs on many nodes.
@@ -181,6 +197,7 @@ def profile() -> None:
     option("--of", "Workers, with --join.  [default: $SLURM_NTASKS]", click.IntRange(2),
            name="size", envvar="SLURM_NTASKS"),
     _INTERPRETER, _OUT, JSON, group=profile,
+    example="bftrainer profile allreduce --workers 2,4 --out table.json",
 )  # fmt: skip
 def allreduce(
     weights: list[int],
@@ -239,6 +256,7 @@ def allreduce(
     argument("args", click.UNPROCESSED, nargs=-1),
     name="SCRIPT",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+    example="bftrainer profile --nodes 32 --table table.json train.py",
 )  # fmt: skip
 def script_command(
     script: str,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bftrainer.cli.common import connect, read_journal
-from bftrainer.cli.options import JOURNAL, JSON, POLICY, SOCKET, option, verb
+from bftrainer.cli.options import JOURNAL, JSON, POLICY, SOCKET, option, shown_example, verb
 from bftrainer.cli.output import answer, clock, duration, print_csv, print_lines, print_table
 from bftrainer.model.columns import shown
 from bftrainer.model.reports import (
@@ -57,7 +57,7 @@ def span_s(_: click.Context, param: click.Parameter, value: str | None) -> float
     return float(found[1]) * _UNITS_S[found[2]]
 
 
-@click.group()
+@click.group(epilog=shown_example("bftrainer report harm --since 7d"))
 def report() -> None:
     """Summarise what the daemon has recorded."""
 
@@ -66,6 +66,7 @@ def report() -> None:
     option("--since SPAN", "Only the last SPAN: 90s, 30m, 24h, 7d.  [default: all]", name="ago_s",
            callback=span_s),
     JOURNAL, POLICY, JSON, SOCKET, group=report,
+    example="bftrainer report harm --since 7d",
 )  # fmt: skip
 def harm(
     ago_s: float | None,
@@ -240,6 +241,7 @@ def _day(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
     option("--until DAY|SPAN", "Last day, which counts, too.  [default: today]", callback=_day),
     option("--csv", "Print comma-separated values.", name="as_csv"),
     JOURNAL, POLICY, JSON, SOCKET,
+    example="bftrainer account --by user,day --since 7d --csv",
 )  # fmt: skip
 def account(
     by: tuple[str, ...],

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.cli.options import PATH, PROCESSES, option, verb
+from bftrainer.cli.options import PATH, PROCESSES, option, shown_example, verb
 from bftrainer.cli.output import print_lines, print_table
 from bftrainer.cli.trace import LateProgress
 from bftrainer.lab.papers.paper import about, load, names
@@ -39,7 +39,11 @@ class _Papers(click.Group):
         return _command(cmd_name) if cmd_name in names() else None
 
 
-@click.group(name="reproduce", cls=_Papers)
+@click.group(
+    name="reproduce",
+    cls=_Papers,
+    epilog=shown_example("bftrainer reproduce dl2 --quick --out report"),
+)
 def reproduce() -> None:
     """Run a paper's evaluation again and compare."""
 
@@ -57,6 +61,7 @@ def _command(name: str) -> click.Command:
         PROCESSES,
         option("--list", "Name the results and stop.", name="is_list"),
         name=name, help=about(name).partition("\n\n")[0],
+        example=f"bftrainer reproduce {name} --quick --out report",
     )  # fmt: skip
     def command(
         only: tuple[str, ...],

@@ -75,6 +75,7 @@ STEPS = 500  # of the progress bar; more would slow the replay
     option("--report FILE.html|FILE.png", "Also write a page with figures.", PATH,
            name="report_file"),
     JSON,
+    example="bftrainer simulate --hours 12 --policy milp,equal-share",
 )  # fmt: skip
 @click.pass_context
 def simulate(
@@ -260,6 +261,7 @@ QUICK_SEEDS, QUICK_HOURS = 2, 6.0
     option("--processes", "Plays at a time.", click.IntRange(1, 256), os.cpu_count() or 1,
            show_default="number of cores"),
     JSON,
+    example="bftrainer compare --quick --report compare.html",
 )  # fmt: skip
 @click.pass_context
 def compare(
@@ -422,6 +424,7 @@ PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told oth
     PROCESSES,
     option("--report FILE.html", "Also write the page.", PATH),
     JSON,
+    example="bftrainer whatif --sacct jobs.txt --nodes 500 --report idle.html",
 )  # fmt: skip
 def whatif(
     sacct_file: Path | None,

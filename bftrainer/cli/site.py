@@ -17,7 +17,7 @@ import click
 
 from bftrainer.cli.common import connect
 from bftrainer.cli.daemon import parse_options
-from bftrainer.cli.options import JSON, PATH, SOCKET, option, verb
+from bftrainer.cli.options import JSON, PATH, SOCKET, option, shown_example, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
@@ -55,6 +55,7 @@ _TOLD = {  # what a daemon says -> of what, and what to do
            click.Choice(["nftables", "firewalld"])),
     option("--try-release", "Try the batch system's release with one pilot on an idle node."),
     JSON, SOCKET,
+    example="bftrainer doctor --policy /etc/bftrainer/policy.yaml",
 )  # fmt: skip
 @click.pass_context
 def doctor(
@@ -207,7 +208,7 @@ def _rules(kind: str, system: BatchSystem, policy: SitePolicy) -> str:
 DEFAULT_DIRECTORY = Path("bftrainer-site")
 
 
-@click.group()
+@click.group(epilog=shown_example("bftrainer site init"))
 def site() -> None:
     """Prepare a site for bftrainer."""
 
@@ -221,6 +222,7 @@ def site() -> None:
            DEFAULT_DIRECTORY),
     option("--write", "Write the files; print no text.", name="is_written"),
     JSON, group=site,
+    example="bftrainer site init --write --directory site",
 )  # fmt: skip
 def init(
     batch_system: str,

@@ -48,6 +48,7 @@ def _refuse_nan(_: click.Context, option: click.Parameter, value: float | None) 
            callback=_refuse_nan),
     option("--dump-dir DIR", "Where the problem is kept when the solver fails.", PATH),
     JSON,
+    example="bftrainer solve problem.json --solver highs --time-limit 10",
 )  # fmt: skip
 def solve(
     file: str, *, solver: str, time_limit_s: float | None, dump_dir: Path | None, as_json: bool

@@ -120,6 +120,7 @@ _LEFT_OUT = ("asks for", "progress", "metric", "kept", "trial", "trouble", "afte
     option("-o COLUMN[,COLUMN...]", "Print these columns only, of all trainers or of ID; 'help' "
            "lists them.", parse_columns, name="names"),
     JSON, SOCKET,
+    example="bftrainer status t1",
 )  # fmt: skip
 def status(
     trainer_id: str | None,
@@ -280,7 +281,7 @@ def _measured(seconds: float | None) -> str:
 _NODE_HEADERS = ("NODE", "TYPE", ">GPUS", "STATE", "USE", "TRAINER", "PILOT", ">USABLE", "REASON")
 
 
-@verb(JSON, SOCKET)
+@verb(JSON, SOCKET, example="bftrainer nodes")
 def nodes(socket_name: str | None, *, as_json: bool) -> None:
     """Show every node and what it is used for."""
     views = connect(socket_name).nodes()
@@ -300,7 +301,7 @@ def _node_row(view: NodeView, now_s: float) -> tuple[str, ...]:
     return (*state, *users, usable, view.reason)
 
 
-@verb(trainer_ids(), JSON, SOCKET)
+@verb(trainer_ids(), JSON, SOCKET, example="bftrainer explain t1")
 def explain(trainer_id: str, socket_name: str | None, *, as_json: bool) -> None:
     """Say why the trainer ID has the size it has, or why it does not run."""
     view = connect(socket_name).explain(trainer_id)
@@ -349,7 +350,7 @@ def _speed_row(one: SizeSpeed, view: Explanation) -> tuple[str, ...]:
     return str(one.size), f"{one.samples_per_s:.4g}", duration(one.left_s), gain
 
 
-@verb(SOCKET)
+@verb(SOCKET, example="bftrainer metrics")
 def metrics(socket_name: str | None) -> None:
     """Print the daemon's metrics in Prometheus' text format."""
     print_lines(*connect(socket_name).metrics().splitlines())

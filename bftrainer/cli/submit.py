@@ -378,6 +378,7 @@ _EXIT_CODES = {
            "it."),
     option("--fresh", "Set the checkpoints in its directory aside first."),
     ANY_OWNER_OPTION, JSON, SOCKET, context_settings={"allow_interspersed_args": False},
+    example="bftrainer submit --nodes 1:8 --epochs 30 --job-name digits train.py --lr 0.1",
 )  # fmt: skip
 @click.pass_context
 def submit(

@@ -32,6 +32,7 @@ NAMES = (
            click.FloatRange(min=0.1, max=86400), 2.0, name="delay_s"),
     option("-n, --count N", "Print lines, and end after so many looks.", click.IntRange(min=1)),
     REPLAY, SOCKET,
+    example="bftrainer top --replay journal.db",
 )  # fmt: skip
 def top(
     delay_s: float, count: int | None, replay: Path | None, socket_name: str | None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from bftrainer.cli.options import JSON, PATH, argument, option, verb
+from bftrainer.cli.options import JSON, PATH, argument, option, shown_example, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.model.columns import shown
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 2.0  # nobody wants a progress bar for less
 
 
-@click.group(name="trace")
+@click.group(name="trace", epilog=shown_example("bftrainer trace info idle.npz"))
 def trace() -> None:
     """Describe, make and convert traces of idle nodes."""
 
@@ -49,6 +49,7 @@ SELECTION = [
     *SELECTION, *READING,
     option("--plot", "Draw Figs. 1 and 6 as PNG.", PATH),
     JSON, group=trace, name="info",
+    example="bftrainer trace info jobs.txt --format sacct --plot idle.png",
 )  # fmt: skip
 def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> None:
     """Say how much is idle in FILE, for how long, and how often that changes."""
@@ -94,6 +95,7 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
     option("--set NAME=VALUE", "Another parameter of the generator; see docs/reference/traces.md.",
            name="assignments", multiple=True),
     group=trace, name="generate",
+    example="bftrainer trace generate --nodes 64 --hours 24 --out idle.npz",
 )  # fmt: skip
 def generate(out: Path, assignments: tuple[str, ...], **given: Any) -> None:
     """Make a synthetic trace, like Summit's in February 2021 unless told otherwise."""
@@ -108,7 +110,13 @@ def generate(out: Path, assignments: tuple[str, ...], **given: Any) -> None:
 
 
 @verb(
-    argument("file", PATH), argument("out", PATH), *SELECTION, *READING, group=trace, name="convert"
+    argument("file", PATH),
+    argument("out", PATH),
+    *SELECTION,
+    *READING,
+    group=trace,
+    name="convert",
+    example="bftrainer trace convert jobs.txt idle.npz --format sacct",
 )
 def convert(file: Path, out: Path, **options: Any) -> None:
     """Read FILE in any format and write the fragments to OUT (.npz, .csv, .csv.gz, .parquet)."""

@@ -32,6 +32,7 @@ LINE_INTERVAL_S = 2.0
     option("--no-live", "A line every two seconds instead of a live page."),
     option("--lsf", "On a stand-in of LSF, by LSF's commands.", name="on_lsf"),
     JSON, name="demo",
+    example="bftrainer demo --nodes 8 --out demo-out",
 )  # fmt: skip
 def demo(out: Path, n_nodes: int, no_live: bool, on_lsf: bool, as_json: bool) -> None:
     """Watch three trainers live on the nodes that ordinary jobs leave idle.
@@ -112,6 +113,7 @@ TAKEN = (
     option("--compare", "Run it in one process as well, before, and say what differs.",
            name="compares"),
     JSON, name="try", context_settings={"allow_interspersed_args": False},
+    example="bftrainer try --nodes 4 --compare train.py",
 )  # fmt: skip
 @click.pass_context
 def try_out(

@@ -88,6 +88,7 @@ def _time_limit_s(_: click.Context, __: click.Parameter, text: str | None) -> fl
     option("--batch-system", default="slurm", hidden=True),
     option("--dry-run", "Check the site and print the settings only."),
     JSON,
+    example="bftrainer up --partition scavenge --max-nodes 4",
 )  # fmt: skip
 def up(
     bind: str,
@@ -223,6 +224,7 @@ LIMIT_S = 90.0  # a minute for the last checkpoints
     JSON,
     option("--batch-system", default="slurm", show_default=False, hidden=True),
     SOCKET,
+    example="bftrainer down",
 )
 def down(socket_name: str | None, batch_system: str, *, now: bool, as_json: bool) -> int:
     """End your daemon: trainers write a checkpoint, then all nodes are released.

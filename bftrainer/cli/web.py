@@ -22,6 +22,7 @@ from bftrainer.model.errors import UsageError
     option("--public-url URL", "Where a proxy shows the page: its address in browsers.",
            default=""),
     REPLAY, SOCKET,
+    example="bftrainer web --port 8899",
 )  # fmt: skip
 def web(
     port: int | None, host: str, public_url: str, replay: Path | None, socket_name: str | None

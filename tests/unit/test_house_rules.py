@@ -279,6 +279,7 @@ def test_an_open_python_would_be_seen(line: str, n: int) -> None:
 
 # What else reads files where users' files are, and how often: nobody else can put those there.
 READS = {
+    "bftrainer/cli/codes.py": 2,  # of the installed package
     "bftrainer/cli/common.py": 1,  # the journal, which looks itself
     "bftrainer/cli/journal.py": 1,
     "bftrainer/cli/reproduce.py": 1,  # tries whether it can be written
@@ -537,4 +538,5 @@ def test_the_wheel_holds_every_module_and_marker(wheel: list[str]) -> None:
     expected = {_name(p) for p in _product() if (p.parent / "__init__.py").is_file()}
     expected |= {f"{p}/py.typed" for p in PACKAGES}
     expected |= {f"milp/schema/{kind}.schema.json" for kind in ("problem", "allocation")}
+    expected |= {"bftrainer/cli/codes.ini"}
     assert expected - set(wheel) == set()

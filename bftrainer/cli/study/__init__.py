@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from bftrainer.cli.main import LazyGroup
+from bftrainer.cli.options import shown_example
 
 # verb -> (module:command, text for --help)
 VERBS = {
@@ -22,6 +23,8 @@ VERBS = {
 }
 
 
-@click.command(cls=LazyGroup, verbs=VERBS)
+@click.command(
+    cls=LazyGroup, verbs=VERBS, epilog=shown_example("bftrainer study run study.yaml train.py")
+)
 def study() -> None:
     """Search hyper-parameters: every trial is a trainer on idle nodes."""

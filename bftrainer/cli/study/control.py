@@ -71,7 +71,13 @@ def print_wanted(study: StudyDirectory) -> None:
     )
 
 
-@verb(*STUDY, argument("count", click.IntRange(1, 100_000), metavar="N"), JSON, SOCKET)
+@verb(
+    *STUDY,
+    argument("count", click.IntRange(1, 100_000), metavar="N"),
+    JSON,
+    SOCKET,
+    example="bftrainer study add digits 20",
+)
 def add(study_name: str, count: int, socket_name: str | None, *, as_json: bool) -> None:
     """Add N trials to STUDY, which may be over already."""
     study = find_study(study_name, socket_name)
@@ -100,19 +106,19 @@ def add(study_name: str, count: int, socket_name: str | None, *, as_json: bool) 
     print_lines(f"{document.name} has {total} trials now{then}")
 
 
-@verb(*STUDY, JSON, SOCKET)
+@verb(*STUDY, JSON, SOCKET, example="bftrainer study pause digits")
 def pause(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Take all nodes from the trials of STUDY, after checkpoints; 'resume' is the way back."""
     _wish(study_name, socket_name, as_json=as_json, is_paused=True)
 
 
-@verb(*STUDY, JSON, SOCKET)
+@verb(*STUDY, JSON, SOCKET, example="bftrainer study resume digits")
 def resume(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Let the trials of STUDY have nodes again."""
     _wish(study_name, socket_name, as_json=as_json, is_paused=False)
 
 
-@verb(*STUDY, JSON, SOCKET)
+@verb(*STUDY, JSON, SOCKET, example="bftrainer study stop digits")
 def stop(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """End all trials of STUDY for good; results and the best checkpoint stay."""
     _wish(study_name, socket_name, as_json=as_json, is_stopped=True)

@@ -109,6 +109,7 @@ SPEED = [
     option("--spread SHARE", "Standard deviation of trials' times, as a share of the mean.",
            click.FloatRange(0.0, 3.0), 0.05),
     JSON, SOCKET,
+    example="bftrainer study plan study.yaml --deadline 1h --price 12.24/h --json",
 )  # fmt: skip
 def plan(study_path: Path, *, as_json: bool, **options: object) -> None:
     """Say how many GPUs each stage of STUDY.yaml is to have, and what that costs.

@@ -35,7 +35,13 @@ from bftrainer.study.trial_table import StudySummary, TrialRow, parameters_line
 MOST_SHOWN = 20  # of the trials that are over
 
 
-@verb(*STUDY, option("--all", "Show every trial that is over, too.", name="show_all"), JSON, SOCKET)
+@verb(
+    *STUDY,
+    option("--all", "Show every trial that is over, too.", name="show_all"),
+    JSON,
+    SOCKET,
+    example="bftrainer study status digits",
+)
 def status(study_name: str, socket_name: str | None, *, show_all: bool, as_json: bool) -> None:
     """Show STUDY (its name, directory or YAML file), whether or not its loop runs."""
     summary = summary_of(find_path(study_name, socket_name), socket_name)
@@ -137,6 +143,7 @@ def _given(options: Mapping[str, str], record: object, usual: object) -> list[st
     *STUDY,
     option("--script", "Print the command that trains it fully.", name="as_script"),
     JSON, SOCKET,
+    example="bftrainer study best digits --script",
 )  # fmt: skip
 def best(study_name: str, socket_name: str | None, *, as_script: bool, as_json: bool) -> None:
     """Print the best trial of STUDY."""
@@ -170,7 +177,7 @@ _COLUMNS = (
 )
 
 
-@verb(*STUDY, JSON, SOCKET)
+@verb(*STUDY, JSON, SOCKET, example="bftrainer study export digits")
 def export(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Print every trial of STUDY with its parameters; --json has all its values, too."""
     summary = summary_of(find_path(study_name, socket_name), socket_name)
@@ -194,6 +201,7 @@ KINDS = ("history", "parallel", "importance", "rungs")
     option("--kind", "One picture.  [default: all on one page]", click.Choice(KINDS)),
     option("--out FILE", "A .png, .svg or .pdf.  [default: NAME.png, NAME-KIND.png]", FILE),
     JSON, SOCKET,
+    example="bftrainer study plot digits --kind rungs --out rungs.pdf",
 )  # fmt: skip
 def plot(
     study_name: str, kind: str | None, out: Path | None, socket_name: str | None, *, as_json: bool

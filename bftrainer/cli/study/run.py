@@ -100,6 +100,7 @@ _FAILED = {"worst": "it counts as the worst", "ignore": "another one takes its p
     argument("script", metavar="[SCRIPT]", required=False),
     argument("args", click.UNPROCESSED, metavar="[ARGS]...", nargs=-1),
     context_settings={"allow_interspersed_args": False},
+    example="bftrainer study run study.yaml train.py",
 )  # fmt: skip
 def run(
     study_name: str,

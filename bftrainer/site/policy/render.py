@@ -71,6 +71,11 @@ def restart(name: str) -> str:
     return str(_extra(name).get("restart", ""))
 
 
+def about(name: str) -> str:
+    """Return what a setting means and accepts."""
+    return f"{_meaning(name)} {_capital(expectation(name))}{_counted(name)}."
+
+
 def _extra(name: str) -> dict[str, Any]:
     extra = SitePolicy.model_fields[name].json_schema_extra
     if not isinstance(extra, dict):
@@ -108,24 +113,20 @@ _HEAD = """\
 #     bftrainer policy check FILE
 """
 _DOCS = re.compile(r"docs/([a-z/-]+)\.md")
-_PAGE_HEAD = """\
-# Policy reference
-
+INTRODUCTION = """\
 YAML, `bftrainer daemon --policy FILE`. Every setting has a default; a file that sets nothing is
 valid. `packaging/policy.yaml` holds all of them. Of several files the last that sets a setting
 decides over it. Files must be regular, UTF-8, at most 64 KiB and not writable by everyone; anchors,
 aliases, tags, repeated keys and tabs are errors. `bftrainer policy schema` prints the JSON schema,
-for editors.
+for editors."""
+_PAGE_HEAD = f"""\
+# Policy reference
+
+{INTRODUCTION}
 
 [How to check and change a policy](../howto/operate.md#change-the-policy). A reload changes every
 setting but those marked *restart*. Mistakes are reported as
-`file:line:column: code: cause next step`:
-
-* BFT-2100: several problems, listed below it
-* BFT-2101 to -2108: the file: unreadable, no regular file, writable by everyone, too large, not
-  UTF-8, not YAML, a tab, an anchor or tag
-* BFT-2109 to -2113: a setting: twice, unknown, of the wrong type, out of bounds, in conflict
-* BFT-2114, -2115: the allocation policy is not installed; the file is not one mapping
+`file:line:column: code: cause next step`; `bftrainer help BFT-2109` explains a code.
 
 """
 
@@ -138,8 +139,7 @@ def render_yaml() -> str:
         if group(name) != heading:
             heading = group(name)
             parts.append(f"\n# ---- {heading} {'-' * (70 - len(heading))}\n")
-        about = f"{_meaning(name)} {_capital(expectation(name))}{_counted(name)}."
-        lines = textwrap.wrap(about, width=86, break_on_hyphens=False)
+        lines = textwrap.wrap(about(name), width=86, break_on_hyphens=False)
         parts.append("\n" + "".join(f"# {line}\n" for line in lines))
         parts.append(f"#{name}: {yaml_value(SitePolicy.model_fields[name].get_default())}\n")
     return "".join(parts)

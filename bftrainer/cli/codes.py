@@ -1,0 +1,113 @@
+"""Finds out what the code of an error means.
+
+An error is written once, where it is raised: the sentences are read from the source of the packages
+as they are installed. ``codes.ini`` has what cannot be read there.
+"""
+
+from __future__ import annotations
+
+import configparser
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+from bftrainer.cli.sentences import CODE, Sentence, sentences
+from bftrainer.model.errors import ExitCode, UsageError
+
+PACKAGES = ("bftrainer", "lsf_adapters", "milp", "slurm_plugins", "trainers")
+N_NEAR = 3
+# The first two digits of a code -> of what it is, and the page that says more.
+AREAS = {
+    "10": ("command line and submission", "docs/reference/cli.md"),
+    "11": ("daemon and API", "docs/reference/cli.md"),
+    "12": ("batch systems", "docs/howto/slurm-site.md, docs/howto/lsf-site.md"),
+    "13": ("messages, agents and runtimes", "docs/reference/failures.md"),
+    "14": ("the script and its workers", "docs/reference/python-api.md"),
+    "15": ("a site's service", "docs/howto/slurm-site.md"),
+    "16": ("studies", "docs/howto/studies.md"),
+    "21": ("policy files and decisions", "docs/reference/policy.md"),
+    "22": ("the journal", "docs/howto/operate.md"),
+    "30": ("problems and allocation policies", "docs/design/solver.md"),
+    "40": ("traces and workloads", "docs/reference/traces.md"),
+    "41": ("simulator and analysis", "docs/design/simulator.md"),
+    "42": ("profiler", "docs/design/estimators.md"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """The meaning of a code; words in capitals stand for what differs each time."""
+
+    code: str
+    area: str
+    page: str
+    causes: Mapping[str, Sequence[str]]  # next step -> the causes after which it is to be taken
+
+
+def meaning_of(code: str) -> Meaning:
+    """Return what a code means.
+
+    Raises:
+        UsageError: BFT-1070, there is no such code.
+    """
+    sources = texts()
+    if not any(code in text for text in sources):
+        known = sorted({one for text in sources for one in CODE.findall(text)})
+        near = sorted(known, key=lambda one: abs(int(one[4:]) - int(code[4:])))[:N_NEAR]
+        raise UsageError(
+            "BFT-1070",
+            f"There is no error {code}.",
+            f"The nearest are {', '.join(sorted(near))}.",
+            exit_code=ExitCode.NOT_FOUND,
+        )
+    return meanings(one for text in sources if code in text for one in sentences(text))[code]
+
+
+def meanings(said: Iterable[Sentence]) -> dict[str, Meaning]:
+    """Return what the codes mean of which something is said, and those of ``codes.ini``."""
+    read, more = defaultdict[str, list[Sentence]](list), additions()
+    for one in said:
+        read[one.code].append(one)
+    found = dict[str, Meaning]()
+    for code in sorted({*read, *more.sections()}):
+        area, page = AREAS[code[4:6]]
+        causes = defaultdict[str, list[str]](list)
+        for one in dict.fromkeys(_completed(code, read[code], more)):
+            causes[one.next_step].append(one.cause)
+        found[code] = Meaning(code=code, area=area, page=page, causes=causes)
+    return found
+
+
+def _completed(
+    code: str, read: Sequence[Sentence], more: configparser.ConfigParser
+) -> list[Sentence]:
+    """Return the sentences about a code with what is added to them, without lines of logs."""
+    cause = more.get(code, "cause", fallback="")
+    steps = [one.next_step for one in read if one.next_step]
+    found = [one for one in read if one.cause and not (one.is_log and (steps or cause))]
+    if cause:
+        found.insert(0, Sentence(code=code, cause=cause, next_step=""))
+    next_step = more.get(code, "next", fallback=steps[0] if steps else "")
+    return [one if one.next_step else replace(one, next_step=next_step) for one in found]
+
+
+def additions() -> configparser.ConfigParser:
+    """Return what cannot be read in the source."""
+    found = configparser.ConfigParser(interpolation=None)
+    found.read_string((files("bftrainer.cli") / "codes.ini").read_text(encoding="utf-8"))
+    return found
+
+
+def texts() -> list[str]:
+    """Return the source of each of our modules that names a code."""
+    found = list[str]()
+    for package in PACKAGES:
+        spec = find_spec(package)
+        for place in (spec.submodule_search_locations or ()) if spec else ():
+            paths = sorted(Path(place).rglob("*.py"))
+            read = (path.read_text(encoding="utf-8") for path in paths)
+            found += [text for text in read if CODE.search(text)]
+    return found
