@@ -13,6 +13,9 @@ work="$(mktemp -d)" && trap 'rm -rf "$work"' EXIT
 stage="$work/stage" prefix=/opt/bftrainer
 maintainer="${DEBFULLNAME:-bftrainer maintainers} <${DEBEMAIL:-maintainers@bftrainer.invalid}>"
 umask 022
+# The date of what is generated: SOURCE_DATE_EPOCH, else that of the commit, else now.
+SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct 2>/dev/null || date +%s)}"
+export SOURCE_DATE_EPOCH
 
 # From a copy: setuptools writes into the directory that it builds from.
 mkdir "$work/source"

@@ -23,6 +23,12 @@ pytestmark = pytest.mark.long
 INTERPRETER = "/usr/bin/python3"
 BUILD_S = 900.0
 ROLE = ROOT / "packaging" / "ansible" / "roles" / "bftrainer"
+MANUALS = (
+    *("man/man1/bftrainer.1.gz", "man/man1/bftrainer-study.1.gz", "man/man5/bftrainer-policy.5.gz"),
+    *("man/man8/bftrainer-daemon.8.gz", "man/man8/bftrainer-slurm-hook.8.gz"),
+    *("bash-completion/completions/bftrainer", "zsh/vendor-completions/_bftrainer"),
+    "fish/vendor_completions.d/bftrainer.fish",
+)
 PLAYBOOK = """\
 - hosts: all
   roles:
@@ -68,11 +74,12 @@ def one(directory: Path, pattern: str) -> Path:
 def test_the_debian_package_works_where_it_is_unpacked(packages: Path, tmp_path: Path) -> None:
     package = one(packages, "*.deb")
     runs("dpkg-deb", "--extract", package, tmp_path)
-    said = runs(tmp_path / "opt/bftrainer/bin/python", "-m", "bftrainer", "--version")
-    assert said == f"bftrainer {bftrainer.__version__}\n"
+    installed = (tmp_path / "opt/bftrainer/bin/python", "-I", "-m", "bftrainer")
+    assert runs(*installed, "--version") == f"bftrainer {bftrainer.__version__}\n"
+    assert "\nnext: " in runs(*installed, "help", "BFT-1310")
     for file in usual_service():
-        installed = tmp_path / "usr/lib" / file.path.removeprefix("/etc/")
-        assert installed.read_text() == file.text
+        path = tmp_path / "usr/lib" / file.path.removeprefix("/etc/")
+        assert path.read_text() == file.text
     for program in ("bftrainer", "bftrainer-slurm-hook"):
         target = (tmp_path / "usr/bin" / program).readlink()
         assert (tmp_path / target.relative_to("/")).stat().st_mode & 0o111
@@ -88,7 +95,7 @@ def test_both_packages_contain_the_same(packages: Path) -> None:
     deb = {words[5].removeprefix(".") for words in lines if not words[0].startswith("d")}
     names = runs("rpm", "--query", "--list", "--package", one(packages, "*.rpm")).splitlines()
     assert len(deb) > 1000
-    assert deb <= set(names)
+    assert {f"/usr/share/{manual}" for manual in MANUALS} <= deb <= set(names)
     requires = runs("rpm", "--query", "--requires", "--package", one(packages, "*.rpm"))
     assert str(Path(INTERPRETER).resolve()) in requires.splitlines()
 

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
+import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
+import click
 import pytest
 
 from bftrainer.batch.process import run
-from bftrainer.cli.main import VERBS
+from bftrainer.cli.main import VERBS, cli
+from bftrainer.site.policy.model import SitePolicy
+from slurm_plugins.hook.main import main as slurm_hook
+from slurm_plugins.testcluster.main import main as slurm_cluster
+from tests.support.memory_service import MemoryService, serving
+from tests.support.snapshots import record
+from tests.unit.test_cli_main import HEAVY
 
 ROOT = Path(__file__).parents[2]
+AT_S = 1_795_748_400  # 2026-11-27
+
+
+def need(program: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed (scripts/install_system.sh packages)")
 
 
 @pytest.fixture(scope="module")
@@ -21,31 +39,178 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is written below /usr/share."""
     stage = tmp_path_factory.mktemp("stage")
     argv = (sys.executable, str(ROOT / "packaging" / "write_pages.py"), str(stage), "Ann <a@b.c>")
-    done = run(argv, timeout_s=120)
+    done = run(argv, timeout_s=120, env={**os.environ, "SOURCE_DATE_EPOCH": str(AT_S)})
     assert done.is_ok, done.stderr
     return stage / "usr" / "share"
 
 
-def test_every_verb_has_a_manual_page(share: Path) -> None:
-    names = {path.name.removesuffix(".1.gz") for path in (share / "man" / "man1").iterdir()}
-    assert {"bftrainer", *(f"bftrainer-{verb}" for verb in VERBS)} <= names
-    assert {"bftrainer-policy-check", "bftrainer-study-run"} <= names
-    page = share / "man" / "man1" / "bftrainer-status.1.gz"
-    text = gzip.decompress(page.read_bytes()).decode()
-    assert r"bftrainer\-status \- Show the daemon" in text
-    assert r"\-h, \-\-help" in text
-    if shutil.which("groff"):
-        for one in sorted(page.parent.iterdir()):
-            body = gzip.decompress(one.read_bytes()).decode()
-            done = run(("groff", "-man", "-Tutf8", "-ww", "-z"), stdin=body, timeout_s=60)
-            assert (done.returncode, done.stderr) == (0, ""), one.name
+@pytest.fixture(scope="module")
+def pages(share: Path) -> dict[str, str]:
+    """The source of each manual page, by its file's name."""
+    files = {one.name.removesuffix(".gz"): one for one in (share / "man").rglob("*.gz")}
+    return {name: gzip.decompress(one.read_bytes()).decode() for name, one in files.items()}
 
 
-def test_completions_and_changelog(share: Path) -> None:
-    bash = share / "bash-completion" / "completions" / "bftrainer"
-    assert run(("bash", "-n", str(bash)), timeout_s=60).is_ok
-    assert "_BFTRAINER_COMPLETE=bash_complete" in bash.read_text()
-    for place in ("zsh/site-functions/_bftrainer", "fish/vendor_completions.d/bftrainer.fish"):
-        assert "_BFTRAINER_COMPLETE" in (share / place).read_text()
+def test_programs_verbs_and_the_policy_have_manual_pages(pages: dict[str, str]) -> None:
+    verbs = {f"bftrainer-{verb}.{8 if verb == 'daemon' else 1}" for verb in VERBS}
+    others = {"bftrainer.1", "bftrainer-slurm-hook.8", "bftrainer-testcluster.1"}
+    assert set(pages) == verbs | others | {"bftrainer-policy.5"}
+    text = pages["bftrainer-status.1"]
+    assert r".TH BFTRAINER\-STATUS 1 2026-11-27 " in text
+    assert "\n" + r"bftrainer\-status \- Show the daemon" in text
+    assert "\nbftrainer status t1\n" in text
+    for name in SitePolicy.model_fields:
+        assert f"\n.TP\n\\fB{name}\\fR: " in pages["bftrainer-policy.5"], name
+
+
+def contexts() -> Iterator[click.Context]:
+    """Yield each program and verb as click sees it."""
+    todo: list[tuple[click.Command, str, click.Context | None]]
+    todo = [(cli, "bftrainer", None), (slurm_hook, "bftrainer-slurm-hook", None)]
+    todo.append((slurm_cluster, "bftrainer-testcluster", None))
+    for command, name, parent in todo:
+        context = click.Context(command, info_name=name, parent=parent, **command.context_settings)
+        yield context
+        if isinstance(command, click.Group):
+            verbs = {
+                verb: command.get_command(context, verb) for verb in command.list_commands(context)
+            }
+            todo += [(inner, verb, context) for verb, inner in verbs.items() if inner]
+
+
+def test_every_option_of_every_verb_is_in_its_page(pages: dict[str, str]) -> None:
+    by_title = {name.rpartition(".")[0]: text for name, text in pages.items() if name[-1] != "5"}
+    missing = []
+    for context in contexts():
+        words = context.command_path.split()
+        title = next(one for one in ("-".join(words[:2]), words[0]) if one in by_title)
+        text = by_title[title]
+        if title != "-".join(words):  # a verb of a group
+            heading = "\n.SS {}\n".format(context.command_path.replace("-", r"\-"))
+            text = text.partition(heading)[2].partition("\n.SS ")[0]
+        shown = set(re.findall(r"\\fB(\S+?)\\fR", text.replace(r"\-", "-")))
+        for option in context.command.get_params(context):
+            if isinstance(option, click.Option) and not option.hidden:
+                missing += [(words, name) for name in option.opts if name not in shown]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [
+        "man --warnings -E UTF-8 -Tutf8 -l",
+        "groff -man -Tutf8 -ww -z",
+        "mandoc -T lint -W warning",
+    ],
+)
+def test_nothing_is_wrong_with_a_page(pages: dict[str, str], tmp_path: Path, checks: str) -> None:
+    program, *options = checks.split()
+    need(program)
+    for name, text in pages.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    done = run((program, *options, *(str(tmp_path / name) for name in pages)), timeout_s=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "BFTRAINER-STATUS(1)" in done.stdout if program == "man" else not done.stdout
+
+
+@pytest.fixture(scope="module")
+def roff() -> ModuleType:
+    """The module beside write_pages.py, which is in no package."""
+    spec = importlib.util.spec_from_file_location("roff", ROOT / "packaging" / "roff.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("text", [".so /etc/passwd", "'tis \\n it", "--x-y ` ~ ^", "naïve …"])
+def test_a_page_shows_every_text_as_it_is(roff: ModuleType, text: str) -> None:
+    need("groff")
+    begins_a_line = "x " * (roff.WIDTH // 2) + text
+    bodies = (roff.paragraph(begins_a_line), roff.example(text), roff.entry(roff.plain(text), "y"))
+    for body in bodies:
+        page = "\n".join((roff.heading("t-x", 1, AT_S, "s"), ".SH NAME", body, ""))
+        done = run(("groff", "-man", "-Tutf8", "-P-cbou", "-ww"), stdin=page, timeout_s=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert text in done.stdout
+
+
+def test_pages_are_the_same_again(share: Path, tmp_path: Path) -> None:
+    argv = (
+        sys.executable,
+        str(ROOT / "packaging" / "write_pages.py"),
+        str(tmp_path),
+        "Ann <a@b.c>",
+    )
+    env = {**os.environ, "SOURCE_DATE_EPOCH": str(AT_S), "COLUMNS": "40", "TZ": "Asia/Tokyo"}
+    assert run(argv, timeout_s=120, env=env).is_ok
+    again = tmp_path / "usr" / "share"
+    files = {one.relative_to(share) for one in share.rglob("*") if one.is_file()}
+    assert files == {one.relative_to(again) for one in again.rglob("*") if one.is_file()}
+    assert [one for one in files if (share / one).read_bytes() != (again / one).read_bytes()] == []
+
+
+def test_debian_has_a_changelog(share: Path) -> None:
     log = (share / "doc" / "bftrainer" / "changelog.Debian.gz").read_bytes()
-    assert re.search(r"^ -- Ann <a@b.c>  \w{3}, \d\d", gzip.decompress(log).decode(), re.MULTILINE)
+    assert "\n -- Ann <a@b.c>  Fri, 27 Nov 2026 " in gzip.decompress(log).decode()
+
+
+# What a shell runs to complete the words that it is given; $FILE is ours.
+SCRIPTS = {
+    "bash --norc --noprofile -c": (
+        "bash-completion/completions/bftrainer",
+        (
+            '. "$FILE"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _bftrainer_completion bftrainer;'
+            ' printf "%s\\n" "${COMPREPLY[@]}"'
+        ),
+    ),
+    # Its own functions need a terminal; these print what they are given.
+    "zsh -f -c": (
+        "zsh/vendor-completions/_bftrainer",
+        (
+            "compdef() { }; compadd() { print -l -- ${(P)@[-1]} };"
+            ' _describe() { local one; for one in "${(@P)3}"; do print -- "${one%%:*}"; done };'
+            ' words=("$@"); CURRENT=$#; . "$FILE"; _bftrainer_completion'
+        ),
+    ),
+    "fish --no-config -c": (
+        "fish/vendor_completions.d/bftrainer.fish",
+        'source $FILE; complete -C "$argv[2..]" | string split -f 1 \\t; true',
+    ),
+}
+
+
+@pytest.mark.parametrize("command", SCRIPTS)
+def test_a_shell_completes_verbs_options_and_trainers(
+    share: Path, tmp_path: Path, command: str
+) -> None:
+    shell, (file, script) = command.split(), SCRIPTS[command]
+    need(shell[0])
+    imports, program = tmp_path / "imports", tmp_path / "bftrainer"
+    code = "import sys; from bftrainer.cli.main import main; sys.exit(main())"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -X importtime -c "{code}" 2>{imports}\n')
+    program.chmod(0o755)
+    env = {**os.environ, "FILE": str(share / file), "HOME": str(tmp_path)}
+    env |= {"PATH": f"{tmp_path}:{env['PATH']}", "BFTRAINER_STATE_DIR": str(tmp_path)}
+
+    def completed(*words: str) -> set[str]:
+        """Complete the last word, fast and in silence."""
+        done = run((*shell, script, "-", "bftrainer", *words), timeout_s=60, env=env)
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = imports.read_text().splitlines()
+        assert all(line.startswith("import time:") for line in lines)
+        packages = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+        assert packages & {*HEAVY, "bftrainer"} == {"bftrainer"}
+        return set(done.stdout.split())
+
+    assert completed("st") == {"study", "status"}
+    assert completed("study", "p") == {"pause", "plan", "plot"}
+    assert completed("submit", "--no") == {"--nodes", "--notify"}
+    assert completed("help", "exp") == {"explain"}
+    assert completed("cancel", "t") == set()  # without a daemon
+    memory = MemoryService(tmp_path)
+    memory.records = {one: replace(record(), trainer_id=one) for one in ("t1", "t2", "t30")}
+    with serving(memory, tmp_path / "daemon.sock"):
+        assert completed("cancel", "t") == {"t1", "t2", "t30"}
+        assert completed("logs", "t3") == {"t30"}
