@@ -25,7 +25,7 @@ from bftrainer.api.client import Client
 from bftrainer.api.documents import view_of
 from bftrainer.api.page.source import PageSource
 from bftrainer.api.page.stream import AGAIN_S, LEAST_S, beside
-from bftrainer.cli.logs import tail
+from bftrainer.cli.logs import ASK_INTERVAL_S, tail
 from bftrainer.cli.output import clock
 from bftrainer.cli.status import explained, recent, row_of
 from bftrainer.cli.top import NAMES, ordered, summary
@@ -131,6 +131,11 @@ class TopScreen(App[None]):
         self.query_one(TrainerTable).focus()
         self.action_tell(EXPLAIN)
         self._tell()
+        self.set_interval(ASK_INTERVAL_S, self._look_at_log)  # which grows without news
+
+    def _look_at_log(self) -> None:
+        if self._tab == LOG:
+            self._is_wanted.set()
 
     def show(
         self, head: Text, trainers: Iterable[TrainerView], uses: list[tuple[int, str]]

@@ -22,7 +22,7 @@ import pytest
 from textual.app import App
 from textual.geometry import Region
 from textual.pilot import Pilot
-from textual.worker import WorkerCancelled
+from textual.worker import Worker, WorkerCancelled
 
 from bftrainer.api.service import user_name
 from bftrainer.batch import process
@@ -107,6 +107,10 @@ def cell(app: TopScreen, trainer_id: str, column: str) -> str:
     return table(app).get_cell(trainer_id, column).plain
 
 
+def worker_of(app: TopScreen, name: str) -> Worker[Any]:
+    return next(one for one in app.workers if one.name == name)
+
+
 async def answer(app: TopScreen, keys: Pilot[None], asked: str, answered: str) -> None:
     """Press a key that asks, and answer."""
     await keys.press(asked)
@@ -118,7 +122,8 @@ async def answer(app: TopScreen, keys: Pilot[None], asked: str, answered: str) -
 def test_nodes_trainers_and_one_of_them_are_shown(service: MemoryService) -> None:
     add(service)
     service.back_off = "It backs off."
-    service.add_log("t1", "t1-1.log", "epoch 1\n\x1b[31mepoch 2\x1b[0m\tloss 0.5\n", rank=0)
+    said = "epoch 1\n\x1b[31mepoch 2\x1b[0m\tloss 0.5\n"
+    log = service.add_log("t1", "t1-1.log", said, rank=0)
 
     async def act(app: LiveScreen, keys: Pilot[None]) -> None:
         see(service, n1=ALLOCATED, n2=IDLE, n3=NodeState.DOWN)
@@ -136,6 +141,9 @@ def test_nodes_trainers_and_one_of_them_are_shown(service: MemoryService) -> Non
         await keys.press("l")
         await until(keys, lambda: "epoch 2    loss 0.5" in text(app))
         assert "t1-1.log on n1" in text(app)
+        worker_of(app, "_follow").cancel()  # the log grows without news, too
+        await asyncio.to_thread(log.write_text, f"{said}epoch 3\n")
+        await until(keys, lambda: "epoch 3" in text(app))
         await keys.press("question_mark")
         await until(keys, lambda: "reserve of the queue" in text(app))
         await keys.press("n", "q")
@@ -307,8 +315,7 @@ def test_who_ends_it_waits_for_no_answer(
             asked.set()
             may_answer.wait(60)
 
-        close_all = app._close_all
-        tells = next(one for one in app.workers if one.name == "_tell")
+        close_all, tells = app._close_all, worker_of(app, "_tell")
 
         async def closing() -> None:
             await close_all()
