@@ -167,6 +167,8 @@ class Daemon:
                 self.accountant.close()
                 if self._far is not None:
                     await self._far.stop()
+                self.uses.close()
+                self.trainers.news.close()
                 await api.stop()
                 await self.plane.stop()
                 self._looking.shutdown(wait=True, cancel_futures=True)

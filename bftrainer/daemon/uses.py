@@ -41,6 +41,10 @@ class UsesOfNodes:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._waiting.wait(), limit_s)
 
+    def close(self) -> None:
+        """Answer all readers: the daemon ends."""
+        self._wake()
+
     def _wake(self) -> None:
         self._waiting.set()
         self._waiting = asyncio.Event()

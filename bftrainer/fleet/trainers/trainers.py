@@ -75,6 +75,12 @@ class StudyNews:
         for event in self._waiting.pop(key, ()):
             event.set()
 
+    def close(self) -> None:
+        """Answer all who wait: the daemon ends."""
+        for events in self._waiting.values():
+            for event in events:
+                event.set()
+
     def count(self, user: str, study: str) -> int:
         """Return how often something has changed."""
         return self._changes.get((user, study), 0)
