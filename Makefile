@@ -8,7 +8,7 @@ PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
 FRESH := --hypothesis-profile=fresh $$($(BIN)/python scripts/proofs.py --fresh)
 
 .PHONY: help venv system demo test test-site test-e2e test-pure test-long test-shard proofs lint
-.PHONY: bench horovod sbom audit clean
+.PHONY: bench horovod sbom audit site clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -58,18 +58,18 @@ test-pure: venv
 	$(BIN)/python -m pytest $(QUIET) -n 2 $(BY_FILE) $(PURE) \
 		|| { $(AGAIN); $(BIN)/python -m pytest $(QUIET) $(ALONE) $(PURE); exit 1; }
 
-TRACKERS := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[trackers]'
+LONGER := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[trackers,notebooks,site]'
 
 test-long: venv system  ## the long proofs, and ten times fresh examples for the property tests
 	scripts/install_system.sh packages
-	$(TRACKERS)
+	$(LONGER)
 	$(BIN)/python -m pytest -m long -n 2 $(BY_FILE)
 	for i in {1..10}; do $(BIN)/python -m pytest -n 2 $(BY_FILE) $(FRESH) || exit 1; done
 
 SHARD ?= 0/1
 test-shard: venv system  ## part SHARD=K/N of the long proofs, fresh examples once
 	scripts/install_system.sh packages
-	$(TRACKERS)
+	$(LONGER)
 	$(BIN)/python -m pytest -m long -n 2 $(BY_FILE) --shard $(SHARD)
 	$(BIN)/python -m pytest -n 2 $(BY_FILE) --shard $(SHARD) $(FRESH)
 
@@ -88,6 +88,15 @@ sbom: venv  ## dist/sbom.json: what the product is installed with, as CycloneDX
 
 audit: venv  ## compare constraints.txt with BFTRAINER_ADVISORIES, an offline copy of OSV's advisories
 	$(BIN)/python scripts/dependencies.py audit --pinned constraints.txt
+
+# In an environment of its own, without the product and torch.
+SITE_VENV := build/site-venv
+SITE_DIR := dist/site
+site:  ## dist/site: the documentation as pages, to be opened as files or served
+	PYTHON=$(PYTHON) scripts/install_system.sh venv
+	test -x $(SITE_VENV)/bin/mkdocs || { $(PYTHON) -m venv $(SITE_VENV) && $(SITE_VENV)/bin/python \
+		-m pip install -q --no-compile --disable-pip-version-check -c constraints.txt mkdocs-material; }
+	$(SITE_VENV)/bin/mkdocs build -f packaging/site/mkdocs.yml -d $(abspath $(SITE_DIR))
 
 bench: venv system  ## every benchmark in full, results in bench-out/
 	mkdir -p bench-out
