@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,19 @@ def test_the_timeline_tells_what_is_new_and_the_journal_the_same(site: DaemonSit
     page = wait_for(replayed, what="the journal tells the same")
     assert trainer in {view.record.trainer_id for view in page.status().trainers}
     assert page.explain(trainer)["sentences"]
+
+
+def test_a_daemon_that_ends_answers_who_waits(site: DaemonSite) -> None:
+    wait_for(lambda: not any(n.trainer_id for n in site.client.nodes()), what="nothing happens")
+    seen = site.client.timeline().seen
+    with ThreadPoolExecutor(4) as readers:
+        asked = [readers.submit(site.client.timeline, seen) for _ in range(4)]
+        site.client.status()  # those before it are under way, but for what threads do
+        site.sidecar.stop()
+        for one in asked:
+            assert not isinstance(one.exception(), TimeoutError)
+    assert "Traceback" not in site.sidecar.out.read_text()
+    site.sidecar.start()
 
 
 def test_a_script_that_raises_fails_its_trainer_with_the_reason(site: DaemonSite) -> None:
