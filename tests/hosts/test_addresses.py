@@ -107,7 +107,7 @@ def test_ports_survive_a_restart_and_another_address_serves_if_the_first_does_no
         kept = ("endpoint", "api-endpoint")
         before = [written(daemon, name) for name in kept]
         assert all(one.startswith("tcp://10.77.0.3:210") for one in before)
-        (pid,) = daemon.cluster.processes("login", "bftrainer daemon")
+        pid = daemon.cluster.process("login", "bftrainer daemon")
         os.kill(pid, signal.SIGKILL)
         up(daemon, "--ports", PORTS)
         assert [written(daemon, name) for name in kept] == before

@@ -128,7 +128,7 @@ def test_one_of_two_that_do_not_hear_each_other_is_left_out_until_they_do(
 @pytest.mark.long
 def test_the_same_without_a_daemon(training: Training) -> None:
     training.trains_on(3)
-    (daemon,) = training.cluster.processes("login", "bftrainer daemon")
+    daemon = training.cluster.process("login", "bftrainer daemon")
     os.kill(daemon, signal.SIGKILL)
     training.cluster.block("n1", "n3")
     training.trains_on(2)

@@ -68,7 +68,7 @@ def test_a_source_that_cannot_be_read_stops_claims_and_no_give_back(
 
         before = looks()
         wait_for(lambda: looks() >= before + 20, what="further looks")
-        assert held() == pilots
+        assert held() == pilots, sidecar.log.read_text()[-3000:]
         broken.unlink()
         wait_for(lambda: size(second) == 1, what="the second one trains")
         for one in (trainer, second):

@@ -172,6 +172,15 @@ class Cluster:
                     found += [int(entry.name)] if text.encode() in line else []
         return sorted(found)
 
+    def process(self, host: str, text: str) -> int:
+        """Return the one process; what it forks looks like it until it is another program."""
+
+        def alone() -> int:
+            found = self.processes(host, text)
+            return found[0] if len(found) == 1 else 0
+
+        return wait_for(alone, what=f"one {text} on {host}")
+
     def await_idle(self, *nodes: str) -> None:
         """Wait until Slurm calls nodes idle; without names, all of them."""
         wanted = {f"{node} idle" for node in nodes or self.plan.nodes}
