@@ -136,6 +136,7 @@ def test_an_agent_that_speaks_of_another_nodes_trainer_is_not_believed(site: Dae
     site.clear()
 
 
+@pytest.mark.long
 def test_numbers_that_are_none_do_not_end_the_daemon(site: DaemonSite) -> None:
     other, own = _pair(site, "numbers")
     worker = _worker(site, own)

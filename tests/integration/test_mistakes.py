@@ -109,6 +109,7 @@ def test_what_no_node_can_change_is_tried_once(
     assert explained.endswith("Failures in all: 1.")
 
 
+@pytest.mark.long
 def test_other_numbers_and_paths_are_no_other_failure(site: DaemonSite) -> None:
     record, starts = _ended(site, HEAD + LOOP.format(more="", step=NAMED))
     assert (record.failures, starts) == (2, 2), record.reason

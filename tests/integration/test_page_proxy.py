@@ -65,6 +65,7 @@ def nginx(base: Path, port: int, page_port: int) -> Iterator[None]:
         child.wait()
 
 
+@pytest.mark.long
 def test_it_is_live_behind_nginx(
     service: MemoryService, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -132,6 +132,7 @@ def use(problem: Problem, work: str, *, time_limit_s: float = 120.0) -> LimitedA
 # --- The same optimum from all three ------------------------------------------------
 
 
+@pytest.mark.long
 def test_all_solvers_give_the_exact_optimum() -> None:
     """Forty problems; each solver gets them in one process of its own."""
     problems = [draw(seed) for seed in range(40)]

@@ -109,6 +109,7 @@ def test_a_user_who_keeps_the_output_of_sbatch_open_delays_nothing(site: SharedS
     ends(site, one.trainer_id)
 
 
+@pytest.mark.long
 def test_a_home_that_hangs_delays_nobody_else(site: SharedSite) -> None:
     """Passes before: each user's requests have threads and helpers of their own."""
     alice, bob = site.people

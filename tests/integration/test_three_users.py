@@ -304,6 +304,7 @@ def test_a_node_moves_to_another_user_by_a_pilot_of_his(
     )
 
 
+@pytest.mark.long
 def test_a_user_whose_pilots_are_refused_is_told_and_holds_up_nobody(site: SharedSite) -> None:
     alice, bob, _ = site.people
     (bob.home / ".bftrainer").rename(bob.home / "kept")

@@ -41,7 +41,7 @@ def queries() -> list[str]:
 def named() -> set[str]:
     """Return the metrics of ours that alerts, dashboards and the guide name."""
     texts = [one["expr"] for one in alerts()] + [board.read_text() for board in BOARDS]
-    table = GUIDE.read_text().partition("with `bftrainer_` before it")[2].partition("\n\n")[0]
+    table = GUIDE.read_text().partition("with `bftrainer_` before it")[2].partition("\n## ")[0]
     told = [f"bftrainer_{name}" for name in re.findall(r"`([a-z_]+)[{`]", table)]
     assert len(told) > 40
     return {*told, *(name for text in texts for name in _NAME.findall(text))}
