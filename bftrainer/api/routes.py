@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -50,7 +49,7 @@ from bftrainer.api.http_messages import (
 )
 from bftrainer.api.privacy import Sight, check_own, check_submitter, for_peer, is_trusted
 from bftrainer.api.service import Peer, Service, user_name
-from bftrainer.fleet.background import ready_threads
+from bftrainer.fleet.background import in_thread, ready_threads
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import TrainerView
@@ -96,10 +95,8 @@ class Aside:
         own = sum(1 for owner, _ in self._running if owner == user)
         if own >= MOST_PER_USER or len(self._running) >= MOST:
             raise NoAnswerError(what, f"{own} earlier calls for {user} have not returned")
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._running[key] = answer
+        self._running[key] = answer = in_thread(work, "aside")
         answer.add_done_callback(partial(self._came_back, key))
-        threading.Thread(target=_run, args=(work, answer), name="aside", daemon=True).start()
         await self._outcome(what, answer)
         return answer.result()
 
@@ -112,24 +109,6 @@ class Aside:
         del self._running[key]
         if not answer.cancelled():
             answer.exception()  # mark it as retrieved: the caller may be gone
-
-
-def _run(work: Callable[[], T], answer: asyncio.Future[T]) -> None:
-    try:
-        value, problem = work(), None
-    except Exception as raised:  # noqa: BLE001 - passed to the caller
-        value, problem = None, raised
-
-    def tell() -> None:
-        if answer.done():
-            return
-        if problem is not None:
-            answer.set_exception(problem)
-        else:
-            answer.set_result(value)  # type: ignore[arg-type]  # of work
-
-    with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-        answer.get_loop().call_soon_threadsafe(tell)
 
 
 MOST_NAMES = 10_000

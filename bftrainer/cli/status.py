@@ -184,18 +184,7 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         f"so far      {view.rescales} rescales, {view.give_backs} nodes given back, "
         f"{view.preemptions} taken by the batch system",
     )
-    notes = {
-        "drained": [view.draining] if view.draining else (),
-        "policy": view.policy_notes,
-        "back-off": [view.back_off] if view.back_off else (),
-        "slow node": view.slow_nodes,
-        "bad node": view.cooling_nodes,
-        "late agent": view.late_agents,
-        "cut": view.cuts,
-        "left out": view.left_out,
-        "failure": view.failures,
-    }
-    print_pairs([(kind, text) for kind, texts in notes.items() for text in texts], 11)
+    print_pairs(view.notes, 11)
     shown_ones = recent(view.trainers, show_all=show_all)
     rows = [row_of(item, now_s) for item in shown_ones]
     print_lines("", *(() if rows else (_NO_TRAINERS,)))

@@ -24,12 +24,13 @@ from textual.widgets import DataTable, Footer, Input, Static
 from bftrainer.api.client import Client
 from bftrainer.api.documents import view_of
 from bftrainer.api.page.source import PageSource
-from bftrainer.api.page.stream import AGAIN_S, LEAST_S, beside
+from bftrainer.api.page.stream import AGAIN_S, LEAST_S
 from bftrainer.cli.logs import ASK_INTERVAL_S, tail
 from bftrainer.cli.output import clock
 from bftrainer.cli.status import explained, recent, row_of
 from bftrainer.cli.top import NAMES, ordered, summary
 from bftrainer.cli.top_panes import Dialog, NodeMap, TrainerTable, legend
+from bftrainer.fleet.background import in_thread
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError
 from bftrainer.model.study import Seen
@@ -180,7 +181,7 @@ class TopScreen(App[None]):
     async def _beside(self, work: Callable[[], T]) -> T:
         """Return the result of blocking work, if the panes are still there then."""
         try:
-            return await beside(work)
+            return await in_thread(work, "top")
         finally:
             if not self.is_running:
                 raise asyncio.CancelledError

@@ -7,12 +7,15 @@ fails with ``RuntimeError``, in the middle of the daemon's work, and would end t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Thread
+from typing import TypeVar
 
 LOG = logging.getLogger("bftrainer.daemon")
+T = TypeVar("T")
 
 
 class Background:
@@ -31,6 +34,31 @@ class Background:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             LOG.error("background work failed", exc_info=task.exception())
+
+
+def in_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """Run blocking work in a thread that is never joined; call it in the event loop."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def tell(value: T | None, problem: Exception | None) -> None:
+        if answer.done():
+            return
+        if problem is not None:
+            answer.set_exception(problem)
+        else:
+            answer.set_result(value)  # type: ignore[arg-type]  # of work
+
+    def run() -> None:
+        try:
+            value, problem = work(), None
+        except Exception as raised:  # noqa: BLE001 - passed to who waits
+            value, problem = None, raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(tell, value, problem)
+
+    Thread(target=run, name=name, daemon=True).start()
+    return answer
 
 
 def ready_threads(count: int, name: str) -> ThreadPoolExecutor:

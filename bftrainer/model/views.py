@@ -136,6 +136,22 @@ class StatusView:
     late_agents: tuple[str, ...] = ()  # not connected, a sentence each (docs/howto/slurm-site.md)
     other_trainers: int = 0  # of other users, not shown (policy ``visibility``)
 
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """What needs attention: kinds and sentences."""
+        found = {
+            "drained": [self.draining] if self.draining else (),
+            "policy": self.policy_notes,
+            "back-off": [self.back_off] if self.back_off else (),
+            "slow node": self.slow_nodes,
+            "bad node": self.cooling_nodes,
+            "late agent": self.late_agents,
+            "cut": self.cuts,
+            "left out": self.left_out,
+            "failure": self.failures,
+        }
+        return [(kind, text) for kind, texts in found.items() for text in texts]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingChange:

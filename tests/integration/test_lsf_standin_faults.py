@@ -91,7 +91,7 @@ def test_killed_mbatchd_makes_no_duplicates_and_forgets_nothing(lsf: LsfTestClus
     wait_for(lambda: len(processes.of_jobs(lsf.config.conf)) < len(pids), what="the end of a job")
     lsf.start_controller()
     thread.join()
-    assert len(said) <= 1
+    assert len(set(said)) <= 1  # repeated for as long as it waits
     wait_state(lsf, ends, "EXIT")
     assert "Exited with exit code 7" in lsf.command("bjobs", "-l", ends).stdout
     seen = states(lsf)

@@ -35,7 +35,7 @@ def blocks(*kinds: str) -> Iterator[tuple[str, str]]:
 def problem(words: list[str]) -> str:
     """What the command line does not know of these words."""
     command: click.Command = cli
-    with click.Context(command) as context:
+    with click.Context(command, **command.context_settings) as context:  # else click loses -h
         try:
             while isinstance(command, click.Group):
                 _, found, words = command.resolve_command(context, words)

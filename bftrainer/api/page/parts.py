@@ -17,17 +17,6 @@ _TRAINERS = "trainers"
 
 def head(view: StatusView) -> Part:
     """Return the daemon's state without its trainers."""
-    notes = {
-        "drained": [view.draining] if view.draining else (),
-        "policy": view.policy_notes,
-        "back-off": [view.back_off] if view.back_off else (),
-        "slow node": view.slow_nodes,
-        "bad node": view.cooling_nodes,
-        "late agent": view.late_agents,
-        "cut": view.cuts,
-        "left out": view.left_out,
-        "failure": view.failures,
-    }
     polling = view.polling
     return {
         "system": view.batch_system,
@@ -43,7 +32,7 @@ def head(view: StatusView) -> Part:
         if polling is None
         else [polling.requests_last_minute, polling.total_per_minute, polling.interval_s],
         "others": view.other_trainers,
-        "notes": [(kind, text) for kind, texts in notes.items() for text in texts],
+        "notes": view.notes,
     }
 
 

@@ -24,7 +24,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bftrainer.api.documents import error_document
 from bftrainer.api.page.door import HEADERS, Door, PageAddress
 from bftrainer.api.page.source import PageSource
-from bftrainer.api.page.stream import beside, events
+from bftrainer.api.page.stream import events
+from bftrainer.fleet.background import in_thread
 from bftrainer.model.errors import BftError, ExitCode
 
 ASSETS: Final = {
@@ -122,7 +123,8 @@ class _Pages:
 
     async def _told(self, ask: Callable[[str], Any], request: Request) -> Response:
         try:
-            found, status = await beside(partial(ask, str(request.path_params["name"]))), 200
+            work = partial(ask, str(request.path_params["name"]))
+            found, status = await in_thread(work, "page"), 200
         except BftError as error:
             found = error_document(error)
             status = 404 if error.exit_code is ExitCode.NOT_FOUND else 503

@@ -7,46 +7,19 @@ matters to nobody else. Threads are not joined: one that waits does not keep the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 from bftrainer.api.page import parts
 from bftrainer.api.page.source import PageSource
+from bftrainer.fleet.background import in_thread
 from bftrainer.model.errors import BftError
 from bftrainer.model.timeline import TimelineView
 
-T = TypeVar("T")
 LEAST_S: Final = 0.5  # between two events
 AGAIN_S: Final = 1.0  # after a failure
-
-
-async def beside(work: Callable[[], T]) -> T:
-    """Return the result of blocking work."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def tell(value: T | None, problem: BaseException | None) -> None:
-        if answer.cancelled():
-            return
-        if problem is not None:
-            answer.set_exception(problem)
-        else:
-            answer.set_result(value)  # type: ignore[arg-type]  # of work
-
-    def run() -> None:
-        try:
-            value, problem = work(), None
-        except Exception as raised:  # noqa: BLE001 - passed on
-            value, problem = None, raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(tell, value, problem)
-
-    threading.Thread(target=run, name="web", daemon=True).start()
-    return await answer
 
 
 def event(kind: str, data: Any) -> str:
@@ -97,7 +70,7 @@ async def _events(source: PageSource, over: asyncio.Future[Any]) -> AsyncIterato
     looks = Looks(source)
     while not over.done():
         began_s = time.monotonic()
-        look = asyncio.ensure_future(beside(looks.next))
+        look = in_thread(looks.next, "page")
         await asyncio.wait({look, over}, return_when=asyncio.FIRST_COMPLETED)
         if over.done():
             look.cancel()

@@ -19,14 +19,14 @@ sys.path[0] = str(Path(sys.argv[0]).parent)
 real = Membership.switch_due
 
 
-def switch_due(membership: Membership) -> Commit | None:
+def switch_due(membership: Membership, *, may_abandon: bool = True) -> Commit | None:
     """Switch no earlier and no later than at the boundary after ``step`` steps."""
     if membership.generation < generation:
         if membership.counters.step < step:
             return None
         while not membership.wants_switch():
             time.sleep(0.001)
-    return real(membership)
+    return real(membership, may_abandon=may_abandon)
 
 
 Membership.switch_due = switch_due  # type: ignore[assignment, method-assign]
