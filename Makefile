@@ -130,6 +130,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_plan.py --json bench-out/plan.json
 	$(BIN)/python scripts/bench_rungs.py --json bench-out/rungs.json
 	$(BIN)/python scripts/bench_hpo.py --json bench-out/hpo.json
+	$(BIN)/python scripts/bench_page.py --json bench-out/page.json
 
 horovod: venv  ## build Horovod against the torch of .venv, install it there, run its tests
 	scripts/build_horovod.sh $(VENV)

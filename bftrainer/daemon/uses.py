@@ -13,8 +13,8 @@ from bftrainer.model.timeline import NodeUses, TimelineView
 class UsesOfNodes:
     """One per daemon."""
 
-    def __init__(self) -> None:
-        self._uses, self._waiting = NodeUses(), asyncio.Event()
+    def __init__(self, zone: str | None = None) -> None:
+        self._uses, self._waiting = NodeUses(zone=zone), asyncio.Event()
         self._touched = 0
         self.incarnation = 0
 

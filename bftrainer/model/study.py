@@ -21,6 +21,7 @@ class TrialTag:
     attempt: int = 0  # 1: it is tried again after a failure
     most: int | None = None  # full budget in the unit of ``TrainerSpec``; see ``waits_at``
     parameters: str = "{}"  # JSON object
+    maximizes: bool | None = None  # which values are best; None: of an earlier release
 
     @property
     def environment(self) -> tuple[tuple[str, str], ...]:

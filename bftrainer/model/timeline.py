@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,10 +16,12 @@ from typing import Final
 
 from bftrainer.model.cluster import JobState, NodeState
 from bftrainer.model.decision import DecisionInput, PilotView, Plan
+from bftrainer.model.reports import day_of
 from bftrainer.model.study import Seen
 
 KEEP_S: Final = 6 * 3600.0
 MOST_CHANGES: Final = 100_000  # 5,000 nodes that change twenty times
+MOST_DAYS: Final = 31
 
 
 class NodeUse(enum.StrEnum):
@@ -42,6 +44,7 @@ State = tuple[NodeUse, str]  # with the trainer, "" if there is none
 Change = tuple[float, int, int, str]
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
 _JOBS = (NodeState.ALLOCATED, NodeState.COMPLETING)
+_NOT_HAD = (NodeUse.ORDINARY, NodeUse.UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,8 @@ class TimelineView:
     base: tuple[tuple[int, str], ...]  # use and trainer of each node at ``since_s``; (): as it was
     changes: tuple[Change, ...]
     planned: tuple[PlannedUse, ...]
+    # Day, node-seconds without ordinary jobs and of them in training, since the daemon's start.
+    days: tuple[tuple[str, float, float], ...] = ()
     is_whole: bool = True  # False: ``changes`` follow those that the reader has seen
 
     @property
@@ -137,10 +142,14 @@ def planned_uses(
 class NodeUses:
     """The fold: what changed of late, and what each node was used for before."""
 
-    def __init__(self, keep_s: float = KEEP_S, most: int = MOST_CHANGES) -> None:
-        self._keep_s, self._most = keep_s, most
+    def __init__(
+        self, keep_s: float = KEEP_S, most: int = MOST_CHANGES, zone: str | None = None
+    ) -> None:
+        self._keep_s, self._most, self._zone = keep_s, most, zone  # zone: of days
         self._names: dict[str, int] = {}
         self._now: list[tuple[int, str]] = []  # by index, as ``_base``
+        self._counts: Counter[int] = Counter()  # of nodes, by use
+        self._days: dict[str, tuple[float, float]] = {}
         self._base: list[tuple[int, str]] = []
         self._changes: deque[tuple[int, Change]] = deque()  # with the number of the change
         self._planned: tuple[PlannedUse, ...] = ()
@@ -153,7 +162,9 @@ class NodeUses:
         """Add what a decision saw; return whether any use is another."""
         if given.snapshot.nodes is None:
             return False
-        self.now_s = now_s = given.now_s
+        now_s = given.now_s
+        self._add_time(max(0.0, now_s - self.now_s))  # clocks are set back at times
+        self.now_s = now_s
         new = (given.snapshot, given.pilots, given.training, plan.assignment, plan.reserve)
         if new == self._last:  # 4 ms less with 5,000 nodes
             return False
@@ -195,8 +206,20 @@ class NodeUses:
             base=tuple(self._base) if is_whole else (),
             changes=tuple(new),
             planned=self._planned,
+            days=tuple((day, *sums) for day, sums in self._days.items()),
             is_whole=is_whole,
         )
+
+    def _add_time(self, passed_s: float) -> None:
+        """Count the time since the last decision, for the day in which it began."""
+        if self._since_s is None:
+            return
+        day, training = day_of(self.now_s, self._zone), self._counts[_NUMBER[NodeUse.TRAINING]]
+        had = self._counts.total() - sum(self._counts[_NUMBER[use]] for use in _NOT_HAD)
+        had_s, trained_s = self._days.pop(day, (0.0, 0.0))
+        self._days[day] = had_s + had * passed_s, trained_s + training * passed_s
+        while len(self._days) > MOST_DAYS:
+            del self._days[next(iter(self._days))]
 
     def _later(self, seen: int) -> list[tuple[int, Change]]:
         n_new = 0
@@ -211,7 +234,10 @@ class NodeUses:
         if index == len(self._now):
             self._now.append(_GONE)
             self._base.append(_GONE)
+            self._counts[_GONE[0]] += 1
         if self._now[index] != state:
+            self._counts[self._now[index][0]] -= 1
+            self._counts[state[0]] += 1
             self._now[index] = state
             self._changes.append((number, (at_s, index, *state)))
 

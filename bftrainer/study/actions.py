@@ -104,6 +104,7 @@ def spec_of(
             attempt=attempt,
             most=most,
             parameters=json.dumps(parameters),
+            maximizes=document.sign < 0,
         ),
     )
 

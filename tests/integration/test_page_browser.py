@@ -14,9 +14,12 @@ import pytest
 from bftrainer.api.client import Client
 from bftrainer.api.page.server import page_of
 from bftrainer.api.page.source import LiveSource
+from bftrainer.daemon.uses import UsesOfNodes
+from bftrainer.model.reports import NodeTime, Whose, day_of
+from bftrainer.model.study import Report, Seen, StudyCount, StudyView, TrialTag, TrialView
 from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
 from tests.support.browser import chromium, complaints, resize
-from tests.support.memory_service import MemoryService, prepare_home, serving, socket_of
+from tests.support.memory_service import MemoryService, NoTrials, prepare_home, serving, socket_of
 from tests.support.snapshots import T0
 from tests.support.timelines import PLAN, trained
 from tests.support.waiting import wait_for
@@ -153,6 +156,51 @@ def test_a_daemon_that_restarts_is_told_and_found_again(
     page.says("The connection is lost", "#link")
     driver.get("about:blank")
     complaints(driver)
+
+
+class TwoTrials(NoTrials):
+    """Of which the second is better and the third has not come far."""
+
+    def studies(self, user: str) -> tuple[StudyCount, ...]:  # noqa: ARG002
+        return (StudyCount(study="digits-1", trials=3, active=3, nodes=3),)
+
+    def study(self, user: str, study: str, seen: Seen | None = None) -> StudyView:
+        values = ((0.5, 20), (0.25, 20), (0.125, 10))
+        trials = tuple(trial(number, *told) for number, told in enumerate(values))
+        return replaced(super().study(user, study, seen), trials=trials)
+
+
+def trial(number: int, value: float, samples: int) -> TrialView:
+    return TrialView(
+        trainer_id=f"t{number}",
+        tag=TrialTag(study="digits-1", number=number, maximizes=False),
+        state="running",
+        budget=9,
+        waits_at_rung=False,
+        is_held=False,
+        nodes=1,
+        samples=samples,
+        epoch=1,
+        node_s=60.0,
+        reports=(Report(value=value, samples=samples),),
+        checkpoint_dir="/c",
+    )
+
+
+def test_a_study_has_its_best_trial_and_a_day_what_was_to_be_had(page: Page) -> None:
+    whose = Whose(user="ada", trainer_id="t1", day=day_of(T0, "UTC"))
+    page.service.account_sums = {whose: NodeTime(trained_s=1800.0)}
+    page.service.uses = UsesOfNodes("UTC")
+    for at_s in (T0, T0 + 3600.0):
+        page.service.saw(trained(at_s, n1="", n2="t1"), PLAN)
+    page.service.trials = TwoTrials()
+    page.open()
+    page.says("of it trained", "#harvest")
+    page.says("50.0%", "#harvest")
+    page.says("digits-1", "#studies")
+    page.click('[data-study="digits-1"]')
+    page.says("1 ★ best", "#trials")
+    assert page.text("#trials").count("best") == 1
 
 
 def test_it_fits_a_phone(page: Page) -> None:

@@ -174,7 +174,12 @@ def test_a_trial_is_the_study_with_its_own_parameters(tmp_path: Path) -> None:
     assert (spec.n_min, spec.n_max) == (1, 4)
     assert spec.checkpoint_dir == str(tmp_path / "trials" / "0007")
     assert spec.trial == TrialTag(
-        study=made.study_id, number=7, attempt=1, most=9, parameters=json.dumps(dict(PARAMETERS))
+        study=made.study_id,
+        number=7,
+        attempt=1,
+        most=9,
+        parameters=json.dumps(dict(PARAMETERS)),
+        maximizes=False,
     )
     planned = spec_of(made, stored(7), budget=3, most=9, nodes=2)
     assert (planned.n_min, planned.n_max) == (2, 2)

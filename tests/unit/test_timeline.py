@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import PoolNode
+from bftrainer.model.reports import day_of
 from bftrainer.model.timeline import NodeUse, NodeUses, pieced
 from tests.support.snapshots import T0, pending
-from tests.support.timelines import PLAN, input_of, named, nodes, pilot, uses_now
+from tests.support.timelines import PLAN, input_of, named, nodes, pilot, trained, uses_now
 
 NAMES = ("n1", "n2", "n3")
 
@@ -105,6 +106,18 @@ def test_readers_of_all_and_of_news_see_the_same(
         assert all(whole.since_s <= change[0] <= at_s for change in whole.changes)
         assert len(whole.changes) <= most
         seen = whole.change
+
+
+def test_a_day_has_the_time_without_ordinary_jobs_and_what_of_it_trained() -> None:
+    fold, midnight_s = NodeUses(zone="UTC"), T0 - T0 % 86_400 + 86_400
+    for at_s, who in ((-200.0, ""), (-100.0, "t1"), (-40.0, "t1"), (60.0, "")):
+        fold.saw(trained(midnight_s + at_s, n1=who, n2="t2"), PLAN)
+    fold.saw(input_of(nodes(n1=NodeState.DOWN, n2=NodeState.ALLOCATED), at_s=midnight_s + 70), PLAN)
+    fold.saw(input_of(nodes(n1=NodeState.IDLE), at_s=midnight_s + 1000), PLAN)
+    fold.saw(input_of(nodes(n1=NodeState.IDLE), at_s=midnight_s + 1001), PLAN)
+    before, after = day_of(midnight_s - 1, "UTC"), day_of(midnight_s, "UTC")
+    # A span counts for the day in which it began.
+    assert fold.timeline(1).days == ((before, 520.0, 420.0), (after, 21.0, 10.0))
 
 
 def uses_of(states: dict[str, NodeState]) -> dict[str, NodeUse]:

@@ -74,6 +74,7 @@ def uses(found: TimelineView) -> Part:
         "nodes": found.nodes,
         "base": found.base,
         "changes": found.changes,
+        "days": found.days,
     }
 
 

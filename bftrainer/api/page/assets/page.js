@@ -19,14 +19,26 @@ function make(kind, more = {}, ...children) {
   return one;
 }
 
+// A cell is a text, or [text, how to make its element]. Only what differs is touched: all rows anew
+// at each event are a quarter of a processor.
 function table(target, heads, rows) {
   const named = heads.map((head) => head.replace(/^>/, ""));
-  const cells = (row) => row.map((cell, i) =>
-    make("td", { className: heads[i].startsWith(">") ? "num" : named[i] === "why" ? "why" : "", data: { name: named[i] } },
-      make("span", {}, cell ?? "–")));
-  const head = make("tr", {}, ...heads.map((text, i) => make("th", { scope: "col", className: text.startsWith(">") ? "num" : "" }, named[i])));
-  target.className = "cards";
-  target.replaceChildren(head, ...rows.map((row) => make("tr", {}, ...cells(row))));
+  if (target.dataset.heads !== String(heads)) {
+    target.className = "cards";
+    target.dataset.heads = heads;
+    target.replaceChildren(make("tr", {}, ...heads.map((text, i) => make("th", { scope: "col", className: text.startsWith(">") ? "num" : "" }, named[i]))));
+  }
+  while (target.rows.length > rows.length + 1) target.deleteRow(-1);
+  rows.forEach((cells, r) => {
+    const row = target.rows[r + 1] || target.appendChild(make("tr", {}, ...heads.map((text, i) =>
+      make("td", { className: text.startsWith(">") ? "num" : named[i] === "why" ? "why" : "", data: { name: named[i] } }))));
+    cells.forEach((cell, i) => {
+      const [text, element] = Array.isArray(cell) ? cell : [cell ?? "–"], place = row.cells[i];
+      if (place.told === text) return;
+      place.told = text;
+      place.replaceChildren(make("span", {}, element ? element() : text));
+    });
+  });
 }
 
 function swatch(use, trainer = "") {
@@ -34,6 +46,12 @@ function swatch(use, trainer = "") {
   const on = one.getContext("2d");
   on.fillStyle = fillOf(on, use, trainer, 2);
   on.fillRect(0, 0, 44, 24);
+  return one;
+}
+
+function chip(trainer) {
+  const one = make("span", { className: "chip" });
+  one.style.background = colourOf(trainer);
   return one;
 }
 
@@ -65,10 +83,10 @@ function drawTrainers() {
   const all = [...state.trainers.values()].filter((one) => showsOver || !one.is_over);
   all.sort((a, b) => a.is_over - b.is_over || (b.nodes > 0) - (a.nodes > 0) || idOf(a) - idOf(b));
   const rows = all.slice(0, MOST_ROWS).map((one) => [
-    make("span", {}, swatch("training", one.id), make("button", { type: "button", data: { trainer: one.id }, ariaLabel: `Explain ${one.id}` }, one.id)),
+    [one.id, () => make("span", {}, chip(one.id), make("button", { type: "button", data: { trainer: one.id }, ariaLabel: `Explain ${one.id}` }, one.id))],
     one.name, one.account ? `${one.user} (${one.account})` : one.user, one.state,
     `${one.nodes}${one.planned === one.nodes ? "" : ` → ${one.planned}`} of ${one.limits.replace(":", " to ")}`,
-    one.done === null ? `epoch ${one.epoch}` : make("span", {}, make("meter", { min: 0, max: 1, value: one.done, ariaLabel: "done" }), ` ${percent(one.done)}`),
+    one.done === null ? `epoch ${one.epoch}` : [percent(one.done), () => make("span", {}, make("meter", { min: 0, max: 1, value: one.done, ariaLabel: "done" }), ` ${percent(one.done)}`)],
     lasting(one.left_s), number(one.rate), number(one.metric), one.why || (one.failed ? `last failure: ${one.failed}` : ""),
   ]);
   const focused = document.activeElement?.dataset?.trainer;
@@ -137,15 +155,17 @@ function drawHarm() {
 function drawHarvest() {
   const told = state.parts[`harvest by ${state.by}`];
   if (!told) return;
-  const rows = told.lines.map((one) => [one[state.by] || "–", hours(one.harvested_h), hours(one.warm_up_h), hours(one.idle_h), hours(one.lost_h + one.redone_h), hours(one.given_back_h), String(one.pilots)]);
-  table(find("harvest"), [state.by === "account" ? "project" : state.by, ">node-hours", ">starting", ">held idle", ">lost or redone", ">given back", ">pilots"], rows);
+  const had = new Map(state.by === "day" ? uses.days.map(([day, had_s, trained_s]) => [day, [hours(had_s / 3600), percent(trained_s / had_s)]]) : []);
+  const rows = told.lines.map((one) => [one[state.by] || "–", hours(one.harvested_h), hours(one.warm_up_h), hours(one.idle_h), hours(one.lost_h + one.redone_h), hours(one.given_back_h), String(one.pilots), ...(had.size ? had.get(one.day) || ["–", "–"] : [])]);
+  table(find("harvest"), [state.by === "account" ? "project" : state.by, ">node-hours", ">starting", ">held idle", ">lost or redone", ">given back", ">pilots", ...(had.size ? [">without ordinary jobs", ">of it trained"] : [])], rows);
+  find("had").textContent = had.size ? "Node-hours without ordinary jobs are counted since the daemon started." : "";
 }
 
 function drawStudies() {
   const told = state.parts.studies;
   if (!told) return;
   find("h-studies").parentElement.hidden = !told.studies.length;
-  const rows = told.studies.map((one) => [make("button", { type: "button", data: { study: one.study } }, one.study), String(one.trials), String(one.active), String(one.nodes)]);
+  const rows = told.studies.map((one) => [[one.study, () => make("button", { type: "button", data: { study: one.study } }, one.study)], String(one.trials), String(one.active), String(one.nodes)]);
   table(find("studies"), ["study", ">trials", ">active", ">nodes"], rows);
   if (state.study) explainStudy();
 }
@@ -185,12 +205,20 @@ async function explain() {
   }
 }
 
+// Of the complete ones or else of those that have trained furthest, as in 'study best'.
+function bestOf(trials) {
+  const rank = (one) => [one.state === "failed", one.state === "finished" ? -Infinity : -one.samples, (one.tag.maximizes ? -1 : 1) * one.reports.at(-1).value, one.tag.number];
+  const before = (a, b) => a.map((part, i) => part - b[i] || (part === b[i] ? 0 : part < b[i] ? -1 : 1)).find((difference) => difference) || 0;
+  return trials.filter((one) => one.reports.length && one.tag.maximizes !== null).sort((a, b) => before(rank(a), rank(b)))[0];
+}
+
 async function explainStudy() {
   const name = state.study;
   try {
     const told = await ask(`study/${encodeURIComponent(name)}`);
     const last = (one) => one.reports.at(-1);
-    const rows = told.trials.map((one) => [String(one.tag.number), short(one.tag.parameters, 200), one.waits_at_rung ? "waits at its rung" : one.state,
+    const best = bestOf(told.trials)?.tag.number;
+    const rows = told.trials.map((one) => [`${one.tag.number}${one.tag.number === best ? " ★ best" : ""}`, short(one.tag.parameters, 200), one.waits_at_rung ? "waits at its rung" : one.state,
       String(one.nodes), number(one.budget), String(one.epoch), last(one) ? number(last(one).value) : "–", hours(one.node_s / 3600), one.reason]);
     table(find("trials"), ["trial", "parameters", "state", ">nodes", ">rung", ">epoch", ">value", ">node-hours", "why"], rows);
   } catch (problem) {

@@ -19,6 +19,7 @@ export class Uses {
     this.names = [];
     this.rows = []; // of each node: [[from_s, use, trainer], ...] in order of time
     this.uses = [];
+    this.days = []; // [day, node-seconds without ordinary jobs, of them in training]
     this.planned = [];
     this.since_s = this.now_s = 0;
   }
@@ -26,6 +27,7 @@ export class Uses {
   take(told) {
     if (told.is_whole) this.clear();
     this.uses = told.uses;
+    this.days = told.days;
     this.since_s = Math.max(this.since_s, told.since_s);
     this.names = told.nodes;
     while (this.rows.length < this.names.length) {
@@ -127,6 +129,7 @@ export class Picture {
     const whole = ABOVE + AXIS + this.rowHeight * this.order.length;
     this.space.style.height = `${Math.max(0, whole > height + 1 ? whole : 0)}px`;
     this.left = this.rowHeight >= 11 ? Math.min(110, width / 4) : 10;
+    this.top = scroller.scrollTop; // read once: each reading lays out
     this.ratio = ratio;
     this.width = width;
     this.height = height;
@@ -147,7 +150,7 @@ export class Picture {
 
   rowAt(y) {
     if (y < ABOVE || y > this.height - AXIS) return null;
-    const row = Math.floor((y - ABOVE + this.scroller.scrollTop) / this.rowHeight);
+    const row = Math.floor((y - ABOVE + this.top) / this.rowHeight);
     return row < this.order.length ? row : null;
   }
 
@@ -169,7 +172,7 @@ export class Picture {
     context.fillRect(0, 0, width, height);
     context.font = "11px system-ui, sans-serif";
     if (!uses.names.length) return;
-    const first = Math.floor(this.scroller.scrollTop / this.rowHeight);
+    const first = Math.floor(this.top / this.rowHeight);
     const shown = Math.ceil((height - AXIS - ABOVE) / this.rowHeight) + 1;
     context.save();
     context.beginPath();
@@ -184,7 +187,7 @@ export class Picture {
 
   drawRow(row) {
     const { context, uses } = this, node = this.order[row], parts = uses.rows[node];
-    const y = ABOVE + row * this.rowHeight - this.scroller.scrollTop;
+    const y = ABOVE + row * this.rowHeight - this.top;
     const tall = this.rowHeight > 4 ? this.rowHeight - 1 : this.rowHeight;
     for (let i = 0; i < parts.length; i++) {
       const [from_s, use, trainer] = parts[i];
@@ -283,7 +286,7 @@ export class Picture {
     const { context } = this, row = this.order.indexOf(this.cursor.node);
     context.strokeStyle = this.ink;
     context.lineWidth = 1.5;
-    const y = ABOVE + row * this.rowHeight - this.scroller.scrollTop;
+    const y = ABOVE + row * this.rowHeight - this.top;
     context.strokeRect(this.x(this.cursor.at_s) - 3, y - 1, 6, this.rowHeight + 1);
   }
 }
