@@ -17,10 +17,11 @@ from bftrainer.fleet.pilots.pilots import UNANSWERED_S, PilotBook
 from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import Job
-from bftrainer.model.decision import Claim, Memory, Plan, Release
+from bftrainer.model.decision import Claim, Release
 from bftrainer.model.errors import BatchSystemError, UnansweredError
 from tests.support.claiming import claiming_of
 from tests.support.snapshots import T0, record, running, snapshot
+from tests.support.timelines import PLAN
 from tests.unit.test_users_apart import in_loop
 
 ALICE = replace(record("t1"), spec=replace(record("t1").spec, user="alice"))
@@ -64,16 +65,7 @@ class Site:
         return self.now_s
 
     async def ask(self) -> None:
-        plan = Plan(
-            assignment={},
-            claims=(Claim(node="n1", time_limit_s=600.0, for_trainer="t1"),),
-            releases=(),
-            pool=(),
-            not_used={},
-            reserve=(),
-            allocation=None,
-            memory=Memory(),
-        )
+        plan = replace(PLAN, claims=(Claim(node="n1", time_limit_s=600.0, for_trainer="t1"),))
         await self.claiming.ask(self.claiming.open(plan, ["p000001"], {"t1": ALICE}))
 
     def look(self, *jobs: Job) -> list[str]:

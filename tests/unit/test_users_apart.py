@@ -29,7 +29,7 @@ from bftrainer.fleet.release import PilotEnds
 from bftrainer.fleet.wire.keys import generate_pair
 from bftrainer.fleet.wire.messages import DaemonMessage, Hello, Welcome
 from bftrainer.journal.journal import Journal
-from bftrainer.model.decision import Claim, Cooling, Memory, Plan, Release
+from bftrainer.model.decision import Claim, Cooling, Release
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.model.views import TrainerView
 from bftrainer.site.policy.model import SitePolicy
@@ -39,6 +39,7 @@ from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.claiming import claiming_of
 from tests.support.memory_service import MemoryService
 from tests.support.snapshots import T0, record, running
+from tests.support.timelines import PLAN
 from tests.unit.test_pilot_refusals import ADA, BATCH, BOB
 
 STUCK, OTHER = "eve", "alice"
@@ -238,16 +239,7 @@ async def test_pilots_are_submitted_while_another_users_sbatch_hangs(
     claims = [
         Claim(node=n, time_limit_s=60.0, for_trainer=t) for n, t in zip(names, owners, strict=True)
     ]
-    plan = Plan(
-        assignment={},
-        claims=tuple(claims),
-        releases=(),
-        pool=(),
-        not_used={},
-        reserve=(),
-        allocation=None,
-        memory=Memory(),
-    )
+    plan = replace(PLAN, claims=tuple(claims))
     wanted = claiming.open(plan, [f"p{n:06}" for n in range(1, count + 2)], trainers)
     asking = asyncio.create_task(claiming.ask(wanted))
     try:
