@@ -214,7 +214,7 @@ class Work:
     def rates(self) -> Floats:
         """Return the share of each part done in a second by 0 to ``most_nodes`` nodes."""
         most = max(self.scaling.n_min, min(self._n_max, self.most_nodes))
-        sizes = np.arange(self.scaling.n_min, most + 1)
+        sizes = np.array(self.scaling.sizes or range(self.scaling.n_min, most + 1))
         per_s = np.array([1.0 / self._mean_s(size) for size in sizes.tolist()])
         return np.stack([1.0 / self._part_s(part, sizes, per_s) for part in self.parts])
 

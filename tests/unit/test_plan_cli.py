@@ -193,6 +193,13 @@ def test_a_dry_run_shows_the_plan(in_home: Path, capsys: Output) -> None:
     assert not (in_home / "resnet.study").exists()
 
 
+def test_a_plan_keeps_to_a_set_of_sizes(in_home: Path, capsys: Output) -> None:
+    path = study(in_home, nodes="1,5,13")  # 4, 8 and 16 were measured
+    assert main(["study", "plan", path, *PRICED]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[3] for line in lines[1:5]} <= {"1", "5", "13"}
+
+
 def test_plans_for_other_studies_are_refused(in_home: Path, capsys: Output) -> None:
     write_plan(in_home, capsys, rule={"name": "sha", "trials": 9, "least": 1, "most": 9, "eta": 3})
     study(in_home)

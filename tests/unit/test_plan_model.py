@@ -84,6 +84,14 @@ def test_sizes_of_a_trial() -> None:
         ScalingProfile(gpus=(1,), unit_s=(1.0,), n_min=2, n_max=1)
 
 
+def test_a_trial_has_one_of_its_sizes() -> None:
+    profile = ScalingProfile(
+        gpus=(1, 6, 8), unit_s=(9.0, 2.0, 2.0), n_min=2, n_max=8, sizes=(2, 4, 8)
+    )
+    shares = [profile.share(each, 1)[0] for each in (2, 3, 4, 5, 6, 7, 8, 20)]
+    assert shares == [2, 2, 4, 4, 4, 4, 8, 8]
+
+
 @pytest.mark.parametrize(
     ("gpus", "unit_s"), [((), ()), ((0, 1), (1.0, 1.0)), ((2, 1), (1.0, 2.0)), ((1,), (0.0,))]
 )

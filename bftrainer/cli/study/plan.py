@@ -265,7 +265,7 @@ def scaling_of_study(study: StudyDocument, options: Mapping[str, Any]) -> Scalin
     from bftrainer.cli.spec import parse_sizes  # noqa: PLC0415
     from bftrainer.study.plan.problem import Draw, ScalingProfile, scaling_of  # noqa: PLC0415
 
-    n_min, n_max, _ = parse_sizes(str(study.nodes))
+    n_min, n_max, allowed = parse_sizes(str(study.nodes))
     unit_s: Mapping[Any, float] | None = None
     if options["profile_path"] is not None:
         curve, samples = read_curve(options["profile_path"]), options["epoch_samples"]
@@ -294,6 +294,7 @@ def scaling_of_study(study: StudyDocument, options: Mapping[str, Any]) -> Scalin
             start_s=options["start_s"],
             n_min=n_min,
             n_max=n_max,
+            sizes=allowed,
         )
     except ValueError as problem:
         cause = f"The throughput by nodes cannot be used: {problem}."

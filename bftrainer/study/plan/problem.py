@@ -36,6 +36,7 @@ class ScalingProfile:
     start_s: float = 0.0  # of a trial in a stage: its checkpoint is read, its workers connect
     n_min: int = 1  # GPUs of a trial
     n_max: int | None = None
+    sizes: tuple[int, ...] = ()  # that a trial may have, ascending; (): all of n_min to n_max
 
     def __post_init__(self) -> None:
         """Refuse what cannot be interpolated."""
@@ -61,7 +62,12 @@ class ScalingProfile:
         each = gpus // trials
         if each < self.n_min:
             return self.n_min, gpus // self.n_min
-        return max(self.n_min, self._useful(min(each, self.n_max or each))), trials
+        useful = max(self.n_min, self._useful(min(each, self.n_max or each)))
+        if self.sizes and useful not in self.sizes:  # the next one up if there are enough for it
+            above = [size for size in self.sizes if useful < size <= each]
+            below = [size for size in self.sizes if size < useful]
+            useful = min(above, default=below[-1])
+        return useful, trials
 
     def _useful(self, gpus: int) -> int:
         """Return the least GPUs that are as fast."""
