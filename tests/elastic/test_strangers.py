@@ -57,6 +57,7 @@ async def _trained(plane: Plane, size: int) -> None:
     await plane.until(lambda: machine.step > before + 2, "steps")
 
 
+@pytest.mark.long
 def test_strangers_at_daemon_and_agents_cost_no_rescale_a_second_try(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
