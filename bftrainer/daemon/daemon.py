@@ -120,7 +120,7 @@ class Daemon:
         self._expected_agents: set[str] = set()
         self.background = Background()
         self.refusals, self._trouble = PilotRefusals(), SaidOnce()
-        self.uses = UsesOfNodes(policy.time_zone)
+        self.uses = UsesOfNodes(lambda: self.in_force.policy.time_zone)
 
     # ---- life ------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.model.study import Seen
@@ -13,7 +14,7 @@ from bftrainer.model.timeline import NodeUses, TimelineView
 class UsesOfNodes:
     """One per daemon."""
 
-    def __init__(self, zone: str | None = None) -> None:
+    def __init__(self, zone: Callable[[], str | None]) -> None:
         self._uses, self._waiting = NodeUses(zone=zone), asyncio.Event()
         self._touched = 0
         self.incarnation = 0

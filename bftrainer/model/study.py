@@ -6,6 +6,7 @@ A trial is a trainer with a ``TrialTag``. Its loop is in ``bftrainer.study``, ou
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 # In a worker's environment: parameters (JSON), the study and the trial's number.
 PARAMETERS, STUDY, TRIAL = "BFT_PARAMETERS", "BFT_STUDY", "BFT_TRIAL"
@@ -21,7 +22,8 @@ class TrialTag:
     attempt: int = 0  # 1: it is tried again after a failure
     most: int | None = None  # full budget in the unit of ``TrainerSpec``; see ``waits_at``
     parameters: str = "{}"  # JSON object
-    maximizes: bool | None = None  # which values are best; None: of an earlier release
+    maximizes: bool = False  # which values are best
+    ADDED: ClassVar = frozenset({"maximizes"})
 
     @property
     def environment(self) -> tuple[tuple[str, str], ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -143,7 +143,10 @@ class NodeUses:
     """The fold: what changed of late, and what each node was used for before."""
 
     def __init__(
-        self, keep_s: float = KEEP_S, most: int = MOST_CHANGES, zone: str | None = None
+        self,
+        keep_s: float = KEEP_S,
+        most: int = MOST_CHANGES,
+        zone: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._keep_s, self._most, self._zone = keep_s, most, zone  # zone: of days
         self._names: dict[str, int] = {}
@@ -214,7 +217,7 @@ class NodeUses:
         """Count the time since the last decision, for the day in which it began."""
         if self._since_s is None:
             return
-        day, training = day_of(self.now_s, self._zone), self._counts[_NUMBER[NodeUse.TRAINING]]
+        day, training = day_of(self.now_s, self._zone()), self._counts[_NUMBER[NodeUse.TRAINING]]
         had = self._counts.total() - sum(self._counts[_NUMBER[use]] for use in _NOT_HAD)
         had_s, trained_s = self._days.pop(day, (0.0, 0.0))
         self._days[day] = had_s + had * passed_s, trained_s + training * passed_s

@@ -190,7 +190,7 @@ def trial(number: int, value: float, samples: int) -> TrialView:
 def test_a_study_has_its_best_trial_and_a_day_what_was_to_be_had(page: Page) -> None:
     whose = Whose(user="ada", trainer_id="t1", day=day_of(T0, "UTC"))
     page.service.account_sums = {whose: NodeTime(trained_s=1800.0)}
-    page.service.uses = UsesOfNodes("UTC")
+    page.service.uses = UsesOfNodes(lambda: "UTC")
     for at_s in (T0, T0 + 3600.0):
         page.service.saw(trained(at_s, n1="", n2="t1"), PLAN)
     page.service.trials = TwoTrials()

@@ -96,7 +96,7 @@ class MemoryService:
         self.requeued: list[str] = []
         self.asked = 0
         self.trials = NoTrials()
-        self.uses = UsesOfNodes("UTC")
+        self.uses = UsesOfNodes(lambda: "UTC")
         self._loop: asyncio.AbstractEventLoop | None = None
         self.stopped = threading.Event()
 

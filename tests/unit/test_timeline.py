@@ -109,7 +109,7 @@ def test_readers_of_all_and_of_news_see_the_same(
 
 
 def test_a_day_has_the_time_without_ordinary_jobs_and_what_of_it_trained() -> None:
-    fold, midnight_s = NodeUses(zone="UTC"), T0 - T0 % 86_400 + 86_400
+    fold, midnight_s = NodeUses(zone=lambda: "UTC"), T0 - T0 % 86_400 + 86_400
     for at_s, who in ((-200.0, ""), (-100.0, "t1"), (-40.0, "t1"), (60.0, "")):
         fold.saw(trained(midnight_s + at_s, n1=who, n2="t2"), PLAN)
     fold.saw(input_of(nodes(n1=NodeState.DOWN, n2=NodeState.ALLOCATED), at_s=midnight_s + 70), PLAN)

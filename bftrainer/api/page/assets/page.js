@@ -209,7 +209,7 @@ async function explain() {
 function bestOf(trials) {
   const rank = (one) => [one.state === "failed", one.state === "finished" ? -Infinity : -one.samples, (one.tag.maximizes ? -1 : 1) * one.reports.at(-1).value, one.tag.number];
   const before = (a, b) => a.map((part, i) => part - b[i] || (part === b[i] ? 0 : part < b[i] ? -1 : 1)).find((difference) => difference) || 0;
-  return trials.filter((one) => one.reports.length && one.tag.maximizes !== null).sort((a, b) => before(rank(a), rank(b)))[0];
+  return trials.filter((one) => one.reports.length).sort((a, b) => before(rank(a), rank(b)))[0];
 }
 
 async function explainStudy() {
