@@ -33,7 +33,7 @@ from bftrainer.daemon.reload import Reloading
 from bftrainer.daemon.remote import FarDaemon, refuse_second
 from bftrainer.daemon.state import DaemonState, InForce
 from bftrainer.daemon.systemd import ServiceManager
-from bftrainer.daemon.uses import UsesOfNodes
+from bftrainer.daemon.uses import FILE_NAME, UsesOfNodes
 from bftrainer.decide import cycles, end_cost
 from bftrainer.decide.observation import event_between, situation_of
 from bftrainer.fleet.background import Background, ready_threads
@@ -168,6 +168,7 @@ class Daemon:
                 if self._far is not None:
                     await self._far.stop()
                 self.uses.close()
+                self.uses.keep(state_dir / FILE_NAME)
                 self.trainers.news.close()
                 await api.stop()
                 await self.plane.stop()
@@ -208,6 +209,7 @@ class Daemon:
         STEADY.keep_in(self.options.state_dir / CLOCK_NAME)
         self.journal, self.started_s = journal, self._clock()
         self.incarnation = self.uses.incarnation = journal.begin_incarnation()
+        self.uses.take_over(self.options.state_dir / FILE_NAME, self._clock())
         journal.write_beside(keep_s=86_400.0 * self.in_force.policy.journal_days)
         self.keys = load_or_create_pair(self.options.state_dir / "daemon.key")
         pilots_dir = Path(self.in_force.policy.pilots_dir or self.options.state_dir / "pilots")

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import logging
 from collections.abc import Callable
+from pathlib import Path
 
+from bftrainer.api.documents import CodecError, document, parse, view_of
+from bftrainer.elastic.fence import write_whole
+from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.model.study import Seen
 from bftrainer.model.timeline import NodeUses, TimelineView
+
+LOG = logging.getLogger("bftrainer.daemon")
+FILE_NAME = "timeline.json"  # of an ended daemon, for the next one
+_KIND, _MOST_BYTES = "timeline", 64 * 1024 * 1024
 
 
 class UsesOfNodes:
@@ -18,6 +28,25 @@ class UsesOfNodes:
         self._uses, self._waiting = NodeUses(zone=zone), asyncio.Event()
         self._touched = 0
         self.incarnation = 0
+
+    def take_over(self, file: Path, now_s: float) -> None:
+        """Go on where the last daemon ended, and remove its file; else begin anew."""
+        try:
+            told = parse(read_file(file, _MOST_BYTES))
+            file.unlink()
+            self._uses.resume(view_of(TimelineView, _KIND, told), now_s)
+        except FileNotFoundError:
+            pass
+        except (OSError, CodecError, ValueError) as problem:
+            LOG.warning("the page's history begins anew: %s cannot be used: %s", file, problem)
+
+    def keep(self, file: Path) -> None:
+        """Write everything down for the next daemon."""
+        text = json.dumps(document(_KIND, self._uses.timeline(self.incarnation)))
+        try:
+            write_whole(file, (text.encode(),))
+        except OSError as problem:
+            LOG.warning("the page's history is lost: cannot write %s", problem)
 
     def saw(self, given: DecisionInput, plan: Plan) -> None:
         """Add what a decision saw."""

@@ -22,6 +22,7 @@ from bftrainer.model.study import Seen
 KEEP_S: Final = 6 * 3600.0
 MOST_CHANGES: Final = 100_000  # 5,000 nodes that change twenty times
 MOST_DAYS: Final = 31
+MOST_AWAY_S: Final = 900.0  # of a daemon; what nodes were used for meanwhile is not known
 
 
 class NodeUse(enum.StrEnum):
@@ -69,7 +70,7 @@ class TimelineView:
     base: tuple[tuple[int, str], ...]  # use and trainer of each node at ``since_s``; (): as it was
     changes: tuple[Change, ...]
     planned: tuple[PlannedUse, ...]
-    # Day, node-seconds without ordinary jobs and of them in training, since the daemon's start.
+    # Day, node-seconds without ordinary jobs and of them in training, while a daemon ran.
     days: tuple[tuple[str, float, float], ...] = ()
     is_whole: bool = True  # False: ``changes`` follow those that the reader has seen
 
@@ -159,7 +160,7 @@ class NodeUses:
         self._since_s: float | None = None
         self._last: object = None
         self._forgotten = 0  # number of the last change that is in the base
-        self.now_s, self.count = 0.0, 0
+        self.now_s, self.count, self._is_resumed = 0.0, 0, False
 
     def saw(self, given: DecisionInput, plan: Plan) -> bool:
         """Add what a decision saw; return whether any use is another."""
@@ -192,6 +193,24 @@ class NodeUses:
             self.count = number
         return is_new
 
+    def resume(self, earlier: TimelineView, now_s: float) -> None:
+        """Go on where another fold ended; only its days count if that is long ago.
+
+        Raises:
+            ValueError: it is of another release.
+        """
+        if not all(0 <= state[0] < len(USES) for state in earlier.base):
+            raise ValueError("unknown uses of nodes")
+        self._days = {day: (had_s, trained_s) for day, had_s, trained_s in earlier.days}
+        if not 0.0 <= now_s - earlier.now_s <= MOST_AWAY_S:
+            return
+        self._names = {name: index for index, name in enumerate(earlier.nodes)}
+        self._base, self._now = list(earlier.base), pieced((), earlier)
+        self._counts = Counter(use for use, _ in self._now)
+        self._changes = deque((1, change) for change in earlier.changes)
+        self._since_s, self.now_s, self.count = earlier.since_s, earlier.now_s, 1
+        self._is_resumed = True
+
     def touch(self) -> None:
         """Something else that people look at is new."""
         self.count += 1
@@ -215,7 +234,8 @@ class NodeUses:
 
     def _add_time(self, passed_s: float) -> None:
         """Count the time since the last decision, for the day in which it began."""
-        if self._since_s is None:
+        if self._since_s is None or self._is_resumed:
+            self._is_resumed = False
             return
         day, training = day_of(self.now_s, self._zone()), self._counts[_NUMBER[NodeUse.TRAINING]]
         had = self._counts.total() - sum(self._counts[_NUMBER[use]] for use in _NOT_HAD)

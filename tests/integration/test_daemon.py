@@ -193,15 +193,16 @@ def test_the_timeline_tells_what_is_new_and_the_journal_the_same(site: DaemonSit
 
 def test_a_daemon_that_ends_answers_who_waits(site: DaemonSite) -> None:
     wait_for(lambda: not any(n.trainer_id for n in site.client.nodes()), what="nothing happens")
-    seen = site.client.timeline().seen
+    before = site.client.timeline()
     with ThreadPoolExecutor(4) as readers:
-        asked = [readers.submit(site.client.timeline, seen) for _ in range(4)]
+        asked = [readers.submit(site.client.timeline, before.seen) for _ in range(4)]
         site.client.status()  # those before it are under way, but for what threads do
         site.sidecar.stop()
         for one in asked:
             assert not isinstance(one.exception(), TimeoutError)
     assert "Traceback" not in site.sidecar.out.read_text()
     site.sidecar.start()
+    assert site.client.timeline().since_s == before.since_s, "the next one goes on with its history"
 
 
 def test_a_script_that_raises_fails_its_trainer_with_the_reason(site: DaemonSite) -> None:

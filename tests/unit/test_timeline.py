@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
+from bftrainer.daemon.uses import FILE_NAME, UsesOfNodes
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import PoolNode
 from bftrainer.model.reports import day_of
-from bftrainer.model.timeline import NodeUse, NodeUses, pieced
+from bftrainer.model.timeline import MOST_AWAY_S, NodeUse, NodeUses, TimelineView, pieced
 from tests.support.snapshots import T0, pending
 from tests.support.timelines import PLAN, input_of, named, nodes, pilot, trained, uses_now
 
@@ -118,6 +120,41 @@ def test_a_day_has_the_time_without_ordinary_jobs_and_what_of_it_trained() -> No
     before, after = day_of(midnight_s - 1, "UTC"), day_of(midnight_s, "UTC")
     # A span counts for the day in which it began.
     assert fold.timeline(1).days == ((before, 520.0, 420.0), (after, 21.0, 10.0))
+
+
+def test_the_next_daemon_goes_on_where_this_one_ended(tmp_path: Path) -> None:
+    file, first = tmp_path / FILE_NAME, UsesOfNodes(lambda: "UTC")
+    first.saw(trained(T0, n1="t1", n2=""), PLAN)
+    first.saw(trained(T0 + 30.0, n1="t1", n2="t2"), PLAN)
+    first.keep(file)
+    kept, before = file.read_bytes(), first.timeline(None)
+
+    def heir(away_s: float) -> tuple[UsesOfNodes, TimelineView]:
+        found = UsesOfNodes(lambda: "UTC")
+        found.incarnation = 1
+        found.take_over(file, T0 + 30.0 + away_s)
+        found.saw(trained(T0 + 30.0 + away_s, n1="t1", n2=""), PLAN)
+        return found, found.timeline(None)
+
+    second, after = heir(60.0)
+    assert (after.since_s, after.nodes, after.base) == (T0, before.nodes, before.base)
+    assert after.changes[:-1] == before.changes
+    assert after.changes[-1][0] == T0 + 90.0
+    assert after.days == before.days == ((day_of(T0, "UTC"), 60.0, 30.0),), "it was away since"
+    second.saw(trained(T0 + 100.0, n1="t1", n2=""), PLAN)
+    assert second.timeline(None).days == ((day_of(T0, "UTC"), 80.0, 40.0),)
+    assert not file.exists(), "one that is killed leaves none, and an older one would be wrong"
+    file.write_bytes(kept)
+    _, late = heir(MOST_AWAY_S + 1.0)
+    assert (late.since_s, late.days) == (T0 + 31.0 + MOST_AWAY_S, before.days)
+    for spoiled in (
+        b"",
+        b"[]",
+        kept[: len(kept) // 2],
+        kept.replace(b'"base": [[', b'"base": [[9'),
+    ):
+        file.write_bytes(spoiled)
+        assert heir(60.0)[1].since_s == T0 + 90.0
 
 
 def uses_of(states: dict[str, NodeState]) -> dict[str, NodeUse]:
