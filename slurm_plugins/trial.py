@@ -158,9 +158,11 @@ class NodeTrial:
             return one if one.presence is Presence.ABSENT else None
 
         ended = _until(look, "it does not leave")
-        if ended.ended_by is not EndedBy.ITSELF or (ended.has_failed and not self._is_signalled()):
-            raise ParseError(f"it was ended ({ended.reason}) and did not see the signal")
-        return f"it saw the signal ({ended.reason})"
+        if ended.ended_by is EndedBy.ITSELF and not ended.has_failed:
+            return "it saw the signal and left"
+        if ended.ended_by is EndedBy.ITSELF and self._is_signalled():
+            return "the signal ended it"
+        raise ParseError(f"it was ended ({ended.reason}) and did not see the signal")
 
     def _is_signalled(self) -> bool:
         """Whether SIGTERM ended it: it came before Python had blocked it."""
