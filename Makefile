@@ -8,7 +8,7 @@ PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
 FRESH := --hypothesis-profile=fresh $$($(BIN)/python scripts/proofs.py --fresh)
 
 .PHONY: help venv system demo test test-site test-e2e test-pure test-long test-shard proofs lint
-.PHONY: bench horovod sbom audit site clean
+.PHONY: bench horovod sbom audit site dist bundle clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -97,6 +97,12 @@ site:  ## dist/site: the documentation as pages, to be opened as files or served
 	test -x $(SITE_VENV)/bin/mkdocs || { $(PYTHON) -m venv $(SITE_VENV) && $(SITE_VENV)/bin/python \
 		-m pip install -q --no-compile --disable-pip-version-check -c constraints.txt mkdocs-material; }
 	$(SITE_VENV)/bin/mkdocs build -f packaging/site/mkdocs.yml -d $(abspath $(SITE_DIR))
+
+dist:  ## dist/: sdist and wheel, the same bytes for the same commit
+bundle:  ## dist/: an archive to install where there is no network
+dist bundle:
+	PYTHON=$(PYTHON) scripts/install_system.sh venv
+	packaging/build.sh $@
 
 bench: venv system  ## every benchmark in full, results in bench-out/
 	mkdir -p bench-out

@@ -170,7 +170,7 @@ def main(stage: Path, maintainer: str) -> None:
     for shell, places in COMPLETIONS.items():
         files |= dict.fromkeys(places, completion(shell).encode())
     log = gzip.compress(changelog(maintainer, at_s).encode(), mtime=0)
-    files[f"doc/{NAME}/changelog.Debian.gz"] = log
+    files[f"doc/{NAME}/changelog.gz"] = log
     for place, content in files.items():
         path = share / place
         path.parent.mkdir(parents=True, exist_ok=True)

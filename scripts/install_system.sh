@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Install Debian packages that are missing: "venv" for the virtual environment, "slurm" for the
-# test clusters and the page, "packages" for the long tests (an RPM is built, clocks are wrong) and
-# those of manual pages and completions; "promtool", one program into /usr/local/bin. Nothing to do
-# when they are there.
+# test clusters and the page, "packages" for the long tests (packages are built and tried, clocks are
+# wrong) and those of manual pages and completions; "promtool", one program into /usr/local/bin.
+# Nothing to do when they are there.
 set -euo pipefail
 
 case "${1:-}" in
@@ -25,9 +25,8 @@ slurm)
   [ "$missing" -eq 0 ] && exit 0
   ;;
 packages)
-  packages=(rpm libfaketime mandoc zsh fish)
-  command -v rpmbuild >/dev/null && command -v mandoc >/dev/null \
-    && command -v zsh >/dev/null && command -v fish >/dev/null \
+  packages=(rpm lintian environment-modules libfaketime mandoc zsh fish)
+  type rpmbuild lintian modulecmd mandoc zsh fish >/dev/null 2>&1 \
     && compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null && exit 0
   ;;
 promtool)

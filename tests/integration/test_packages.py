@@ -1,12 +1,14 @@
-"""packaging/: both packages are built and used, and the Ansible role sets up a service."""
+"""packaging/: what build.sh makes is installed and used; the Ansible role sets up a service."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import venv
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +20,13 @@ from slurm_plugins.site_files import usual_service
 from tests.integration.slurm_fixtures import need_slurm
 from tests.support import slurm_site
 from tests.support.machine import ROOT, Machine
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.long
 INTERPRETER = "/usr/bin/python3"
 BUILD_S = 900.0
+VERSION = f"bftrainer {bftrainer.__version__}\n"
+JOURNAL, POLICY = "/var/lib/bftrainer/journal.db", "/etc/bftrainer/policy.yaml"
 ROLE = ROOT / "packaging" / "ansible" / "roles" / "bftrainer"
 MANUALS = (
     *("man/man1/bftrainer.1.gz", "man/man1/bftrainer-study.1.gz", "man/man5/bftrainer-policy.5.gz"),
@@ -29,6 +34,35 @@ MANUALS = (
     *("bash-completion/completions/bftrainer", "zsh/vendor-completions/_bftrainer"),
     "fish/vendor_completions.d/bftrainer.fish",
 )
+# What rpm(8) asks for and finds in no database where Debian's packages are.
+HOST_SPEC = """\
+Name: host
+Version: 1
+Release: 1
+Summary: what this host has
+License: none
+Provides: /bin/sh, {python}, libstdc++.so.6()(64bit), libz.so.1()(64bit)
+%description
+Nothing.
+%files
+"""
+# Their edit of the policy, so that there is less to wait for.
+THEIRS = "requests_per_minute_with_hook: 1000"
+# As docs/howto/slurm-site.md says.
+SETS_UP = f"""\
+set -e
+bftrainer site init --write
+cd bftrainer-site
+install -m 644 tmpfiles.bftrainer.conf /etc/tmpfiles.d/bftrainer.conf
+systemd-sysusers
+systemd-tmpfiles --create bftrainer.conf
+cat slurm.conf.bftrainer >> /etc/slurm/slurm.conf
+bftrainer-slurm-hook --file /run/bftrainer-hook/told --group bftrainer --directory /etc/slurm
+systemctl restart slurmctld
+install -D -m 644 policy.yaml {POLICY}
+printf "%s\\n" "poll_interval_with_hook_s: 1" "{THEIRS}" >> {POLICY}
+systemctl enable --now bftrainer
+"""
 PLAYBOOK = """\
 - hosts: all
   roles:
@@ -52,18 +86,22 @@ def need(*programs: str) -> None:
         pytest.skip(f"not installed: {', '.join(missing)} (scripts/install_system.sh packages)")
 
 
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both, in a directory."""
-    need("dpkg-deb", "rpmbuild", INTERPRETER)
-    out = tmp_path_factory.mktemp("dist")
-    argv = ("nice", str(ROOT / "packaging" / "build.sh"), "both", str(out))
-    env = {**os.environ, "PIP": f"{sys.executable} -m pip"}
-    done = process.run(argv, timeout_s=BUILD_S, env=env, cwd=ROOT)
+def build(tree: Path, out: Path, **environment: str) -> Path:
+    """Build everything from a tree; where it lies."""
+    env = {**os.environ, **environment}
+    argv = ("nice", str(tree / "packaging" / "build.sh"), "all", str(out))
+    done = process.run(argv, timeout_s=BUILD_S, env=env, cwd=tree)
     if "No matching distribution found" in done.stderr:  # so says pip without a network, too
         pytest.skip(f"the dependencies cannot be downloaded: {done.stderr[-300:]}")
     assert done.is_ok, done.stdout + done.stderr
     return out
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of them, in a directory."""
+    need("dpkg-deb", "rpmbuild", INTERPRETER)
+    return build(ROOT, tmp_path_factory.mktemp("dist"))
 
 
 def one(directory: Path, pattern: str) -> Path:
@@ -71,11 +109,98 @@ def one(directory: Path, pattern: str) -> Path:
     return found
 
 
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree as an archive leaves it: no git, other dates, closed to others."""
+    tree = tmp_path_factory.mktemp("elsewhere") / "copy"
+    names = runs("git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
+    for name in names:
+        if not name.startswith(("tests/", "scripts/")) and (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, tree / name)
+            (tree / name).chmod(0o700 if os.access(ROOT / name, os.X_OK) else 0o660)
+            os.utime(tree / name, (1e9, 1e9))
+    return tree
+
+
+COMMIT = ("git", "log", "-1", "--format=%ct")
+
+
+def test_another_tree_of_the_commit_gives_the_same_bytes(
+    packages: Path, elsewhere: Path, tmp_path: Path
+) -> None:
+    before = os.umask(0o077)
+    try:
+        build(elsewhere, tmp_path, SOURCE_DATE_EPOCH=runs(*COMMIT).strip(), TZ="Asia/Tokyo")
+    finally:
+        os.umask(before)
+    made = {file.relative_to(packages) for file in packages.rglob("*") if file.is_file()}
+    assert {file.suffix for file in made} == {".gz", ".whl", ".tar", ".deb", ".rpm"}
+    assert [
+        one for one in made if (packages / one).read_bytes() != (tmp_path / one).read_bytes()
+    ] == []
+
+
+def test_the_wheel_of_the_tree_is_that_of_the_sdist(
+    packages: Path, elsewhere: Path, tmp_path: Path
+) -> None:
+    argv = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path)
+    runs("chmod", "-R", "u=rwX,go=rX", elsewhere)
+    runs(*argv, elsewhere, SOURCE_DATE_EPOCH=runs(*COMMIT).strip())
+    with (
+        zipfile.ZipFile(one(packages, "*.whl")) as ours,
+        zipfile.ZipFile(one(tmp_path, "*.whl")) as theirs,
+    ):
+        entries = [
+            [(i.filename, i.CRC, i.date_time, i.external_attr) for i in z.infolist()]
+            for z in (ours, theirs)
+        ]
+    assert entries[0] == entries[1]
+
+
+def test_the_wheel_needs_no_compiler(packages: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "env", with_pip=True)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("cc", "gcc", "c++", "g++", "clang", "gfortran", "cargo", "cmake", "make"):
+        (programs / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/compiled\nexit 1\n")
+        (programs / name).chmod(0o755)
+    python = tmp_path / "env" / "bin" / "python"
+    pip = (python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:")
+    runs(*pip, "-c", ROOT / "constraints.txt", one(packages, "*.whl"), PATH=f"{programs}")
+    assert not (tmp_path / "compiled").exists()
+    assert runs(python, "-I", "-m", "bftrainer", "--version") == VERSION
+
+
+def test_the_bundle_installs_without_a_network(packages: Path, tmp_path: Path) -> None:
+    runs("tar", "-C", tmp_path, "-xf", one(packages, "*.tar"))
+    (bundle,) = tmp_path.iterdir()
+    assert (bundle / "docs" / "tutorial.md").exists()
+    isolated = (
+        ("unshare", "--net") if os.geteuid() == 0 else ("unshare", "--net", "--map-root-user")
+    )
+    runs(*isolated, bundle / "install.sh", tmp_path / "env", PYTHON=INTERPRETER)
+    program = (*isolated, tmp_path / "env" / "bin" / "bftrainer")
+    assert runs(*program, "--version") == VERSION
+    assert "\nnext: " in runs(*program, "help", "BFT-1310")
+    changed = one(bundle / "wheels", "click-*.whl")
+    changed.write_bytes(changed.read_bytes() + b"\0")
+    argv = [str(bundle / "install.sh"), str(tmp_path / "other")]
+    refused = process.run(argv, timeout_s=BUILD_S, env={**os.environ, "PYTHON": INTERPRETER})
+    assert "DO NOT MATCH THE HASHES" in refused.stderr
+
+
+def test_lintian_finds_nothing_that_is_not_meant(packages: Path) -> None:
+    need("lintian")
+    argv = ("lintian", "--allow-root", "--fail-on", "error,warning", one(packages, "*.deb"))
+    assert runs(*argv) == ""
+
+
 def test_the_debian_package_works_where_it_is_unpacked(packages: Path, tmp_path: Path) -> None:
     package = one(packages, "*.deb")
     runs("dpkg-deb", "--extract", package, tmp_path)
     installed = (tmp_path / "opt/bftrainer/bin/python", "-I", "-m", "bftrainer")
-    assert runs(*installed, "--version") == f"bftrainer {bftrainer.__version__}\n"
+    assert runs(*installed, "--version") == VERSION
     assert "\nnext: " in runs(*installed, "help", "BFT-1310")
     for file in usual_service():
         path = tmp_path / "usr/lib" / file.path.removeprefix("/etc/")
@@ -95,21 +220,43 @@ def test_both_packages_contain_the_same(packages: Path) -> None:
     deb = {words[5].removeprefix(".") for words in lines if not words[0].startswith("d")}
     names = runs("rpm", "--query", "--list", "--package", one(packages, "*.rpm")).splitlines()
     assert len(deb) > 1000
-    assert {f"/usr/share/{manual}" for manual in MANUALS} <= deb <= set(names)
+    overrides = {"/usr/share/lintian/overrides/bftrainer"}
+    assert {f"/usr/share/{manual}" for manual in MANUALS} <= deb <= {*names, *overrides}
     requires = runs("rpm", "--query", "--requires", "--package", one(packages, "*.rpm"))
     assert str(Path(INTERPRETER).resolve()) in requires.splitlines()
 
 
-@pytest.fixture(scope="module")
-def ansible(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its programs, of an environment of the test."""
-    directory = tmp_path_factory.mktemp("ansible")
+def tools(directory: Path, *names: str) -> Path:
+    """Programs from PyPI, in an environment of the test."""
     venv.create(directory, with_pip=True)
     pip = (str(directory / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check")
-    done = process.run((*pip, "ansible-lint"), timeout_s=BUILD_S)
+    done = process.run((*pip, *names), timeout_s=BUILD_S)
     if not done.is_ok:
-        pytest.skip(f"ansible-lint cannot be installed: {done.stderr[-300:]}")
+        pytest.skip(f"{names} cannot be installed: {done.stderr[-300:]}")
     return directory / "bin"
+
+
+def test_easybuild_installs_the_sdist(packages: Path, tmp_path: Path) -> None:
+    need("modulecmd")
+    programs = tools(tmp_path / "tools", "easybuild", "pycodestyle")
+    recipe = ROOT / "packaging" / "easybuild" / f"bftrainer-{bftrainer.__version__}.eb"
+    settings = {"ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES": "1", "PREFIX": f"{tmp_path}/eb",
+                "MODULES_TOOL": "EnvironmentModules", "MODULE_SYNTAX": "Tcl",
+                "SOURCEPATH": str(packages), "TMPDIR": str(tmp_path)}  # fmt: skip
+    env = {f"EASYBUILD_{name}": value for name, value in settings.items()}
+    env |= {"PATH": f"/usr/bin:/bin:{programs}", "HOME": str(tmp_path)}
+    # The sanity checks of the recipe start our programs, and so do we.
+    script = (
+        f"set -e; . /etc/profile.d/modules.sh; eb --check-style {recipe} >&2; eb {recipe} >&2; "
+        f"module use {tmp_path}/eb/modules/all; module load bftrainer; bftrainer --version"
+    )
+    assert runs("bash", "-c", script, **env) == VERSION
+
+
+@pytest.fixture(scope="module")
+def ansible(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its programs."""
+    return tools(tmp_path_factory.mktemp("ansible"), "ansible-lint")
 
 
 def test_the_role_satisfies_ansible_lint(ansible: Path) -> None:
@@ -119,11 +266,11 @@ def test_the_role_satisfies_ansible_lint(ansible: Path) -> None:
 
 
 @pytest.fixture
-def machine(packages: Path, ansible: Path) -> Iterator[Machine]:
+def machine(packages: Path) -> Iterator[Machine]:
     """With Slurm; packages and Ansible were there before it was booted."""
-    del packages, ansible
+    del packages
     need_slurm()
-    with Machine.boot() as booted:
+    with Machine.boot(runs_checkout=False) as booted:
         slurm_site.prepare(booted)
         booted.does("rm /usr/local/bin/bftrainer* /opt/bftrainer")
         yield booted
@@ -152,3 +299,82 @@ def test_the_role_sets_up_a_service_that_runs(
     assert machine.does("systemctl show bftrainer --property=NRestarts --value") == "0\n"
     machine.does("dpkg --remove bftrainer")
     assert machine.run("systemctl is-active bftrainer").stdout == "inactive\n"
+
+
+def older(package: Path, directory: Path) -> Path:
+    """The same Debian package with a lower version."""
+    runs("dpkg-deb", "--raw-extract", package, directory / "older")
+    control = directory / "older" / "DEBIAN" / "control"
+    control.write_text(re.sub(r"\nVersion: .*", "\nVersion: 0.0.9", control.read_text()))
+    runs("dpkg-deb", "-Znone", "--build", directory / "older", directory / "older.deb")
+    return directory / "older.deb"
+
+
+@pytest.mark.slurm
+def test_upgrade_removal_and_purge_leave_trainers_journal_and_policy(
+    packages: Path, tmp_path: Path, machine: Machine
+) -> None:
+    was, is_now = older(one(packages, "*.deb"), tmp_path), one(packages, "*.deb")
+    machine.does(f"dpkg --install {was}")
+    machine.does(SETS_UP)
+    submit = "bftrainer submit --runtime command --chdir /var/tmp -- /bin/sleep 999"
+    machine.does(f"runuser -u bftrainer -- {submit}")
+    ask = "squeue --noheader --partition bf --states R --format %i"
+
+    def pilot() -> str:
+        return machine.run(ask).stdout.strip()  # slurmctld may still be starting
+
+    job = wait_for(pilot, timeout_s=60, what="the trainer has a node")
+
+    def status() -> tuple[int, str]:
+        said = json.loads(machine.does("bftrainer status --json"))
+        return said["incarnation"], said["trainers"][0]["record"]["state"]
+
+    wait_for(lambda: status() == (1, "running"), timeout_s=60, what="the trainer runs")
+    pid = machine.does("systemctl show bftrainer --property=MainPID --value")
+    assert "next: systemctl restart bftrainer\n" in machine.does(f"dpkg --install {is_now}")
+    assert machine.does("systemctl show bftrainer --property=MainPID --value") == pid
+    assert status() == (1, "running")
+    assert machine.does("dpkg --verify bftrainer") == ""
+    machine.does("systemctl restart bftrainer")
+    wait_for(lambda: status() == (2, "running"), timeout_s=60, what="the trainer is taken over")
+    machine.does("dpkg --remove bftrainer")
+    for question in ("is-active", "is-enabled"):
+        assert not machine.run(f"systemctl --quiet {question} bftrainer").is_ok
+    assert pilot() == job
+    machine.does("test ! -e /opt/bftrainer")
+    purged = machine.does("dpkg --purge bftrainer")
+    assert all(f"{place} is kept" in purged for place in ("/etc/bftrainer", "/var/lib/bftrainer"))
+    assert machine.does(f"tail -n 1 {POLICY} && ls {JOURNAL}") == f"{THEIRS}\n{JOURNAL}\n"
+
+
+def test_the_rpm_is_installed_verified_upgraded_and_erased(packages: Path, tmp_path: Path) -> None:
+    stage, specs = tmp_path / "stage", tmp_path / "specs"
+    runs("dpkg-deb", "--extract", one(packages, "*.deb"), stage)
+    shutil.rmtree(stage / "usr/share/lintian")
+    specs.mkdir()
+    python = Path(INTERPRETER).resolve()
+    (specs / "host.spec").write_text(HOST_SPEC.format(python=python))
+    macros = {"_topdir": tmp_path / "rpm", "_rpmdir": tmp_path / "old", "stage": stage,
+              "bft_version": "0.0.9", "bft_python": python}  # fmt: skip
+    rpmbuild = ("rpmbuild", "-bb", "--quiet", *(f"-D{n} {value}" for n, value in macros.items()))
+    for spec in (ROOT / "packaging/rpm/bftrainer.spec", specs / "host.spec"):
+        runs(*rpmbuild, spec)
+    was, is_now = one(tmp_path / "old", "bftrainer-*.rpm"), one(packages, "*.rpm")
+    with Machine.boot(runs_checkout=False) as machine:
+        machine.does("mkdir -p /var/lib/rpm && rpm --initdb")
+        rpm = "rpm --force-debian"
+        lacks = machine.run(f"{rpm} --install {is_now}").stderr
+        assert all(need in lacks for need in (str(python), "libstdc++.so.6", "libz.so.1"))
+        machine.does(f"{rpm} --install {one(tmp_path / 'old', 'host-*.rpm')}")
+        machine.does(f"{rpm} --install {was}")
+        machine.does("systemctl enable bftrainer")
+        assert machine.does("rpm --query bftrainer").startswith("bftrainer-0.0.9-")
+        machine.does(f"{rpm} --upgrade {is_now}")
+        assert machine.does("bftrainer --version") == VERSION
+        assert (
+            machine.does("rpm --verify bftrainer && systemctl is-enabled bftrainer") == "enabled\n"
+        )
+        machine.does(f"{rpm} --erase bftrainer")
+        enabled = "/etc/systemd/system/multi-user.target.wants/bftrainer.service"
+        assert machine.run(f"ls -d /opt/bftrainer /usr/bin/bftrainer {enabled}").stdout == ""

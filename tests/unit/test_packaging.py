@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import gzip
 import importlib.util
 import os
@@ -15,7 +16,11 @@ from types import ModuleType
 
 import click
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
+from bftrainer import __version__
 from bftrainer.batch.process import run
 from bftrainer.cli.main import VERBS, cli
 from bftrainer.site.policy.model import SitePolicy
@@ -152,7 +157,7 @@ def test_pages_are_the_same_again(share: Path, tmp_path: Path) -> None:
 
 
 def test_debian_has_a_changelog(share: Path) -> None:
-    log = (share / "doc" / "bftrainer" / "changelog.Debian.gz").read_bytes()
+    log = (share / "doc" / "bftrainer" / "changelog.gz").read_bytes()
     assert "\n -- Ann <a@b.c>  Fri, 27 Nov 2026 " in gzip.decompress(log).decode()
 
 
@@ -214,3 +219,21 @@ def test_a_shell_completes_verbs_options_and_trainers(
     with serving(memory, tmp_path / "daemon.sock"):
         assert completed("cancel", "t") == {"t1", "t2", "t30"}
         assert completed("logs", "t3") == {"t30"}
+
+
+def test_recipes_are_of_this_release_and_need_what_setup_needs() -> None:
+    read = configparser.ConfigParser()
+    read.read(ROOT / "setup.cfg")
+    needed = {
+        canonicalize_name(one.name): Version(next(iter(one.specifier)).version)
+        for one in map(Requirement, read["options"]["install_requires"].split())
+    }
+    place = "packaging/spack/spack_repo/bftrainer/packages/py_bftrainer/package.py"
+    spack = (ROOT / place).read_text()
+    bounds = re.findall(r'^        depends_on\("py-([\w-]+)@([\d.]+):"\)', spack, re.MULTILINE)
+    assert {name: Version(bound) for name, bound in bounds} == needed
+    assert f"/bftrainer-{__version__}.tar.gz" in spack.replace('" / "', "/")
+    assert f'version("{__version__}",' in spack
+    (easybuild,) = (ROOT / "packaging" / "easybuild").iterdir()
+    assert easybuild.name == f"bftrainer-{__version__}.eb"
+    assert f"\nversion = '{__version__}'\n" in easybuild.read_text()
