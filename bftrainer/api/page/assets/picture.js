@@ -98,7 +98,7 @@ const AXIS = 22, ABOVE = 70, MOST_ROW = 22; // CSS pixels: times below, the pool
 export class Picture {
   constructor(canvas, scroller, uses) {
     Object.assign(this, { canvas, scroller, uses, span_s: 0, cursor: null, order: [], filter: null });
-    this.context = canvas.getContext("2d");
+    this.context = canvas.getContext("2d", { alpha: false });
     this.space = document.createElement("div");
     scroller.append(this.space);
     this.forget();
@@ -295,9 +295,11 @@ export function short(text, most) {
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
+const FORM = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+const MINUTES = new Intl.DateTimeFormat([], FORM), SECONDS = new Intl.DateTimeFormat([], { ...FORM, second: "2-digit" });
+
 export function clock(at_s, seconds = true) {
-  const form = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(seconds ? { second: "2-digit" } : {}) };
-  return new Date(1000 * at_s).toLocaleTimeString([], form);
+  return (seconds ? SECONDS : MINUTES).format(1000 * at_s);
 }
 
 export function lasting(s) {
