@@ -321,11 +321,21 @@ def serving(
         yield server
     finally:
         try:
-            asyncio.run_coroutine_threadsafe(server.stop(), loop).result(timeout=30)
+            asyncio.run_coroutine_threadsafe(_end(service, server), loop).result(timeout=30)
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(timeout=30)
             loop.close()
+
+
+async def _end(service: MemoryService, server: ApiServer) -> None:
+    """End as a daemon does: who waits is answered, and no task is left."""
+    service.uses.close()
+    await server.stop()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 def prepare_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
