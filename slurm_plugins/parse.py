@@ -28,6 +28,7 @@ from typing import Generic, TypeVar
 
 from bftrainer.model.cluster import (
     BEFORE_ALL,
+    REBOOTS,
     Job,
     Node,
     NodeLeft,
@@ -213,7 +214,8 @@ def _node_row(row: str) -> NodeRow:
 def _node(fields: list[str]) -> Node:
     name, state, _, gres, cpus, memory, features, by_state, memory_used, gres_used = fields[:10]
     gpus, gpu_type = gpus_of(gres)
-    known_state, reason = states.node_state(state), fields[-1]
+    known_state = states.node_state(state)
+    reason = REBOOTS if states.is_to_reboot(state) else fields[-1]
     left = None
     if known_state is NodeState.ALLOCATED:
         left = _left(by_state, memory, memory_used, gpus - gpus_of(gres_used)[0])

@@ -73,11 +73,15 @@ _ENDED = {
 _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY"})
 
 
+def is_to_reboot(word: str) -> bool:
+    """Return whether ``scontrol reboot`` was called for the node and it is not back yet."""
+    bare, suffixes = _parts(word)
+    return bare.startswith("reboot") or not suffixes.isdisjoint("@^")
+
+
 def node_state(word: str) -> NodeState:
     """Map what ``sinfo %T`` prints, e.g. ``idle``, ``mixed-`` or ``down*``."""
-    word = word.strip().lower()
-    bare = word.rstrip("".join(_SUFFIX_STATES))
-    suffixes = set(word[len(bare) :])
+    bare, suffixes = _parts(word)
     base = _NODE_STATES.get(bare, NodeState.UNKNOWN)
     if base in (NodeState.DOWN, NodeState.UNKNOWN):
         return base
@@ -87,6 +91,12 @@ def node_state(word: str) -> NodeState:
     if base is not NodeState.IDLE:
         marks.discard(NodeState.PLANNED)
     return next((state for state in _FIRST if state in marks), base)
+
+
+def _parts(word: str) -> tuple[str, set[str]]:
+    word = word.strip().lower()
+    bare = word.rstrip("".join(_SUFFIX_STATES))
+    return bare, set(word[len(bare) :])
 
 
 def job_state(word: str) -> JobState:

@@ -206,7 +206,7 @@ class ForkServer:
         self.keeper.remove(self.scratch.of(worker), gone)
         if config.local_size > 1 and not config.local_rank:
             self.keeper.remove(self.keeper.node_place(config.member_id), ())
-        self.keeper.remove_nccls()
+        self.keeper.remove_unmapped()
         os.write(said, returncode.to_bytes(PID_BYTES, "little", signed=True))
         os._exit(0)
 

@@ -169,8 +169,8 @@ def kill_group(pid: int) -> None:
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where the kernel has it
 _OF_TORCH = re.compile(r"torch_(\d{1,10})_\d+_\d+\Z", re.ASCII)  # the first number is a pid
-_OF_NCCL = "nccl-"
-_NCCL_IN_MAPS = re.compile(rb"/dev/shm/nccl-\S+", re.ASCII)
+_UNNAMED = ("nccl-", "mpich_shm_")  # of NCCL and MPICH
+_IN_MAPS = re.compile(rb"/dev/shm/(?:nccl-|mpich_shm_)\S+", re.ASCII)
 _BLOCK, _SEMAPHORE = "psm_", "sem.mp-"  # as multiprocessing begins such names
 _BEGAN_S = time.time()
 
@@ -255,20 +255,21 @@ def remove_shared(pids: Collection[int], scratch: str = "") -> None:
             _unlink_own(file)
 
 
-def remove_nccls() -> None:
-    """Remove NCCL's files of our user, made since we began, that no process has mapped.
+def remove_unmapped() -> None:
+    """Remove NCCL's and MPICH's files of our user, made since we began, that no process has mapped.
 
-    Their names are random, and needed only while it connects. Processes that hide what they map,
-    such as ssh-agent, use no NCCL. Slower than the others: the maps of all processes are read.
+    Their names are random, and needed only while it connects; who is killed then leaves them.
+    Processes that hide what they map, such as ssh-agent, use neither. Slower than the others: the
+    maps of all processes are read.
     """
-    unclear = {os.fsencode(file): file for file in _shared() if file.name.startswith(_OF_NCCL)}
+    unclear = {os.fsencode(file): file for file in _shared() if file.name.startswith(_UNNAMED)}
     if not unclear:
         return
     for name in os.listdir("/proc"):  # noqa: PTH208 - as ``children``
         with suppress(OSError):
             if os.stat(f"/proc/{name}").st_uid == os.getuid():  # noqa: PTH116 - as above
                 with open(f"/proc/{name}/maps", "rb", 0) as file:  # noqa: PTH123
-                    for mapped in _NCCL_IN_MAPS.findall(file.read()):
+                    for mapped in _IN_MAPS.findall(file.read()):
                         unclear.pop(mapped, None)
     for left in unclear.values():
         _unlink_own(left, since_s=_BEGAN_S)

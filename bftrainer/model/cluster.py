@@ -99,6 +99,8 @@ BEFORE_ALL = float(1 << 32)
 
 # The reason of a node that an adapter reports as down because it completes for longer than usual.
 STILL_COMPLETING = "its last job does not finish completing"
+# The reason of a node whose reboot an administrator has ordered.
+REBOOTS = "it is to be rebooted"
 
 
 class JobState(enum.StrEnum):

@@ -197,10 +197,13 @@ class NodeUses:
         """Go on where another fold ended; only its days count if that is long ago.
 
         Raises:
-            ValueError: it is of another release.
+            ValueError: it is of another release, or not whole.
         """
-        if not all(0 <= state[0] < len(USES) for state in earlier.base):
-            raise ValueError("unknown uses of nodes")
+        n_nodes, told = len(earlier.nodes), [use for use, _ in earlier.base]
+        told += [use for _, _, use, _ in earlier.changes]
+        known = all(0 <= node < n_nodes for _, node, _, _ in earlier.changes)
+        if not (known and len(earlier.base) == n_nodes and all(0 <= u < len(USES) for u in told)):
+            raise ValueError("unknown nodes or uses of them")
         self._days = {day: (had_s, trained_s) for day, had_s, trained_s in earlier.days}
         if not 0.0 <= now_s - earlier.now_s <= MOST_AWAY_S:
             return

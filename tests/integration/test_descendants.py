@@ -163,8 +163,10 @@ from bftrainer.elastic import control, protocol
 block = shared_memory.SharedMemory(create=True, size=64)
 lock = mp.get_context("spawn").Lock()
 nccl = Path(f"/dev/shm/nccl-{os.getpid()}")
+mpich = Path(f"/dev/shm/mpich_shm_{os.getpid():x}_0")
 nccl.touch()
-places = [f"/dev/shm/{block.name}", f"/dev/shm/sem.{lock._semlock.name[1:]}", str(nccl)]
+mpich.touch()
+places = [f"/dev/shm/{block.name}", f"/dev/shm/sem.{lock._semlock.name[1:]}", str(nccl), str(mpich)]
 made = subprocess.run(["mktemp", "-d"], stdout=subprocess.PIPE, text=True, check=True).stdout
 temporary = [made.strip(), tempfile.mkdtemp(), tempfile.mkstemp()[1]]
 Path("left").write_text("\\n".join([*places, *temporary]))
@@ -179,8 +181,8 @@ def test_shared_memory_and_temporary_files_are_removed(
 ) -> None:
     """Names of others stay: in use, or whose user may come back to them.
 
-    NCCL's file is looked for when a worker ends only: to learn whose it is takes, among all the
-    processes of a machine of tests, longer than an agent that leaves may.
+    NCCL's and MPICH's are looked for when a worker ends only: to learn whose they are takes, among
+    all the processes of a machine of tests, longer than an agent that leaves may.
     """
     abandoned = scratch / "bft-0123abcd"
     abandoned.mkdir()
@@ -202,13 +204,14 @@ def test_shared_memory_and_temporary_files_are_removed(
         if how == "worker":
             daemon.send(KillWorker(worker_id="w1"))
             await until(lambda: daemon.exited("w1"), "it has ended")
-            assert [path for path in left[:3] if path.exists()] == []
+            assert [path for path in left[:4] if path.exists()] == []
             assert is_running(agent.pid)
             return
         daemon.send(Leave(reason="test"))
         assert await lab.agent_ended() == 0
-        assert [path for path in left if path.exists() and path != left[2]] == []
-        left[2].unlink(missing_ok=True)
+        assert [path for path in (*left[:2], *left[4:]) if path.exists()] == []
+        for path in left[2:4]:
+            path.unlink(missing_ok=True)
         kept = [name for name in os.listdir(scratch) if not name.startswith("torchinductor_")]  # noqa: PTH208 - in an async function
         assert kept == [locked.name]
 

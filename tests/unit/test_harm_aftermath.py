@@ -11,13 +11,14 @@ from bftrainer.daemon.harm.aftermath import (
     WINDOW_S,
     Aftermath,
     Departure,
+    Rests,
     Unusable,
     cooling,
     fold,
     told,
     with_events,
 )
-from bftrainer.model.cluster import STILL_COMPLETING, Job, JobState, Node, NodeState
+from bftrainer.model.cluster import REBOOTS, STILL_COMPLETING, Job, JobState, Node, NodeState
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Release, Settings
 from tests.support.snapshots import T0, node, running, snapshot
 
@@ -116,6 +117,23 @@ def test_a_node_that_drains_within_the_window_is_harm(
         assert event.after_s == pytest.approx(2.0 + after_s)
 
 
+def test_a_node_on_which_a_pilot_runs_again_was_left_well(story: Story) -> None:
+    story.pilot_goes()
+    again = replace(PILOT, job_id="91", pilot_id="p-2")
+    story.look(13.0, [node("n1", BUSY)], [again])
+    story.look(14.0, [node("n1", NodeState.DOWN, reason="Not responding")], [again])
+    story.look(15.0, [node("n1", NodeState.DOWN, reason="Not responding")], [])
+    assert story.unusable == []
+
+
+def test_a_reboot_that_was_ordered_is_no_harm(story: Story) -> None:
+    """Nor is what it shows on its way."""
+    story.pilot_goes()
+    story.look(13.0, [replace(BAD, reason=REBOOTS)], [])
+    story.look(14.0, [node("n1", NodeState.DOWN, reason="Not responding")], [])
+    assert story.unusable == []
+
+
 def test_a_job_that_completes_for_too_long_is_harm_and_a_shorter_one_is_not(story: Story) -> None:
     """Adapters show such a node as down after some seconds: that alone is nothing yet."""
     hangs = node("n1", NodeState.DOWN, reason=STILL_COMPLETING)
@@ -148,13 +166,21 @@ def test_ordinary_jobs_on_nodes_that_had_pilots_are_counted_by_the_same_rules(
     assert (event.pilot_id, event.job_id) == ("", "7"), "the last one that left it"
 
 
+@pytest.mark.parametrize("is_signalled", [False, True])
 @pytest.mark.parametrize("shown", [[], [ENDING]])
-def test_what_was_unusable_before_is_no_release(story: Story, shown: list[Job]) -> None:
-    """An administrator drains the node, or it falls, under the pilot: that is why it leaves."""
+def test_what_was_unusable_before_is_no_release(
+    story: Story, shown: list[Job], is_signalled: bool
+) -> None:
+    """An administrator drains the node, or it falls, under the pilot: that is why it leaves.
+
+    Where it is set down and its slurmd is well, the agent is signalled.
+    """
     story.look(0.0, [node("n1", BUSY)], [PILOT])
     story.look(1.0, [BAD], [PILOT], releases=True)
     story.look(2.0, [BAD], [])
     story.look(3.0, [node("n1", BUSY)], [PILOT])
+    if is_signalled:
+        story.state = told(story.state, "p-n1", T0 + 3.9)
     fallen = node("n1", NodeState.DOWN, reason="Not responding")
     story.look(4.0, [fallen], shown)
     story.look(5.0, [fallen], [])
@@ -181,6 +207,22 @@ def test_a_multi_node_job_leaves_its_nodes_one_by_one(story: Story) -> None:
     assert story.ordinary == 1
     story.look(3.0, nodes, [])
     assert story.ordinary == 2
+
+
+@pytest.mark.parametrize(("cool_down_s", "events"), [(0.0, 72), (10.0, 8)])
+def test_a_node_that_every_pilot_spoils_spoils_few_of_a_day(
+    cool_down_s: float, events: int
+) -> None:
+    """It is idle again every 20 minutes; without the rests each time is one more drained node."""
+    rests: Rests = {}
+    for at_s in range(0, 86_400, 1200):
+        if not cooling(rests, cool_down_s, T0 + at_s):
+            event = Unusable(
+                node="n1", state=BAD.state, reason="", at_s=T0 + at_s, after_s=1.0, job_id="1",
+                pilot_id="p",
+            )  # fmt: skip
+            rests = with_events(rests, [event])
+    assert rests["n1"].events == events
 
 
 def test_a_clock_that_is_set_back_ends_a_rest() -> None:

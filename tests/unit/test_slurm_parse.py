@@ -261,6 +261,7 @@ class TestStates:
     )
     def test_of_nodes(self, word: str, state: NodeState) -> None:
         assert states.node_state(word) is state
+        assert states.is_to_reboot(word) is word.endswith(("@", "^"))
 
     def test_unknown_words_of_jobs_allow_no_action(self) -> None:
         assert states.job_state("INVENTED") is JobState.OTHER

@@ -147,12 +147,9 @@ def test_the_next_daemon_goes_on_where_this_one_ended(tmp_path: Path) -> None:
     file.write_bytes(kept)
     _, late = heir(MOST_AWAY_S + 1.0)
     assert (late.since_s, late.days) == (T0 + 31.0 + MOST_AWAY_S, before.days)
-    for spoiled in (
-        b"",
-        b"[]",
-        kept[: len(kept) // 2],
-        kept.replace(b'"base": [[', b'"base": [[9'),
-    ):
+    unknown = kept.replace(b'"base": [[', b'"base": [[9')
+    nobody = kept.replace(b'"nodes": [', b'"nodes": [], "gone": [')
+    for spoiled in (b"", b"[]", kept[: len(kept) // 2], unknown, nobody):
         file.write_bytes(spoiled)
         assert heir(60.0)[1].since_s == T0 + 90.0
 

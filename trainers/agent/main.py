@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from bftrainer.batch.addresses import LOOPBACK, host_addresses, host_of, in_network, source_towards
 from bftrainer.elastic import ports, protocol
-from bftrainer.elastic.worker_keeper import adopt, remove_nccls
+from bftrainer.elastic.worker_keeper import adopt, remove_unmapped
 from bftrainer.fleet.logs import OneLine
 from bftrainer.fleet.wire import messages
 from bftrainer.fleet.wire.endpoint import AgentConfig
@@ -173,7 +173,7 @@ class Agent:
             for one in killed:
                 one.remove()
             directory.remove()
-            remove_nccls()
+            remove_unmapped()
 
         thread = Thread(target=remove, daemon=True)
         try:

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 from bftrainer.batch import process
-from bftrainer.elastic.worker_keeper import own_place, remove_shared
+from bftrainer.elastic.worker_keeper import own_place, remove_shared, remove_unmapped
 from trainers.agent.preambles import NO_PREAMBLE, Output, Preamble
 from trainers.agent.start import KILLED
 from trainers.agent.templates import TemplateEvents, when_ended
@@ -61,6 +61,7 @@ class ProgramPool:
             returncode = child.wait()
             self._running.pop(worker_id, None)
             remove_shared({child.pid} | self._events.sweep(), own_place(child.pid))
+            remove_unmapped()
             cause = f"see {self._log_path} on {os.uname().nodename}" if returncode > 0 else ""
             if returncode > 0 and preamble.path:
                 cause = output.why(returncode, preamble)

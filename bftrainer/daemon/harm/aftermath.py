@@ -9,7 +9,8 @@ A node that becomes drained or down within ``WINDOW_S`` after that, or completes
 reason of their own. So ordinary jobs on the same nodes are counted by the same rules, and harm is
 what pilots have above their rate. A node counts for the last job that left it. A node that was
 unusable before the end began, or went down under a job that nobody had asked to leave, is no
-release at all.
+release at all; a node on which a pilot runs again was left well; a reboot that was ordered is
+nobody's harm.
 
 After such an event the node gets no pilot for a time that doubles with each one (``cooling``),
 from when it is usable again. Events are journalled with the harm records, from which a restarted
@@ -21,7 +22,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from bftrainer.model.cluster import STILL_COMPLETING, Job, JobState, Node, NodeState, Snapshot
+from bftrainer.model.cluster import (
+    REBOOTS,
+    STILL_COMPLETING,
+    Job,
+    JobState,
+    Node,
+    NodeState,
+    Snapshot,
+)
 from bftrainer.model.decision import Cooling, DecisionInput, Plan
 
 # UnkillableStepTimeout, after which Slurm drains the node: 60 s by default (slurm.conf(5)); and
@@ -80,6 +89,7 @@ class Aftermath:
     """State of the fold."""
 
     asked_s: Mapping[str, float] = field(default_factory=dict)  # by pilot
+    told: frozenset[str] = frozenset()  # pilots of these whose agent had SIGTERM before our order
     running: Mapping[str, Job] = field(default_factory=dict)  # in the last snapshot, by id
     ours: frozenset[str] = frozenset()  # nodes that have had pilots
     spoilt: frozenset[str] = frozenset()  # nodes that were unusable in it
@@ -98,7 +108,10 @@ class AftermathRecords:
 
 def told(state: Aftermath, pilot_id: str, told_s: float) -> Aftermath:
     """Record when an agent was told to leave, unless we had asked before."""
-    return replace(state, asked_s={pilot_id: told_s, **state.asked_s})
+    if pilot_id in state.asked_s:
+        return state
+    asked_s = {pilot_id: told_s, **state.asked_s}
+    return replace(state, asked_s=asked_s, told=state.told | {pilot_id})
 
 
 def fold(state: Aftermath, given: DecisionInput, plan: Plan) -> tuple[Aftermath, AftermathRecords]:
@@ -110,7 +123,11 @@ def fold(state: Aftermath, given: DecisionInput, plan: Plan) -> tuple[Aftermath,
         open_ = {w.job.pilot_id for w in state.watches.values()}
         open_ |= {p.pilot_id for p in given.pilots} | {j.pilot_id for j in state.running.values()}
         asked_s = {r.pilot_id: given.now_s for r in plan.releases} | dict(state.asked_s)
-        state = replace(state, asked_s={i: at_s for i, at_s in asked_s.items() if i in open_})
+        state = replace(
+            state,
+            asked_s={i: at_s for i, at_s in asked_s.items() if i in open_},
+            told=state.told & open_,
+        )
     return state, seen
 
 
@@ -138,6 +155,7 @@ def _look(state: Aftermath, snapshot: Snapshot, now_s: float) -> tuple[Aftermath
         for n in (snapshot.nodes if known else None) or ()
         if n.state is NodeState.COMPLETING or n.reason == STILL_COMPLETING
     }
+    again = {n for j in (running.values() if known else ()) if j.pilot_id for n in j.nodes}
     watches, left, unusable, ordinary = dict[Key, _Watch](), list[Departure](), list[Unusable](), 0
     for key, watch in known.items():
         job = running.get(key[1])
@@ -148,7 +166,10 @@ def _look(state: Aftermath, snapshot: Snapshot, now_s: float) -> tuple[Aftermath
                 ordinary += 1
             else:
                 left.append(_left(one, watch.job.pilot_id, state, now_s))
-        if event := _event(one, state, spoilt, completing, at_s):
+        is_well = watch.gone_s is not None and watch.node in again
+        if is_well or (watch.node in spoilt and spoilt[watch.node].reason == REBOOTS):
+            one = replace(one, is_settled=True)
+        elif event := _event(one, state, spoilt, completing, at_s):
             unusable.append(event)
             one = replace(one, is_settled=True)
         if one.gone_s is None or not (one.is_settled or at_s - one.gone_s > WINDOW_S):
@@ -176,9 +197,10 @@ def _with_ends(
     """Return the watches with those of jobs that have begun to leave since the last snapshot."""
     begun = dict[Key, _Watch]()
     for job, node in _ends(state, running, ours):
-        # The node's fall itself makes a job complete: of a pilot our order or SIGTERM tells.
+        # The node's fall itself makes a job complete, and slurmd sends the agent SIGTERM then.
         ends_itself = job.pilot_id is None and job.state is JobState.COMPLETING
-        is_asked = ends_itself or job.pilot_id in state.asked_s
+        is_ours = job.pilot_id in state.asked_s and job.pilot_id not in state.told
+        is_asked = ends_itself or is_ours
         fell = node in spoilt and spoilt[node].state is NodeState.DOWN and not is_asked
         if not ((node, job.job_id) in state.watches or node in state.spoilt or fell):
             begun[node, job.job_id] = _Watch(job=job, node=node, began_s=at_s)

@@ -190,7 +190,7 @@ class PilotBook:
         pilot.is_unanswered = True
         pilot.submitted_s = self._steady() + UNANSWERED_S
         pilot.becomes(PilotPhase.SUBMITTED, self._clock(), why)
-        LOG.warning("pilot %s on %s: %s", pilot.record.pilot_id, pilot.record.node, why)
+        LOG.info("pilot %s on %s: %s", pilot.record.pilot_id, pilot.record.node, why)
 
     def retire(self, limit_s: float) -> bool:
         """Offer no node to trainers any more; within the limit they should have left.

@@ -78,6 +78,12 @@ _REFUSED = (
         "Correct --account, or ask an administrator (journalctl -t bftrainer-submit-helper).",
         False,
     ),
+    (  # sbatch tries again until we end it, so that the next row applies, too
+        r"temporarily unable to accept job|[Pp]ending job threshold|MaxJobCount",
+        "the queue of the whole cluster is full",
+        "It goes on by itself when jobs have ended.",
+        True,
+    ),
     (
         r"It is not known whether",
         "it does not say in time whether it takes them",
@@ -119,12 +125,6 @@ _REFUSED = (
         "their time limit is longer than the partition, the account or the QOS allows",
         "Ask an administrator to lower pilot_time_limit_s in the policy.",
         False,
-    ),
-    (
-        r"temporarily unable to accept job|[Pp]ending job threshold|MaxJobCount",
-        "the queue of the whole cluster is full",
-        "It goes on by itself when jobs have ended.",
-        True,
     ),
     (
         r"Invalid partition|No such queue",

@@ -112,6 +112,7 @@ def _value(text: str) -> None:
 
 def _state(text: str) -> None:
     states.node_state(text)
+    states.is_to_reboot(text)
     states.job_state(text)
     states.observation(text, node=None, start_s=None, reason="")
 
