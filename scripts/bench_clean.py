@@ -5,7 +5,8 @@ A real agent with one worker that has loader processes, a stray in a session of 
 shared memory and temporary files. For each way to end it (the daemon's order, SIGTERM to the agent
 or to all processes, SIGKILL of the worker, cancelling the trainer), runtime, number of loader
 processes, and in an all-reduce or not: what is left, and the time until no process is. Blocks that
-programs of runtime ``command`` name at random are theirs to remove and are not counted. Beside it
+programs of runtime ``command`` name at random are theirs to remove and are not counted. Horovod is
+measured where it is installed (``make horovod``). Beside it
 ``scancel`` of an ordinary job with the same script on a real Slurm, whose preemption is the same.
 Prints every target with ``met`` or ``missed``; exits 1 when one is missed.
 """
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +38,7 @@ sys.path.insert(0, str(ROOT))
 
 from bftrainer.elastic.protocol import Commit, Member, to_body  # noqa: E402 - tests are not a package
 from bftrainer.elastic.worker_keeper import SHARED_MEMORY, children  # noqa: E402
+from bftrainer.fleet.runtimes.horovod import BOOTSTRAP  # noqa: E402
 from bftrainer.fleet.wire.messages import (  # noqa: E402
     Hello,
     KillWorker,
@@ -51,7 +54,9 @@ from tests.support.processes import below, is_running  # noqa: E402
 SCRIPT: Final = ROOT / "scripts" / "workloads" / "clean_train.py"
 WAYS: Final = ("release", "SIGTERM", "SIGTERM to all", "SIGKILL of the worker", "cancel")
 OF_THE_WORKER: Final = WAYS[3:]
-RUNTIMES: Final = ("torch", "command", "mpi")
+RUNTIMES: Final = ("torch", "command", "mpi", *["horovod"] * (find_spec("horovod") is not None))
+FORKED: Final = ("torch", "horovod")  # by a template that stays
+COMMITTED: Final = ("command", "horovod")  # go on when they know their size
 FREE_S: Final = 0.3  # then the daemon has an agent cancelled (fleet.release)
 GIVE_UP_S: Final = 30.0
 KEPT: Final = "torchinductor_"  # the cache of torch.compile, which later workers use
@@ -128,14 +133,14 @@ async def one_end(scratch: Path, way: str, runtime: str, args: tuple[str, str]) 
         agent = lab.start_agent()
         await until(lambda: daemon.of(Hello), "hello")
         daemon.send(order(lab, runtime, args))
-        if runtime == "command":
+        if runtime in COMMITTED:
             await until(lambda: daemon.said("w1", "Warm"), "its keeper is up")
             daemon.send(TellWorker(worker_id="w1", body=to_body(ALONE)))
         files = lab.directory / "files"
         await until(files.exists, "the script has started everything")
         shared = [] if runtime == "command" else json.loads(files.read_text())
         [first] = children(agent.pid)
-        own = below(agent.pid) - ({first} if runtime == "torch" else set())
+        own = below(agent.pid) - ({first} if runtime in FORKED else set())
         pids = own if way in OF_THE_WORKER else own | {first, agent.pid}
         began_s = time.monotonic()
         end(daemon, way, agent.pid, pids)
@@ -212,6 +217,8 @@ ALONE = Commit(
 
 def order(lab: Lab, runtime: str, args: tuple[str, str]) -> StartWorker:
     """Return the order of a worker."""
+    if runtime == "horovod":
+        return lab.order("w1", BOOTSTRAP, args=("0", str(SCRIPT), *args, runtime))
     if runtime != "command":
         made = lab.order("w1", SCRIPT, args=args)
         mpi = {"program": "trainers.mpi", "options": {"interpreter": sys.executable}}

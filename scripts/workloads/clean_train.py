@@ -1,9 +1,11 @@
 """The script of ``bench_clean``: starts all that trainings leave behind, and stays.
 
-Arguments: number of the loader's processes, and ``idle`` or ``busy`` (in an all-reduce whose other
-member does not come). Runs as a worker of any runtime, or as a job.
+Arguments: number of the loader's processes, ``idle`` or ``busy`` (in an all-reduce whose other
+member does not come), and ``horovod`` for a context of Horovod too. Runs as a worker of any
+runtime, or as a job.
 """
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -44,6 +46,8 @@ def stray() -> None:
 
 if __name__ == "__main__":
     loaders, is_busy = int(sys.argv[1]), sys.argv[2] == "busy"
+    if sys.argv[3:] == ["horovod"]:
+        importlib.import_module("horovod.torch").init()
     if is_busy:
         multiprocessing.get_context("fork").Process(target=never_comes, daemon=True).start()
         join(0)
