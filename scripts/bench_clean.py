@@ -127,7 +127,7 @@ def in_scratch(way: str, runtime: str, loaders: int, device: str) -> Left:
 
 async def one_end(scratch: Path, way: str, runtime: str, args: tuple[str, str]) -> Left:
     """Start an agent and a worker; end it, and see what is left."""
-    lab = Lab(scratch / "lab")
+    lab, before = Lab(scratch / "lab"), shared_files()
     try:
         daemon = await lab.start_daemon()
         agent = lab.start_agent()
@@ -138,7 +138,6 @@ async def one_end(scratch: Path, way: str, runtime: str, args: tuple[str, str]) 
             daemon.send(TellWorker(worker_id="w1", body=to_body(ALONE)))
         files = lab.directory / "files"
         await until(files.exists, "the script has started everything")
-        shared = [] if runtime == "command" else json.loads(files.read_text())
         [first] = children(agent.pid)
         own = below(agent.pid) - ({first} if runtime in FORKED else set())
         pids = own if way in OF_THE_WORKER else own | {first, agent.pid}
@@ -152,8 +151,9 @@ async def one_end(scratch: Path, way: str, runtime: str, args: tuple[str, str]) 
         await lab.agent_ended()
     finally:
         await lab.close()
-    named = [f for f in os.listdir(SHARED_MEMORY) if f.startswith("torch_")]  # noqa: PTH208 - async
-    torchs = [f for f in named if int(f.split("_")[1]) in pids]
+    shared = shared_files() - before
+    for file in shared:
+        file.unlink(missing_ok=True)
     return Left(
         way=way,
         runtime=runtime,
@@ -161,14 +161,14 @@ async def one_end(scratch: Path, way: str, runtime: str, args: tuple[str, str]) 
         device=args[1],
         free_s=free_s,
         processes=len(left),
-        shared=len(torchs) + len(existing(shared)),
+        shared=sum(runtime != "command" or file.name.startswith("torch_") for file in shared),
         temporary=len(temporary_in(scratch / "tmp")),
     )
 
 
-def existing(files: Iterable[str]) -> list[Path]:
-    """Return those that exist."""
-    return [Path(file) for file in files if Path(file).exists()]
+def shared_files() -> set[Path]:
+    """Return the files in shared memory: of the whole machine, on which nothing else may run."""
+    return set(SHARED_MEMORY.iterdir())
 
 
 def temporary_in(directory: Path) -> list[Path]:
@@ -268,7 +268,7 @@ def ended_job(cluster: SlurmTestCluster, place: Path) -> Left:
     free_s = time.monotonic() - began_s
     for pid in left:
         os.kill(pid, signal.SIGKILL)
-    remaining = existing(json.loads((place / "files").read_text()))
+    remaining = [f for f in map(Path, json.loads((place / "files").read_text())) if f.exists()]
     for file in remaining:
         file.unlink(missing_ok=True)
     return Left(

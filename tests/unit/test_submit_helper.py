@@ -23,6 +23,8 @@ from tests.support import submit_helper
 from tests.support.accounts import accounts, as_user, scratch
 from tests.support.hung import hung
 from tests.support.other_users import needs_root
+from tests.support.processes import below, is_running
+from tests.support.waiting import wait_for
 
 OPTIONS = [
     *("--parsable", "--job-name=p000017", "--partition=bf", "--nodes=1", "--nodelist=n1"),
@@ -54,6 +56,21 @@ SQUEUE = """\
 echo "7 $USER bf p000017"; echo "8 $USER batch p000018"; echo "9 $USER bf mine"
 echo "10 root bf p000019"; echo "11 $USER bf p000020.0123abcd"
 """
+
+
+def test_the_herald_passes_the_notice_on_and_leaves_nothing() -> None:
+    """What it leaves holds the step's output: Slurm then waits 60 s until the node is free."""
+    script = 'srun() { shift 7; exec "$@"; }\n' + helper.HERALD + "echo $!; exec cat"
+    with subprocess.Popen(
+        ["/bin/sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as agent:
+        assert agent.stdout is not None
+        herald = int(agent.stdout.readline())
+        (sleeper,) = wait_for(lambda: below(herald), what="it waits")
+        os.kill(herald, signal.SIGTERM)
+        assert agent.stdout.read() == "", "nobody holds its output"
+        assert agent.wait() == -signal.SIGUSR1
+        wait_for(lambda: not is_running(sleeper), what="it has ended")
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,12 @@ LOOK_S = 0.02  # between two looks at a command
 FILES = {"agent.json": 32 * 1024, "agent.key": 4096}  # of a pilot, and their greatest sizes
 
 # With a GraceTime Slurm tells steps of a preemption at once, but the batch script only at its end.
-# So a step that does nothing else passes the notice on. The agent can not be a step: Slurm signals
-# all processes of one, workers included.
+# So a step that does nothing else passes the notice on, and ends its sleep: who holds the output of
+# a step that has ended keeps the node for 60 s. The agent can not be a step: Slurm signals all
+# processes of one, workers included.
 HERALD = """\
 srun --overlap --nodes=1 --ntasks=1 --mem=0 --input=none --quiet --output=/dev/null \\
-    sh -c 'trap "kill -USR1 $1; exit 0" TERM; while :; do sleep 3600 & wait; done' herald $$ &
+    sh -c 'trap "kill -USR1 $1 \\$!; exit 0" TERM; while :; do sleep 3600 & wait; done' herald $$ &
 """
 GRACE = "BFT_GRACE_S"  # how long the batch system waits before it ends a pilot
 # A request of which sbatch says this may have been carried out all the same (slurm_errno.h).
