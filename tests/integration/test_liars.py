@@ -62,6 +62,7 @@ class Liar:
         def raw(body: dict[str, Any]) -> None:  # as our own encoder would refuse it
             said = {"v": 1, "incarnation": connection.incarnation, **body}
             connection._dealer.send(json.dumps(said).encode(), flags=zmq.DONTWAIT)
+            connection._pumps[-1].poke()  # else what came meanwhile would lie there
 
         connection = DaemonConnection(
             endpoint=(Path(config.state_dir).parents[1] / "endpoint").read_text(),
