@@ -14,7 +14,7 @@ from tests.support.waiting import wait_for
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text()
 FILES = {"python": "train.py", "json": "jobs.json", "yaml": "policy.yaml"}
-ENDLESS = ("--watch", "--follow")
+ENDLESS = ("bftrainer web", "--watch", "--follow")
 LOOKS_BACK = ("journal", "replay")
 
 
