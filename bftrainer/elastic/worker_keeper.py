@@ -169,7 +169,7 @@ def kill_group(pid: int) -> None:
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where the kernel has it
 _OF_TORCH = re.compile(r"torch_(\d{1,10})_\d+_\d+\Z", re.ASCII)  # the first number is a pid
-_UNNAMED = ("nccl-", "mpich_shm_")  # of NCCL and MPICH
+_RANDOM = ("nccl-", "mpich_shm_")  # names of NCCL and MPICH begin so, their ends are random
 _IN_MAPS = re.compile(rb"/dev/shm/(?:nccl-|mpich_shm_)\S+", re.ASCII)
 _BLOCK, _SEMAPHORE = "psm_", "sem.mp-"  # as multiprocessing begins such names
 _BEGAN_S = time.time()
@@ -262,7 +262,7 @@ def remove_unmapped() -> None:
     Processes that hide what they map, such as ssh-agent, use neither. Slower than the others: the
     maps of all processes are read.
     """
-    unclear = {os.fsencode(file): file for file in _shared() if file.name.startswith(_UNNAMED)}
+    unclear = {os.fsencode(file): file for file in _shared() if file.name.startswith(_RANDOM)}
     if not unclear:
         return
     for name in os.listdir("/proc"):  # noqa: PTH208 - as ``children``
