@@ -25,8 +25,9 @@ slurm)
   [ "$missing" -eq 0 ] && exit 0
   ;;
 packages)
-  packages=(rpm lintian environment-modules libfaketime mandoc zsh fish)
-  type rpmbuild lintian modulecmd mandoc zsh fish >/dev/null 2>&1 \
+  packages=(rpm lintian environment-modules libfaketime mandoc zsh fish
+            apache2-bin) # the page behind a portal; a program, no service
+  PATH="$PATH:/usr/sbin" type rpmbuild lintian modulecmd mandoc zsh fish apache2 >/dev/null 2>&1 \
     && compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null && exit 0
   ;;
 promtool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import os
 import socket
 from pathlib import Path
 
@@ -29,9 +30,10 @@ def web(
 ) -> None:
     """Serve a page of nodes, trainers, harm and harvest to your browser, until Ctrl-C.
 
-    It shows what your account may see, and changes nothing.
+    It shows what your account may see, and changes nothing. BFTRAINER_WEB_TOKEN is the token of the
+    first link, for a portal that shows the link.
     """
-    from bftrainer.api.page.door import Door, PageAddress  # noqa: PLC0415 - -h needs none of these
+    from bftrainer.api.page.door import TOKEN, Door, PageAddress  # noqa: PLC0415 - -h needs none of these
     from bftrainer.api.page.server import app, listen, serve  # noqa: PLC0415
 
     if public_url and not public_url.startswith(("http://", "https://")):
@@ -40,10 +42,19 @@ def web(
             f"{public_url[:80]!r} is not an address of a browser.",
             "Begin it with https:// or http://.",
         )
+    token = os.environ.pop("BFTRAINER_WEB_TOKEN", "")
+    if token and not TOKEN.fullmatch(token):
+        raise UsageError(
+            "BFT-1113",
+            "BFTRAINER_WEB_TOKEN is no token of a link.",
+            "Give it 32 to 200 random letters, digits, - and _.",
+        )
     source = page_source(socket_name, replay)
     with listen(host, port or 0) as listener:
         address = PageAddress(
-            port=listener.getsockname()[1], public_url=public_url, host=socket.gethostname()
+            port=listener.getsockname()[1],
+            public_url=public_url,
+            hosts=(socket.gethostname(), socket.getfqdn()),
         )
         door = Door(address, lambda link: print_lines(f"Open {link}"))
         if not public_url:
@@ -53,5 +64,5 @@ def web(
                 f"{getpass.getuser()}@{socket.getfqdn()}",
                 "The link is good for one browser; then another one is printed. Ctrl-C ends it.",
             )
-        door.open()
+        door.offer(token)
         asyncio.run(serve(app(source, door), listener))

@@ -15,12 +15,13 @@ import pytest
 from bftrainer.api.client import Client
 from bftrainer.api.page.server import ASSETS, page_of
 from bftrainer.api.page.source import LiveSource
+from bftrainer.cli.main import main
 from bftrainer.model.timeline import USES
-from tests.integration.cli_fixtures import home, service
+from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import MemoryService, serving, socket_of
 from tests.support.timelines import PLAN, trained
 
-__all__ = ["home", "service"]
+__all__ = ["home", "output", "service"]
 
 
 @dataclass(slots=True)
@@ -155,3 +156,15 @@ def test_errors_of_the_daemon_are_passed_on(browser: Browser, service: MemorySer
     answer = browser.ask(f"explain/t99?key={browser.key}")
     assert answer.status == 404
     assert json.loads(answer.read())["error"]["code"] == "BFT-1004"
+
+
+def test_what_cannot_be_a_page_is_refused(
+    service: MemoryService,
+    output: Output,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert main(["web", "--public-url", "ftp://site"]) == 2
+    assert "BFT-1111" in output.readouterr().err
+    monkeypatch.setenv("BFTRAINER_WEB_TOKEN", "guessed")
+    assert main(["web"]) == 2
+    assert "BFT-1113" in output.readouterr().err

@@ -1,4 +1,4 @@
-"""The page behind nginx, configured as docs/howto/page.md says."""
+"""The page behind nginx, as docs/howto/page.md says, and behind a portal's Apache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from tests.support.waiting import wait_for
 
 __all__ = ["home", "service"]
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "page.md"
-_CONFIGURATION = """\
+HOST = "127.0.0.2"  # as another host, of which portals know a name or an address
+_NGINX = """\
 daemon off; pid {base}/pid; error_log {base}/error.log;
 events {{}}
 http {{
@@ -37,6 +39,25 @@ http {{
     server {{ listen 127.0.0.1:{port}; {location} }}
 }}
 """
+_PORTAL = """\
+LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
+LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
+LoadModule headers_module /usr/lib/apache2/modules/mod_headers.so
+LoadModule proxy_module /usr/lib/apache2/modules/mod_proxy.so
+LoadModule proxy_http_module /usr/lib/apache2/modules/mod_proxy_http.so
+ServerName 127.0.0.1
+Listen 127.0.0.1:{port}
+DefaultRuntimeDir {base}
+PidFile {base}/pid
+ErrorLog {base}/error.log
+User nobody
+Group nogroup
+<LocationMatch "^/rnode/(?<host>[^/]+)/(?<port>[0-9]+)/">
+  Header always set Content-Security-Policy "frame-ancestors http://127.0.0.1:{port};"
+  Header edit* Set-Cookie "; Path=[^;]*" "; Path=/rnode/%{{MATCH_HOST}}e/%{{MATCH_PORT}}e"
+</LocationMatch>
+ProxyPassMatch "^/rnode/([^/]+)/([0-9]+)(/.*)$" "http://$1:$2$3"
+"""
 
 
 def free_port() -> int:
@@ -44,45 +65,66 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where the proxy and the page listen."""
+
+    proxy: int
+    page: int
+
+
 @contextmanager
-def nginx(base: Path, port: int, page_port: int) -> Iterator[None]:
-    """Run it with the location of the how-to."""
-    program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin")
+def running(base: Path, name: str, configuration: str, *options: str) -> Iterator[None]:
+    """Run a proxy that writes ``base/pid``."""
+    program = shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/sbin")
     if program is None:
-        pytest.skip("there is no nginx")
-    found = re.search(r"```nginx\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found
-    location = found[1].replace("41641", str(page_port))
-    base.joinpath("nginx.conf").write_text(
-        _CONFIGURATION.format(base=base, port=port, location=location)
-    )
-    child = subprocess.Popen([program, "-p", str(base), "-c", str(base / "nginx.conf")])
+        pytest.skip(f"there is no {name}")
+    file = base / "configuration"
+    file.write_text(configuration)
+    child = subprocess.Popen([program, *options, "-f" if name == "apache2" else "-c", str(file)])
     try:
-        wait_for((base / "pid").exists, what="nginx runs")
+        wait_for((base / "pid").exists, what=f"{name} runs")
         yield
     finally:
         child.terminate()
         child.wait()
 
 
+def nginx(base: Path, ports: Ports) -> AbstractContextManager[None]:
+    """Run it with the location of the how-to."""
+    found = re.search(r"```nginx\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found
+    location = found[1].replace("127.0.0.1:41641", f"{HOST}:{ports.page}")
+    text = _NGINX.format(base=base, port=ports.proxy, location=location)
+    return running(base, "nginx", text, "-p", str(base))
+
+
+def portal(base: Path, ports: Ports) -> AbstractContextManager[None]:
+    """Run Apache as Open OnDemand does: the backend's Host, the portal's paths of cookies."""
+    return running(base, "apache2", _PORTAL.format(base=base, port=ports.proxy), "-DFOREGROUND")
+
+
+PROXIES = {nginx: "bftrainer/ada", portal: f"rnode/{HOST}/{{page}}"}
+
+
 @pytest.mark.long
-def test_it_is_live_behind_nginx(
-    service: MemoryService, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize("proxy", PROXIES)
+def test_it_is_live_behind_a_proxy(
+    proxy: Any, service: MemoryService, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     service.records["t1"] = record("t1")
     service.saw(trained(time.time(), n1="", n2="t1"), PLAN)
-    links, port = list[str](), free_port()
-    public = f"http://127.0.0.1:{port}/bftrainer/ada"
-    with listen("127.0.0.1", 0) as listener:
-        address = PageAddress(port=listener.getsockname()[1], public_url=public)
-        door = Door(address, links.append)
-        page_app = app(LiveSource(Client(socket_of()), "a site"), door)
+    links = list[str]()
+    with listen(HOST, 0) as listener:
+        ports = Ports(proxy=free_port(), page=listener.getsockname()[1])
+        public = f"http://127.0.0.1:{ports.proxy}/{PROXIES[proxy].format(page=ports.page)}"
+        door = Door(PageAddress(port=ports.page, public_url=public, hosts=(HOST,)), links.append)
         with (
-            serving_beside(page_app, listener),
-            nginx(tmp_path_factory.mktemp("nginx"), port, address.port),
+            serving_beside(app(LiveSource(Client(socket_of()), "a site"), door), listener),
+            proxy(tmp_path_factory.mktemp("proxy"), ports),
             chromium() as driver,
         ):
-            door.open()
+            door.offer()
             assert links[0].startswith(f"{public}/#")
             shows(Page(driver=driver, service=service, links=links), driver)
 

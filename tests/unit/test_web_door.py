@@ -9,8 +9,10 @@ from bftrainer.api.page.door import Door, PageAddress
 
 def door_at(public_url: str = "", port: int = 4000) -> tuple[Door, list[str]]:
     links = list[str]()
-    door = Door(PageAddress(port=port, public_url=public_url, host="n1.site"), links.append)
-    door.open()
+    door = Door(
+        PageAddress(port=port, public_url=public_url, hosts=("n1", "N1.site")), links.append
+    )
+    door.offer()
     return door, links
 
 
@@ -32,6 +34,14 @@ def test_a_link_is_good_for_one_browser() -> None:
     assert not door.knows({door.cookie_name: cookie}, other[1])
     assert not door.knows({door.cookie_name: cookie}, "")  # as other ports of the host see it
     assert not door.knows({}, key)
+
+
+def test_a_portal_knows_the_first_link() -> None:
+    door, links = door_at()
+    door.offer("t" * 32)
+    assert token_of(links[-1]) == "t" * 32
+    assert door.enter("t" * 32)
+    assert door.enter("t" * 32) is None
 
 
 @pytest.mark.parametrize("token", ["", "x", "é", "\ufffd"])
@@ -70,7 +80,12 @@ def test_only_our_names_are_answered(host: str, *, is_taken: bool) -> None:
 def test_behind_a_proxy_only_its_name_is_answered() -> None:
     door, _ = door_at("https://ood.site.edu/rnode/n1/4000")
     public = {"origin": "https://ood.site.edu"}
-    for host in ("ood.site.edu", "n1.site:4000", "127.0.0.1:4000"):  # as the proxy sends it
+    for host in (
+        "ood.site.edu",
+        "n1.site:4000",
+        "n1:4000",
+        "127.0.0.1:4000",
+    ):  # as the proxy sends it
         assert door.why_refused({"host": host, **public}) == ""
     assert door.why_refused({"host": "n1.site:4000", "origin": "http://n1.site:4000"})
     assert door.why_refused({"host": "evil.example", **public})

@@ -15,6 +15,7 @@ sites can reach through the user's browser. So:
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 MOST_BROWSERS: Final = 100
+TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{32,200}")
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
@@ -41,7 +43,7 @@ class PageAddress:
 
     port: int
     public_url: str = ""  # behind a proxy: what users type, with the path; "": loopback
-    host: str = ""  # this host's name, which proxies may send instead of the public one
+    hosts: tuple[str, ...] = ()  # names of this host, which proxies may send, not the public one
 
     @property
     def base(self) -> str:
@@ -58,7 +60,8 @@ class PageAddress:
 
         A tunnel may end at another port of the user's own host, so ports of loopback are free.
         """
-        if self.public and host in {self.public, f"{self.host.lower()}:{self.port}"}:
+        ours = {self.public, *(f"{one.lower()}:{self.port}" for one in self.hosts)}
+        if self.public and host in ours:
             return True
         name, _, port = host.rpartition(":")
         return host in LOOPBACK or (name in LOOPBACK and port.isdigit())
@@ -74,9 +77,9 @@ class Door:
         self._keys: dict[str, str] = {}  # by cookie
         self.cookie_name = f"bftrainer-{address.port}"
 
-    def open(self) -> None:
-        """Make a token, and say the link with it."""
-        self._token = secrets.token_urlsafe(32)
+    def offer(self, token: str = "") -> None:
+        """Take this token or make one, and say the link with it."""
+        self._token = token or secrets.token_urlsafe(32)
         self._said(f"{self._address.base}#{self._token}")
 
     def enter(self, token: str) -> tuple[str, str] | None:
@@ -87,7 +90,7 @@ class Door:
         self._keys[cookie] = key
         if len(self._keys) > MOST_BROWSERS:
             del self._keys[next(iter(self._keys))]
-        self.open()
+        self.offer()
         return cookie, key
 
     def set_cookie(self, cookie: str) -> str:
@@ -106,7 +109,7 @@ class Door:
         """Say why a request with these headers is refused, whoever sends it; "": it is not."""
         host = headers.get("host", "").lower()
         if not self._address.is_ours(host):
-            return "It was sent to another host."
+            return f"It was sent to {host!r}, which is no address of this page."
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         ours = self._address.public or host
         is_same = origin is None or urlsplit(origin).netloc.lower() == ours

@@ -202,5 +202,5 @@ def page_of(source: PageSource, said: Callable[[str], object]) -> Iterator[None]
     with listen("127.0.0.1", 0) as listener:
         door = Door(PageAddress(port=listener.getsockname()[1]), said)
         with serving_beside(app(source, door), listener):
-            door.open()
+            door.offer()
             yield
