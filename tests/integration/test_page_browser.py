@@ -224,7 +224,17 @@ def test_a_big_site_is_drawn_at_once(page: Page) -> None:
         page.service.saw(trained(began_s + step, **who), PLAN)
     page.open()
     assert page.run("return document.querySelectorAll('#trainers tr').length") == 201
+    far = TrainerProgress(samples=990, samples_per_s=10.0)
+    page.service.records["t199"] = record("t199", progress=far)
+    page.service.records["t1"] = record("t1", progress=far)
     page.service.saw(trained(time.time(), **dict.fromkeys(names, "t1")), PLAN)
+    near, row = "#trainers tr:nth-child(3)", "#trainers tr:nth-child(201)"
+    page.run(f"document.querySelector('{near}').scrollIntoView()")
+    page.says("99.0%", near)
+    assert "99.0%" not in page.text(row)  # it is out of sight
+    page.run(f"document.querySelector('{row}').scrollIntoView()")
+    page.says("99.0%", row)
+    page.run("scrollTo(0, 0)")
     page.run("document.getElementById('filter').value = 'n0999'")
     page.run("document.getElementById('filter').dispatchEvent(new Event('input'))")
     for key in ("ArrowDown", "ArrowLeft"):

@@ -19,8 +19,13 @@ function make(kind, more = {}, ...children) {
   return one;
 }
 
-// A cell is a text, or [text, how to make its element]. Only what differs is touched: all rows anew
-// at each event are a quarter of a processor.
+// Rows out of sight are as they came there: all anew at each event are a quarter of a processor.
+const sight = new IntersectionObserver((seen) => {
+  for (const one of seen) one.target.isOut = !one.isIntersecting;
+  draw("trainers");
+}, { rootMargin: "100px" });
+
+// A cell is a text, or [text, how to make its element]; the first one names the row. Only what differs is touched.
 function table(target, heads, rows) {
   const named = heads.map((head) => head.replace(/^>/, ""));
   if (target.dataset.heads !== String(heads)) {
@@ -30,8 +35,13 @@ function table(target, heads, rows) {
   }
   while (target.rows.length > rows.length + 1) target.deleteRow(-1);
   rows.forEach((cells, r) => {
-    const row = target.rows[r + 1] || target.appendChild(make("tr", {}, ...heads.map((text, i) =>
-      make("td", { className: text.startsWith(">") ? "num" : named[i] === "why" ? "why" : "", data: { name: named[i] } }))));
+    let row = target.rows[r + 1];
+    if (!row) {
+      row = target.appendChild(make("tr", {}, ...heads.map((text, i) =>
+        make("td", { className: text.startsWith(">") ? "num" : named[i] === "why" ? "why" : "", data: { name: named[i] } }))));
+      if (target.id === "trainers") sight.observe(row);
+    }
+    if (row.isOut && row.cells[0].told === cells[0][0]) return;
     cells.forEach((cell, i) => {
       const [text, element] = Array.isArray(cell) ? cell : [cell ?? "–"], place = row.cells[i];
       if (place.told === text) return;

@@ -241,17 +241,20 @@ export class Picture {
       }));
       most = Math.max(most, sum);
     }
-    const tall = ABOVE - 18, scale = tall / most;
-    kinds.forEach((kind, k) => {
-      context.fillStyle = kind === "training" ? PALETTE[0] : this.fill(kind, "");
-      for (let i = 0; i < columns; ) {
-        const top = stack[i][k], low = k ? stack[i][k - 1] : 0;
-        let j = i + 1;
-        while (j < columns && stack[j][k] === top && (k ? stack[j][k - 1] : 0) === low) j++;
-        if (top > low) context.fillRect(this.left + i, ABOVE - 6 - top * scale, j - i, (top - low) * scale);
-        i = j;
-      }
-    });
+    const ground = ABOVE - 6, scale = (ABOVE - 18) / most;
+    for (let k = kinds.length - 1; k >= 0; k--) { // each is painted over by those below it
+      context.fillStyle = kinds[k] === "training" ? PALETTE[0] : this.fill(kinds[k], "");
+      context.beginPath();
+      context.moveTo(this.left, ground);
+      stack.forEach((tops, i) => {
+        if (i && tops[k] === stack[i - 1][k] && i + 1 < columns) return;
+        context.lineTo(this.left + i, ground - stack[Math.max(0, i - 1)][k] * scale);
+        context.lineTo(this.left + i, ground - tops[k] * scale);
+      });
+      context.lineTo(this.left + columns, ground - stack[columns - 1][k] * scale);
+      context.lineTo(this.left + columns, ground);
+      context.fill();
+    }
     context.fillStyle = this.soft;
     context.textAlign = "left";
     context.textBaseline = "top";
