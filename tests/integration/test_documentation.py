@@ -63,6 +63,19 @@ def pages(site: Path) -> dict[Path, Read]:
     return {page: Read(page) for page in site.rglob("*.html")}
 
 
+def test_readme_leads_to_every_page() -> None:
+    """The navigation is README's: without a link there the site's strict build fails."""
+    told = (ROOT / "README.md").read_text().partition("\n## Where next\n")[2]
+    links = re.findall(r"\]\(([^)#\s]+)", told)
+    folders = tuple(
+        re.sub("README.md$", "", one) for one in links if re.search("(/|README.md)$", one)
+    )
+    assert "docs/policies/" in folders
+    pages = [str(one.relative_to(ROOT)) for one in sorted((ROOT / "docs").rglob("*.md"))]
+    assert not [one for one in pages if one not in links and not one.startswith(folders)]
+    assert "packaging/README.md" in links
+
+
 @pytest.mark.long
 def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Read]) -> None:
     def is_dead(page: Path, link: str) -> bool:

@@ -74,7 +74,6 @@ def uses(found: TimelineView) -> Part:
         "nodes": found.nodes,
         "base": found.base,
         "changes": found.changes,
-        "days": found.days,
     }
 
 

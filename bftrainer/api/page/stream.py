@@ -47,7 +47,8 @@ class Looks:
             if time.monotonic() - self._asked_s.get(name, -one.every_s) >= one.every_s:
                 self._asked_s[name] = time.monotonic()
                 self._slow[name] = one.ask()
-        known = {"head": parts.head(status), "planned": parts.planned(timeline), **self._slow}
+        planned, days = parts.planned(timeline), timeline.days
+        known = {"head": parts.head(status), "planned": planned, "days": days, **self._slow}
         new = self._sent.news(known, status.trainers)
         if timeline.is_whole or timeline.changes:
             new["timeline"] = parts.uses(timeline)

@@ -66,7 +66,7 @@ function chip(trainer) {
 }
 
 const number = (value, digits = 4) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(digits))));
-const hours = (value) => (value >= 100 ? value.toFixed(0) : value.toFixed(2));
+const hours = (value) => (value >= 100 ? value.toFixed(0) : value >= 1 ? value.toFixed(2) : number(value, 2));
 const percent = (part) => (part === null || part === undefined ? "–" : `${(100 * part).toFixed(1)}%`);
 
 // ---- parts of the page --------------------------------------------------------------------
@@ -165,7 +165,7 @@ function drawHarm() {
 function drawHarvest() {
   const told = state.parts[`harvest by ${state.by}`];
   if (!told) return;
-  const had = new Map(state.by === "day" ? uses.days.map(([day, had_s, trained_s]) => [day, [hours(had_s / 3600), percent(trained_s / had_s)]]) : []);
+  const had = new Map(state.by === "day" ? (state.parts.days || []).map(([day, had_s, trained_s]) => [day, [hours(had_s / 3600), percent(trained_s / had_s)]]) : []);
   const rows = told.lines.map((one) => [one[state.by] || "–", hours(one.harvested_h), hours(one.warm_up_h), hours(one.idle_h), hours(one.lost_h + one.redone_h), hours(one.given_back_h), String(one.pilots), ...(had.size ? had.get(one.day) || ["–", "–"] : [])]);
   table(find("harvest"), [state.by === "account" ? "project" : state.by, ">node-hours", ">starting", ">held idle", ">lost or redone", ">given back", ">pilots", ...(had.size ? [">without ordinary jobs", ">of it trained"] : [])], rows);
   find("had").textContent = had.size ? "Node-hours without ordinary jobs are counted while a daemon runs." : "";
@@ -270,7 +270,7 @@ function take(news) {
   }
   for (const [name, part] of Object.entries(parts)) {
     state.parts[name] = part;
-    draw(name.startsWith("harvest") ? "harvest" : name);
+    draw(name === "days" || name.startsWith("harvest") ? "harvest" : name);
   }
 }
 

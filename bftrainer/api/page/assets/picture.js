@@ -19,7 +19,6 @@ export class Uses {
     this.names = [];
     this.rows = []; // of each node: [[from_s, use, trainer], ...] in order of time
     this.uses = [];
-    this.days = []; // [day, node-seconds without ordinary jobs, of them in training]
     this.planned = [];
     this.since_s = this.now_s = 0;
   }
@@ -27,7 +26,6 @@ export class Uses {
   take(told) {
     if (told.is_whole) this.clear();
     this.uses = told.uses;
-    this.days = told.days;
     this.since_s = Math.max(this.since_s, told.since_s);
     this.names = told.nodes;
     while (this.rows.length < this.names.length) {
