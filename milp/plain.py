@@ -465,6 +465,8 @@ class _Record:
         return result
 
     def decode(self, plain: Any) -> Any:
+        if type(plain) is self._cls:
+            return plain  # decoded before, as a part of another value
         given = _instance(dict, plain)
         if self._head and given.get(_TAG) != self._cls.__name__:
             raise _not_one_of(given.get(_TAG), [self._cls.__name__]).under(_TAG)

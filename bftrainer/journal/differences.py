@@ -275,21 +275,22 @@ class Reader:
     _seq: int = 0  # the last one restored: usually the base of the next
     _plain: Any = None
 
-    def whole(self, seq: int, payload: str) -> str:
-        """Return the full payload.
+    def whole(self, seq: int, payload: str) -> Any:
+        """Return the full payload as JSON's dicts, lists and numbers.
+
+        What it has in common with the one before are the same objects: they must not be changed.
 
         Raises:
             CanonicalError: BFT-2220, its base is missing or does not match.
         """
         if not payload.startswith((PREFIX, DEFLATED)):
-            return payload
+            return parse(payload)
         try:
             result = self._followed(seq, payload)
-            text = text_of(result)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as problem:
             raise CanonicalError(f"entry {seq} does not follow from earlier ones") from problem
         self._seq, self._plain = seq, result
-        return text
+        return result
 
     def _followed(self, seq: int, text: str) -> Any:
         changes: list[Any] = []

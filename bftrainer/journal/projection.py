@@ -33,7 +33,7 @@ from sqlalchemy import (
     Text,
 )
 
-from bftrainer.model.canonical import CanonicalError, decode, from_plain, parse, text_of, to_plain
+from bftrainer.model.canonical import CanonicalError, from_plain, parse, text_of, to_plain
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 T = TypeVar("T")
@@ -86,14 +86,14 @@ class JournalEntry:
     at_s: float
     incarnation: int
     kind: str
-    payload: str  # canonical JSON
+    payload: Any  # as dicts, lists and numbers, which entries share: not to be changed
     trainers: tuple[TrainerRecord, ...]
     pilots: tuple[PilotRecord, ...]
     sha256: str  # of this entry and the previous entry's hash
 
     def payload_as(self, cls: type[T]) -> T:
         """Return the payload as the class it was written from."""
-        return decode(self.payload, cls)
+        return from_plain(self.payload, cls)
 
     def payload_if(self, cls: type[T]) -> T | None:
         """Return the payload; None if another release wrote it in another form."""
@@ -101,10 +101,6 @@ class JournalEntry:
             return self.payload_as(cls)
         except CanonicalError:
             return None
-
-    def plain(self) -> Any:
-        """Return the payload as dicts, lists and numbers."""
-        return parse(self.payload)
 
 
 def pilot_ordinal(pilot_id: str) -> int:

@@ -20,6 +20,7 @@ from bftrainer.daemon.accounts import make_report, read
 from bftrainer.daemon.decider import DECISION
 from bftrainer.daemon.explain.sizes import explain_trainer
 from bftrainer.daemon.harm import monitor
+from bftrainer.journal.decisions import DecisionReader
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import JournalEntry
 from bftrainer.model.cluster import NodeState
@@ -42,7 +43,7 @@ class JournalSource:
     is_live = False
 
     def __init__(self, path: Path) -> None:
-        """Read all; about 1 ms for each decision.
+        """Read all; about 6 ms for each decision on a thousand nodes.
 
         Raises:
             BftError: BFT-1112, there is no decision in it; BFT-22xx.
@@ -50,9 +51,10 @@ class JournalSource:
         self.title = f"bftrainer, journal {path.name}"
         fold, n_decisions = NodeUses(keep_s=math.inf, most=10_000_000), 0
         last: DecisionRecord | None = None
+        reader = DecisionReader()
         with Journal.open(path, clock=time.time, is_verified=False) as journal:
             for entry in journal.entries():
-                if entry.kind == DECISION and (new := entry.payload_if(DecisionRecord)) is not None:
+                if entry.kind == DECISION and (new := reader.read_if(entry)) is not None:
                     last, n_decisions = new, n_decisions + 1
                 elif last is not None and entry.kind in _MEMBERS:
                     last = _with_members(last, entry)
@@ -97,7 +99,7 @@ class JournalSource:
 
 def _with_members(last: DecisionRecord, entry: JournalEntry) -> DecisionRecord:
     """Return a decision as it would have been with the members that an entry tells of."""
-    told = entry.plain()
+    told = entry.payload
     trainer_id, nodes = told["trainer_id"], told["what"].get("nodes", ())
     training = {n: who for n, who in last.input.training.items() if who != trainer_id}
     training |= dict.fromkeys(nodes, trainer_id)

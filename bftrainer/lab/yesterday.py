@@ -26,13 +26,14 @@ from bftrainer.batch.queue.occupancy import (
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments, make_fragments
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.decide.throughput.curves import fitted
+from bftrainer.journal.decisions import DecisionReader
 from bftrainer.lab.simulator.journal_replay import KIND
 from bftrainer.lab.simulator.metrics import measure
 from bftrainer.lab.simulator.physical import MEASURED, PhysicalModel
 from bftrainer.lab.simulator.replay import Outcome, Replay
 from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.lab.workloads import Submission, TrainerWorkload
-from bftrainer.model.decision import DecisionInput, DecisionRecord, Settings
+from bftrainer.model.decision import DecisionInput, Settings
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.site.policy.calendar import next_blackout
@@ -62,11 +63,11 @@ def past_of(journal: Journal, hours: float) -> Past:
     """
     last = journal.latest(KIND)
     begin_s = last.at_s - hours * HOUR_S if last else 0.0
-    seen, decisions, unread = Availability(), 0, 0
+    reader, seen, decisions, unread = DecisionReader(), Availability(), 0, 0
     for entry in journal.entries(KIND):
         if entry.at_s < begin_s:
             continue
-        record = entry.payload_if(DecisionRecord)
+        record = reader.read_if(entry)
         unread += record is None
         if record is not None and (nodes := record.input.snapshot.nodes) is not None:
             decisions += 1

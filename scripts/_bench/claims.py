@@ -157,7 +157,7 @@ class Site:
             release["pilot_id"]: entry.at_s
             for entry in entries
             if entry.kind == "decision"
-            for release in entry.plain()["plan"]["releases"]
+            for release in entry.payload["plan"]["releases"]
             if release["for_job"]
         }
         jobs = {p.pilot_id: p.job_id for entry in entries for p in entry.pilots if p.job_id}

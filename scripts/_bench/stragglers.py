@@ -105,7 +105,7 @@ def _train(sidecar: DaemonProcess, base: Path, arm: Arm) -> Training:
     ended = _until(view, lambda v: v.record.state.is_final, limit_s).record
     if ended.state.value != "finished" or ended.failures or ended.started_s is None:
         raise BenchError(f"the training is {ended.state.value}: {ended.reason}")
-    found = [e.at_s - began_s for e in sidecar.entries("straggler") if e.plain()["what"]["is_slow"]]
+    found = [e.at_s - began_s for e in sidecar.entries("straggler") if e.payload["what"]["is_slow"]]
     replaced = sidecar.entries("straggler-replaced")
     return Training(
         slowdown=arm.slowdown,
@@ -114,7 +114,7 @@ def _train(sidecar: DaemonProcess, base: Path, arm: Arm) -> Training:
         completion_s=(ended.ended_s or 0.0) - ended.started_s,
         found_s=found[0] if found else None,
         replaced_s=replaced[0].at_s - began_s if replaced else None,
-        pause_s=replaced[0].plain()["what"]["pause_s"] if replaced else None,
+        pause_s=replaced[0].payload["what"]["pause_s"] if replaced else None,
         load=_load(),
     )
 

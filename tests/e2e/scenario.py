@@ -185,8 +185,8 @@ def _play(
         directories=directories,
         accuracy={n: _accuracy(directories[n]) for n in NETWORKS},
         fixed_accuracy={n: _accuracy(base / f"{n}-fixed") for n in NETWORKS},
-        rescales=[e.plain() for e in entries if e.kind == "rescaled"],
-        parked=[e.plain() for e in entries if e.kind == "parked"],
+        rescales=[e.payload for e in entries if e.kind == "rescaled"],
+        parked=[e.payload for e in entries if e.kind == "parked"],
         gave_back_for_jobs=_gave_back_for(entries),
         with_us=with_us,
         without_us=without_us,
@@ -203,7 +203,7 @@ def _gave_back_for(entries: Sequence[JournalEntry]) -> list[str]:
         release["for_job"]
         for e in entries
         if e.kind == "decision"
-        for release in e.plain()["plan"]["releases"]
+        for release in e.payload["plan"]["releases"]
         if release["for_job"]
     ]
 
@@ -257,7 +257,7 @@ def _is_missed(sidecar: DaemonProcess, worker_id: str) -> bool:
 
 
 def _killed_workers(entries: Sequence[JournalEntry]) -> list[str]:
-    found = [e.plain()["what"] for e in entries if e.kind == "worker-failed"]
+    found = [e.payload["what"] for e in entries if e.kind == "worker-failed"]
     return [what["worker_id"] for what in found if "signal 9" in what["cause"]]
 
 

@@ -115,15 +115,15 @@ def play(base: Path, cluster: SlurmTestCluster, sidecar: DaemonProcess) -> Outco
         base=base,
         kits=kits,
         views=views,
-        rescales=[e.plain() for e in entries if e.kind == "rescaled"],
-        parked=[e.plain() for e in entries if e.kind == "parked"],
+        rescales=[e.payload for e in entries if e.kind == "rescaled"],
+        parked=[e.payload for e in entries if e.kind == "parked"],
         decisions=list(take_again(entries)),
     )
 
 
 def resized(sidecar: DaemonProcess) -> set[str]:
     """Return the trainers whose size changed while they trained."""
-    changes = [e.plain() for e in sidecar.entries("rescaled")]
+    changes = [e.payload for e in sidecar.entries("rescaled")]
     return {
         c["trainer_id"] for c in changes if c["what"]["size_before"] not in (0, c["what"]["size"])
     }

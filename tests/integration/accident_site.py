@@ -170,7 +170,7 @@ class AccidentSite:
 
     def requested(self) -> int:
         """How many pilots were ever asked for."""
-        return sum(len(e.plain()["pilot_ids"]) for e in self.sidecar.entries("pilot-requested"))
+        return sum(len(e.payload["pilot_ids"]) for e in self.sidecar.entries("pilot-requested"))
 
     def pilots(self, *states: str) -> dict[str, str]:
         """Job id -> node of the pilots in the queue."""

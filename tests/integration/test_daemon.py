@@ -131,7 +131,7 @@ def test_ordinary_jobs_get_their_nodes_and_the_trainer_resumes(site: DaemonSite)
     site.observed(trainer, 2)
     # Its second node may come a moment after the first: then it resumed one rescale earlier.
     wait_for(
-        lambda: any(e.plain()["what"]["resumed_from"] for e in site.sidecar.entries("rescaled")),
+        lambda: any(e.payload["what"]["resumed_from"] for e in site.sidecar.entries("rescaled")),
         what="it resumed",
     )
     [record] = [h for h in site.server.client.history() if h["job_id"] == job]

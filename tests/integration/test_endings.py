@@ -90,7 +90,7 @@ def _in_trouble(site: DaemonSite, trainer: str) -> TrainerView | None:
 
 
 def _failed_on(site: DaemonSite, trainer: str) -> set[str]:
-    found = [e.plain() for e in site.sidecar.entries("worker-failed")]
+    found = [e.payload for e in site.sidecar.entries("worker-failed")]
     return {one["what"]["node"] for one in found if one["trainer_id"] == trainer}
 
 

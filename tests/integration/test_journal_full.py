@@ -59,7 +59,7 @@ def test_a_full_disk_costs_nobody_a_node_and_the_daemon_recovers(
         assert journal.verify() > 0
         assert [a for a in take_again(journal.entries()) if not a.is_equal] == []
         [late] = journal.entries("caught-up")
-        assert late.plain()["why"] == "BFT-2201"
+        assert late.payload["why"] == "BFT-2201"
 
 
 def _full_and_free_again(site: Site, disk: Path, tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ def test_who_accepts_the_loss_goes_on_above_every_number_given(tmp_path: Path) -
         assert pilot_id not in {pilot for _, pilot in given}
         last = journal.latest("start")
         assert last is not None
-        assert last.plain() == {"incarnation": 2, "accepted_loss": 21}
+        assert last.payload == {"incarnation": 2, "accepted_loss": 21}
     with open_journal(state) as journal:  # nothing is to be accepted any more
         assert journal.verify() > 3
 

@@ -121,7 +121,7 @@ def test_trainers_leave_within_the_grace_time_and_go_on(
     journal = DaemonProcess(researcher.state, batch_system="slurm", batch_options={}).entries(
         "parked"
     )
-    assert [e.plain()["what"]["is_saved"] for e in journal] == [True, True]
+    assert [e.payload["what"]["is_saved"] for e in journal] == [True, True]
 
 
 @pytest.mark.long

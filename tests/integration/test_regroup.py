@@ -72,7 +72,7 @@ class Full:
         return wait_for(formed, what=f"{worker_id} is one of {size}")
 
     def regrouped(self) -> list[dict[str, Any]]:
-        return [e.plain()["what"] for e in self.site.sidecar.entries("regrouped")]
+        return [e.payload["what"] for e in self.site.sidecar.entries("regrouped")]
 
 
 @pytest.fixture

@@ -254,7 +254,7 @@ def measured(entries: Sequence[JournalEntry], begin_s: float, end_s: float) -> d
                 held[pilot.node] = pilot.pilot_id, entry.at_s
                 claims.append(entry.at_s - requested[pilot.pilot_id])
         if entry.kind == "rescaled":
-            for node in entry.plain()["what"]["nodes"]:
+            for node in entry.payload["what"]["nodes"]:
                 if node in held and held[node][1] < entry.at_s:
                     warm_ups.append(entry.at_s - held[node][1])
                     held[node] = held[node][0], float("inf")

@@ -76,7 +76,7 @@ def _first_claim_s(sidecar: DaemonProcess, node: str, after_s: float) -> float |
             entry.at_s
             for entry in sidecar.entries(DECISION)
             if entry.at_s > after_s
-            and node in [claim["node"] for claim in entry.plain()["plan"]["claims"]]
+            and node in [claim["node"] for claim in entry.payload["plan"]["claims"]]
         ),
         None,
     )

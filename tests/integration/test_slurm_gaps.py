@@ -161,12 +161,12 @@ def _running_pilots(system: SlurmBatchSystem) -> list[Job]:
 def _ended_s(sidecar: DaemonProcess, pilots: list[Job]) -> list[float] | None:
     """When the daemon knew of each pilot's end; None while it does not."""
     ids = {pilot.pilot_id for pilot in pilots}
-    ended = [e for e in sidecar.entries("pilot-ended") if e.plain()["pilot_id"] in ids]
+    ended = [e for e in sidecar.entries("pilot-ended") if e.payload["pilot_id"] in ids]
     return [e.at_s for e in ended] if len(ended) == len(ids) else None
 
 
 def _releases(sidecar: DaemonProcess) -> list[dict[str, str]]:
-    return [r for e in sidecar.entries("decision") for r in e.plain()["plan"]["releases"]]
+    return [r for e in sidecar.entries("decision") for r in e.payload["plan"]["releases"]]
 
 
 def test_maintenance_over_a_held_node_needs_ignore_jobs(

@@ -167,7 +167,7 @@ def _asked_s(sidecar: DaemonProcess, job_id: str) -> float | None:
     asked_s = [
         entry.at_s
         for entry in sidecar.entries("decision")
-        for release in entry.plain()["plan"]["releases"]
+        for release in entry.payload["plan"]["releases"]
         if release["for_job"] == job_id
     ]
     return asked_s[-1] if len(asked_s) >= 3 else None

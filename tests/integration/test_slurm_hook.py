@@ -118,7 +118,7 @@ def given_back(sidecar: DaemonProcess) -> list[dict[str, str]]:
     return [
         release
         for entry in sidecar.entries("decision")
-        for release in entry.plain()["plan"]["releases"]
+        for release in entry.payload["plan"]["releases"]
         if release["for_job"]
     ]
 

@@ -69,13 +69,13 @@ def test_a_slow_node_is_replaced_while_it_still_trains(
 
     after = wait_for(replaced, what=f"{straggler} is replaced")
     assert after.record.failures == 0
-    (found,) = [e.plain()["what"] for e in sidecar.entries("straggler")]
+    (found,) = [e.payload["what"] for e in sidecar.entries("straggler")]
     assert (found["node"], found["is_slow"]) == (straggler, True)
-    (done,) = [e.plain()["what"] for e in sidecar.entries("straggler-replaced")]
+    (done,) = [e.payload["what"] for e in sidecar.entries("straggler-replaced")]
     assert done["node"] == straggler
     assert done["replacement"] in after.observed_nodes
     # It left when the other one joined, not before: no generation in between was smaller.
-    sizes = [e.plain()["what"]["size"] for e in sidecar.entries("rescaled") if e.seq > 0]
+    sizes = [e.payload["what"]["size"] for e in sidecar.entries("rescaled") if e.seq > 0]
     assert sizes[-2:] == [3, 3]
 
     # Remembered: it is given back, nobody takes it again, users can see why.

@@ -90,7 +90,7 @@ class Site(LocalSite):
         """Wait until it was; a short job is over soon, and then it trains again."""
         wait_for(
             lambda: any(
-                e.plain()["trainer_id"] == trainer_id for e in self.sidecar.entries("parked")
+                e.payload["trainer_id"] == trainer_id for e in self.sidecar.entries("parked")
             ),
             what=f"{trainer_id} was parked",
         )
@@ -102,7 +102,7 @@ class Site(LocalSite):
         )
 
     def rescales(self, trainer_id: str) -> list[Rescaled]:
-        found = [entry.plain() for entry in self.sidecar.entries("rescaled")]
+        found = [entry.payload for entry in self.sidecar.entries("rescaled")]
         return [from_plain(e["what"], Rescaled) for e in found if e["trainer_id"] == trainer_id]
 
     def pids_on(self, node: str) -> list[int]:

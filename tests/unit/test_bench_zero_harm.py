@@ -295,7 +295,7 @@ def entry(seq: int, at_s: float, kind: str, payload: Any, *pilots: PilotRecord) 
         at_s=at_s,
         incarnation=1,
         kind=kind,
-        payload=json.dumps(payload),
+        payload=payload,
         trainers=(),
         pilots=pilots,
         sha256="",

@@ -84,7 +84,7 @@ def test_what_was_written_is_there_after_a_restart(path: Path) -> None:
         assert [entry.kind for entry in entries] == ["start", "submit", "submit", "decision"]
         assert [entry.seq for entry in entries] == [1, 2, 3, 4]
         assert entries[-1].payload_as(Decision) == decision
-        assert entries[-1].plain() == {"type": "Decision", "nodes": ["n1", "n2"], "t_fwd_s": 120.0}
+        assert entries[-1].payload == {"type": "Decision", "nodes": ["n1", "n2"], "t_fwd_s": 120.0}
         assert entries[-1].trainers == (running,)
         assert entries[-1].pilots == (asked,)
         assert (entries[-1].incarnation, entries[-1].at_s) == (1, 1004.0)
@@ -148,8 +148,8 @@ def test_entries_can_be_filtered_and_paged(path: Path) -> None:
     with Journal.open(path, clock=Clock()) as journal:
         for number in range(600):  # more than two pages
             journal.append("even" if number % 2 == 0 else "odd", {"n": number})
-        assert [e.plain()["n"] for e in journal.entries()] == list(range(600))
-        assert [e.plain()["n"] for e in journal.entries(kind="odd", after_seq=590)] == [
+        assert [e.payload["n"] for e in journal.entries()] == list(range(600))
+        assert [e.payload["n"] for e in journal.entries(kind="odd", after_seq=590)] == [
             591, 593, 595, 597, 599,
         ]  # fmt: skip
         assert len(list(journal.entries(limit=300))) == 300
@@ -182,7 +182,7 @@ def test_a_reader_beside_the_daemon_never_makes_it_wait(path: Path) -> None:
         with writing as connection:  # the daemon holds the write lock for a long time
             daemon._write(connection, EntryDraft.of("x", {"n": 2}))
             with Journal.open(path, clock=Clock()) as reader:
-                assert [entry.plain() for entry in reader.entries()] == [{"n": 1}]
+                assert [entry.payload for entry in reader.entries()] == [{"n": 1}]
                 assert reader.trainers() == ()
         with Journal.open(path, clock=Clock()) as reader:
             reading = reader._transaction(is_reading=True)
@@ -223,7 +223,7 @@ def test_text_that_databases_refuse_survives(path: Path) -> None:
     with Journal.open(path, clock=Clock()) as journal:
         assert journal.trainers() == (record,)
         assert journal.pilots()[0].reason == odd
-        assert next(iter(journal.entries(kind="x"))).plain() == {odd: odd}
+        assert next(iter(journal.entries(kind="x"))).payload == {odd: odd}
 
 
 def test_a_closed_journal_is_not_quietly_opened_again(path: Path) -> None:

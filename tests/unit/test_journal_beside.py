@@ -76,7 +76,7 @@ def test_closing_writes_what_waits(tmp_path: Path) -> None:
             opened.note("turn", {"n": number})
         opened.close()
     with Journal.open(path, clock=time.time) as opened:
-        found = [entry.plain()["n"] for entry in opened.entries()]
+        found = [entry.payload["n"] for entry in opened.entries()]
         assert found == list(range(3 * backlog.BATCH))
     assert not [thread for thread in threading.enumerate() if thread.name == "journal"]
 
@@ -110,10 +110,10 @@ def test_of_what_waits_too_long_the_latest_records_are_kept(journal: Journal) ->
     journal.flush()
     assert journal.pilots() == (gone,)
     [late] = journal.entries("caught-up")
-    assert late.plain()["late"]["turn"] == backlog.QUEUED
+    assert late.payload["late"]["turn"] == backlog.QUEUED
     looks = [e.payload_as(Look).turn for e in journal.entries("look")]
     assert looks == list(range(backlog.LARGE_QUEUED + 1))
-    assert [e.plain() for e in journal.entries("end")] == [{"n": 1}]
+    assert [e.payload for e in journal.entries("end")] == [{"n": 1}]
     journal.note("turn", {}, pilots=[replace(gone, reason="It was late.")])
     journal.flush()
     assert journal.pilots()[0].reason == "It was late."

@@ -61,7 +61,7 @@ def writer(tmp_path: Path, mounts: Path) -> Iterator[subprocess.Popen[bytes]]:
 def _numbers(path: Path) -> list[object]:
     journal = Journal.open(path, clock=time.time)
     try:
-        return [entry.plain()["number"] for entry in journal.entries("test")]
+        return [entry.payload["number"] for entry in journal.entries("test")]
     finally:
         journal.close()
 

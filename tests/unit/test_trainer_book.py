@@ -201,7 +201,7 @@ def test_what_agents_announced_is_adopted_into_the_journal(
     assert record.last_generation == alone.generation
     entry = journal.latest("regrouped")
     assert entry is not None
-    what = entry.plain()["what"]
+    what = entry.payload["what"]
     assert (what["size_before"], what["size"], what["by"]) == (2, 1, "p-n2")
     assert "while no daemon" in what["reason"]
 
@@ -234,7 +234,7 @@ def test_a_journal_that_ends_before_a_generation_was_complete_is_caught_up_with(
         assert (record.started_s, record.rescales) == (100.0, len(had))
     entry = journal.latest("regrouped")
     assert entry is not None
-    assert (entry.plain()["what"]["size_before"], entry.plain()["what"]["by"]) == (len(had), "")
+    assert (entry.payload["what"]["size_before"], entry.payload["what"]["by"]) == (len(had), "")
     heir.target("n1", "n2")
     assert heir.machine.forming is None  # what is right is not touched
     again = Site(tmp_path, journal)  # another daemon finds nothing to catch up with
@@ -326,7 +326,7 @@ def test_agents_that_die_again_and_again_are_the_trainers_failures_but_for_the_f
     assert record.state is TrainerState.FAILED
     assert record.reason.startswith("BFT-1310: The agent of its node was killed")
     assert "which says OUT_OF_MEMORY. That was failure 5 in a row" in record.reason
-    failed = [entry.plain()["what"]["node"] for entry in journal.entries("worker-failed")]
+    failed = [entry.payload["what"]["node"] for entry in journal.entries("worker-failed")]
     assert len(failed) == 5
 
 

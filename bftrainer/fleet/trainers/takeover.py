@@ -27,7 +27,7 @@ def remembered(journal: Journal, settings: Settings, assignment: Mapping[str, st
         entry = journal.latest("decision")
         if entry is None:
             return memory
-        plain = entry.plain()  # of hundreds of trainers; two parts are wanted
+        plain = entry.payload  # of hundreds of trainers; two parts are wanted
         known = from_plain(plain.get("plan", {}).get("memory"), Memory)
         then = from_plain(plain.get("input", {}).get("settings"), Settings)
     except CanonicalError as problem:  # written by another release

@@ -66,7 +66,7 @@ def collect(entries: Iterable[JournalEntry]) -> JournalFacts:
     failures: list[str] = []
     for entry in entries:
         if entry.kind == "rescaled":
-            payload = entry.plain()
+            payload = entry.payload
             what = payload["what"]
             generations.append(
                 Rescale(
@@ -78,9 +78,9 @@ def collect(entries: Iterable[JournalEntry]) -> JournalFacts:
                 )
             )
         elif entry.kind == "worker-failed":
-            failures.append(str(entry.plain()["what"]["cause"]))
+            failures.append(str(entry.payload["what"]["cause"]))
         elif entry.kind == "decision":
-            for release in entry.plain()["plan"]["releases"]:
+            for release in entry.payload["plan"]["releases"]:
                 if job_id := release["for_job"]:
                     given = GiveBack(at_s=entry.at_s, node=release["node"], job_id=job_id)
                     # A second decision may still name a pilot while it leaves.

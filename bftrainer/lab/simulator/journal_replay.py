@@ -11,9 +11,10 @@ from dataclasses import dataclass, fields, replace
 
 from bftrainer.decide.isolation import decide_surely
 from bftrainer.decide.policies.base import load_policy
+from bftrainer.journal.decisions import DecisionReader
 from bftrainer.journal.projection import JournalEntry
 from bftrainer.model.canonical import digest
-from bftrainer.model.decision import DecisionRecord, Plan
+from bftrainer.model.decision import Plan
 
 KIND = "decision"  # of the entries that hold decisions
 
@@ -41,10 +42,11 @@ def take_again(entries: Iterable[JournalEntry]) -> Iterator[Again]:
         UsageError: BFT-3050, a recorded policy is not installed.
         CanonicalError: BFT-2220, this release cannot read the form of an entry.
     """
+    reader = DecisionReader()
     for entry in entries:
         if entry.kind != KIND:
             continue
-        record = entry.payload_as(DecisionRecord)
+        record = reader.read(entry)
         plan = decide_surely(record.input, load_policy(record.input.settings.policy))
         recorded, now = digest(record.plan), digest(plan)
         yield Again(

@@ -486,10 +486,11 @@ def of_journal(path: Path, seed: int) -> Source:
     Raises:
         UsageError: BFT-4180, it holds too few decisions.
     """
-    from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
+    from bftrainer.journal.decisions import DecisionReader  # noqa: PLC0415 - SQLAlchemy is slow
+    from bftrainer.journal.journal import Journal  # noqa: PLC0415
 
     with Journal.open(path, clock=time.time, is_verified=False) as journal:
         decisions = journal.entries("decision")
-        found = read((entry.payload_as(DecisionRecord) for entry in decisions), seed=seed)
+        found = read(map(DecisionReader().read, decisions), seed=seed)
     [(teacher, _)] = found.teachers.most_common(1)
     return Source(teacher=load_policy(teacher), labels=found.steps, episodes=split(found.episodes))

@@ -75,7 +75,7 @@ def elastic(one: Researcher, jobs: Sequence[WorkloadItem], seconds: float) -> El
         found = run.records()
     one.bftrainer("down", "--now")
     told = DaemonProcess(one.state, batch_system="slurm", batch_options={})
-    rescales = [from_plain(e.plain()["what"], Rescaled) for e in told.entries("rescaled")]
+    rescales = [from_plain(e.payload["what"], Rescaled) for e in told.entries("rescaled")]
     said = (one.state / "daemon.log").read_text()
     noted_lines = tryout.Records(noted)
     noted_lines.look()

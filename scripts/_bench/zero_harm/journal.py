@@ -52,7 +52,7 @@ def read(
             if pilot.state is PilotState.ENDED and at_s >= origin_s:
                 preempted += pilot.pilot_id in running - released
         if entry.kind in ("rescaled", "parked"):
-            body = entry.plain()
+            body = entry.payload
             trainer = body["trainer_id"]
             nodes = frozenset(body["what"].get("nodes", ()))
             for node in members.get(trainer, frozenset()) - nodes:
@@ -62,7 +62,7 @@ def read(
             members[trainer] = nodes
             counts["rescales"] += at_s >= origin_s
         elif entry.kind == "decision":
-            body = entry.plain()
+            body = entry.payload
             plans.append(plan_seen(body["input"], origin_s))
             if at_s >= origin_s:
                 counts["decisions"] += 1
