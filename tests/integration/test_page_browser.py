@@ -203,6 +203,28 @@ def test_a_study_has_its_best_trial_and_a_day_what_was_to_be_had(page: Page) -> 
     assert page.text("#trials").count("best") == 1
 
 
+@pytest.mark.long
+def test_any_number_of_tabs_is_live(page: Page) -> None:
+    """A browser has six connections to a host; each event stream would keep one."""
+    page.open()
+    first = page.driver.current_window_handle
+    address = page.driver.current_url
+    for _ in range(7):
+        page.driver.switch_to.new_window("tab")
+        page.driver.get(address)
+        page.says("Live")
+        page.says("net", "#trainers")
+    page.service.records["t2"] = record("t2", name="second")
+    page.service.saw(trained(time.time(), n1="t2", n2="t1"), PLAN)
+    for tab in page.driver.window_handles[::-1]:
+        page.driver.switch_to.window(tab)
+        page.says("second", "#trainers")
+        if tab != first:
+            page.driver.close()
+    page.driver.switch_to.window(first)
+    assert complaints(page.driver) == []
+
+
 def test_it_fits_a_phone(page: Page) -> None:
     resize(page.driver, 400, 800)
     page.service.records["t2"] = record("t2", name="x" * 200)

@@ -7,7 +7,7 @@ const MOST_ROWS = 200; // of trainers
 const find = (id) => document.getElementById(id);
 const uses = new Uses(), picture = new Picture(find("picture"), find("scroller"), uses);
 const state = { head: null, trainers: new Map(), parts: {}, by: "day", chosen: null, study: null, isLive: true };
-let due = new Set(), timer = 0, heard = 0;
+let due = new Set(), timer = 0, heard = 0, stream = null;
 
 // ---- making elements: text is never parsed, so names can hold anything --------------------
 
@@ -280,8 +280,9 @@ function say(text, isAway = false) {
 }
 
 function listen() {
-  const stream = new EventSource(withKey("events"));
-  const hear = (kind, act) => stream.addEventListener(kind, (event) => {
+  stream?.close();
+  const mine = (stream = new EventSource(withKey("events")));
+  const hear = (kind, act) => mine.addEventListener(kind, (event) => {
     heard = Date.now();
     act(JSON.parse(event.data));
   });
@@ -294,12 +295,12 @@ function listen() {
     say(state.isLive ? `Live, ${clock(news.now_s)}` : `As it was at ${new Date(1000 * news.now_s).toLocaleString()}`);
   });
   hear("away", ({ code, cause, next }) => say(`${code}: ${cause} ${next}`, true));
-  stream.onerror = () => {
+  mine.onerror = () => {
     say("The connection is lost; trying again …", true);
-    if (stream.readyState === EventSource.CLOSED) setTimeout(begin, 1000);
+    if (mine.readyState === EventSource.CLOSED) setTimeout(begin, 1000);
   };
   const watch = setInterval(() => {
-    if (stream.readyState === EventSource.CLOSED) return clearInterval(watch);
+    if (mine.readyState === EventSource.CLOSED) return clearInterval(watch);
     if (state.isLive && Date.now() - heard > SILENT_MS) say(`Nothing was heard since ${new Date(heard).toLocaleTimeString()}; trying again …`, true);
   }, 5000);
 }
@@ -314,8 +315,14 @@ async function begin() {
   const known = await fetch(withKey("known")).catch(() => null);
   if (!known) return say("The connection is lost; trying again …", true), setTimeout(begin, 2000);
   if (known.status === 401) return say("This link was used already, or is of another run. Open the newest link that 'bftrainer web' printed.", true);
-  listen();
+  if (!document.hidden) listen();
 }
+
+// A browser has six connections to a host: tabs that nobody sees leave theirs to others.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) stream?.close();
+  else begin();
+});
 
 // ---- controls -----------------------------------------------------------------------------
 
