@@ -203,6 +203,14 @@ def test_a_study_has_its_best_trial_and_a_day_what_was_to_be_had(page: Page) -> 
     assert page.text("#trials").count("best") == 1
 
 
+def test_a_link_in_a_terminal_that_is_a_page_opens_it(page: Page) -> None:
+    page.driver.get("about:blank")
+    page.driver.get(f'data:text/html,<a href="{page.links[-1].replace("#", "%23")}">a link</a>')
+    page.click("a")
+    page.says("Live")
+    page.says("net", "#trainers")
+
+
 @pytest.mark.long
 def test_any_number_of_tabs_is_live(page: Page) -> None:
     """A browser has six connections to a host; each event stream would keep one."""

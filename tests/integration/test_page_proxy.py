@@ -107,6 +107,20 @@ def portal(base: Path, ports: Ports) -> AbstractContextManager[None]:
 PROXIES = {nginx: "bftrainer/ada", portal: f"rnode/{HOST}/{{page}}"}
 
 
+@contextmanager
+def published(proxy_port: int, path: str) -> Iterator[tuple[list[str], Ports]]:
+    """Serve a page; yield its links."""
+    links = list[str]()
+    with listen(HOST, 0) as listener:
+        ports = Ports(proxy=proxy_port, page=listener.getsockname()[1])
+        public = f"http://127.0.0.1:{proxy_port}/{path.format(page=ports.page)}"
+        door = Door(PageAddress(port=ports.page, public_url=public, hosts=(HOST,)), links.append)
+        with serving_beside(app(LiveSource(Client(socket_of()), "a site"), door), listener):
+            door.offer()
+            assert links[0].startswith(f"{public}/#")
+            yield links, ports
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("proxy", PROXIES)
 def test_it_is_live_behind_a_proxy(
@@ -114,19 +128,30 @@ def test_it_is_live_behind_a_proxy(
 ) -> None:
     service.records["t1"] = record("t1")
     service.saw(trained(time.time(), n1="", n2="t1"), PLAN)
-    links = list[str]()
-    with listen(HOST, 0) as listener:
-        ports = Ports(proxy=free_port(), page=listener.getsockname()[1])
-        public = f"http://127.0.0.1:{ports.proxy}/{PROXIES[proxy].format(page=ports.page)}"
-        door = Door(PageAddress(port=ports.page, public_url=public, hosts=(HOST,)), links.append)
-        with (
-            serving_beside(app(LiveSource(Client(socket_of()), "a site"), door), listener),
-            proxy(tmp_path_factory.mktemp("proxy"), ports),
-            chromium() as driver,
-        ):
-            door.offer()
-            assert links[0].startswith(f"{public}/#")
-            shows(Page(driver=driver, service=service, links=links), driver)
+    with (
+        published(free_port(), PROXIES[proxy]) as (links, ports),
+        proxy(tmp_path_factory.mktemp("proxy"), ports),
+        chromium() as driver,
+    ):
+        shows(Page(driver=driver, service=service, links=links), driver)
+
+
+@pytest.mark.long
+def test_pages_of_one_portal_do_not_shut_each_other_out(
+    service: MemoryService, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    service.saw(trained(time.time(), n1=""), PLAN)
+    port, path = free_port(), PROXIES[portal]
+    with (
+        published(port, path) as (first, ports),
+        published(port, path) as (second, _),
+        portal(tmp_path_factory.mktemp("proxy"), ports),
+        chromium() as driver,
+    ):
+        for links in (first, second):
+            Page(driver=driver, service=service, links=links).open()
+        driver.get(first[0].partition("#")[0])
+        Page(driver=driver, service=service, links=first).says("Live")
 
 
 def shows(page: Page, driver: Any) -> None:

@@ -60,6 +60,7 @@ def test_links_are_of_the_place_that_browsers_see() -> None:
     assert "; Path=/rnode/n1/4000/; HttpOnly; SameSite=Strict; Secure" in header
 
 
+LINK = {"site": "cross-site", "mode": "navigate", "dest": "document"}
 HOSTS = {
     "127.0.0.1:4000": True,
     "localhost:9999": True,  # the user's end of a tunnel
@@ -100,10 +101,18 @@ def test_behind_a_proxy_only_its_name_is_answered() -> None:
         {"origin": "null"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "script"},
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
+        {"origin": "https://evil.example", **{f"sec-fetch-{k}": v for k, v in LINK.items()}},
     ],
 )
 def test_scripts_of_other_sites_are_refused(more: dict[str, str]) -> None:
     assert door_at()[0].why_refused({"host": "127.0.0.1:4000", **more})
+
+
+def test_a_link_on_a_page_of_another_site_opens_the_page() -> None:
+    more = {f"sec-fetch-{name}": text for name, text in LINK.items()}
+    assert door_at()[0].why_refused({"host": "127.0.0.1:4000", **more}) == ""
 
 
 def test_our_own_script_is_not_refused() -> None:

@@ -8,7 +8,7 @@ sites can reach through the user's browser. So:
   Browsers send the cookie to all ports of a host, so to pages of its other users, too; the key,
   in the storage of our origin, to us alone. Whoever asks needs both;
 * the Host must be one of ours, or a site that rebinds its name to this port could read;
-* the Origin, where a browser says one, must be ours, and so must Sec-Fetch-Site;
+* the Origin, where a browser says one, must be ours, and so must Sec-Fetch-Site, but for links;
 * nothing may be loaded from elsewhere, and nobody may frame the page.
 """
 
@@ -113,6 +113,8 @@ class Door:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         ours = self._address.public or host
         is_same = origin is None or urlsplit(origin).netloc.lower() == ours
-        if not is_same or site not in ("none", "same-origin"):
+        to = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+        is_link = to == ("navigate", "document")  # clicked in a terminal or mail that is a page
+        if not is_same or not (is_link or site in ("none", "same-origin")):
             return "It comes from another site."
         return ""

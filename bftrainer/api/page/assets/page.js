@@ -182,8 +182,10 @@ function drawStudies() {
 
 // ---- what is asked for ----------------------------------------------------------------------
 
-// The other half of the cookie: kept by origin, where other ports of this host do not see it.
-const withKey = (path) => `${path}?key=${encodeURIComponent(localStorage.getItem("key") || "")}`;
+// The other half of the cookie: kept by origin, where other ports of this host do not see it. A portal has one origin
+// for all pages.
+const KEY = `key of ${location.pathname}`;
+const withKey = (path) => `${path}?key=${encodeURIComponent(localStorage.getItem(KEY) || "")}`;
 
 async function ask(path) {
   const answer = await fetch(withKey(path));
@@ -310,7 +312,7 @@ async function begin() {
   if (token && !find(token)) {
     history.replaceState(null, "", location.pathname);
     const answer = await fetch("enter", { method: "POST", body: token }).catch(() => null);
-    if (answer?.ok) localStorage.setItem("key", await answer.text());
+    if (answer?.ok) localStorage.setItem(KEY, await answer.text());
   }
   const known = await fetch(withKey("known")).catch(() => null);
   if (!known) return say("The connection is lost; trying again …", true), setTimeout(begin, 2000);
