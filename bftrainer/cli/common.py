@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bftrainer.api import address
 from bftrainer.api.address import SOCKET_NAME, socket_path
 from bftrainer.api.client import Client
+from bftrainer.cli.output import print_lines
 from bftrainer.model.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def page_source(socket_name: str | None, replay: Path | None) -> PageSource:
     if replay is not None:
         from bftrainer.lab.journal_page import JournalSource  # noqa: PLC0415 - SQLAlchemy is slow
 
+        print_lines(f"Reading {replay} ...", err=True)  # a minute where it has 10,000 decisions
         return JournalSource(replay)
     connect(socket_name).status()  # says why no daemon answers
     return LiveSource(FollowingClient(socket_name), f"bftrainer on {socket.gethostname()}")
