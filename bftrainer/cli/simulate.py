@@ -21,8 +21,14 @@ from click.core import ParameterSource
 
 from bftrainer.cli.options import JSON, PATH, PROCESSES, option, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
-from bftrainer.cli.trace import READING, SELECTION, LateProgress, load, workload_of
-from bftrainer.model.columns import shown
+from bftrainer.cli.trace import (
+    READING,
+    SELECTION,
+    LateProgress,
+    load,
+    print_remarks,
+    workload_of,
+)
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +41,10 @@ if TYPE_CHECKING:
     from bftrainer.model.decision import DecisionInput, Plan
 
 SHIPPED = "sample"
+_READING = (  # what of whatif's options ``load`` takes
+    *("start", "end", "hours", "only_unfillable"),
+    *("format_name", "time_zone", "year", "ignored"),
+)
 LONGEST_T_FWD_S = 1e9
 _CHOSEN = ("p_jmax", "job_nodes", "seed", "poll_s", "straggler_threshold")
 _PHYSICAL = (  # option, its name on the command line, what it is about
@@ -402,7 +412,7 @@ PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told oth
            name="trace_file"),
     option("--nodes N", "Nodes of the machine, if the file does not name all.", click.IntRange(1),
            name="n_nodes"),
-    *SELECTION[1:3],
+    *SELECTION[1:4],
     option("--unfillable", "Only what no pending job could have used.", name="only_unfillable"),
     *READING,
     option("--policy", "Decision rule; several are compared at the settings of the first.",
@@ -447,7 +457,16 @@ def whatif(
         "sacct" if sacct_file else "swf" if swf_file else options["format_name"]
     )
     options["ignored"] = options["ignored"] or (PILOT_PARTITION,)
-    reading = ("start_s", "hours", "only_unfillable", "format_name", "time_zone", "year", "ignored")
+    reading = (
+        "start",
+        "end",
+        "hours",
+        "only_unfillable",
+        "format_name",
+        "time_zone",
+        "year",
+        "ignored",
+    )
     trace = load(file, **{name: options.pop(name) for name in reading})
     with LateProgress("replaying") as progress:
         found = study(trace, _assumptions(**options), progress.report, processes=processes)
@@ -501,6 +520,7 @@ def _sizes(text: str) -> tuple[int, int]:
 def _print(found: BusinessCase) -> None:
     from bftrainer.lab.whatif import document  # noqa: PLC0415
 
+    print_remarks(found.warnings, ())
     print_table(("IDLE TIME", ""), document.idle_rows(found))
     print_lines("")
     print_table(("SETTING", ">RECOMMENDED", "WHY"), document.advice_rows(found))
@@ -518,5 +538,4 @@ def _print(found: BusinessCase) -> None:
         print_lines(f"assumed: {line}")
     for line in (document.replayed_sentence(found), *document.above_one(found)):
         print_lines(line)
-    for note in found.notes:
-        print_lines(f"note: {shown(note)}")
+    print_remarks((), found.notes)

@@ -6,6 +6,7 @@ Prints a table or JSON, or writes a picture or another file. Needs no daemon.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from bftrainer.lab.workloads import TrainerWorkload
 
 PATIENCE_S = 2.0  # nobody wants a progress bar for less
+HOUR_S = 3600.0
+DATE_LENGTH = len("2024-05-01")
 
 
 @click.group(name="trace", epilog=shown_example("bftrainer trace info idle.npz"))
@@ -31,15 +34,26 @@ def trace() -> None:
 READING = [
     option("--format", "npz, csv, parquet, swf, sacct, lsb.acct or bhist.", default="auto",
            name="format_name"),
-    option("--time-zone", "Of local times (sacct, bhist).", default="UTC"),
+    option("--time-zone NAME", "Of local times (sacct, bhist), and of --start and --end.  "
+           "[default: UTC]"),
     option("--year", "Of times without one (bhist).", click.IntRange(1990, 2100)),
     option("--ignore NAME", "Partition or queue whose jobs count as idle time, such as that of "
            "pilots.", name="ignored", multiple=True),
 ]  # fmt: skip
 SELECTION = [
     option("--nodes A:B", "Nodes A to B-1, from 0.", default=":", show_default=False),
-    option("--start", "From this second on.", float, name="start_s"),
-    option("--hours", "How long.", click.FloatRange(min=0, min_open=True)),
+    option(
+        "--start TIME",
+        "From then on: seconds of the epoch, or a date as 2024-05-01T10:00.",
+        name="start",
+    ),
+    option(
+        "--end TIME",
+        "Until then. Of a log of jobs, --start and --end name the time for which "
+        "it lists all jobs.",
+        name="end",
+    ),
+    option("--hours", "How long, instead of --end.", click.FloatRange(min=0, min_open=True)),
     option("--unfillable", "Only what no job could use.", name="only_unfillable"),
 ]
 
@@ -80,8 +94,7 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
         for row in bars(chosen)
     ]
     print_table((">HOURS", ">EVENTS", ">IDLE"), hours)
-    for note in chosen.notes:
-        print_lines(f"note: {shown(note)}")
+    print_remarks(chosen.warnings, chosen.notes)
 
 
 @verb(
@@ -125,7 +138,14 @@ def convert(file: Path, out: Path, **options: Any) -> None:
     chosen = load(file, **options)
     write_trace(out, chosen)
     print_lines(f"{out}: {len(chosen):,} fragments of {len(chosen.names):,} nodes")
-    for note in chosen.notes:
+    print_remarks(chosen.warnings, chosen.notes)
+
+
+def print_remarks(warnings: Iterable[str], notes: Iterable[str]) -> None:
+    """Print what a trace's figures assume, and first what makes them doubtful."""
+    for warning in warnings:
+        print_lines(f"warning: {shown(warning)}")
+    for note in notes:
         print_lines(f"note: {shown(note)}")
 
 
@@ -133,11 +153,12 @@ def load(
     file: Path,
     *,
     nodes: str = ":",
-    start_s: float | None = None,
+    start: str | None = None,
+    end: str | None = None,
     hours: float | None = None,
     only_unfillable: bool = False,
     format_name: str = "auto",
-    time_zone: str = "UTC",
+    time_zone: str | None = None,
     year: int | None = None,
     ignored: tuple[str, ...] = (),
 ) -> Fragments:
@@ -145,11 +166,37 @@ def load(
     from bftrainer.batch.traces import ReadOptions, read_trace  # noqa: PLC0415
 
     chosen_nodes = _nodes(nodes)
-    options = ReadOptions(time_zone=time_zone, year=year, ignored=tuple(ignored))
+    start_s, end_s = _instant(start, time_zone, "--start"), _instant(end, time_zone, "--end")
+    if end_s is not None and hours is not None:
+        raise click.UsageError("Give --end or --hours, not both.")
+    if start_s is not None and hours is not None:
+        end_s = start_s + hours * HOUR_S
+    options = ReadOptions(
+        time_zone=time_zone, year=year, ignored=tuple(ignored), start_s=start_s, end_s=end_s
+    )
     with LateProgress(f"reading {file.name}") as progress:
         whole = read_trace(file, format_name, options=options, progress=progress.report)
+    if end_s is not None:
+        hours = (end_s - (whole.span_s[0] if start_s is None else start_s)) / HOUR_S
     chosen = whole.restrict(chosen_nodes, start_s=start_s, hours=hours)
     return chosen.unfillable() if only_unfillable else chosen
+
+
+def _instant(text: str | None, zone: str | None, name: str) -> float | None:
+    """Return the seconds of a point in time that a user types; None: it is not given."""
+    from bftrainer.batch.traces.text import iso_seconds, time_zone  # noqa: PLC0415
+
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return iso_seconds(text if len(text) > DATE_LENGTH else f"{text}T00:00", time_zone(zone))
+    except ValueError:
+        why = f"{text!r} is neither seconds of the epoch nor a date such as 2024-05-01T10:00."
+        raise click.BadParameter(why, param_hint=name) from None
 
 
 def workload_of(name: str, seed: int = 1) -> TrainerWorkload:
@@ -223,6 +270,7 @@ def _rows(numbers: TraceStatistics) -> list[tuple[str, str]]:
         ("idle", f"{numbers.node_hours:,.0f} node-hours"),
         ("equivalent nodes (N_eq)", f"{numbers.eq_nodes:,.1f}"),
         ("idle share", f"{numbers.idle_share:.2%}"),
+        ("accounted for", numbers.node_time.sentence()),
         ("of it unfillable", "not known" if unfillable is None else f"{unfillable:.2%}"),
         ("fragments", f"{numbers.fragments:,}"),
         ("fragments under 10 min", f"{numbers.short_share:.1%}"),

@@ -80,6 +80,7 @@ def test_convert_reads_accounting_and_keeps_what_nobody_could_fill(
 ) -> None:
     out = tmp_path / "out.csv"
     argv = ["trace", "convert", str(FIXTURES / "sacct.txt"), str(out), "--unfillable"]
+    argv += ["--start", "2024-05-01T10:00", "--end", "2024-05-01T12:00"]
     assert main([*argv, "--ignore", "bf", "--time-zone", "Europe/Berlin"]) == 0
     assert "note: nodes on which no job ran" in capsys.readouterr().out
     rows = out.read_text().splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,18 @@ from bftrainer.batch.traces import FORMATS, Fragments, ReadOptions, TraceError, 
 from bftrainer.batch.traces.fragments import make_fragments
 from bftrainer.batch.traces.jobs import JobTable, Pending, idle_fragments, mark_unfillable
 from bftrainer.batch.traces.text import duration_s, iso_seconds, time_zone
+from bftrainer.batch.traces.window import Coverage
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "traces"
 Row = tuple[str, float, float, bool | None]
-OPTIONS = ReadOptions(year=2021, ignored=("bf", "killable"))
+OPTIONS = ReadOptions(year=2021, ignored=("bf", "killable"), time_zone="UTC")
+# The fixtures are whole histories of small clusters, which their records alone cannot say.
+WHOLE = {"sacct.txt": (1714557600.0, 1714564800.0), "bhist.txt": (1612916400.0, 1612919400.0)}
+
+
+def _whole(name: str, **changes: object) -> ReadOptions:
+    start_s, end_s = WHOLE[name]
+    return replace(OPTIONS, start_s=start_s, end_s=end_s, **changes)  # type: ignore[arg-type]
 
 
 def _rows(trace: Fragments) -> list[Row]:
@@ -31,7 +40,7 @@ def _rows(trace: Fragments) -> list[Row]:
 
 
 def test_sacct_steps_requeues_running_pending_and_pilots() -> None:
-    trace = read_trace(FIXTURES / "sacct.txt", options=OPTIONS)
+    trace = read_trace(FIXTURES / "sacct.txt", options=_whole("sacct.txt"))
     assert list(trace.span_s) == [1714557600, 1714557600 + 7200]  # 10:00 to 12:00 UTC
     assert _rows(trace) == [
         ("n3", 0, 600, True),  # 101 waits, but wants 30 minutes
@@ -44,7 +53,7 @@ def test_sacct_steps_requeues_running_pending_and_pilots() -> None:
         ("n4", 2400, 3900, False),
     ]
     assert any("partition bf" in note for note in trace.notes)
-    with_pilots = read_trace(FIXTURES / "sacct.txt")
+    with_pilots = read_trace(FIXTURES / "sacct.txt", options=_whole("sacct.txt", ignored=()))
     assert ("n4", 600, 1860, True) in _rows(with_pilots)  # the pilot makes it too short for 101
 
 
@@ -56,7 +65,7 @@ def test_sacct_a_node_that_only_pilots_used_was_idle(tmp_path: Path) -> None:
     pilot[columns.index("NodeList")] = "n77"
     path = tmp_path / "sacct.txt"
     path.write_text("\n".join([header, *rows, "|".join(pilot)]) + "\n")
-    trace = read_trace(path, options=OPTIONS)
+    trace = read_trace(path, options=_whole("sacct.txt"))
     spans = [(start, end) for name, start, end, _ in _rows(trace) if name == "n77"]
     assert sum(end - start for start, end in spans) == 7200
 
@@ -100,7 +109,7 @@ def test_lsb_acct_finished_started_never_and_pilots() -> None:
 
 
 def test_bhist_dispatched_requeued_and_still_running() -> None:
-    trace = read_trace(FIXTURES / "bhist.txt", options=OPTIONS)
+    trace = read_trace(FIXTURES / "bhist.txt", options=_whole("bhist.txt"))
     assert list(trace.span_s) == [1612916400, 1612919400]  # Feb 10, 00:20 to 01:10
     assert _rows(trace) == [
         ("h3", 0, 600, True),
@@ -163,7 +172,7 @@ def test_a_malformed_line_is_named(
 
 def test_bhist_of_the_wrong_year_is_a_year_away_not_a_crash() -> None:
     found = read_trace(FIXTURES / "bhist.txt", options=ReadOptions(year=2022))
-    assert found.span_s[0] == 1612916400 + 365 * 86400
+    assert found.span_s[0] == 1612919400 + 365 * 86400  # the first end
 
 
 def test_a_pickle_is_refused_unread(tmp_path: Path) -> None:
@@ -274,8 +283,11 @@ def test_idle_is_what_no_job_covers_second_by_second(seed: int) -> None:
             (start, start + chance.randint(1, 15), first, chance.randint(1, n_nodes - first))
         )
         table.add_run(start, runs[-1][1], [runs[-1][2:]], line=1)
-    trace = idle_fragments(table)
     span = range(min(r[0] for r in runs), max(r[1] for r in runs))
+    seen_s = float(span.start), float(span.stop)
+    trace = idle_fragments(
+        table, Coverage(recorded_s=seen_s, complete_s=seen_s, why=""), ReadOptions()
+    )
     assert list(trace.span_s) == [span.start, span.stop]
     rows = zip(trace.node.tolist(), trace.start_s.tolist(), trace.end_s.tolist(), strict=True)
     found = {(node, s) for node, start, end in rows for s in range(int(start), int(end))}

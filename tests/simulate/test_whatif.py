@@ -319,7 +319,8 @@ class TestCommandLine:
         file = tmp_path / "export.txt"
         file.write_text(SACCT)
         report = tmp_path / "page.html"
-        fixed = ("--t-fwd=120", "--p-jmax=1", "--hold-down=0", f"--report={report}")
+        fixed = ["--t-fwd=120", "--p-jmax=1", "--hold-down=0", f"--report={report}"]
+        fixed += ["--start=0", "--end=8100"]
         done = call(f"--sacct={file}", "--json", *fixed)
         assert done.exit_code == 0, done.output
         document = json.loads(done.stdout)
@@ -327,6 +328,7 @@ class TestCommandLine:
         assert document["idle"]["fragments"] == 2
         assert document["idle"]["eq_nodes"] == pytest.approx((3900 + 7900) / 8100)
         assert any("partition bf" in note for note in document["notes"])
+        assert document["idle"]["node_time"]["used_h"] * 3600 == 100 + 4000 + 2 * 100 + 100
         assert "<h1>" in report.read_text()
         text = call(f"--sacct={file}", *fixed)
         assert text.exit_code == 0

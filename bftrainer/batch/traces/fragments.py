@@ -19,6 +19,8 @@ from bftrainer.batch.traces.text import TraceError
 Times = NDArray[np.float64]
 Indices = NDArray[np.int32]
 HOUR_S = 3600.0
+# A trace ends with its last event, or poll: so much of a time asked for may be missing at an end.
+EDGE_SHARE, EDGE_MOST_S = 0.01, 600.0
 Kind = TypeVar("Kind", bound=np.generic)
 
 
@@ -57,6 +59,23 @@ class PoolChanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsedNodes:
+    """How many nodes jobs were on, counted apart from the idle times, as a check of them."""
+
+    at_s: Times  # ascending
+    n_nodes: NDArray[np.int64]  # from then on
+
+    def node_seconds(self, span_s: tuple[float, float]) -> float:
+        """Return the integral over a time."""
+        inside = (self.at_s > span_s[0]) & (self.at_s < span_s[1])
+        begins_s = np.concatenate(([span_s[0]], self.at_s[inside]))
+        lengths_s = np.diff(np.append(begins_s, span_s[1]))
+        place = np.searchsorted(self.at_s, begins_s, side="right")
+        n_nodes = np.concatenate(([0], self.n_nodes))[place]
+        return float((lengths_s * n_nodes).sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fragments:
     """The idle times of nodes, ordered by node, then start; arrays are read-only."""
 
@@ -69,6 +88,9 @@ class Fragments:
     is_unfillable: NDArray[np.bool_] | None = None  # None: the queue is not known
     notes: tuple[str, ...] = ()  # assumptions about what the source does not contain
     node_types: tuple[str, ...] | None = None  # of all nodes; None: all alike
+    warnings: tuple[str, ...] = ()  # why the figures may be wrong
+    used: UsedNodes | None = None  # of all nodes; None: the source has idle times only
+    fillable_s: float = 0.0  # node-seconds of fillable idle time that ``unfillable`` left out
 
     def __len__(self) -> int:
         """Return the number of fragments."""
@@ -96,6 +118,10 @@ class Fragments:
         """Return the idle share of the node-time of ``n_nodes`` nodes (default: all names)."""
         return self.equivalent_nodes() / (n_nodes or len(self.names))
 
+    def used_node_seconds(self) -> float | None:
+        """Return the node-time in which jobs ran; None: the source does not tell."""
+        return None if self.used is None else self.used.node_seconds(self.span_s)
+
     def restrict(
         self,
         nodes: slice = slice(None),
@@ -104,6 +130,8 @@ class Fragments:
         hours: float | None = None,
     ) -> Fragments:
         """Return the part of some nodes and of some time; fragments are cut at its ends.
+
+        A time that the trace covers but for ``EDGE_SHARE`` at an end is cut there.
 
         Raises:
             TraceError: BFT-4005, there are no such nodes or the trace is shorter.
@@ -118,6 +146,9 @@ class Fragments:
                 f"There are no nodes {shown} in a trace of {len(self.names)}.",
                 "Choose first:stop with step 1, counting from 0.",
             )
+        edge_s = min(EDGE_MOST_S, EDGE_SHARE * (end_s - begin_s))
+        if begin_s >= self.span_s[0] - edge_s and end_s <= self.span_s[1] + edge_s:
+            begin_s, end_s = max(begin_s, self.span_s[0]), min(end_s, self.span_s[1])
         if not self.span_s[0] <= begin_s < end_s <= self.span_s[1]:
             raise TraceError(
                 "BFT-4005",
@@ -138,6 +169,7 @@ class Fragments:
             end_s=_frozen(np.minimum(part.end_s, end_s), np.float64),
             observed_s=_frozen(self.observed_s[seen], np.float64),
             span_s=(begin_s, end_s),
+            used=self.used if (first, stop) == (0, len(self.names)) else None,
         )
 
     def where(self, keep: NDArray[np.bool_]) -> Fragments:
@@ -153,7 +185,10 @@ class Fragments:
 
     def unfillable(self) -> Fragments:
         """Return the unfillable fragments; all of them if the queue is not known."""
-        return self if self.is_unfillable is None else self.where(self.is_unfillable)
+        if self.is_unfillable is None:
+            return self
+        chosen = self.where(self.is_unfillable)
+        return replace(chosen, fillable_s=self.node_seconds() - chosen.node_seconds())
 
     def pool_changes(self) -> PoolChanges:
         """Return the events; simultaneous changes are one, and none if they cancel out.

@@ -23,8 +23,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bftrainer.batch.traces.fragments import Fragments, Indices, Times, make_fragments
-from bftrainer.batch.traces.text import Progress, TraceError, malformed
+from bftrainer.batch.traces.fragments import (
+    Fragments,
+    Indices,
+    Times,
+    UsedNodes,
+    make_fragments,
+)
+from bftrainer.batch.traces.text import Progress, ReadOptions, TraceError, malformed
+from bftrainer.batch.traces.window import Coverage, ramp_warnings, window_of
 
 NOBODY_FITS_S = np.inf
 CELLS_AT_ONCE = 4_000_000  # (fragment, interval) pairs at a time: bounds the memory
@@ -225,6 +232,7 @@ class JobTable:
     wait_nodes: array[int] = field(default_factory=lambda: array("q"))
     wait_limit_s: array[float] = field(default_factory=lambda: array("d"))  # inf: not known
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     n_pairs: int = 0
 
     def index(self, name: str) -> int:
@@ -287,37 +295,34 @@ def neighbours(indices: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def idle_fragments(
-    table: JobTable, *, names: Sequence[str] | None = None, progress: Progress | None = None
+    table: JobTable,
+    coverage: Coverage,
+    options: ReadOptions,
+    *,
+    names: Sequence[str] | None = None,
+    progress: Progress | None = None,
 ) -> Fragments:
-    """Return when each node ran no job, from the first start to the last known instant.
+    """Return when each node ran no job, in the time for which the log is complete.
 
     Raises:
-        TraceError: BFT-4008, there is no job with nodes in it.
+        TraceError: BFT-4008, there is no job with nodes in it, or no time is complete; BFT-4005,
+            it is not of the time in ``options``.
     """
-    starts = np.array(table.run_start_s)
-    ends = np.array(table.run_end_s)
-    if not len(table.run_of):
-        raise TraceError(
-            "BFT-4008",
-            f"{table.path.name}: no job in it ever ran on a node.",
-            "Export finished jobs, with their nodes.",
-        )
-    known = np.concatenate((starts, ends[np.isfinite(ends)]))
-    span_s = (float(starts.min()), float(known.max()))
-    if not span_s[1] > span_s[0]:
-        raise TraceError(
-            "BFT-4008", f"{table.path.name}: its jobs take no time.", "Export a longer time."
-        )
-    ends = np.minimum(ends, span_s[1])  # running jobs keep their nodes to the end
+    window = window_of(coverage, options, table.path.name)
+    span_s = window.span_s
+    # Running jobs keep their nodes to the end.
+    starts = np.clip(np.array(table.run_start_s), *span_s)
+    ends = np.clip(np.array(table.run_end_s), *span_s)
     labels = list(table.names) if names is None else list(names)
     node, begin, end = _gaps(table, starts, ends, len(labels), span_s)
+    used = used_nodes(table, starts, ends, len(labels))
     trace = make_fragments(
         names=labels,
         node=node,
         start_s=begin,
         end_s=end,
         span_s=span_s,
-        notes=table.notes,
+        notes=(*table.notes, *window.notes),
         source=table.path.name,
     )
     pending = Pending(
@@ -326,7 +331,56 @@ def idle_fragments(
         n_nodes=np.array(table.wait_nodes, dtype=np.int64),
         limit_s=np.array(table.wait_limit_s),
     )
-    return mark_unfillable(trace, pending, progress)
+    warnings = (*table.warnings, *window.warnings, *ramp_warnings(used, span_s))
+    marked = mark_unfillable(trace, pending, progress)
+    return replace(marked, used=used, warnings=warnings)
+
+
+def need_runs(table: JobTable) -> None:
+    """Check that some job ran on a node for some time.
+
+    Raises:
+        TraceError: BFT-4008, none did.
+    """
+    if not len(table.run_of):
+        raise TraceError(
+            "BFT-4008",
+            f"{table.path.name}: no job in it ever ran on a node.",
+            "Export finished jobs, with their nodes.",
+        )
+
+
+def used_nodes(table: JobTable, starts: Times, ends: Times, n_nodes: int) -> UsedNodes:
+    """Count the nodes with at least one job, by when jobs come and go; see ``UsedNodes``.
+
+    Args:
+        table: with the nodes of the runs.
+        starts: of the runs, within the time observed.
+        ends: of the runs, within the time observed.
+        n_nodes: of the machine.
+    """
+    run, first = np.array(table.run_of), np.array(table.first)
+    last = first + np.array(table.count)
+    at_once = max(1, n_nodes * PAIRS_AT_ONCE // max(1, table.n_pairs))
+    opened, closed = [np.zeros(0)], [np.zeros(0)]
+    for low in range(0, n_nodes, at_once):
+        here = (first < low + at_once) & (last > low) & (starts[run] < ends[run])
+        begin, stop = np.maximum(first[here], low), np.minimum(last[here], low + at_once)
+        count = stop - begin
+        of_run = np.repeat(run[here], count)
+        node = np.arange(len(of_run)) - np.repeat(np.cumsum(count) - count - begin, count)
+        when_s = np.concatenate((starts[of_run], ends[of_run]))
+        change = np.repeat([1, -1], len(of_run))
+        order = np.lexsort((-change, when_s, np.concatenate((node, node))))
+        when_s, change = when_s[order], change[order]
+        n_jobs = np.cumsum(change)
+        opened.append(when_s[(n_jobs == 1) & (change == 1)])
+        closed.append(when_s[n_jobs == 0])
+    comes, goes = np.concatenate(opened), np.concatenate(closed)
+    at_s, place = np.unique(np.concatenate((comes, goes)), return_inverse=True)
+    changes = np.bincount(place[: len(comes)], minlength=len(at_s))
+    changes = changes - np.bincount(place[len(comes) :], minlength=len(at_s))
+    return UsedNodes(at_s=at_s, n_nodes=np.cumsum(changes))
 
 
 def _gaps(

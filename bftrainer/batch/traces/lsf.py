@@ -7,14 +7,16 @@ IBM's description of the formats; see ``docs/reference/traces.md`` for what is t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bftrainer.batch.traces.fragments import Fragments
-from bftrainer.batch.traces.jobs import NEVER_S, JobTable, idle_fragments, neighbours
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments
+from bftrainer.batch.traces.jobs import NEVER_S, JobTable, idle_fragments, need_runs, neighbours
 from bftrainer.batch.traces.text import (
+    NO_ZONE,
     Progress,
     ReadOptions,
     lsf_seconds,
@@ -22,6 +24,7 @@ from bftrainer.batch.traces.text import (
     read_lines,
     time_zone,
 )
+from bftrainer.batch.traces.window import Coverage, RecordedTimes
 
 _WORD = re.compile(r'"((?:[^"]|"")*)"|([^\s"]+)')
 # Positions in a JOB_FINISH record: "JOB_FINISH" "version" event-time jobId userId options
@@ -47,7 +50,7 @@ def read_lsb_acct(path: Path, options: ReadOptions, progress: Progress | None) -
 
     The record has no time limit at a fixed place, so what is unfillable stays unknown.
     """
-    table = JobTable(path=path)
+    table, seen = JobTable(path=path), RecordedTimes()
     n_ignored = 0
     for number, line in read_lines(path, progress):
         if not line.startswith('"'):
@@ -59,17 +62,25 @@ def read_lsb_acct(path: Path, options: ReadOptions, progress: Progress | None) -
             for quoted, bare in _WORD.findall(line)
         ]
         try:
-            n_ignored += _finish_record(table, words, frozenset(options.ignored), number)
+            n_ignored += _finish_record(table, seen, words, frozenset(options.ignored), number)
         except (ValueError, IndexError, OverflowError) as problem:
             raise malformed(path, number, f"a broken JOB_FINISH record ({problem})") from problem
     _note(table, n_ignored)
-    return idle_fragments(table, progress=progress)
+    need_runs(table)
+    longest_h = seen.longest_run_s / HOUR_S
+    coverage = Coverage(
+        recorded_s=seen.recorded_s(),
+        complete_s=(seen.first_end_s, seen.last_end_s - seen.longest_run_s),
+        why=f"lsb.acct lists jobs when they end, and the longest took {longest_h:.1f} h",
+        is_proven=False,
+    )
+    return idle_fragments(table, coverage, options, progress=progress)
 
 
-def _finish_record(table: JobTable, words: list[str], ignored: frozenset[str], number: int) -> bool:
+def _finish_record(
+    table: JobTable, seen: RecordedTimes, words: list[str], ignored: frozenset[str], number: int
+) -> bool:
     """Add a record; return whether its queue is ignored."""
-    if words[_QUEUE] in ignored:
-        return True
     end_s, start_s = float(int(words[_EVENT_TIME])), float(int(words[_START]))
     int(words[_JOB_ID])
     from_s = float(max(int(words[_SUBMIT]), int(words[_BEGIN])))
@@ -77,12 +88,18 @@ def _finish_record(table: JobTable, words: list[str], ignored: frozenset[str], n
     hosts = words[at + 1 : at + 1 + _count(words[at])]
     int(words[at + 1 + len(hosts)])  # jStatus: fails unless the number of hosts is right
     names = _hosts(hosts)
+    seen.ended(end_s)
+    if words[_QUEUE] in ignored:  # its time is idle, but its hosts exist
+        for name in names:
+            table.index(name)
+        return True
     if not start_s:  # never started
         table.add_wait(from_s, end_s, max(1, len(names)), None, number)
         return False
     if end_s < start_s:
         raise ValueError("it ends before its start")
     if end_s > start_s:
+        seen.ran(start_s, end_s)
         table.add_run(start_s, end_s, neighbours(table.index(name) for name in names), number)
     table.add_wait(from_s, start_s, len(names), None, number)
     return False
@@ -118,7 +135,16 @@ def read_bhist(path: Path, options: ReadOptions, progress: Progress | None) -> F
     if not history.has_jobs:
         raise malformed(path, None, "there is no 'Job <…>' in it", "Export with: bhist -a -UF.")
     _note(history.table, history.n_ignored)
-    return idle_fragments(history.table, progress=progress)
+    if options.time_zone is None:
+        history.table.warnings.append(NO_ZONE)
+    need_runs(history.table)
+    seen = history.seen
+    coverage = Coverage(
+        recorded_s=(seen.first_start_s, history.last_event_s),
+        complete_s=(seen.first_end_s, history.last_event_s),
+        why="bhist lists no job that ended before the first of its events files begins",
+    )
+    return idle_fragments(history.table, coverage, options, progress=progress)
 
 
 class _History:
@@ -126,6 +152,7 @@ class _History:
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.table, self.n_ignored, self.has_jobs = JobTable(path=path), 0, False
+        self.seen, self.last_event_s = RecordedTimes(), -math.inf
         self._zone, self._ignored = time_zone(options.time_zone), options.ignored
         self._year = options.year or datetime.now(UTC).year
         self._begin(0, "")
@@ -135,6 +162,7 @@ class _History:
         self._waits_since_s: float | None = None
         self._started_s: float | None = None
         self._limit_s: float | None = None
+        self._ended_s = math.inf
         self._hosts, self._slots = list[str](), 0
 
     def take(self, text: str, number: int) -> None:
@@ -151,13 +179,16 @@ class _History:
         found = _EVENT.fullmatch(text)
         if found is not None and self._queue not in self._ignored:
             before_s = self._started_s or self._waits_since_s
-            self._event(lsf_seconds(found[1], self._zone, self._year, before_s), found[2])
+            at_s = lsf_seconds(found[1], self._zone, self._year, before_s)
+            self.last_event_s = max(self.last_event_s, at_s)
+            self._event(at_s, found[2])
 
     def finish(self) -> None:
         """Finish the job; if it runs or waits, it does so to the end of the file."""
         if not self.has_jobs:
             return
         self.n_ignored += self._queue in self._ignored
+        self.seen.ended(self._ended_s)
         if self._started_s is not None:
             self._add_run(NEVER_S)
         elif self._waits_since_s is not None:
@@ -168,16 +199,17 @@ class _History:
             self._waits_since_s = at_s
         elif told.startswith(("Requeued", "Pending: Requeued")) or "requeued" in told[:60]:
             self._add_run(at_s)
-            self._waits_since_s = at_s
+            self._waits_since_s, self._ended_s = at_s, math.inf
         elif started := _STARTED.match(told):
             if self._started_s is not None:
                 return  # "Starting (Pid …)" and the like, after the dispatch
             self._hosts = _hosts(_BRACKETS.findall(started[1]))
             tasks = _TASKS.search(told)
             self._slots = int(tasks[1]) if tasks else len(self._hosts)
-            self._started_s = at_s
+            self._started_s, self._ended_s = at_s, math.inf
             self._add_wait(at_s, len(self._hosts))
         elif _ENDED.match(told):
+            self._ended_s = at_s
             if self._started_s is None:
                 self._add_wait(at_s, max(1, self._slots))
             self._add_run(at_s)
@@ -194,6 +226,7 @@ class _History:
         if end_s < self._started_s:
             raise ValueError("it ends before its start; is the year right?")
         if end_s > self._started_s:
+            self.seen.ran(self._started_s, end_s)
             ranges = neighbours(map(self.table.index, self._hosts))
             self.table.add_run(self._started_s, end_s, ranges, self._line)
         self._started_s = None

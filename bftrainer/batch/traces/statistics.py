@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,60 @@ SHORT_S = 600.0  # the paper's "less than 10 minutes"
 CDF_MINUTES = (0.5, 1, 70 / 60, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50, 60, 90, 120, 240, 1440)
 BAR_HOURS = 12.0  # Fig. 6
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTimeSums:
+    """What became of a machine's node-time, in node-hours; the parts add up to the whole.
+
+    ``used_h`` is counted from when jobs came and went, ``idle_h`` from the gaps between them, so
+    their sum is a check of both.
+    """
+
+    n_nodes: int
+    hours: float
+    idle_h: float
+    used_h: float | None  # None: the source has idle times only
+    fillable_h: float  # idle, but left out because a pending job could have used it
+    closed_h: float  # of nodes that the machine has, and the source does not name
+
+    def accounted_share(self) -> float | None:
+        """Return the sum of the parts over the whole, 1 if all is right; None: not known."""
+        if self.used_h is None:
+            return None
+        parts_h = self.used_h + self.idle_h + self.fillable_h + self.closed_h
+        return parts_h / (self.n_nodes * self.hours)
+
+    def sentence(self) -> str:
+        """Return the check in words."""
+        whole_h = self.n_nodes * self.hours
+        named = {
+            "used": self.used_h,
+            "idle": self.idle_h,
+            "fillable": self.fillable_h or None,
+            "closed": self.closed_h,
+        }
+        parts = [f"{name} {h / whole_h:.2%}" for name, h in named.items() if h is not None]
+        of = f"of {self.n_nodes:,} nodes in {self.hours:,.1f} h"
+        share = self.accounted_share()
+        if share is None:
+            return f"{', '.join(parts)} {of}; the trace does not tell what was used"
+        return f"{' + '.join(parts)} = {share:.2%} {of}"
+
+
+def node_time(trace: Fragments, n_nodes: int | None = None) -> NodeTimeSums:
+    """Return what became of the node-time of ``n_nodes`` nodes (default: all names)."""
+    used_s = trace.used_node_seconds()
+    machine = n_nodes or len(trace.names)
+    hours = trace.duration_s / HOUR_S
+    return NodeTimeSums(
+        n_nodes=machine,
+        hours=hours,
+        idle_h=trace.node_seconds() / HOUR_S,
+        used_h=None if used_s is None else used_s / HOUR_S,
+        fillable_h=trace.fillable_s / HOUR_S,
+        closed_h=(machine - len(trace.names)) * hours,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +95,9 @@ class TraceStatistics:
     length_s: dict[str, float]  # shortest, mean and quantiles
     event_gap_s: dict[str, float]
     pool_nodes: dict[str, float]  # quantiles over time
+    node_time: NodeTimeSums
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def statistics(trace: Fragments) -> TraceStatistics:
@@ -75,7 +131,9 @@ def statistics(trace: Fragments) -> TraceStatistics:
         length_s=_spread(length_s),
         event_gap_s=_spread(np.diff(changes.at_s)),
         pool_nodes=_pool_quantiles(trace, changes),
+        node_time=node_time(trace),
         notes=trace.notes,
+        warnings=trace.warnings,
     )
 
 
@@ -153,7 +211,7 @@ def as_document(trace: Fragments, source: str) -> dict[str, Any]:
         "schema": "bftrainer/trace-info/1",
         "file": source,
         "span_s": list(trace.span_s),
-        **{name: getattr(numbers, name) for name in TraceStatistics.__dataclass_fields__},
+        **asdict(numbers),
         "fig1": fragment_cdf(trace),
         "fig6": bars(trace),
     }
@@ -181,6 +239,7 @@ class IdleTime:
     n_named: int  # of the trace
     hours: float
     idle_share: float  # of the machine's node-time
+    node_time: NodeTimeSums
     unfillable_share: float | None  # of the idle node-time; None: the queue is not known
     eq_nodes: float  # N_eq
     node_hours_per_day: float  # idle
@@ -208,6 +267,7 @@ def describe(trace: Fragments, n_nodes: int | None = None) -> IdleTime:
         n_named=len(trace.names),
         hours=trace.duration_s / HOUR_S,
         idle_share=trace.idle_share(n_nodes),
+        node_time=node_time(trace, n_nodes),
         unfillable_share=unfillable,
         eq_nodes=trace.equivalent_nodes(),
         node_hours_per_day=total_s / HOUR_S / days,

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bftrainer.batch.traces.fragments import Fragments
-from bftrainer.batch.traces.jobs import JobTable, idle_fragments
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments
+from bftrainer.batch.traces.jobs import JobTable, idle_fragments, need_runs
 from bftrainer.batch.traces.text import Progress, ReadOptions, TraceError, malformed, read_lines
+from bftrainer.batch.traces.window import Coverage, RecordedTimes
 
 FIELDS = 18
 MAX_NODES = 2_000_000
@@ -49,7 +50,7 @@ class _Log:
         return min(math.ceil(processors * self.n_nodes / self.n_processors), self.n_nodes)
 
 
-def read_swf(path: Path, _options: ReadOptions, progress: Progress | None) -> Fragments:
+def read_swf(path: Path, options: ReadOptions, progress: Progress | None) -> Fragments:
     """Read an SWF log; nodes are called n00000, n00001 and so on."""
     log = _Log(path=path)
     table = JobTable(path=path)
@@ -65,7 +66,30 @@ def read_swf(path: Path, _options: ReadOptions, progress: Progress | None) -> Fr
     for job in log.jobs:
         n_nodes = log.nodes_of(job.processors)
         table.add_wait(job.submit_s, job.start_s, n_nodes, job.limit_s, job.line)
-    return idle_fragments(table, names=names, progress=progress)
+    need_runs(table)
+    return idle_fragments(table, _coverage(log), options, names=names, progress=progress)
+
+
+def _coverage(log: _Log) -> Coverage:
+    """Return for which time the jobs are complete, whether they were chosen by submission or end.
+
+    A job that is missing at the beginning was submitted before the first one, or ended before the
+    first end; one that is missing at the end was submitted after the last one, or did not end.
+    """
+    seen = RecordedTimes()
+    for job in log.jobs:
+        seen.eligible(job.submit_s)
+        if job.end_s > job.start_s:
+            seen.ran(job.start_s, job.end_s, job.submit_s)
+            seen.ended(job.end_s)
+    end_s = min(seen.last_eligible_s, seen.last_end_s - seen.longest_run_s)
+    return Coverage(
+        recorded_s=seen.recorded_s(),
+        complete_s=(seen.first_eligible_s + seen.longest_stay_s, end_s),
+        why="jobs from before the log, and jobs that had not ended with it, are missing, and the "
+        f"longest was {seen.longest_stay_s / HOUR_S:.1f} h in the system",
+        is_proven=False,
+    )
 
 
 def _header(log: _Log, number: int, line: str) -> None:

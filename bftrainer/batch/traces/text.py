@@ -60,11 +60,17 @@ def unreadable(path: Path, problem: OSError) -> TraceError:
 class ReadOptions:
     """Facts that some formats do not contain."""
 
-    time_zone: str = "UTC"  # of local times: sacct and bhist
+    time_zone: str | None = None  # of local times: sacct and bhist; None: UTC, which is said
+    start_s: float | None = None  # of the time for which a log lists all jobs; None: see ``window``
+    end_s: float | None = None
     year: int | None = None  # of times without one: bhist; None: this year
     ignored: tuple[str, ...] = ()  # partitions or queues whose jobs (pilots) count as idle
 
 
+NO_ZONE = (
+    "times without a zone were read as UTC: name the cluster's zone with --time-zone (sacct: or "
+    "export with SLURM_TIME_FORMAT=%s)"
+)
 _EPOCH = re.compile(r"[0-9]{1,12}")
 _DURATION = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
@@ -74,39 +80,55 @@ _LSF = re.compile(
 _EARLIEST = datetime(1971, 1, 1, tzinfo=UTC)
 
 
-def time_zone(name: str) -> tzinfo:
-    """Return the zone with that name of the tz database.
+def clock(at_s: float) -> str:
+    """Return an instant for a sentence, in UTC with the seconds of the epoch; times may be odd."""
+    try:
+        return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ} ({at_s:.0f})"
+    except (ValueError, OverflowError, OSError):
+        return f"{at_s:.0f} s"
+
+
+def time_zone(name: str | None) -> tzinfo:
+    """Return the zone with that name of the tz database; None: UTC.
 
     Raises:
         TraceError: BFT-4005, there is no such zone here.
     """
     try:
-        return UTC if name == "UTC" else ZoneInfo(name)
+        return UTC if name in {None, "UTC"} else ZoneInfo(str(name))
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise TraceError(
             "BFT-4005",
-            f"There is not a time zone {name[:60]!r} on this machine.",
+            f"There is not a time zone {str(name)[:60]!r} on this machine.",
             "Name one like Europe/Berlin, or export with SLURM_TIME_FORMAT=%s.",
         ) from None
 
 
-def iso_seconds(text: str, zone: tzinfo, not_before_s: float | None = None) -> float:
+def iso_instants(text: str, zone: tzinfo) -> tuple[float, ...]:
     """Return the seconds of ``2024-05-01T10:00:00``, with or without offset, or of ``%s``.
 
-    An hour that a clock change repeats is the first one, unless that would be before
-    ``not_before_s`` (a job cannot end before it starts).
+    A local time in an hour that a clock change repeats gives both instants.
 
     Raises:
         ValueError: this is no such time.
     """
     if _EPOCH.fullmatch(text):
-        return float(text)
+        return (float(text),)
     if len(text) < 16 or text[4] != "-" or text[10] not in "T ":
         raise ValueError(f"{text[:40]!r} is not a time")
     at = datetime.fromisoformat(text)
-    if at.tzinfo is not None:
-        return at.timestamp()
-    return _local(at, zone, not_before_s)
+    return (at.timestamp(),) if at.tzinfo is not None else _local(at, zone)
+
+
+def iso_seconds(text: str, zone: tzinfo, not_before_s: float | None = None) -> float:
+    """Return one of ``iso_instants``: the first, unless that would be before ``not_before_s``.
+
+    A job cannot end before it starts.
+
+    Raises:
+        ValueError: this is no such time.
+    """
+    return _first_after(not_before_s, iso_instants(text, zone))
 
 
 def lsf_seconds(text: str, zone: tzinfo, year: int, not_before_s: float | None = None) -> float:
@@ -121,19 +143,24 @@ def lsf_seconds(text: str, zone: tzinfo, year: int, not_before_s: float | None =
     month = _MONTHS.index(found[1]) + 1
     day, hour, minute, second = (int(found[i]) for i in (2, 3, 4, 5))
     at = datetime(int(found[6] or year), month, day, hour, minute, second)  # noqa: DTZ001 - below
-    return _local(at, zone, not_before_s)
+    return _first_after(not_before_s, _local(at, zone))
 
 
-def _local(at: datetime, zone: tzinfo, not_before_s: float | None) -> float:
+def _local(at: datetime, zone: tzinfo) -> tuple[float, ...]:
     at = at.replace(tzinfo=zone)
     try:
         if at < _EARLIEST or at.year > 9000:
             raise ValueError(f"the year {at.year} is not a plausible year of a job")
-        seconds = at.timestamp()
-        later = at.replace(fold=1).timestamp()
+        first_s, second_s = at.timestamp(), at.replace(fold=1).timestamp()
     except OverflowError as problem:
         raise ValueError(str(problem)) from problem
-    return later if not_before_s is not None and seconds < not_before_s <= later else seconds
+    return (first_s, second_s) if second_s > first_s else (first_s,)
+
+
+def _first_after(not_before_s: float | None, instants: tuple[float, ...]) -> float:
+    if not_before_s is not None and instants[0] < not_before_s <= instants[-1]:
+        return instants[-1]
+    return instants[0]
 
 
 def duration_s(text: str) -> float | None:

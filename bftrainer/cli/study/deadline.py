@@ -89,11 +89,20 @@ def _trace(path: Path, options: dict[str, Any]) -> Fragments:
     is_journal = False
     with contextlib.suppress(OSError), open_stream(path, is_typed=True) as file:  # load says why
         is_journal = file.read(len(_SQLITE)) == _SQLITE
-    names = ("nodes", "start_s", "hours", "only_unfillable", "format_name", "time_zone", "year")
+    names = (
+        "nodes",
+        "start",
+        "end",
+        "hours",
+        "only_unfillable",
+        "format_name",
+        "time_zone",
+        "year",
+    )
     if not is_journal:
         return load(path, **{name: options[name] for name in (*names, "ignored")})
-    if options["nodes"] != ":" or options["start_s"] is not None:
-        raise click.UsageError("--nodes and --start choose a part of a trace, not of a journal.")
+    if options["nodes"] != ":" or options["start"] or options["end"]:
+        raise click.UsageError("--nodes, --start and --end choose a part of a trace, no journal's.")
     from bftrainer.lab.yesterday import past_of  # noqa: PLC0415 - slow to import
 
     with read_journal(path) as opened:

@@ -209,6 +209,7 @@ class BusinessCase:
     replayed: Replayed
     assumptions: Assumptions
     notes: tuple[str, ...]  # of the trace's source
+    warnings: tuple[str, ...]  # why its figures may be wrong
 
 
 def study(
@@ -267,6 +268,7 @@ def study(
         ),
         assumptions=given,
         notes=trace.notes,
+        warnings=trace.warnings,
     )
 
 

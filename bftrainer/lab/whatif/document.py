@@ -40,6 +40,7 @@ def as_document(found: BusinessCase, source: str) -> dict[str, Any]:
         "seed": given.seed,
         "assumptions": list(given.sentences()),
         "notes": list(found.notes),
+        "warnings": list(found.warnings),
     }
 
 
@@ -60,6 +61,7 @@ def idle_rows(found: BusinessCase) -> list[Row]:
         ("nodes", f"{idle.n_nodes:,} ({idle.n_named:,} in the trace)"),
         ("observed", f"{idle.hours:,.1f} h"),
         ("idle share of node-time", f"{idle.idle_share:.2%}"),
+        ("accounted for", idle.node_time.sentence()),
         ("of it unfillable", "not known" if unfillable is None else f"{unfillable:.1%}"),
         ("idle nodes on average (N_eq)", f"{idle.eq_nodes:,.1f}"),
         ("idle node-hours per day", f"{idle.node_hours_per_day:,.0f}"),
@@ -196,6 +198,7 @@ def write_page(path: Path, found: BusinessCase, source: str, command: str) -> No
         f"<p><b>{shown(best.node_hours_per_day, ',.0f')} node-hours per day, ",
         f"{shown(best.harvested_share, '.1%')} of the idle time, ",
         f"at U = {shown(best.utilization, '.3f')}.</b></p>",
+        html.items(f"Warning: {warning}" for warning in found.warnings),
         "<h2>Idle time</h2>",
         html.table((), idle_rows(found)),
         "<h2>Recommended settings</h2>",
