@@ -23,7 +23,8 @@ from typing import Any
 
 from bftrainer.model.cluster import Job, JobState, Way
 from bftrainer.model.hostlist import ParseError
-from slurm_plugins.fields import LONGEST, NOTHING, UNREAD, Doubts, gpus_of, ways_of, whole
+from slurm_plugins.fields import LONGEST, NOTHING, UNREAD, Doubts, ways_of, whole
+from slurm_plugins.gres import gpus_asked, gpus_needed
 from slurm_plugins.parse import ControllerConfig, Made, duration_s, long_records, memory_mb_of
 
 FIELDS = (
@@ -77,14 +78,14 @@ def _asked(row: dict[str, str]) -> Request:
     cpus, n_tasks = whole(row["NumCPUs"]), whole(row["NumTasks"])
     n_nodes = whole(in_all["node"]) if "node" in in_all else None
     memory, per_cpu = _memory(row["MinMemory"], in_all.get("mem", "0"), cpus, n_nodes or 1)
-    per_task = gpus_of(row["tres-per-task"])[0]
+    per_task, part_of = gpus_asked(row["tres-per-task"])
     shortest_s, reserved, doubts = duration_s(row["MinTime"]), row["Reservation"], Doubts()
     none: tuple[Way, ...] = ()
     prefers = doubts.read("a preference", row["Prefer"], ways_of, none)
     words = {
         "contiguous nodes": row["Contiguous"] not in _NO_SUCH,
         "few switches": row["ReqSwitch"] not in _NO_SUCH,
-        "GPUs per socket": gpus_of(row["tres-per-socket"])[0] > 0,
+        "GPUs per socket": gpus_needed(row["tres-per-socket"]) > 0,
         "a reboot": row["Reboot"] not in _NO_SUCH,
         "a block of nodes to itself": row["OverSubscribe"] == "TOPO",  # --exclusive=topo, 24.05
     }
@@ -95,7 +96,7 @@ def _asked(row: dict[str, str]) -> Request:
         "cpus_per_node": whole(row["MinCpus"]),
         "memory_mb": memory,
         "memory_per_cpu_mb": per_cpu,
-        "gpus": max(gpus_of(row["tres-per-job"])[0], per_task * n_tasks),
+        "gpus": max(gpus_needed(row["tres-per-job"]), per_task * n_tasks + part_of),
         "time_limit_min_s": shortest_s or None,
         "reservations": () if reserved in NOTHING else tuple(reserved.split(",")),
         "can_share": row["OverSubscribe"] == "OK",

@@ -40,7 +40,8 @@ from bftrainer.model.cluster import (
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins import states
 from slurm_plugins.arrays import tasks_of
-from slurm_plugins.fields import LONGEST, NOTHING, Doubts, NodeLists, gpus_of, said, ways_of, whole
+from slurm_plugins.fields import LONGEST, NOTHING, Doubts, NodeLists, said, ways_of, whole
+from slurm_plugins.gres import gpus_left, gpus_needed, gpus_of
 from slurm_plugins.releases import release_of
 
 T = TypeVar("T")
@@ -132,6 +133,7 @@ class NodeRow:
     partition: str
     node: Node
     allows: Partition
+    gpus_unclear: str = ""  # why it is not told how many are in use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,22 +206,31 @@ def _node_row(row: str) -> NodeRow:
     name, partition, allows = fields[0], fields[2], fields[10:-1]
     if not name or not partition:
         raise ParseError("a node without a name or a partition")
+    unclear = ""
     try:
-        node = _node(fields)
+        node, unclear = _node(fields)
     except ParseError:  # no reason to know nothing of the others
         node = Node(name=name, state=NodeState.UNKNOWN, reason=NOT_READ)
-    return NodeRow(partition=partition, allows=_partition(partition, *allows), node=node)
+    return NodeRow(
+        partition=partition,
+        allows=_partition(partition, *allows),
+        node=node,
+        gpus_unclear=unclear,
+    )
 
 
-def _node(fields: list[str]) -> Node:
+def _node(fields: list[str]) -> tuple[Node, str]:
+    """Return a node, and why it is not told how many of its GPUs are in use."""
     name, state, _, gres, cpus, memory, features, by_state, memory_used, gres_used = fields[:10]
     gpus, gpu_type = gpus_of(gres)
     known_state = states.node_state(state)
     reason = REBOOTS if states.is_to_reboot(state) else fields[-1]
-    left = None
+    left, unclear = None, ""
     if known_state is NodeState.ALLOCATED:
-        left = _left(by_state, memory, memory_used, gpus - gpus_of(gres_used)[0])
-    return Node(
+        left_gpus = gpus_left(gres, gres_used)
+        left = _left(by_state, memory, memory_used, left_gpus.count)
+        unclear = left_gpus.unclear if left is not None else ""
+    node = Node(
         name=name,
         state=known_state,
         left=left,
@@ -230,6 +241,7 @@ def _node(fields: list[str]) -> Node:
         memory_mb=whole(memory),
         features=() if features in NOTHING else tuple(features.split(",")),
     )
+    return node, unclear
 
 
 def _left(cpus_by_state: str, memory: str, memory_used: str, gpus: int) -> NodeLeft | None:
@@ -239,7 +251,7 @@ def _left(cpus_by_state: str, memory: str, memory_used: str, gpus: int) -> NodeL
         raise ParseError(f"not processors by state: {cpus_by_state[:40]!r}")
     idle = whole(counts[1])
     memory_mb = max(0, whole(memory) - whole(memory_used))
-    return NodeLeft(cpus=idle, memory_mb=memory_mb, gpus=max(0, gpus)) if idle else None
+    return NodeLeft(cpus=idle, memory_mb=memory_mb, gpus=gpus) if idle else None
 
 
 @lru_cache(maxsize=1024)  # repeated for every node
@@ -303,7 +315,7 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
         excluded_nodes=doubts.read("nodes to avoid", excluded, lists.names, ()),
         waits_for=doubts.read("dependencies", waits_for, said, ""),
         wants=doubts.read("a constraint", features, ways_of, ()),
-        gpus_per_node=doubts.read("GPUs", gres, gpus_of, (0, ""))[0],
+        gpus_per_node=doubts.read("GPUs", gres, gpus_needed, 0),
         unclear=doubts.words(),
     )
 

@@ -38,6 +38,7 @@ from slurm_plugins.arrays import Room, written_out
 from slurm_plugins.commands import SlurmCommands
 from slurm_plugins.fields import Unread
 from slurm_plugins.floor import Floor
+from slurm_plugins.gres import GpusUntold
 from slurm_plugins.job_requests import judged
 from slurm_plugins.parse import ControllerClock, Made, RowCache, switches
 from slurm_plugins.site_options import PilotNodes
@@ -98,6 +99,7 @@ class SnapshotReader:
     _judged: Made[Job] = field(default_factory=Made)
     _asked: job_requests.AskedFor = field(default_factory=job_requests.AskedFor)
     _user_text: Unread = field(default_factory=Unread)
+    _gpus_untold: GpusUntold = field(default_factory=GpusUntold)
     _partitions: tuple[Partition, ...] = ()
     _reservations: tuple[Reservation, ...] | None = None
     _reservations_read_s: float = -float("inf")
@@ -207,14 +209,18 @@ class SnapshotReader:
         nodes: dict[str, Node] = {}
         partitions: dict[str, list[str]] = {}
         allows: dict[str, Partition] = {}
+        gpus_unclear: dict[str, str] = {}
         for row in parse.node_rows(text, self._node_rows):
             nodes[row.node.name] = row.node
+            if row.gpus_unclear:
+                gpus_unclear[row.node.name] = row.gpus_unclear
             allows[row.partition] = row.allows
             partitions.setdefault(row.node.name, []).append(row.partition)
         if unread := [name for name, node in nodes.items() if node.reason == parse.NOT_READ]:
             self._poll.failures.append(
                 f"The lines of {len(unread)} nodes in sinfo cannot be read, {unread[0]}'s first."
             )
+        self._gpus_untold.note(gpus_unclear)
         self._partitions = tuple(allows[name] for name in sorted(allows))
         needed = {self.pilot_partition, self.partition or self.pilot_partition}
         missing = needed - {name for names in partitions.values() for name in names}

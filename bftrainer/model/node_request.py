@@ -75,6 +75,14 @@ def asked(spec: TrainerSpec) -> NodeRequest:
 
 
 def _gpus(gres: str) -> tuple[tuple[str, int], ...]:
+    found = _by_type(gres)
+    if "" in found and len(found) > 1:
+        raise ValueError("GPUs are requested both with and without a type")
+    return tuple(sorted((gpu_type, count) for gpu_type, count in found.items() if count))
+
+
+def _by_type(gres: str) -> dict[str, int]:
+    """Return the GPUs of each type, "" for those without; raises ``ValueError``: it is not that."""
     found: dict[str, int] = {}
     for item in gres.split(",") if gres and gres.lower() != "none" else ():
         match = _GPU.fullmatch(item)
@@ -84,9 +92,7 @@ def _gpus(gres: str) -> tuple[tuple[str, int], ...]:
         if count is None and _COUNT.fullmatch(gpu_type):  # digits alone are a count
             gpu_type, count = "", gpu_type
         found[gpu_type] = found.get(gpu_type, 0) + int(count or 1)
-    if "" in found and len(found) > 1:
-        raise ValueError("GPUs are requested both with and without a type")
-    return tuple(sorted((gpu_type, count) for gpu_type, count in found.items() if count))
+    return found
 
 
 def _features(constraint: str) -> Rule:
@@ -119,7 +125,7 @@ def _is_ambiguous(rule: Rule) -> bool:
 def gpus_of_type(node_type: str, gpu_type: str = "") -> int:
     """Count the GPUs, of one type or all, of a node type like ``gpu:a100:4,gpu:v100:2``."""
     try:
-        found = dict(_gpus(node_type))
+        found = _by_type(node_type)
     except ValueError:  # not a type with GPUs
         return 0
     return found.get(gpu_type, 0) if gpu_type else sum(found.values())

@@ -14,7 +14,8 @@ from bftrainer.batch.announcer import STAND_IN, Announcement
 from bftrainer.batch.tail import name_of
 from bftrainer.model.cluster import Job, JobState
 from bftrainer.model.hostlist import ParseError, expand
-from slurm_plugins.fields import Doubts, NodeLists, gpus_of, ways_of
+from slurm_plugins.fields import Doubts, NodeLists, ways_of
+from slurm_plugins.gres import gpus_needed
 
 LONGEST_LINE = 1 << 18  # characters; 165,000 for GPUs alone were seen (22.05)
 N_SUBMIT, N_CHANGE = 16, 5  # fields
@@ -71,7 +72,7 @@ def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
         priority=0.0,
         required_nodes=doubts.read("nodes", required, NodeLists().names, ()),
         wants=doubts.read("a constraint", features, ways_of, ()),
-        gpus_per_node=doubts.read("GPUs", gres, gpus_of, (0, ""))[0],
+        gpus_per_node=doubts.read("GPUs", gres, gpus_needed, 0),
         unclear=doubts.words(),
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from bftrainer.model.node_request import NodeRequest, asked, gpus_of_type, request_of
 from bftrainer.model.trainer import TrainerSpec
-from slurm_plugins.fields import gpus_of
+from slurm_plugins.gres import gpus_of
 from tests.support.snapshots import node
 
 A100 = node("n1", node_type="gpu:a100:4", gpus=4, features=("a100", "nvlink", "amd"))
@@ -103,3 +103,13 @@ def test_gpus_of_a_type_of_nodes() -> None:
     assert [gpus_of_type(one.node_type) for one in ALL] == [4, 2, 4, 0]
     assert [gpus_of_type(one.node_type, "v100") for one in ALL] == [0, 2, 2, 0]
     assert gpus_of_type("default") == 0
+
+
+def test_gpus_with_and_without_a_type_stay_apart() -> None:
+    """Slurm prints such nodes as ``gpu:a100:1(S:0),gpu:3(S:0)``; one may not ask for both."""
+    total, node_type = gpus_of("gpu:a100:1(S:0),gpu:3(S:0),shard:16(S:0)")
+    mixed = node("n5", node_type=node_type, gpus=total)
+    assert (total, node_type) == (4, "gpu:a100:1,gpu:3")
+    assert (gpus_of_type(node_type), gpus_of_type(node_type, "a100")) == (4, 1)
+    asks = ("gpu:a100", "gpu:a100:2", "gpu:4", "gpu:v100")
+    assert [gres for gres in asks if request_of(gres, "").is_met_by(mixed)] == ["gpu:a100", "gpu:4"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bftrainer.model.cluster import JobState, NodeState, Presence
 from bftrainer.model.hostlist import MAX_NAMES, ParseError, expand
 from slurm_plugins import job_requests, parse, releases, states
-from slurm_plugins.fields import gpus_of
+from slurm_plugins.gres import gpus_of
 from slurm_plugins.launcher import batch_script
 from slurm_plugins.parse import switches
 from tests.support.examples import examples

@@ -12,7 +12,8 @@ from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.model.cluster import Partition, meets, rule_of
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins import doctor, job_requests, parse, states
-from slurm_plugins.fields import gpus_of, ways_of, whole
+from slurm_plugins.fields import ways_of, whole
+from slurm_plugins.gres import gpus_left, gpus_needed, gpus_of
 from slurm_plugins.hook.lines import announcement
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts
@@ -110,6 +111,14 @@ def _value(text: str) -> None:
             continue
 
 
+def _gres_used(text: str) -> None:
+    """Whatever is said to be in use, no more GPUs are left than there are."""
+    left = gpus_left("gpu:a100:2(S:0),gpu:2,shard:16", text)
+    assert 0 <= left.count <= 4
+    assert not (left.unclear and left.count)
+    assert len(left.unclear) < 200
+
+
 def _state(text: str) -> None:
     states.node_state(text)
     states.is_to_reboot(text)
@@ -133,11 +142,16 @@ _LINES = texts(
     "submit\t1795198022\t1000\tbatch\t4\t8\t2\t8\t10\t(a|b)&c\tn[1-2]\tgres:gpu:2\t0\t0\t\t4\tbatch",
     "end\t1795198022\t17\tbatch\tn[1-3]",
 )
+_GRES_USED = texts(
+    "gpu:(null):2(IDX:0-1),shard:a100:5(3/4,2/4,-/4)", "gres/gpu=1,gres/gpu:a100=1", "mps:1K"
+)
 _VALUES = texts("2-03:04:05", "1795165335", "2026-11-20T09:02:15", "1.50G", "500M", "12+", "3-00")
 
 DOORS = (
     _door("slurm-host-list", expand, texts("n[1-3,07],login", "r[1-2]n[0-1]x8"), refuses=True),
     _door("slurm-constraint", _ask, _CONSTRAINTS, refuses=True),
+    _door("slurm-gres-used", _gres_used, _GRES_USED),
+    _door("slurm-gres-asked", gpus_needed, _GRES_USED, refuses=True),
     _door("slurm-gres", gpus_of, texts("gpu:a100:4(S:0-1),nvme:1", "gres:gpu"), refuses=True),
     _door("slurm-jobs", parse.jobs, _recorded("busy.squeue", "asks.squeue"), refuses=True),
     _door("slurm-job-beside-another", _beside_another, _CONSTRAINTS | _VALUES),

@@ -1,0 +1,177 @@
+"""GPUs of nodes and of jobs, in every form in which Slurm prints them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bftrainer.batch.queue.models import PrintedQueue
+from bftrainer.decide.feasible import Feasibility
+from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState
+from slurm_plugins import job_requests, parse, slots
+from slurm_plugins.gres import GpusUntold
+from slurm_plugins.hook.lines import announcement
+from tests.support.snapshots import T0, snapshot
+from tests.unit.test_slurm_hook import submit
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "slurm"
+
+
+def _lines(name: str) -> list[list[str]]:
+    """Return the cells of each line that is no comment."""
+    lines = (FIXTURES / name).read_text().splitlines()
+    return [
+        [cell.strip() for cell in line.split("|")]
+        for line in lines
+        if line.strip() and not line.startswith("#")
+    ]
+
+
+OF_NODES, OF_JOBS = _lines("gres-of-nodes.txt"), _lines("gres-of-jobs.txt")
+
+
+def sinfo(gres: str, gres_used: str, *, name: str = "n1", state: str = "mixed") -> str:
+    """A line of sinfo: a node of 16 processors of which 4 are in use."""
+    fields = (
+        *(name, state, "bf", gres, "16", "64000", "(null)", "4/12/0/16", "16000", gres_used),
+        *("up", "12:00:00", "1-infinite", "1", "NO", "none"),
+    )
+    return parse.FIELD.join(fields) + parse.RECORD + "\n"
+
+
+def seen(gres: str, gres_used: str) -> Node:
+    [row] = parse.node_rows(sinfo(gres, gres_used))
+    return row.node
+
+
+@pytest.mark.parametrize(("gres", "gres_used", "counts", "node_type"), OF_NODES)
+def test_gpus_of_a_node(gres: str, gres_used: str, counts: str, node_type: str) -> None:
+    n_all, n_used, n_left = counts.split()
+    assert n_used == "?" or int(n_used) + int(n_left) == int(n_all)  # of the table itself
+    node = seen(gres, gres_used)
+    assert (node.state, node.gpus, node.node_type) == (NodeState.ALLOCATED, int(n_all), node_type)
+    assert node.left == NodeLeft(cpus=12, memory_mb=48_000, gpus=int(n_left))
+
+
+@pytest.mark.parametrize(("gres", "gres_used", "counts", "node_type"), OF_NODES)
+def test_it_is_said_where_slurm_does_not_tell(
+    gres: str, gres_used: str, counts: str, node_type: str
+) -> None:
+    [row] = parse.node_rows(sinfo(gres, gres_used))
+    assert bool(row.gpus_unclear) == ("?" in counts), node_type
+
+
+def test_a_form_that_is_too_long_hides_no_node() -> None:
+    used = "gpu:(null):2(IDX:0-1)," + "nvme:0," * 1000
+    node = seen("gpu:4(S:0-1)", used)
+    assert (node.state, node.gpus) == (NodeState.ALLOCATED, 4)
+    assert node.left == NodeLeft(cpus=12, memory_mb=48_000, gpus=0)
+    [unread] = parse.node_rows(sinfo("nvme:1," * 1000, "gpu:0"))
+    assert (unread.node.state, unread.node.reason) == (NodeState.UNKNOWN, parse.NOT_READ)
+
+
+def test_a_node_whose_gpus_cannot_be_read_is_not_lent() -> None:
+    """An unlike node beside it is."""
+    odd, plain = parse.node_rows(
+        sinfo("gpu:a100:many", "gpu:0", state="idle") + sinfo("gpu:4", "gpu:0", name="n2")
+    )
+    assert (odd.node.state, odd.node.reason) == (NodeState.UNKNOWN, parse.NOT_READ)
+    assert (plain.node.gpus, plain.node.left is not None) == (4, True)
+
+
+def test_slots_are_offered_for_the_gpus_that_are_left() -> None:
+    node = seen("gpu:4(S:0-3),shard:16(S:0-3)", "gpu:(null):1(IDX:0),shard:3(-/4,3/4,0/4,0/4)")
+    found = slots.split_nodes([node], NodeLeft(cpus=2, gpus=1), ())
+    states = [slot.state for slot in found]
+    assert states.count(NodeState.IDLE) == 2
+    assert states.count(NodeState.ALLOCATED) == 2
+
+
+def test_what_slurm_does_not_tell_is_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    untold = sinfo("gpu:a100:4", "gpu:a100:x(IDX:0)")
+    first = parse.node_rows(untold + sinfo("gpu:4", "gpu:1", name="n2"))
+    both = parse.node_rows(untold + sinfo("gpu:4", "(null)", name="n3"))
+    log = GpusUntold()
+    with caplog.at_level(logging.WARNING, "bftrainer.slurm"):
+        log.note(_untold(first))
+        log.note(_untold(first))
+        assert len(caplog.records) == 1
+        assert "node n1: " in caplog.text
+        assert "'gpu:a100:x(IDX:0)'" in caplog.text
+        log.note(_untold(both))
+        log.note({})
+    assert len(caplog.messages) == 2
+    assert "node n3" in caplog.text
+
+
+def _untold(rows: tuple[parse.NodeRow, ...]) -> dict[str, str]:
+    return {row.node.name: row.gpus_unclear for row in rows if row.gpus_unclear}
+
+
+# -- jobs ----------------------------------------------------------------------------------
+
+
+def squeue(per_node: str) -> Job:
+    row = ["777", "batch", "PENDING", "None", "N/A", "5:00", "(null)", "", "1", "1795198022",
+           "eve", "(null)", per_node, "0", "", "", "(null)"]  # fmt: skip
+    [job] = parse.jobs(f"{parse.RECORD}{parse.FIELD.join(row)}\n")
+    return job
+
+
+def asked(per_job: str, per_socket: str, per_task: str, n_tasks: str) -> job_requests.Request:
+    values = dict.fromkeys(job_requests.FIELDS, "0") | {
+        "JobArrayID": "777", "MinMemory": "0", "NumTasks": n_tasks, "MinTime": "0:00",
+        "OverSubscribe": "OK", "tres-per-job": per_job, "tres-per-socket": per_socket,
+        "tres-per-task": per_task, "tres-alloc": "cpu=4,mem=100M,node=1,gres/gpu=2",
+    }  # fmt: skip
+    row = parse.FIELD.join(values[name] for name in job_requests.FIELDS)
+    return job_requests.rows(row + parse.RECORD + "\n")["777"]
+
+
+@pytest.mark.parametrize(
+    ("per_node", "per_job", "per_socket", "per_task", "n_tasks", "counts", "unclear"), OF_JOBS
+)
+def test_gpus_of_a_job(
+    per_node: str,
+    per_job: str,
+    per_socket: str,
+    per_task: str,
+    n_tasks: str,
+    counts: str,
+    unclear: str,
+) -> None:
+    on_each, in_all = map(int, counts.split())
+    assert (squeue(per_node).gpus_per_node, squeue(per_node).unclear) == (on_each, "")
+    request = asked(per_job, per_socket, per_task, n_tasks)
+    assert (request["gpus"], request["unclear"]) == (in_all, unclear)
+    told = announcement(submit(gres="" if per_node == "N/A" else per_node), 1)
+    assert told is not None
+    assert told.job is not None
+    assert told.job.gpus_per_node == on_each
+
+
+def test_a_job_whose_gpus_cannot_be_read_says_so() -> None:
+    for text in ("gres/gpu:a:b:c", "gres:gpu:[1]", "gres/gpu:1(", "gres:shard:x y:z"):
+        job = squeue(text)
+        assert (job.gpus_per_node, job.unclear) == (0, "GPUs we cannot read"), text
+        assert job.state is JobState.PENDING
+
+
+def test_a_part_of_a_gpu_needs_a_node_with_a_gpu_that_is_free_or_ours() -> None:
+    """Else nothing would be given back for it: a node without GPUs has room for its processors."""
+    job = replace(squeue("gres/shard:1"), n_nodes=1, cpus=1, can_share=True)
+    plain = replace(seen("(null)", "(null)"), name="n2", partitions=("batch",))
+    full = replace(seen("gpu:2,shard:8", "gpu:2,shard:(null):0(-/4,-/4)"), partitions=("batch",))
+    free = replace(seen("gpu:2,shard:8", "gpu:1,shard:(null):0(-/4,0/4)"), partitions=("batch",))
+    assert _starts(job, plain, full) is False
+    assert _starts(job, plain, free) is True
+
+
+def _starts(job: Job, *nodes: Node) -> bool:
+    """Return whether it could start on what is left of these nodes in use."""
+    queue = PrintedQueue(snapshot(nodes, [job]), T0, 30.0)
+    pass_ = Feasibility(queue, 0, 0).of_all(lambda _: "")
+    return [one.job_id for one in pass_.starts] == [job.job_id]
