@@ -39,6 +39,8 @@ class ClusterConfig:
     directory: Path
     n_nodes: int = 8
     gpus_per_node: int = 4
+    are_gpus_bound: bool = False  # to processors (Cores=), as AutoDetect does; sinfo says it then
+    shards_per_node: int = 0  # parts of its GPUs; 0: jobs have whole ones only
     cpus_per_node: int = 4
     memory_mb: int = 4000
     bf_interval_s: int = 30
@@ -137,14 +139,18 @@ def render(config: ClusterConfig, site: Site) -> dict[str, str]:
 
 
 def _gpus(config: ClusterConfig, site: Site) -> list[str]:
+    bound = f" Cores=0-{config.cpus_per_node - 1}" if config.are_gpus_bound else ""
     if not config.node_types:
-        return [f"Name=gpu File={device}" for device in site.gpu_devices]
-    lines: list[str] = []
+        lines = [f"Name=gpu File={device}{bound}" for device in site.gpu_devices]
+        shards = f"Name=shard Count={config.shards_per_node}"
+        return [*lines, shards] if config.shards_per_node else lines
+    lines = []
     for name, (gres, _) in zip(config.node_names, config.node_types, strict=True):
         if gres:
             _, gpu_type, count = gres.split(":")
             devices = site.gpu_devices[: int(count)]
-            lines += [f"NodeName={name} Name=gpu Type={gpu_type} File={one}" for one in devices]
+            what = f"NodeName={name} Name=gpu Type={gpu_type}"
+            lines += [f"{what} File={device}{bound}" for device in devices]
     return lines
 
 
@@ -219,7 +225,7 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
     if config.preempt_type == "qos":
         settings["PriorityWeightQOS"] = 100_000  # else pilots would rank like other jobs
     if config.gpus_per_node:
-        settings["GresTypes"] = "gpu"
+        settings["GresTypes"] = "gpu,shard" if config.shards_per_node else "gpu"
     if config.nodes_per_switch:
         settings["TopologyPlugin"] = "topology/tree"
     settings |= site.added
@@ -233,6 +239,7 @@ def _what_nodes_have(config: ClusterConfig) -> list[str]:
     """Return GPUs and features of every node in the syntax of slurm.conf."""
     if not config.node_types:
         gres = f" Gres=gpu:{config.gpus_per_node}" if config.gpus_per_node else ""
+        gres += f",shard:{config.shards_per_node}" if config.shards_per_node else ""
         return [gres] * config.n_nodes
     return [
         (f" Gres={gres}" if gres else "") + (f" Features={features}" if features else "")

@@ -112,10 +112,10 @@ def daemon_on(
 
 @pytest.fixture(scope="module")
 def slurm_cluster() -> Iterator[SlurmTestCluster]:
-    """Five idle nodes with two fake GPUs each."""
+    """Five idle nodes with four fake GPUs each, bound to processors and without a type."""
     with running_cluster(
         n_nodes=5,
-        gpus_per_node=2,
+        are_gpus_bound=True,
         bf_interval_s=2,
         message_timeout_s=3,
         scheduler_parameters=FAST_CYCLE,

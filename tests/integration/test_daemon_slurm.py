@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slurm
 def test_each_worker_of_a_node_gets_one_of_the_gpus_that_slurm_gave(
     slurm_cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
+    n_gpus = slurm_cluster.config.gpus_per_node
     sidecar = DaemonProcess(
         tmp_path / "state",
         batch_system="slurm",
@@ -37,19 +38,18 @@ def test_each_worker_of_a_node_gets_one_of_the_gpus_that_slurm_gave(
                     tmp_path / f"of{per_node}", text, n_max=1, epochs=1, workers_per_node=per_node
                 )
             ).record.trainer_id
-            for per_node in (slurm_cluster.config.gpus_per_node, 3)
+            for per_node in (n_gpus, n_gpus + 1)
         ]
         fits = _ended(sidecar, ids[0])
         assert fits.state is TrainerState.FINISHED, fits.reason
         logs = [Path(f.path).read_text() for f in sidecar.client.logs(fits.trainer_id)]
         assert sorted(line for log in logs for line in log.splitlines() if "sees" in line) == [
-            "sees 0 as 0",
-            "sees 1 as 1",
+            f"sees {number} as {number}" for number in range(n_gpus)
         ]
-        # No node has three: none is used for it, and it says so.
+        # No node has one more: none is used for it, and it says so.
         waits = sidecar.client.trainer(ids[1])
         assert waits.record.state is TrainerState.QUEUED
-        assert "(a GPU for each of 3 workers or none)" in waits.trouble
+        assert f"(a GPU for each of {n_gpus + 1} workers or none)" in waits.trouble
     finally:
         sidecar.stop()
 

@@ -10,11 +10,19 @@ import pytest
 
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
 from bftrainer.decide.draft import Draft
-from bftrainer.model.cluster import JobState, NodeState, Presence, Snapshot
+from bftrainer.model.cluster import JobState, Node, NodeState, Presence, Snapshot
 from bftrainer.model.decision import PilotView
-from slurm_plugins.adapter import SlurmBatchSystem
-from slurm_plugins.testcluster import SlurmTestCluster
-from tests.integration.slurm_fixtures import slurm_cluster, slurm_system, whole_look
+from slurm_plugins import releases
+from slurm_plugins.adapter import SlurmBatchSystem, create
+from slurm_plugins.commands import SINFO, VERSION
+from slurm_plugins.parse import FIELD, RECORD
+from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
+from tests.integration.slurm_fixtures import (
+    running_cluster,
+    slurm_cluster,
+    slurm_system,
+    whole_look,
+)
 from tests.integration.test_slurm_harm import set_preempt_mode
 from tests.support.snapshots import given_back
 from tests.support.waiting import wait_for
@@ -118,7 +126,7 @@ def cluster(slurm_cluster: SlurmTestCluster, slurm_system: SlurmBatchSystem) -> 
     ("options", "expected"),
     [
         (("--ntasks=8", "--mem-per-cpu=500"), 2),
-        (("--gpus=4",), 2),
+        (("--gpus=8",), 2),
         (("--hold", "--nodes=1-3", "--exclusive"), 3),  # else it starts on the first that is free
         (("--nodes=2", "--exclusive", "--exclude=n1,n5", "--nodelist=n4"), 2),
         (("--nodes=1", "--exclusive", "--array=0-5%2"), 2),
@@ -159,6 +167,47 @@ def test_a_job_that_shares_a_node_needs_none_of_ours(cluster: Cluster) -> None:
     cluster.slurm.command("scontrol", "release", fits)
     wait_for(lambda: cluster.job_nodes(fits) == {"n1"}, what="it runs beside it")
     assert cluster.running() == set(cluster.pilots)
+
+
+def test_gpus_that_are_bound_to_processors_are_seen_in_use(cluster: Cluster) -> None:
+    """Such GPUs were read as unused: nothing was given back, and backfill preempted."""
+    runs = cluster.sbatch("--ntasks=1", "--mem=100", "--nodelist=n1", "--gres=gpu:2")
+    wait_for(lambda: cluster.job_nodes(runs) == {"n1"}, what="the first job runs")
+    printed = cluster.slurm.command(*SINFO).stdout.split(RECORD)
+    [used] = {row.split(FIELD)[9].strip() for row in printed if row.strip().startswith("n1")}
+    kind = (
+        "" if releases.release_of(cluster.slurm.command(*VERSION).stdout) >= "26.05" else "(null)"
+    )
+    assert used == ":".join(filter(None, ("gpu", kind, "2(IDX:0-1)")))
+    [node] = [one for one in cluster.look().nodes or () if one.name == "n1"]
+    assert (node.gpus, node.left and node.left.gpus) == (4, 2)
+    cluster.hold("n2", "n3", "n4", "n5")
+    fits = cluster.sbatch("--hold", "--ntasks=1", "--mem=100", "--gres=gpu:2")
+    assert cluster.give_back().releases == ()
+    cluster.slurm.cancel(fits)
+    too_many = cluster.sbatch("--hold", "--ntasks=1", "--mem=100", "--gres=gpu:3")
+    assert [release.for_job for release in cluster.give_back().releases] == [too_many]
+
+
+@pytest.mark.long
+def test_a_gpu_with_a_part_in_use_is_not_left() -> None:
+    """Two jobs share a GPU and one ends; to 23.02 sinfo forgets the other."""
+    with running_cluster(
+        n_nodes=1, shards_per_node=16, bf_interval_s=2, scheduler_parameters=FAST_CYCLE
+    ) as slurm:
+        cluster = Cluster(slurm, create({**slurm.config.batch_options(), "partition": "batch"}))
+        first, second = (cluster.sbatch("--ntasks=1", "--mem=9", "--gres=shard:1") for _ in "12")
+        wait_for(lambda: cluster.job_nodes(second) == {"n1"}, what="both run")
+        slurm.cancel(first)
+        wait_for(lambda: not cluster.job_nodes(first), what="one has ended")
+
+        def partly_used() -> Node | None:
+            return next((node for node in cluster.look().nodes or () if node.left), None)
+
+        node = wait_for(partly_used, what="its epilog has ended")
+        release = releases.release_of(slurm.command(*VERSION).stdout)
+        left = 3 if release >= "23.11" else 0  # not told
+        assert (node.gpus, node.left and node.left.gpus) == (4, left)
 
 
 def test_a_job_that_slurm_requeued_and_holds_costs_nothing(cluster: Cluster) -> None:
