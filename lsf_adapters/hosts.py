@@ -139,8 +139,13 @@ def state_of(host: Host, load: str) -> NodeState:
     return NodeState.UNKNOWN if state is NodeState.IDLE and load not in {"ok", ""} else state
 
 
-def node_of(host: Host, hardware: Hardware, load: str, queues: tuple[str, ...]) -> Node | None:
-    """Return a host as a node; None: it runs no jobs (MXJ 0)."""
+def node_of(
+    host: Host, hardware: Hardware, load: str, queues: tuple[str, ...], *, gpus_left: int = 0
+) -> Node | None:
+    """Return a host as a node; None: it runs no jobs (MXJ 0).
+
+    ``gpus_left``: those that no job uses, if it is partly used.
+    """
     slots = hardware.cpus if host.slots is None else host.slots
     if slots < 1:
         return None
@@ -149,7 +154,7 @@ def node_of(host: Host, hardware: Hardware, load: str, queues: tuple[str, ...]) 
         state = NodeState.UNKNOWN
     free = max(0, slots - host.used)
     is_partly_used = state is NodeState.ALLOCATED and free > 0 and host.status == "ok"
-    left = NodeLeft(cpus=free, memory_mb=hardware.memory_mb, gpus=hardware.gpus)
+    left = NodeLeft(cpus=free, memory_mb=hardware.memory_mb, gpus=gpus_left)
     return Node(
         name=host.name,
         state=state,

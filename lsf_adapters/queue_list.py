@@ -338,12 +338,21 @@ def _asked(one: Record, now_s: float) -> LsfRequest:
         hosts=asked_hosts([] if hosts in _NOTHING else re.split(r"[\s:]+", hosts.strip())),
         is_exclusive=one.get("EXCLUSIVE", "").upper() in {"Y", "YES"},
         gpus=int(gpus or 0),
+        is_gpu_use_told=_is_gpu_use_told(one),
         dependency="" if dependency in _NOTHING else dependency,
         reservations=() if rsvid in _NOTHING else (rsvid,),
         priority=priority or 0.0,
         reasons=_reasons(one.get("PEND_REASON", "")),
         start_s=read("estimated_start_time", lambda said: table.epoch_s(said, now_s)),
     )
+
+
+def _is_gpu_use_told(one: Record) -> bool:
+    """Return whether it is said how many GPUs a job uses: not if the field was refused."""
+    number = one.get("GPU_NUM", "?").strip()
+    if number in _NOTHING:  # none, unless it has them by a resource's name
+        return "gpu" not in one.get("COMBINED_RESREQ", "").lower()
+    return number.isdecimal()
 
 
 def _number(text: str) -> float | None:

@@ -34,6 +34,7 @@ class LsfRequest:
     hosts: tuple[str, ...] = ()  # it may run on these alone: hosts or groups
     is_exclusive: bool = False
     gpus: int = 0  # per host
+    is_gpu_use_told: bool = False  # else it may use any number of them
     dependency: str = ""
     reservations: tuple[str, ...] = ()  # advance reservations
     priority: float = 0.0  # user-assigned

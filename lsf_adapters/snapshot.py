@@ -27,6 +27,7 @@ from bftrainer.model.cluster import (
 )
 from lsf_adapters import commands, hosts, planned_starts, queues
 from lsf_adapters.commands import Dialect
+from lsf_adapters.gpu_use import GpuUse
 from lsf_adapters.hosts import NONE, reservations
 from lsf_adapters.jobs import JobReader
 from lsf_adapters.launcher import rank
@@ -93,7 +94,7 @@ class SnapshotReader:
         self._poll.failures += in_words("Hosts in lshosts", self._odd_hardware)
         seen = self._poll.part("nodes", self._hosts)
         rows = self._poll.part("jobs", self._rows)
-        nodes = None if seen is None else self._nodes(seen)
+        nodes = None if seen is None else self._nodes(seen, rows)
         jobs = None
         if rows is not None and (nodes is not None or self.slots):  # else no size is known
             made = [self._job(row) for row in rows]
@@ -173,7 +174,9 @@ class SnapshotReader:
             raise UnreadError(f"There is no queue {self._queue}.")
         return found
 
-    def _nodes(self, seen: Sequence[hosts.Host]) -> tuple[Node, ...]:
+    def _nodes(self, seen: Sequence[hosts.Host], rows: Sequence[JobRow] | None) -> tuple[Node, ...]:
+        """Return the hosts as nodes; ``rows``: the jobs on them, None: not read."""
+        gpu_use = GpuUse.of(rows or ())
         loads = self._poll.part("load", lambda: hosts.loads(self._jobs.answer(commands.LSLOAD)))
         names = {host.name for host in seen} | self._hardware.keys()
         found = []
@@ -181,7 +184,8 @@ class SnapshotReader:
             held = self._hardware.get(host.name, hosts.Hardware(gpus=self._gpus))
             using = [q.name for q in self.queues.values() if q.includes(host.name, names)]
             load = "" if loads is None else loads.get(host.name, "-")
-            node = hosts.node_of(host, held, load, tuple(sorted(using)))
+            left = gpu_use.left(host, held)
+            node = hosts.node_of(host, held, load, tuple(sorted(using)), gpus_left=left)
             if node is not None and (not self.queues or self._queue in using):
                 found.append(node)
         self.slots = {node.name: node.cpus for node in found}

@@ -11,7 +11,7 @@ import pytest
 
 from lsf_adapters.testcluster import LsfTestCluster, Parameters, Profile
 from lsf_adapters.testcluster.config import standard_queues
-from tests.integration.lsf_fixtures import running_lsf
+from tests.integration.lsf_fixtures import lsf_adapter, running_lsf
 from tests.integration.test_lsf_standin import (
     bsub,
     hosts,
@@ -181,3 +181,9 @@ def test_gpus(lsf: LsfTestCluster) -> None:
     wait_state(lsf, second, "RUN")
     text = lsf.command("bjobs", "-o", "exec_host gpu_num delimiter='^'", first, second).stdout
     assert text.splitlines() == ["EXEC_HOST^GPU_NUM", "n1^2", "n2^1"]
+
+    def gpus_left() -> dict[str, int]:
+        nodes = lsf_adapter(lsf).snapshot().nodes or ()
+        return {node.name: node.left.gpus for node in nodes if node.left is not None}
+
+    wait_for(lambda: gpus_left() == {"n1": 0, "n2": 1}, what="a look at both hosts")
