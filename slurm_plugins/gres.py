@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bftrainer.model.hostlist import ParseError
 from slurm_plugins.fields import LONGEST
@@ -30,7 +31,8 @@ _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,6})?[KMGTP]?"
 _NAME = re.compile(r"(?:gres[:/])?([^:=/(]*)")
 # A number at the end is the count; what precedes it is the type (4090, 1g.10gb).
 _ITEM = re.compile(
-    rf"(?:gres[:/])?[a-z]+(?::(?!{_NUMBER}(?:$|\()|no_consume(?:$|[:=(]))(\(null\)|[^:,()=\s\[\]]+))?"
+    r"(?:gres[:/])?[a-z]+"
+    rf"(?::(?!{_NUMBER}(?:$|\()|no_consume(?:$|[:=(]))(\(null\)|[^:,()=]+))?"  # type
     rf"(:no_consume)?(?:([:=])({_NUMBER}))?(?:\(([^()]*)\))?"
 )
 _COUNTED = re.compile(r"CNT:([0-9]{1,9})")
@@ -140,9 +142,9 @@ def _n_gpus_with_parts(item: Item) -> int:
         raise ParseError(f"this release forgets {item.name}s in use ({item.detail[:40]!r})")
     if not item.detail:
         return item.count  # at worst each is of another GPU
-    found = [_USED_OF_ALL.fullmatch(word) for word in item.detail.split(",")]
-    counts = [int(one[1]) for one in found if one and one[1] != "-"]
-    if None in found or sum(counts) != item.count:
+    per_gpu = [_USED_OF_ALL.fullmatch(word) for word in item.detail.split(",")]
+    counts = [int(used[1]) for used in per_gpu if used and used[1] != "-"]
+    if None in per_gpu or sum(counts) != item.count:
         raise ParseError(f"not parts of GPUs: {item.detail[:80]!r}")
     return sum(map(bool, counts))
 
@@ -163,11 +165,13 @@ def _by_kind(items: Iterable[Item]) -> dict[str, int]:
     return counts
 
 
-def _items(gres: str, *, has_numbers: bool = False) -> list[Item]:
+@lru_cache(maxsize=4096)  # the same in many nodes and jobs
+def _items(gres: str, *, has_numbers: bool = False) -> tuple[Item, ...]:
     """Return what it says of GPUs and their parts; ``has_numbers``: none means no 1."""
     if len(gres) > LONGEST:
         raise ParseError(f"generic resources of {len(gres)} characters: {gres[:80]!r}")
-    return [item for text in _split(gres) if (item := _item(text, has_numbers)) is not None]
+    items = [_item(text, has_numbers) for text in _split(gres)]
+    return tuple(item for item in items if item is not None)
 
 
 def _item(text: str, has_number: bool) -> Item | None:
@@ -176,10 +180,10 @@ def _item(text: str, has_number: bool) -> Item | None:
     name = named[1] if named else ""
     if name != GPU and name not in PARTS:
         return None
-    found = _ITEM.fullmatch(text)
-    if found is None:
+    parts = _ITEM.fullmatch(text)
+    if parts is None:
         raise ParseError(f"not a number of {name}s: {text[:80]!r}")
-    kind, uncounted, mark, number, detail = found.groups(default="")
+    kind, uncounted, mark, number, detail = parts.groups(default="")
     return Item(
         name=name,
         kind="" if kind == "(null)" else kind,

@@ -179,7 +179,7 @@ def test_gpus_that_are_bound_to_processors_are_seen_in_use(cluster: Cluster) -> 
         "" if releases.release_of(cluster.slurm.command(*VERSION).stdout) >= "26.05" else "(null)"
     )
     assert used == ":".join(filter(None, ("gpu", kind, "2(IDX:0-1)")))
-    [node] = [one for one in cluster.look().nodes or () if one.name == "n1"]
+    node = next(node for node in cluster.look().nodes or () if node.name == "n1")
     assert (node.gpus, node.left and node.left.gpus) == (4, 2)
     cluster.hold("n2", "n3", "n4", "n5")
     fits = cluster.sbatch("--hold", "--ntasks=1", "--mem=100", "--gres=gpu:2")
