@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 SHIPPED = "sample"
 _READING = (  # what of whatif's options ``load`` takes
     *("start", "end", "hours", "only_unfillable"),
-    *("format_name", "time_zone", "year", "ignored"),
+    *("format_name", "time_zone", "year", "ignored", "closed"),
 )
 LONGEST_T_FWD_S = 1e9
 _CHOSEN = ("p_jmax", "job_nodes", "seed", "poll_s", "straggler_threshold")

@@ -39,6 +39,8 @@ READING = [
     option("--year", "Of times without one (bhist).", click.IntRange(1990, 2100)),
     option("--ignore NAME", "Partition or queue whose jobs count as idle time, such as that of "
            "pilots.", name="ignored", multiple=True),
+    option("--closed FILE", "Output of sacctmgr show event: nodes that were down or drained then "
+           "were not idle (sacct).", PATH),
 ]  # fmt: skip
 SELECTION = [
     option("--nodes A:B", "Nodes A to B-1, from 0.", default=":", show_default=False),
@@ -161,6 +163,7 @@ def load(
     time_zone: str | None = None,
     year: int | None = None,
     ignored: tuple[str, ...] = (),
+    closed: Path | None = None,
 ) -> Fragments:
     """Read the part of a trace that the options choose, with a progress bar if it takes long."""
     from bftrainer.batch.traces import ReadOptions, read_trace  # noqa: PLC0415
@@ -172,7 +175,12 @@ def load(
     if start_s is not None and hours is not None:
         end_s = start_s + hours * HOUR_S
     options = ReadOptions(
-        time_zone=time_zone, year=year, ignored=tuple(ignored), start_s=start_s, end_s=end_s
+        time_zone=time_zone,
+        year=year,
+        ignored=tuple(ignored),
+        start_s=start_s,
+        end_s=end_s,
+        closed=closed,
     )
     with LateProgress(f"reading {file.name}") as progress:
         whole = read_trace(file, format_name, options=options, progress=progress.report)

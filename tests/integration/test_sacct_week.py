@@ -16,12 +16,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.batch.traces import Fragments, ReadOptions, read_trace
-from bftrainer.batch.traces.sacct import COMMAND
+from bftrainer.batch.traces import ReadOptions, closed, read_trace, sacct
 from slurm_plugins.testcluster import SlurmTestCluster
 from slurm_plugins.testcluster.accounting import DATABASE
 from tests.integration.slurm_fixtures import running_cluster
-from tests.support.job_log import DAY_S, Run, Site, made_site
+from tests.support.job_log import DAY_S, Run, Site, made_site, with_closed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
@@ -43,21 +42,15 @@ class Recorded:
     site: Site
     now_s: int
 
-    def sacct(self, *words: str, zone: str = "") -> str:
-        """Return what it prints of the week; ``zone``: local times of it."""
+    def print_week(self, command: str, *left_out: str, zone: str = "") -> str:
+        """Return what a command of ours prints of the week; ``zone``: local times of it."""
         env = {**self.cluster.env, "PATH": os.environ["PATH"], "TZ": zone or "UTC0"}
         if not zone:
             env["SLURM_TIME_FORMAT"] = "%s"
-        begin, end = (
-            datetime.fromtimestamp(at_s, UTC)
-            .astimezone(ZoneInfo(zone or "UTC"))
-            .strftime("%Y-%m-%dT%H:%M:%S")
-            for at_s in (self.site.begin_s, self.site.end_s)
-        )
-        argv = [word for word in COMMAND.split(" ")[1:] if not word.startswith("20")]
-        argv[argv.index("--starttime")] = f"--starttime={begin}"
-        argv[argv.index("--endtime")] = f"--endtime={end}"
-        argv = [word for word in argv if word != "--truncate" or "--truncate" in words]
+        for day, at_s in (("2024-05-01", self.site.begin_s), ("2024-05-08", self.site.end_s)):
+            at = datetime.fromtimestamp(at_s, UTC).astimezone(ZoneInfo(zone or "UTC"))
+            command = command.replace(day, at.strftime("%Y-%m-%dT%H:%M:%S"))
+        argv = [word for word in command.split(" ")[1:] if word not in left_out]
         done = process.run(argv, timeout_s=60, env=env)
         assert done.is_ok, done.stderr
         return done.stdout
@@ -86,7 +79,7 @@ def row_of(run: Run, number: int, now_s: int) -> str:
 def recorded() -> Iterator[Recorded]:
     """A week that ended yesterday; some of its jobs still run, some wait."""
     now_s = int(time.time())
-    site = made_site(21, now_s - 8 * DAY_S)
+    site = with_closed(made_site(21, now_s - 8 * DAY_S), 6)
     with running_cluster(n_nodes=1, gpus_per_node=0, accounting=True) as cluster:
         numbers: dict[str, int] = {}
         for run in site.runs:
@@ -95,8 +88,16 @@ def recorded() -> Iterator[Recorded]:
         rows = [
             row_of(run, numbers[run.job_id], now_s) for run in site.runs if run.submit_s < now_s
         ]
+        events = [
+            f"({start_s},{end_s if end_s <= now_s else 0},'n{node}','down',1)"
+            for node, start_s, end_s in dict.fromkeys(site.closed)
+            if start_s <= now_s
+        ]
+        table = f"`{cluster.config.cluster_name}_event_table`"
+        text = f"insert into {table} (time_start,time_end,node_name,reason,state) values "  # noqa: S608
+        text += f"{','.join(events)};\n"
         table = f"`{cluster.config.cluster_name}_job_table`"
-        text = f"insert into {table} ({COLUMNS}) values {','.join(rows)};"  # noqa: S608 - of a test
+        text += f"insert into {table} ({COLUMNS}) values {','.join(rows)};"  # noqa: S608 - of a test
         socket = cluster.config.directory / DATABASE / "db.sock"
         file = cluster.config.directory / "jobs.sql"
         file.write_text(text)
@@ -106,25 +107,24 @@ def recorded() -> Iterator[Recorded]:
         yield Recorded(cluster=cluster, site=site, now_s=now_s)
 
 
-def read(path: Path, text: str, zone: str | None = "UTC") -> Fragments:
-    path.write_text(text)
-    return read_trace(path, "sacct", options=ReadOptions(time_zone=zone))
-
-
 @pytest.mark.parametrize("zone", ["", "Europe/Berlin"])
-@pytest.mark.parametrize("words", [(), ("--truncate",)])
+@pytest.mark.parametrize("is_cut", [True, False])
 def test_node_seconds_are_those_of_the_jobs(
-    recorded: Recorded, tmp_path: Path, words: tuple[str, ...], zone: str
+    recorded: Recorded, tmp_path: Path, is_cut: bool, zone: str
 ) -> None:
-    text = recorded.sacct(*words, zone=zone)
-    is_cut = bool(words)
+    left_out = () if is_cut else ("--truncate",)
+    text = recorded.print_week(sacct.COMMAND, *left_out, zone=zone)
     assert ("Unknown" in text) != is_cut
-    trace = read(tmp_path / "week.txt", text, zone or "UTC")
+    week, events = tmp_path / "week.txt", tmp_path / "closed.txt"
+    week.write_text(text)
+    events.write_text(recorded.print_week(closed.COMMAND, zone=zone))
+    options = ReadOptions(time_zone=zone or "UTC", closed=events)
+    trace = read_trace(week, "sacct", options=options)
     site, (begin_s, end_s) = recorded.site, trace.span_s
     assert site.begin_s <= begin_s < end_s <= site.end_s
     assert end_s - begin_s > (6.9 if is_cut else 6.0) * DAY_S
     assert len(trace.names) == site.n_nodes
     idle_s = site.idle_node_s(begin_s, end_s)
     assert trace.node_seconds() == idle_s
-    assert trace.used_node_seconds() == site.n_nodes * (end_s - begin_s) - idle_s
+    assert trace.used_node_seconds() == site.used_node_s(begin_s, end_s)
     assert not trace.warnings

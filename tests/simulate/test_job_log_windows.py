@@ -12,11 +12,20 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bftrainer.batch.traces import Fragments, ReadOptions, TraceError, read_trace
-from bftrainer.batch.traces.sacct import COMMAND
+from bftrainer.batch.traces import Fragments, ReadOptions, TraceError, closed, read_trace
+from bftrainer.batch.traces import sacct as sacct_module
 from bftrainer.batch.traces.statistics import describe, node_time
 from bftrainer.cli.main import cli
-from tests.support.job_log import DAY_S, Site, lsb_acct, made_site, sacct, swf
+from tests.support.job_log import (
+    DAY_S,
+    Site,
+    lsb_acct,
+    made_site,
+    sacct,
+    sacctmgr_events,
+    swf,
+    with_closed,
+)
 
 ROOT = Path(__file__).parents[2]
 BEGIN_S = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp())
@@ -36,9 +45,10 @@ def read(
     start_s: float | None = None,
     end_s: float | None = None,
     time_zone: str | None = "UTC",
+    events: Path | None = None,
 ) -> Fragments:
     path.write_text(text)
-    options = ReadOptions(start_s=start_s, end_s=end_s, time_zone=time_zone)
+    options = ReadOptions(start_s=start_s, end_s=end_s, time_zone=time_zone, closed=events)
     return read_trace(path, form, options=options)
 
 
@@ -50,7 +60,7 @@ def check(trace: Fragments, site: Site, *, least_days: float) -> None:
     assert len(trace.names) == site.n_nodes
     idle_s = site.idle_node_s(begin_s, end_s)
     assert trace.node_seconds() == idle_s
-    assert trace.used_node_seconds() == site.n_nodes * (end_s - begin_s) - idle_s
+    assert trace.used_node_seconds() == site.used_node_s(begin_s, end_s)
     assert node_time(trace).accounted_share() == pytest.approx(1.0, abs=1e-12)
 
 
@@ -174,6 +184,35 @@ class TestSacct:
             assert caught.value.code == "BFT-4005"
 
 
+class TestClosed:
+    @pytest.mark.parametrize("is_truncated", [True, False])
+    def test_nodes_that_were_closed_were_not_idle(
+        self, site: Site, tmp_path: Path, is_truncated: bool
+    ) -> None:
+        site = with_closed(site, 5)
+        events = tmp_path / "closed.txt"
+        events.write_text(sacctmgr_events(site, now_s=site.end_s))
+        text = sacct(site, is_truncated=is_truncated, now_s=site.end_s)
+        trace = read(tmp_path / "week.txt", text, events=events)
+        check(trace, site, least_days=6.5)
+        open_only = replace(site, closed=())
+        idle_s = open_only.idle_node_s(*trace.span_s) - site.idle_node_s(*trace.span_s)
+        assert trace.closed_node_seconds() == idle_s > 0
+
+    def test_another_output_is_named(self, site: Site, tmp_path: Path) -> None:
+        events = tmp_path / "closed.txt"
+        for text, cause in (
+            ("Cluster|State\n", "closed.txt:1: the header lacks NodeName"),
+            ("NodeName|TimeStart|TimeEnd\nn1|2\n", "closed.txt:2: 2 fields"),
+            ("NodeName|TimeStart|TimeEnd\nn1|soon|Unknown\n", "closed.txt:2: 'soon' is not"),
+        ):
+            events.write_text(text)
+            with pytest.raises(TraceError) as caught:
+                read(tmp_path / "w", sacct(site, is_truncated=True), events=events)
+            assert caught.value.code == "BFT-4001"
+            assert caught.value.cause.startswith(cause)
+
+
 class TestOthers:
     def test_lsb_acct_lists_only_what_has_ended(self, tmp_path: Path) -> None:
         site = made_site(7, BEGIN_S, days=21)
@@ -253,15 +292,14 @@ def test_unnamed_nodes_are_closed_and_fillable_time_is_apart(tmp_path: Path) -> 
     assert np.isfinite(node_time(none).idle_h)
 
 
-def test_every_page_prints_the_command() -> None:
-    """In whatever lines it is broken; notebooks have it as JSON."""
-    pages = [
-        path
-        for pattern in ("docs/**/*.md", "docs/**/*.ipynb", "README.md", "bftrainer/**/*.py")
-        for path in ROOT.glob(pattern)
-        if "sacct --allusers" in path.read_text()
-    ]
+@pytest.mark.parametrize(
+    ("command", "begins"),
+    [(sacct_module.COMMAND, "sacct --allusers"), (closed.COMMAND, "show event")],
+)
+def test_every_page_prints_the_command(command: str, begins: str) -> None:
+    """In whatever lines it is broken."""
+    patterns = ("docs/**/*.md", "docs/**/*.ipynb", "README.md", "bftrainer/batch/**/*.py")
+    texts = [path.read_text() for pattern in patterns for path in ROOT.glob(pattern)]
+    pages = [re.sub(r"[\\\s\"]+", "", text) for text in texts if f"{begins} " in text]
     assert len(pages) >= 2
-    for path in pages:
-        words = re.sub(r"[\\\s\"n]+", "", path.read_text())
-        assert re.sub(r"[\\\s\"n]+", "", COMMAND) in words, path
+    assert all(re.sub(r"[\\\s\"]+", "", command) in page for page in pages)

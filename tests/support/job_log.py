@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import numpy as np
+from numpy.typing import NDArray
 
 DAY_S = 86400
 BETWEEN_S = 40_000  # submissions on one node, on average; a third of the node-time stays idle
@@ -41,16 +42,29 @@ class Site:
     n_nodes: int
     begin_s: int  # of the time that is exported
     end_s: int
+    closed: tuple[tuple[int, int, int], ...] = ()  # node, start, end: down or drained
 
     def idle_node_s(self, begin_s: float, end_s: float) -> int:
-        """Return the node-seconds without a job, counted cell by cell."""
+        """Return the node-seconds without a job on open nodes, counted cell by cell."""
+        runs = [(run.nodes, run.start_s, run.end_s) for run in self.runs]
+        closed = [((node,), start_s, end_s) for node, start_s, end_s in self.closed]
+        return int((~self._cells(begin_s, end_s, [*runs, *closed])).sum())
+
+    def used_node_s(self, begin_s: float, end_s: float) -> int:
+        """Return the node-seconds with a job, counted cell by cell."""
+        runs = [(run.nodes, run.start_s, run.end_s) for run in self.runs]
+        return int(self._cells(begin_s, end_s, runs).sum())
+
+    def _cells(
+        self, begin_s: float, end_s: float, taken: Sequence[tuple[tuple[int, ...], int, int]]
+    ) -> NDArray[np.bool_]:
         first, last = int(begin_s), int(end_s)
-        is_used = np.zeros((self.n_nodes, last - first), dtype=bool)
-        for run in self.runs:
-            low, high = max(run.start_s, first) - first, min(run.end_s, last) - first
+        is_taken = np.zeros((self.n_nodes, last - first), dtype=bool)
+        for nodes, start_s, stop_s in taken:
+            low, high = max(start_s, first) - first, min(stop_s, last) - first
             if low < high:
-                is_used[list(run.nodes), low:high] = True
-        return int((~is_used).sum())
+                is_taken[list(nodes), low:high] = True
+        return is_taken
 
 
 def made_site(seed: int, begin_s: int, days: int = 7, n_nodes: int = 24) -> Site:
@@ -90,6 +104,28 @@ def made_site(seed: int, begin_s: int, days: int = 7, n_nodes: int = 24) -> Site
         for node in nodes:
             free_at[node] = start_s + took_s + chance.choice([0, 0, 30, 400, 3000])
     return Site(runs=tuple(runs), n_nodes=n_nodes, begin_s=begin_s, end_s=begin_s + days * DAY_S)
+
+
+def with_closed(site: Site, seed: int) -> Site:
+    """Return the site with nodes that were closed at times; some drained while a job ran on."""
+    chance = random.Random(seed)  # noqa: S311
+    begins = [chance.randint(site.begin_s - DAY_S, site.end_s) for _ in range(30)]
+    closed = [
+        (chance.randrange(site.n_nodes), start_s, start_s + chance.randint(60, DAY_S))
+        for start_s in begins
+    ]
+    return replace(site, closed=tuple(closed))
+
+
+def sacctmgr_events(site: Site, *, now_s: int) -> str:
+    """Return what ``sacctmgr --parsable2 show event`` prints, a cluster's event with it."""
+    rows = ["NodeName|TimeStart|TimeEnd|State", f"|{site.begin_s}|Unknown|"]
+    rows += [
+        f"n{node}|{start_s}|{end_s if end_s <= now_s else 'Unknown'}|DRAIN"
+        for node, start_s, end_s in site.closed
+        if start_s <= now_s
+    ]
+    return "\n".join(rows) + "\n"
 
 
 def sacct(

@@ -60,7 +60,7 @@ class PoolChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedNodes:
-    """How many nodes jobs were on, counted apart from the idle times, as a check of them."""
+    """How many nodes were in use, counted apart from the idle times, as a check of them."""
 
     at_s: Times  # ascending
     n_nodes: NDArray[np.int64]  # from then on
@@ -89,7 +89,8 @@ class Fragments:
     notes: tuple[str, ...] = ()  # assumptions about what the source does not contain
     node_types: tuple[str, ...] | None = None  # of all nodes; None: all alike
     warnings: tuple[str, ...] = ()  # why the figures may be wrong
-    used: UsedNodes | None = None  # of all nodes; None: the source has idle times only
+    used: UsedNodes | None = None  # by jobs, of all nodes; None: the source has idle times only
+    occupied: UsedNodes | None = None  # used, or closed (down, drained)
     fillable_s: float = 0.0  # node-seconds of fillable idle time that ``unfillable`` left out
 
     def __len__(self) -> int:
@@ -121,6 +122,12 @@ class Fragments:
     def used_node_seconds(self) -> float | None:
         """Return the node-time in which jobs ran; None: the source does not tell."""
         return None if self.used is None else self.used.node_seconds(self.span_s)
+
+    def closed_node_seconds(self) -> float:
+        """Return the node-time in which nodes were known to be closed and no job ran."""
+        if self.used is None or self.occupied is None:
+            return 0.0
+        return self.occupied.node_seconds(self.span_s) - self.used.node_seconds(self.span_s)
 
     def restrict(
         self,
@@ -159,7 +166,7 @@ class Fragments:
         keep = (self.node >= first) & (self.node < stop)
         keep &= (self.end_s > begin_s) & (self.start_s < end_s)
         seen = (self.observed_s >= begin_s) & (self.observed_s < end_s)
-        part = self.where(keep)
+        part, is_whole = self.where(keep), (first, stop) == (0, len(self.names))
         return replace(
             part,
             names=self.names[first:stop],
@@ -169,7 +176,8 @@ class Fragments:
             end_s=_frozen(np.minimum(part.end_s, end_s), np.float64),
             observed_s=_frozen(self.observed_s[seen], np.float64),
             span_s=(begin_s, end_s),
-            used=self.used if (first, stop) == (0, len(self.names)) else None,
+            used=self.used if is_whole else None,
+            occupied=self.occupied if is_whole else None,
         )
 
     def where(self, keep: NDArray[np.bool_]) -> Fragments:

@@ -224,6 +224,7 @@ class JobTable:
     names: dict[str, int] = field(default_factory=dict)
     run_start_s: array[float] = field(default_factory=lambda: array("d"))
     run_end_s: array[float] = field(default_factory=lambda: array("d"))
+    is_closed: array[int] = field(default_factory=lambda: array("b"))  # a run of no job
     run_of: array[int] = field(default_factory=lambda: array("q"))  # range -> run
     first: array[int] = field(default_factory=lambda: array("q"))  # range: first node
     count: array[int] = field(default_factory=lambda: array("q"))  # range: nodes
@@ -255,6 +256,7 @@ class JobTable:
         run = len(self.run_start_s)
         self.run_start_s.append(start_s)
         self.run_end_s.append(end_s)
+        self.is_closed.append(False)
         for first, count in ranges:
             self.run_of.append(run)
             self.first.append(first)
@@ -266,6 +268,11 @@ class JobTable:
                 f"{self.path.name}:{line}: more than {MAX_PAIRS:,} nodes of jobs.",
                 "Export a shorter time.",
             )
+
+    def add_closed(self, start_s: float, end_s: float, nodes: Iterable[int], line: int) -> None:
+        """Add a time in which nodes were closed; an infinite ``end_s``: they still are."""
+        self.add_run(start_s, end_s, neighbours(nodes), line)
+        self.is_closed[-1] = True
 
     def add_wait(
         self, from_s: float, to_s: float, n_nodes: int, limit_s: float | None, line: int
@@ -315,7 +322,9 @@ def idle_fragments(
     ends = np.clip(np.array(table.run_end_s), *span_s)
     labels = list(table.names) if names is None else list(names)
     node, begin, end = _gaps(table, starts, ends, len(labels), span_s)
-    used = used_nodes(table, starts, ends, len(labels))
+    is_job = ~np.array(table.is_closed, dtype=bool)
+    used = used_nodes(table, starts, np.where(is_job, ends, starts), len(labels))
+    occupied = used if is_job.all() else used_nodes(table, starts, ends, len(labels))
     trace = make_fragments(
         names=labels,
         node=node,
@@ -333,7 +342,7 @@ def idle_fragments(
     )
     warnings = (*table.warnings, *window.warnings, *ramp_warnings(used, span_s))
     marked = mark_unfillable(trace, pending, progress)
-    return replace(marked, used=used, warnings=warnings)
+    return replace(marked, used=used, occupied=occupied, warnings=warnings)
 
 
 def need_runs(table: JobTable) -> None:

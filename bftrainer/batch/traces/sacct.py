@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
+from bftrainer.batch.traces.closed import add_closed
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.batch.traces.jobs import JobTable, idle_fragments, need_runs, neighbours
 from bftrainer.batch.traces.text import (
@@ -71,7 +72,10 @@ def read_sacct(path: Path, options: ReadOptions, progress: Progress | None) -> F
                 reader.take(row, number)
             except (ValueError, OverflowError) as problem:
                 raise malformed(path, number, str(problem)) from problem
-    return idle_fragments(reader.table, reader.coverage(), options, progress=progress)
+    coverage = reader.coverage()
+    if options.closed is not None:
+        add_closed(reader.table, options.closed, options)
+    return idle_fragments(reader.table, coverage, options, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)

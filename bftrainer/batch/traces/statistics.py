@@ -32,7 +32,7 @@ class NodeTimeSums:
     idle_h: float
     used_h: float | None  # None: the source has idle times only
     fillable_h: float  # idle, but left out because a pending job could have used it
-    closed_h: float  # of nodes that the machine has, and the source does not name
+    closed_h: float  # down or drained, or of nodes that the source does not name
 
     def accounted_share(self) -> float | None:
         """Return the sum of the parts over the whole, 1 if all is right; None: not known."""
@@ -69,7 +69,7 @@ def node_time(trace: Fragments, n_nodes: int | None = None) -> NodeTimeSums:
         idle_h=trace.node_seconds() / HOUR_S,
         used_h=None if used_s is None else used_s / HOUR_S,
         fillable_h=trace.fillable_s / HOUR_S,
-        closed_h=(machine - len(trace.names)) * hours,
+        closed_h=(machine - len(trace.names)) * hours + trace.closed_node_seconds() / HOUR_S,
     )
 
 

@@ -63,6 +63,7 @@ class ReadOptions:
     time_zone: str | None = None  # of local times: sacct and bhist; None: UTC, which is said
     start_s: float | None = None  # of the time for which a log lists all jobs; None: see ``window``
     end_s: float | None = None
+    closed: Path | None = None  # output of sacctmgr show event: when nodes were down or drained
     year: int | None = None  # of times without one: bhist; None: this year
     ignored: tuple[str, ...] = ()  # partitions or queues whose jobs (pilots) count as idle
 

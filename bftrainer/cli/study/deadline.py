@@ -100,7 +100,7 @@ def _trace(path: Path, options: dict[str, Any]) -> Fragments:
         "year",
     )
     if not is_journal:
-        return load(path, **{name: options[name] for name in (*names, "ignored")})
+        return load(path, **{name: options[name] for name in (*names, "ignored", "closed")})
     if options["nodes"] != ":" or options["start"] or options["end"]:
         raise click.UsageError("--nodes, --start and --end choose a part of a trace, no journal's.")
     from bftrainer.lab.yesterday import past_of  # noqa: PLC0415 - slow to import

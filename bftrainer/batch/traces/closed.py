@@ -1,0 +1,52 @@
+"""When nodes were closed, down or drained: the output of ``sacctmgr show event``.
+
+``sacct`` knows jobs only, so that a node that is down looks idle. slurmdbd keeps an event for each
+time in which a node was DOWN or DRAIN (sacctmgr(1), "LIST/SHOW EVENT FORMAT OPTIONS", Slurm 20.11
+to 26.05); rows without a node are of the whole cluster, such as its registration, and left out.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from bftrainer.batch.traces.jobs import JobTable
+from bftrainer.batch.traces.text import ReadOptions, iso_seconds, malformed, read_lines, time_zone
+from bftrainer.model.hostlist import expand
+
+COMMAND = (
+    "SLURM_TIME_FORMAT=%s sacctmgr --parsable2 show event event=node start=2024-05-01 "
+    "end=2024-05-08 format=NodeName,Start,End,State"
+)
+# ``Start`` and ``End`` are printed with these headings.
+_NODE, _START, _END = "NodeName", "TimeStart", "TimeEnd"
+_NOT_YET = frozenset({"Unknown", "None", ""})
+
+
+def add_closed(table: JobTable, path: Path, options: ReadOptions) -> None:
+    """Add the times in which nodes were closed.
+
+    Raises:
+        TraceError: BFT-4001, this is not that output.
+    """
+    header: list[str] = []
+    zone = time_zone(options.time_zone)
+    for number, line in read_lines(path):
+        cells = [cell.strip() for cell in line.split("|")]
+        if not header:
+            header = cells
+            if not {_NODE, _START, _END} <= {*header}:
+                what = f"the header lacks {_NODE}, {_START} or {_END}"
+                raise malformed(path, number, what, f"Export with: {COMMAND}")
+            continue
+        if len(cells) != len(header):
+            raise malformed(path, number, f"{len(cells)} fields, the header has {len(header)}")
+        row = dict(zip(header, cells, strict=True))
+        try:
+            nodes = [table.index(name) for name in expand(row[_NODE])] if row[_NODE] else []
+            start_s = iso_seconds(row[_START], zone)
+            end_s = math.inf if row[_END] in _NOT_YET else iso_seconds(row[_END], zone, start_s)
+        except (ValueError, OverflowError) as problem:
+            raise malformed(path, number, str(problem)) from problem
+        if nodes and end_s > start_s:
+            table.add_closed(start_s, end_s, nodes, number)
