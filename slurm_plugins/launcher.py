@@ -16,12 +16,12 @@ from bftrainer.batch import commands, process
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
 from bftrainer.batch.clock import STEADY
 from bftrainer.batch.pilot_job import fault_of, job_name, token_of
-from bftrainer.model.cluster import Job, NodeLeft
+from bftrainer.model.cluster import Job, NodeLeft, node_of
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.hostlist import ParseError
 from bftrainer.site.submit.client import SubmitHelper, no_helper
 from bftrainer.site.submit.helper import GRACE, HERALD
-from slurm_plugins import parse, slots, states
+from slurm_plugins import parse, states
 from slurm_plugins.commands import SlurmCommands, is_unknown, pilots_argv
 
 _ACCOUNT = "--account="
@@ -86,7 +86,7 @@ class PilotLauncher(commands.PilotLauncher):
         return (
             *("sbatch", "--parsable", f"--job-name={job_name(request, self.token)}"),
             *(f"--partition={self.queue}", "--nodes=1"),
-            *(f"--nodelist={slots.node_of(request.node)}", *size_options(self._share)),
+            *(f"--nodelist={node_of(request.node)}", *size_options(self._share)),
             *((f"--comment={request.node}",) if self._share else ()),  # its slot
             *(f"--time={minutes}", f"--deadline=now+{deadline_s}"),
             *("--no-requeue", "--export=ALL", "--chdir=/", "--input=/dev/null"),

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
 from bftrainer.batch.commands import UnreadError
-from bftrainer.model.cluster import EndedBy, Node, NodeState, Presence
+from bftrainer.model.cluster import EndedBy, Node, NodeState, Presence, node_of
 from bftrainer.model.errors import BatchSystemError, BftError
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import TrialStep
-from slurm_plugins import commands, doctor, job_requests, slots
+from slurm_plugins import commands, doctor, job_requests
 from slurm_plugins.commands import why_failed
 from slurm_plugins.launcher import size_options
 
@@ -104,7 +104,7 @@ class NodeTrial:
         return f"{len(look.nodes)} nodes, {len(look.jobs)} jobs"
 
     def _judge(self) -> str:
-        node, own = slots.node_of(self._node.name), self.system.commands
+        node, own = node_of(self._node.name), self.system.commands
         argv = (
             *("sbatch", "--test-only", f"--partition={self.partition}", "--nodes=1", "--time=5"),
             *(f"--nodelist={node}", "--chdir=/", *size_options(None)),
@@ -135,7 +135,7 @@ class NodeTrial:
             return one.node or "" if one.phase == "running" else ""
 
         node = _until(look, "it does not run")
-        if node != slots.node_of(self._node.name):
+        if node != node_of(self._node.name):
             raise ParseError(f"it runs on {node}, not on {self._node.name}")
         return f"on {node}"
 

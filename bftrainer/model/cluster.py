@@ -141,6 +141,15 @@ class NodeLeft:
         )
 
 
+SLOT_MARK = "/"
+"""Divides the name of a slot, part of a node that is treated as a node: n1/0, n1/1."""
+
+
+def node_of(slot: str) -> str:
+    """Return the node of a slot; a node is returned as it is."""
+    return slot.partition(SLOT_MARK)[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A host of the batch system."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState, Reservation
+from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState, Reservation, node_of
 from slurm_plugins import slots
 
 SHARE = NodeLeft(cpus=2, gpus=1)
@@ -25,7 +25,7 @@ def test_an_idle_node_is_as_many_idle_slots_as_fit() -> None:
     assert [s.name for s in found] == ["n1/0", "n1/1", "n1/2", "n1/3"]
     assert {s.state for s in found} == {NodeState.IDLE}
     assert {(s.cpus, s.gpus, s.left) for s in found} == {(2, 1, None)}
-    assert slots.node_of("n1/2") == "n1" == slots.node_of("n1")
+    assert node_of("n1/2") == "n1" == node_of("n1")
 
 
 def test_what_is_left_of_a_node_is_free_beside_our_slots() -> None:
