@@ -372,7 +372,8 @@ class Daemon:
         for pilot_id in self.pilots.observe(snapshot, looked_s):
             self._pilot_ended(pilot_id)
         # Before the next decision, which measures what ordinary jobs noticed.
-        await self.ends.explain(self._looking, (self.accountant.heard, self.harm.ended))
+        tellers = (self.accountant.heard, self.harm.ended)
+        await self.ends.explain(self._looking, tellers, self.harm.ended)
         if overdue := self.pilots.overdue():
             self.ends.cancel(overdue, force=True)
         if strays := self.strays.to_cancel(snapshot, self.pilots.pilots):

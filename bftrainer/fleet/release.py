@@ -68,18 +68,25 @@ class PilotEnds:
             )
 
     async def explain(
-        self, looking: Executor, heard: Iterable[Callable[[str, PilotObservation], None]]
+        self,
+        looking: Executor,
+        heard: Iterable[Callable[[str, PilotObservation], None]],
+        of_given_back: Callable[[str, PilotObservation], None],
     ) -> None:
-        """Learn how pilots ended that nobody of us asked to leave, and tell all who listen."""
+        """Learn how pilots ended that nobody of us asked to leave, and tell all who listen.
+
+        Of those given back only ``of_given_back`` is told.
+        """
         if not self._pilots.has_unexplained:
             return
         loop, tellers = asyncio.get_running_loop(), tuple(heard)
         ended = await loop.run_in_executor(looking, self._pilots.explanations)
-        for pilot_id, is_mute, how in ended:
-            for tell in (self._pilots.on_explained, *tellers):
-                tell(pilot_id, how)
-            if is_mute and how.has_failed:
-                self._plane.trainers.on_agent_failed(pilot_id, how.reason)
+        for one in ended:
+            all_ = (self._pilots.on_explained, *tellers)
+            for tell in (of_given_back,) if one.is_given_back else all_:
+                tell(one.pilot_id, one.how)
+            if one.is_mute and one.how.has_failed and not one.is_given_back:
+                self._plane.trainers.on_agent_failed(one.pilot_id, one.how.reason)
 
     def close(self) -> None:
         """Wait for the cancels under way."""

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from bftrainer.batch.local.adapter import create
 from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.release import PilotEnds
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import Claim, Release
 from tests.support.snapshots import T0, pending, running, snapshot
+
+if TYPE_CHECKING:
+    from bftrainer.fleet.background import Background
+    from bftrainer.fleet.control_plane import ControlPlane
 
 WAITS = replace(pending("71", 1), pilot_id="p000001")
 RUNS = replace(running("71", "n1"), pilot_id="p000001", time_limit_s=3540.0)
@@ -84,10 +92,10 @@ def test_how_a_pilot_ended_is_asked_where_its_agent_did_not_want_to(
     assert book.observe(snapshot([], []), T0 + 1) == ["p000001"]
     assert book.has_unexplained is is_asked_about
     told = book.explanations()
-    assert [(pilot_id, is_mute) for pilot_id, is_mute, _ in told] == (
-        [("p000001", why == "disconnected")] if is_asked_about else []
+    assert [(one.pilot_id, one.is_mute, one.is_given_back) for one in told] == (
+        [("p000001", why == "disconnected", False)] if is_asked_about else []
     )
-    assert not any(how.has_failed for _, _, how in told)  # it does not answer: nobody is blamed
+    assert not any(one.how.has_failed for one in told)  # it does not answer: nobody is blamed
     assert not book.has_unexplained
 
 
@@ -95,10 +103,39 @@ def test_one_that_was_released_or_came_back_is_not_asked_about(book: PilotBook) 
     _look(book, RUNS)
     book.agent_left("p000001", "disconnected")
     book.agent_came("p000001")
-    book.release([GOES])
+    book.release([replace(GOES, for_job="")])
     book.agent_left("p000001", "disconnected")
     book.observe(snapshot([], []), T0 + 1)
     assert not book.has_unexplained
+
+
+@pytest.mark.parametrize("has_come", [True, False])
+def test_one_that_was_given_back_is_asked_about_if_it_held_its_node(
+    book: PilotBook, *, has_come: bool
+) -> None:
+    """The batch system may have preempted it at the same moment; only harm cares."""
+    _look(book, RUNS)
+    if has_come:
+        book.agent_came("p000001")
+    book.release([GOES])
+    book.observe(snapshot([], []), T0 + 1)
+    assert [one.is_given_back for one in book.explanations()] == [True] * has_come
+
+
+def test_how_one_that_was_given_back_ended_is_told_to_harm_alone(book: PilotBook) -> None:
+    told: list[tuple[str, str]] = []
+    plane = cast("ControlPlane", None)  # it is asked about agents that failed
+    _look(book, RUNS)
+    book.agent_came("p000001")
+    book.release([GOES])
+    book.observe(snapshot([], []), T0 + 1)
+    ends = PilotEnds(book, plane, cast("Background", None))
+    with ThreadPoolExecutor(1) as looking:
+        accounts = [lambda pilot_id, _: told.append(("accounts", pilot_id))]
+        harm = lambda pilot_id, _: told.append(("harm", pilot_id))  # noqa: E731 - one listener
+        asyncio.run(ends.explain(looking, accounts, harm))
+    ends.close()
+    assert told == [("harm", "p000001")]
 
 
 @pytest.mark.parametrize("limit_s", [float("nan"), float("inf"), None])

@@ -79,6 +79,25 @@ _ADOPTED = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unexplained:
+    """A pilot whose end the batch system is to explain."""
+
+    job_id: str
+    is_mute: bool
+    is_given_back: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedPilot:
+    """How a pilot ended, as the batch system says."""
+
+    pilot_id: str
+    is_mute: bool  # its agent left without a word
+    is_given_back: bool  # we had asked for its end, for an ordinary job
+    how: PilotObservation
+
+
 class PilotBook:
     """All pilots of ours that may still exist."""
 
@@ -107,8 +126,7 @@ class PilotBook:
         }
         for known in self.pilots.values():
             known.begins(clock(), "of an earlier daemon")
-        # Ended pilots to be asked about -> job id, and whether its agent left without a word.
-        self._unexplained: dict[str, tuple[str, bool]] = {}
+        self._unexplained: dict[str, _Unexplained] = {}  # ended pilots to be asked about
         self._uncancelled = SaidOnce()
         self.unreachable_s = 0.0  # how long an agent may be unheard before its pilot is cancelled
         self.on_absent: Callable[[PilotRecord], None] = lambda _record: None  # it had no job
@@ -405,23 +423,35 @@ class PilotBook:
         self._journal.note("pilot-ended", {"pilot_id": pilot_id}, pilots=[record])
         self.on_ended(pilot)
         is_explained = pilot.was_asked or pilot.farewell not in ("", GONE, SIGNAL)
-        if record.job_id is not None and not is_explained:
-            self._unexplained[pilot_id] = (record.job_id, pilot.farewell == GONE)
+        is_handed_over = pilot.is_given_back and pilot.came_s is not None
+        if record.job_id is not None and (not is_explained or is_handed_over):
+            self._unexplained[pilot_id] = _Unexplained(
+                job_id=record.job_id,
+                is_mute=pilot.farewell == GONE,
+                is_given_back=is_handed_over,
+            )
 
     @property
     def has_unexplained(self) -> bool:
-        """Return whether a pilot has ended that neither the daemon nor its agent ended."""
+        """Return whether a pilot has ended that neither the daemon nor its agent ended.
+
+        Or that was given back: the batch system may have preempted it just then.
+        """
         return bool(self._unexplained)
 
-    def explanations(self) -> list[tuple[str, bool, PilotObservation]]:
-        """Query once how those pilots ended (blocking, any thread).
-
-        Returns:
-            Each, whether its agent left without a word, and what the batch system says.
-        """
+    def explanations(self) -> list[EndedPilot]:
+        """Query once how those pilots ended (blocking, any thread)."""
         ended, self._unexplained = self._unexplained, {}
-        seen = self.system.pilot_states([job_id for job_id, _ in ended.values()])
-        return [(pilot_id, is_mute, seen[job]) for pilot_id, (job, is_mute) in ended.items()]
+        seen = self.system.pilot_states([one.job_id for one in ended.values()])
+        return [
+            EndedPilot(
+                pilot_id=pilot_id,
+                is_mute=one.is_mute,
+                is_given_back=one.is_given_back,
+                how=seen[one.job_id],
+            )
+            for pilot_id, one in ended.items()
+        ]
 
     def _update(self, pilot: Pilot, **changes: Any) -> None:
         pilot.record = replace(pilot.record, **changes)
