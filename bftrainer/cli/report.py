@@ -120,6 +120,7 @@ def _print_harm(found: HarmReport) -> None:
         f"preempted   {found.preempted_jobs} jobs had to preempt "
         f"({_percent(found.share_preempted)} of those that got nodes, "
         f"{_rate(found.preempted_jobs_per_hour)})",
+        f"lost cycles {_lost(found)}",
         f"ended       {shown(taken)}",
         f"in vain     {found.in_vain} nodes ({_percent(found.share_in_vain)} of those given "
         f"back for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}",
@@ -151,6 +152,17 @@ def _print_harm(found: HarmReport) -> None:
     print_table(("DELAY", ">NODES", ""), bars)
     print_lines("")
     print_table(WORST_HEADERS, worst)
+
+
+def _lost(found: HarmReport) -> str:
+    if not found.cycles_lost:
+        return "none"
+    jobs = ", ".join(f"{shown(one.job_id)} by {one.lost_s:.2f} s" for one in found.lost_cycles)
+    more = found.cycles_lost - len(found.lost_cycles)
+    return (
+        f"{found.cycles_lost} jobs started a scheduler cycle later as they had to preempt, "
+        f"{found.cycles_lost_s:.2f} s in all: {jobs}{f' and {more} more' if more else ''}"
+    )
 
 
 def _leavings(found: Leavings) -> tuple[str, str]:

@@ -31,7 +31,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bftrainer.daemon.harm.ledger import BUCKETS_S, HarmRecords, How, Why
+from bftrainer.daemon.harm.ledger import BUCKETS_S, HarmRecords, How, Why, lost_cycles
 from bftrainer.model.reports import Use, UserAccount
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import StatusView
@@ -75,7 +75,8 @@ class MetricsRegistry:
         self._polled, self._decided = map(self._timestamp, ("poll", "decision"))
         self._hand_over_seconds = histogram(
             "bftrainer_hand_over_seconds",
-            "From our release or the batch system's signal until the node was free for a job.",
+            "From our release or the batch system's signal until the node was free for a job; for "
+            "one that lost a scheduler cycle by having to preempt, until it started.",
             ["how"],
         )
         self._process_free_seconds = histogram(
@@ -94,14 +95,7 @@ class MetricsRegistry:
             "Nodes released for a job that did not take them.",
             ["why"],
         )
-        self._preemptions = counter(
-            "bftrainer_preemptions_total",
-            "Nodes that ordinary jobs got because the batch system ended a pilot.",
-        )
-        self._taken = counter(
-            "bftrainer_pilots_taken_total",
-            "Pilots that the batch system ended without any job seen on their node.",
-        )
+        self._preemption_counters(counter)
         self._left = counter(
             "bftrainer_nodes_left_total",
             "Nodes that pilots left, and ordinary jobs on nodes that have had pilots.",
@@ -119,6 +113,24 @@ class MetricsRegistry:
             self._hand_over_seconds.labels(how.value)
         for why in Why:
             self._vain.labels(why.value)
+
+    def _preemption_counters(self, counter: Callable[[str, str], Counter]) -> None:
+        self._preemptions = counter(
+            "bftrainer_preemptions_total",
+            "Nodes that ordinary jobs got because the batch system ended a pilot.",
+        )
+        self._cycles_lost = counter(
+            "bftrainer_cycles_lost_total",
+            "Jobs that had to preempt pilots through backfill, which starts them a cycle later.",
+        )
+        self._cycle_seconds_lost = counter(
+            "bftrainer_cycle_seconds_lost_total",
+            "Time that these jobs waited from the preemption until they started.",
+        )
+        self._taken = counter(
+            "bftrainer_pilots_taken_total",
+            "Pilots that the batch system ended without any job seen on their node.",
+        )
 
     def _timestamp(self, what: str) -> Gauge:
         name = f"bftrainer_last_{what}_timestamp_seconds"
@@ -149,6 +161,9 @@ class MetricsRegistry:
             else:
                 self._hand_over_seconds.labels(done.how.value).observe(done.delay_s)
                 self._late.inc(done.delay_s > limit_s)
+        for lost in lost_cycles(records.hand_overs):
+            self._cycles_lost.inc()
+            self._cycle_seconds_lost.inc(lost.lost_s)
         for vain in records.vain:
             self._vain.labels(vain.why.value).inc()
         self._taken.inc(len(records.taken))

@@ -125,6 +125,15 @@ class WorstCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostCycle:
+    """A job that lost a cycle of the scheduler because it had to preempt pilots."""
+
+    job_id: str
+    lost_s: float  # from the preemption to its start; if one is unknown, a cycle as configured
+    nodes: tuple[str, ...]  # of the pilots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VainCount:
     """Nodes released in vain, for one reason."""
 
@@ -214,6 +223,9 @@ class HarmReport:
     back_off: str  # one sentence, "" at level 0
     taken_by: tuple[TakenCount, ...] = ()
     leavings: Leavings = Leavings()
+    cycles_lost: int = 0  # jobs that lost a cycle of the scheduler
+    cycles_lost_s: float = 0.0  # these jobs together
+    lost_cycles: tuple[LostCycle, ...] = ()  # the longest first, a few
 
 
 def day_of(at_s: float, zone: str | None = None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,28 @@ def test_the_report_of_the_daemon(service: MemoryService, capsys: Output) -> Non
     assert "ended       2 without a job seen on their node: 2 cancelled, by an admin" in text
     assert "4.00  0.25  [7]" in text
     assert "<= 5 s" in text
+    assert "lost cycles none" in text
+
+
+def test_the_report_names_jobs_that_lost_a_scheduler_cycle(
+    service: MemoryService, capsys: Output
+) -> None:
+    """Ten are named; each preempted a pilot that left at once, 20 s and more before its start."""
+    preempted = replace(SLOW, how=How.PREEMPTED, asked_for="", freed_s=T0 + 0.03)
+    service.harm_records = [
+        HarmRecords(
+            hand_overs=tuple(
+                replace(preempted, job_id=f"{n}", start_s=T0 + 20.0 + n) for n in range(12)
+            )
+        )
+    ]
+    assert main(["report", "harm"]) == 0
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("lost cycles"))
+    assert line.startswith(
+        "lost cycles 12 jobs started a scheduler cycle later as they had to preempt, 306.00 s in "
+        "all: 11 by 31.00 s, 10 by 30.00 s, "
+    )
+    assert line.endswith(", 2 by 22.00 s and 2 more")
 
 
 def test_the_report_names_nodes_that_were_unusable_after_a_pilot(

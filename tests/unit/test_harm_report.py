@@ -343,6 +343,21 @@ def samples(text: str) -> dict[tuple[str, str], float]:
     }
 
 
+def test_metrics_count_lost_cycles_by_job() -> None:
+    """Job 8 lost one on two nodes, job 9 on one; job 7 was given its node in time."""
+    metrics = MetricsRegistry()
+    assert samples(metrics.text())["bftrainer_cycles_lost_total", ""] == 0.0
+    lost = replace(PREEMPTED, start_s=T0 + 30.0)
+    others = (replace(lost, node="n4"), replace(lost, job_id="9", start_s=T0 + 25.0))
+    metrics.settled(HarmRecords(hand_overs=(GOOD, lost, *others)), 1.0)
+    found = samples(metrics.text())
+    assert found["bftrainer_cycles_lost_total", ""] == 2.0
+    assert found["bftrainer_cycle_seconds_lost_total", ""] == 55.0
+    assert found["bftrainer_hand_overs_late_total", ""] == 3.0
+    assert found["bftrainer_hand_over_seconds_bucket", "preempted,10.0"] == 0.0
+    assert found["bftrainer_hand_over_seconds_sum", "preempted"] == 85.0
+
+
 def test_metrics_say_what_was_settled() -> None:
     metrics = MetricsRegistry()
     before = samples(metrics.text())

@@ -2,9 +2,9 @@
 
 Rule. One level up, 5 at most, when of the last 20 measured hand-overs since the last change of
 level at least 3 are certainly bad, whatever the batch system's clock and ticks add, and their
-share exceeds ``1 - share``. Bad are: a late hand-over; one for which the batch system preempted
-and whose job did not start within the limit either, because it lost a cycle; a release for a job
-that did not start, counted once per job. Each level
+share exceeds ``1 - share``. Bad are: a late hand-over; one whose job lost a cycle of the scheduler,
+longer than the limit, because it had to preempt; a release for a job that did not start, counted
+once per job. Each level
 
 * halves the number of nodes that may be held (starting from the most held at one of these
   hand-overs, because many may just have been released; at least one, or nothing could show an
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bftrainer.daemon.harm.ledger import HandOver, How, Rule, Vain, Why
+from bftrainer.daemon.harm.ledger import HandOver, Rule, Vain, Why
 from bftrainer.model.decision import Settings
 
 KIND = "back-off"  # of the journal's entries
@@ -82,16 +82,10 @@ def record_hand_over(
 
 
 def _is_late(done: HandOver, rule: Rule) -> bool:
-    """Return whether the node was free too late, or its job started too late after a preemption.
-
-    A job for which backfill preempts starts in the next cycle; one for which the main scheduler
-    preempts starts at once and loses nothing.
-    """
-    if done.delay_s is not None and _surely_s(done, done.delay_s) > rule.limit_s:
+    """Return whether the node was free too late, or its job lost a cycle by preempting."""
+    if done.cycle_lost_s > rule.limit_s:  # that it did is sure, but for a start nobody reported
         return True
-    if done.how is not How.PREEMPTED or done.asked_s is None or done.start_s is None:
-        return False
-    return done.start_s - done.asked_s - ROUNDING_S > rule.limit_s
+    return done.delay_s is not None and _surely_s(done, done.delay_s) > rule.limit_s
 
 
 def _surely_s(done: HandOver, delay_s: float) -> float:

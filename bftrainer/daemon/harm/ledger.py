@@ -1,5 +1,12 @@
 """Records how long ordinary jobs waited for nodes of ours, with the promise over them. Pure.
 
+The *harm* of a hand-over is the time from when the job could have started but for our pilot until
+it could start. It begins with our release, made when the job could start, or with the signal of
+the batch system, which preempts for jobs that could. It ends when the node is free; but for a job
+that lost a cycle of the scheduler by having to preempt (``lost_cycle``), with its start. A pilot
+may have been preempted for a job that then starts on another node, which we gave back too late, or
+for which we had released one: that is a hand-over to this job, too, with its lost cycle.
+
 The batch system's times are whole seconds and polls are seconds apart; the agent knows its own
 exit exactly. So the time lies between two bounds:
 
@@ -33,10 +40,12 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from bftrainer.batch.announcer import UNSEEN_S, is_same_job, is_stand_in
+from bftrainer.daemon.harm import lost_cycle
 from bftrainer.daemon.harm.aftermath import Departure, Unusable
-from bftrainer.model.cluster import EndedBy, Job, JobState
+from bftrainer.daemon.harm.lost_cycle import Preemption
+from bftrainer.model.cluster import EndedBy, Job, JobState, node_of
 from bftrainer.model.decision import DecisionInput, PilotView, Plan
-from bftrainer.model.reports import DelayBucket
+from bftrainer.model.reports import DelayBucket, LostCycle
 
 KIND = "harm"  # of the journal's entries
 
@@ -75,11 +84,32 @@ class HandOver:
     cancel_s: float | None = None  # until the agent was told
     agent_s: float | None = None  # until the agent had exited
     epilog_s: float | None = None  # until the batch system had the node
+    # What the job lost to a cycle of the scheduler, 0: nothing; None: as this node's times tell.
+    lost_s: float | None = None
+    ADDED: ClassVar = frozenset({"lost_s"})
+
+    @property
+    def cycle_lost_s(self) -> float:
+        """The time that the job lost to a cycle of the scheduler; 0: none."""
+        if self.lost_s is not None:
+            return self.lost_s
+        if self.how is not How.PREEMPTED or self.asked_s is None or self.start_s is None:
+            return 0.0
+        return lost_cycle.lost_s(
+            Preemption(
+                at_s=self.asked_s,
+                ran_s=None,
+                free_s=self.freed_s,
+                start_s=self.start_s,
+                cycle_s=math.inf,
+            )
+        )
 
     @property
     def delay_s(self) -> float | None:
-        """The time the job waited for us: the figure of the SLO."""
-        return None if self.asked_s is None else max(0.0, self.freed_s - self.asked_s)
+        """The time the job waited for us: the figure of the SLO; None: unknown."""
+        until_free_s = None if self.asked_s is None else max(0.0, self.freed_s - self.asked_s)
+        return max(until_free_s or 0.0, self.cycle_lost_s) if self.cycle_lost_s else until_free_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +204,27 @@ def worst(hand_overs: Iterable[HandOver], count: int) -> tuple[HandOver, ...]:
     )
 
 
+def lost_cycles(hand_overs: Iterable[HandOver]) -> tuple[LostCycle, ...]:
+    """Return the jobs that lost a cycle of the scheduler, the longest first."""
+    by_job = dict[str, LostCycle]()
+    for done in hand_overs:
+        if done.cycle_lost_s:
+            before = by_job.get(done.job_id)
+            by_job[done.job_id] = LostCycle(
+                job_id=done.job_id,
+                lost_s=max(done.cycle_lost_s, before.lost_s if before else 0.0),
+                nodes=(*(before.nodes if before else ()), done.node),
+            )
+    return tuple(sorted(by_job.values(), key=lambda one: one.lost_s, reverse=True))
+
+
 def slow_part(done: HandOver) -> str:
     """Say in one sentence which part took most of the time."""
+    if done.cycle_lost_s:
+        return (
+            "The batch system preempted for the job in one cycle and started it in a later one, "
+            f"{done.cycle_lost_s:.0f} s after."
+        )
     if done.delay_s is None:
         return "The batch system ended the pilot and its agent did not report."
     if done.cancel_s is None or done.agent_s is None or done.epilog_s is None:
@@ -202,14 +251,17 @@ class End:
     job: Job | None = None  # the ordinary job it was released for
     told_s: float | None = None  # the agent was told
     left_s: float | None = None  # the agent reported its exit
-    is_preempted: bool = False  # the batch system ended it first
+    is_preempted: bool = False  # the batch system ended it: first, or at the same time
+    ran_s: float | None = None  # begin of the last look that showed it running
     seen_s: float | None = None  # begin of the last poll that showed its job
     gone_s: float | None = None  # end of the first poll that did not
 
     @property
     def began_s(self) -> float | None:
         """Time of the first request for the node."""
-        return self.told_s if self.is_preempted else self.asked_s
+        if not self.is_preempted:
+            return self.asked_s
+        return min([s for s in (self.told_s, self.asked_s) if s is not None], default=None)
 
 
 def hand_over(end: End, taker: Job, now_s: float) -> HandOver:
@@ -275,6 +327,7 @@ class Ledger:
     settled: frozenset[str] = frozenset()  # pilots still listed whose end is settled
     # How ends that we did not ask for came about, by what the batch system says.
     ended_by: Mapping[str, EndedBy] = field(default_factory=dict)
+    ran_s: Mapping[str, float] = field(default_factory=dict)  # begin of the last look that ran it
 
 
 class _Ordinary:
@@ -317,7 +370,16 @@ def farewell(ledger: Ledger, said: Farewell) -> Ledger:
 
 
 def explained(ledger: Ledger, pilot_id: str, by: EndedBy) -> Ledger:
-    """Process what the batch system says of an end; before the snapshot that shows it."""
+    """Process what the batch system says of an end; before the snapshot that shows it.
+
+    It may have preempted a pilot that we had just asked to leave. What else it says of such a
+    pilot's end is no news.
+    """
+    end = ledger.ends.get(pilot_id)
+    if end is not None and end.asked_s is not None:
+        if by is not EndedBy.PREEMPTED:
+            return ledger
+        ledger = replace(ledger, ends={**ledger.ends, pilot_id: replace(end, is_preempted=True)})
     return replace(ledger, ended_by={**ledger.ended_by, pilot_id: by})
 
 
@@ -339,7 +401,11 @@ def fold(
         view = ledger.held[pilot_id]
         if not _limit_struck(view, given.now_s):
             ends[pilot_id] = End(
-                pilot_id=pilot_id, node=view.node, gone_s=given.now_s, is_preempted=True
+                pilot_id=pilot_id,
+                node=view.node,
+                gone_s=given.now_s,
+                is_preempted=True,
+                ran_s=ledger.ran_s.get(pilot_id),
             )
     records = HarmRecords()
     if ends and given.is_new_snapshot and given.snapshot.jobs is not None:
@@ -363,7 +429,10 @@ def fold(
                 )
     settled = frozenset((known - ends.keys()) & views.keys())
     ended_by = {i: by for i, by in ledger.ended_by.items() if i in ends or i in views}
-    return Ledger(held=held, ends=ends, settled=settled, ended_by=ended_by), records
+    at_s = given.snapshot.taken_at_s
+    ran_s = {i: ledger.ran_s.get(i, at_s) if p.is_leaving else at_s for i, p in held.items()}
+    after = Ledger(held=held, ends=ends, settled=settled, ended_by=ended_by, ran_s=ran_s)
+    return after, records
 
 
 def _limit_struck(view: PilotView, at_s: float) -> bool:
@@ -382,7 +451,8 @@ def _look(
     on_node = _by_node(jobs, {e.node for e in ends.values()})
     ordinary = _Ordinary(jobs)
     left: dict[str, End] = {}
-    hand_overs: list[HandOver] = []
+    takers: list[tuple[End, Job]] = []
+    nobodys: list[tuple[End, EndedBy]] = []  # no job is on the node
     vain: list[Vain] = []
     taken: list[Taken] = []
     for before in ends.values():
@@ -390,10 +460,14 @@ def _look(
         by = ended_by.get(end.pilot_id, EndedBy.UNKNOWN)
         if by not in (EndedBy.PREEMPTED, EndedBy.UNKNOWN) and end.gone_s is not None:
             taken.append(_taken(end, by, given.now_s))  # for no job, whoever comes next
-            continue
-        taker = _taker(end, on_node.get(end.node, ()))
-        if taker is not None:
-            hand_overs.append(hand_over(end, taker, given.now_s))
+        elif taker := _taker(end, on_node.get(end.node, ())):
+            takers.append((end, taker))
+        else:
+            nobodys.append((end, by))
+    served = _served(ends.values(), takers, ordinary)
+    for end, by in nobodys:
+        if loser := _loser(end, served):
+            takers.append((end, loser))
             continue
         verdict = _verdict(end, ordinary, given, is_held_off=end.node in held_off)
         if verdict is _Verdict.OPEN:
@@ -402,16 +476,89 @@ def _look(
             taken.append(_taken(end, by, given.now_s))
         elif isinstance(verdict, Why):
             vain.append(_vain(end, verdict, given.now_s))
-    return left, HarmRecords(hand_overs=tuple(hand_overs), vain=tuple(vain), taken=tuple(taken))
+    return left, HarmRecords(
+        hand_overs=_hand_overs(takers, given), vain=tuple(vain), taken=tuple(taken)
+    )
+
+
+def _served(
+    ends: Iterable[End], takers: Iterable[tuple[End, Job]], ordinary: _Ordinary
+) -> list[Job]:
+    """Return the running jobs for which nodes were released, or that took released ones."""
+    jobs = {job.job_id: job for end, job in takers if end.asked_s is not None}
+    for end in ends:
+        same = ordinary.same_as(end.job) if end.job is not None else ()
+        jobs.update({job.job_id: job for job in same if job.state is not JobState.PENDING})
+    return sorted(jobs.values(), key=lambda job: (-job.priority, job.job_id))
+
+
+def _loser(end: End, served: Iterable[Job]) -> Job | None:
+    """Return the job for which a pilot was preempted, if it started elsewhere and too late.
+
+    It waited at that moment, and a node of ours was released for it: too late.
+    """
+    preempted_s = end.gone_s if end.began_s is None else end.began_s
+    if not end.is_preempted or end.gone_s is None or preempted_s is None:
+        return None
+    least_s = preempted_s + lost_cycle.TICK_S
+    return next(
+        (
+            job
+            for job in served
+            if (job.submit_s or 0.0) <= preempted_s and (job.start_s or 0.0) > least_s
+        ),
+        None,
+    )
+
+
+def _hand_overs(takers: Iterable[tuple[End, Job]], given: DecisionInput) -> tuple[HandOver, ...]:
+    """Measure hand-overs, with the cycle that each job has lost."""
+    by_job = dict[str, list[tuple[End, Job]]]()
+    for end, job in takers:
+        by_job.setdefault(job.job_id, []).append((end, job))
+    measured: list[HandOver] = []
+    for pairs in by_job.values():
+        nodes = [hand_over(end, job, given.now_s) for end, job in pairs]
+        # Without a signal, "free" is not known either, and no later than the job's start.
+        free_s = [one.freed_s for one in nodes if one.asked_s is not None]
+        lost_s = _lost_s(pairs, max(free_s or [one.freed_s for one in nodes]), given)
+        measured += [
+            one
+            if one.how is How.GIVEN_BACK or one.cycle_lost_s == lost_s
+            else replace(one, lost_s=lost_s)
+            for one in nodes
+        ]
+    return tuple(measured)
+
+
+def _lost_s(pairs: Iterable[tuple[End, Job]], free_s: float, given: DecisionInput) -> float:
+    preempted = [(end, job) for end, job in pairs if end.is_preempted]
+    if not preempted:
+        return 0.0
+    job = preempted[0][1]
+    signals = [end.began_s for end, _ in preempted if end.began_s is not None]
+    looks = [end.ran_s for end, _ in preempted if end.ran_s is not None]
+    return lost_cycle.lost_s(
+        Preemption(
+            at_s=min(signals, default=None),
+            ran_s=min(looks, default=None),
+            free_s=free_s,
+            start_s=job.start_s,
+            cycle_s=given.settings.cycle_s,
+            is_behind=lost_cycle.is_behind(job, given.snapshot.jobs or ()),
+        )
+    )
 
 
 def _by_node(jobs: Iterable[Job], nodes: AbstractSet[str]) -> dict[str, list[Job]]:
-    found: dict[str, list[Job]] = {}
+    """Return the ordinary jobs on each node; those on a node are on each slot of it."""
+    hosts = {node_of(node) for node in nodes}
+    on_host: dict[str, list[Job]] = {}
     for job in jobs:
         if job.is_ordinary and job.state is not JobState.PENDING:
-            for node in nodes & set(job.nodes):
-                found.setdefault(node, []).append(job)
-    return found
+            for host in hosts.intersection(job.nodes):
+                on_host.setdefault(host, []).append(job)
+    return {node: on_host[node_of(node)] for node in nodes if node_of(node) in on_host}
 
 
 def _observed(end: End, given: DecisionInput, *, is_present: bool) -> End:
@@ -421,7 +568,7 @@ def _observed(end: End, given: DecisionInput, *, is_present: bool) -> End:
 
 
 def _taker(end: End, on_node: Iterable[Job]) -> Job | None:
-    """Return the first job on the node that had waited for it.
+    """Return the first job on the node that had waited for it; the one it was released for.
 
     A job submitted after the node was free did not wait for us.
     """
@@ -432,7 +579,7 @@ def _taker(end: End, on_node: Iterable[Job]) -> Job | None:
         if (j.start_s is None or began_s is None or j.start_s >= began_s - 1.0)  # whole seconds
         and (_is_for(end, j) or end.gone_s is None or (j.submit_s or 0.0) <= end.gone_s)
     ]
-    return min(after, key=lambda j: (j.start_s or 0.0, j.job_id), default=None)
+    return min(after, key=lambda j: (not _is_for(end, j), j.start_s or 0.0, j.job_id), default=None)
 
 
 def _is_for(end: End, job: Job) -> bool:

@@ -116,7 +116,7 @@ class HarmMonitor:
         )
 
     def ended(self, pilot_id: str, seen: PilotObservation) -> None:
-        """Process what the batch system says of the end of a pilot that we did not ask to leave."""
+        """Process what the batch system says of the end of a pilot."""
         self._ledger = ledger.explained(self._ledger, pilot_id, seen.ended_by)
 
     def decided(self, given: DecisionInput, plan: Plan, took_s: float) -> None:

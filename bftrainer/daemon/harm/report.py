@@ -21,11 +21,13 @@ from bftrainer.daemon.harm.ledger import (
     Why,
     delays_s,
     histogram,
+    lost_cycles,
     quantile,
     share_within,
     slow_part,
     worst,
 )
+from bftrainer.daemon.harm.lost_cycle import WHOLE_S
 from bftrainer.model.cluster import EndedBy
 from bftrainer.model.reports import (
     HarmReport,
@@ -56,6 +58,7 @@ def make_report(
     asked_for = sum(1 for h in hand_overs if h.how is How.GIVEN_BACK and h.asked_for)
     why = Counter(v.why for v in vain)
     taken = Counter(t.by for r in records for t in r.taken)
+    lost = lost_cycles(hand_overs)
     hours = (until_s - since_s) / 3600.0
     return HarmReport(
         since_s=since_s,
@@ -86,6 +89,9 @@ def make_report(
         back_off=backoff.sentence(state),
         taken_by=tuple(TakenCount(by=by.value, pilots=taken[by]) for by in EndedBy if taken[by]),
         leavings=_leavings(records),
+        cycles_lost=len(lost),
+        cycles_lost_s=math.fsum(one.lost_s for one in lost),
+        lost_cycles=lost[:WORST_SHOWN],
     )
 
 
@@ -170,6 +176,6 @@ def _worst_case(done: HandOver) -> WorstCase:
         how=done.how.value,
         asked_s=done.asked_s,
         delay_s=done.delay_s,
-        precision_s=done.precision_s,
+        precision_s=max(done.precision_s, WHOLE_S if done.cycle_lost_s else 0.0),
         reason=slow_part(done),
     )

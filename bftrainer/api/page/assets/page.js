@@ -156,6 +156,7 @@ function drawHarm() {
     ["hand-overs", `${harm.hand_overs} nodes to ${harm.jobs} jobs, ${percent(harm.share_within)} of the measured in time`],
     ["delay", `median ${number(harm.median_s, 3)} s, 95% within ${number(harm.p95_s, 3)} s, longest ${number(harm.max_s, 3)} s`],
     ["who ended pilots", `${harm.given_back} nodes given back, ${harm.preempted} preempted, ${harm.in_vain} released in vain`],
+    ["scheduler cycles lost", `${harm.cycles_lost} jobs had to preempt and started a cycle later, ${number(harm.cycles_lost_s, 1)} s in all`],
     ["back-off", harm.back_off || "none"],
   ];
   rows.push(["nodes unusable soon after pilots", `${left.unusable} of ${left.left}; above ordinary jobs: ${percent(harm.leavings.excess)}`]);
