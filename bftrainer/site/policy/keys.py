@@ -367,7 +367,8 @@ class OrdinaryJobSettings(SettingsGroup):
     harm_slo_s: float = _ordinary_jobs(
         1.0,
         "s",
-        "The promise: a node that an ordinary job gets from us is free this soon after the request "
+        "The promise: a node that an ordinary job gets from us is free this soon after the "
+        "request; a job that loses a scheduler cycle by having to preempt breaks it "
         "(docs/design/give-back.md).",
         ge=0.001,
         le=3_600,
