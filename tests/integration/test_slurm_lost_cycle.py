@@ -23,13 +23,13 @@ from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
-CYCLE_S = 10  # bf_interval
+CYCLE_S = 15  # bf_interval
 HOUR_S = 3600.0
 SHORT_S = 1200.0  # over before the job for all nodes can start
 # Either is much longer than two cycles: only the hook tells the daemon of a job in time.
 POLICY = """\
-poll_interval_s: 45
-poll_interval_with_hook_s: 45
+poll_interval_s: 60
+poll_interval_with_hook_s: 60
 agent_timeout_s: 600
 reserve_nodes_per_type: 0
 min_gap_s: 0
