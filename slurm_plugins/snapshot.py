@@ -16,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from bftrainer.batch import process
+from bftrainer.batch.awake import AWAKE
 from bftrainer.batch.clock import now_s
 from bftrainer.batch.commands import PollCommands
 from bftrainer.batch.pilot_job import pilot_of
@@ -227,7 +228,7 @@ class SnapshotReader:
         if missing:
             raise ParseError(f"no node is in partition {', '.join(sorted(missing))}")
         completing = {n for n, node in nodes.items() if node.state is NodeState.COMPLETING}
-        for name in self._completing.hanging(completing, time.monotonic()):
+        for name in self._completing.hanging(completing, AWAKE()):
             down, why = NodeState.DOWN, STILL_COMPLETING
             nodes[name] = dataclasses.replace(nodes[name], state=down, reason=why)
         self._nodes_made.begin()

@@ -82,6 +82,7 @@ class UnseenAnnouncements:
         self._doubted_until_s: dict[str, float] = {}  # users
         self._ended: list[_Ended] = []
         self._shown: frozenset[str] = frozenset()  # ordinary jobs of the last snapshot
+        self._woke_s = -math.inf
 
     def hear(self, announcements: tuple[Announcement, ...]) -> bool:
         """Record submitted and ended jobs; return whether there were any."""
@@ -98,6 +99,10 @@ class UnseenAnnouncements:
                 nodes = frozenset(said.nodes)
                 self._ended.append(_Ended(at_s=now_s, said_s=said.at_s, nodes=nodes))
         return is_news
+
+    def slept(self) -> None:
+        """Believe no user less for jobs heard until a moment from now: they may be over."""
+        self._woke_s = self._clock()
 
     @property
     def is_unshown(self) -> bool:
@@ -158,7 +163,9 @@ class UnseenAnnouncements:
                     kept.append(heard)
             self._heard = kept
         self._heard = [heard for heard in kept if heard.at_s + UNSEEN_S > began]
-        refused = {h.job.user: began + DOUBTED_S for h in kept if h.at_s + UNSEEN_S <= began}
+        fresh_s = self._woke_s + UNSEEN_S
+        unseen = [h for h in kept if h.at_s + UNSEEN_S <= began and h.at_s > fresh_s]
+        refused = {h.job.user: began + DOUBTED_S for h in unseen}
         known = self._doubted_until_s | refused
         self._doubted_until_s = {user: until for user, until in known.items() if until > began}
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NoReturn
 
+from bftrainer.batch.awake import Patience
+
 DEFAULT_OUTPUT_CAP_BYTES = 64 * 1024 * 1024
 
 
@@ -57,6 +59,8 @@ def run(
 ) -> Completed:
     """Run a command to its end; kill its whole process group at the time limit.
 
+    Time in which this process slept does not count: the command may have answered meanwhile.
+
     Never raises for what the command does: a missing program is returncode 127, a
     time-out is ``timed_out``, too much output is ``truncated`` (and killed).
     """
@@ -77,17 +81,14 @@ def run(
         )
     if child.stdin is None or child.stdout is None or child.stderr is None:
         raise RuntimeError("pipes were requested")
-    deadline = started + timeout_s
+    patience = Patience(timeout_s)
     outputs = [(stream.fileno(), bytearray()) for stream in (child.stdout, child.stderr)]
     timed_out, truncated = _exchange(
-        child.stdin, stdin.encode(), dict(outputs), deadline, output_cap_bytes
+        child.stdin, stdin.encode(), dict(outputs), patience, output_cap_bytes
     )
     if not timed_out and not truncated:
         # Both pipes are closed; the command may still linger (or have daemonised).
-        try:
-            child.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            timed_out = True
+        timed_out = not _ends(child, patience)
     if timed_out or truncated:
         kill_group(child.pid)
     for stream in (child.stdin, child.stdout, child.stderr):
@@ -104,11 +105,24 @@ def run(
     )
 
 
+def _ends(child: subprocess.Popen[bytes], patience: Patience) -> bool:
+    """Wait until a process has ended; return whether it has."""
+    while True:
+        rest_s = patience.rest_s()
+        try:
+            child.wait(rest_s)
+        except subprocess.TimeoutExpired:
+            if rest_s <= 0.0:
+                return False
+        else:
+            return True
+
+
 def _exchange(
     stdin: IO[bytes],
     text: bytes,
     buffers: Mapping[int, bytearray],
-    deadline: float,
+    patience: Patience,
     cap_bytes: int,
 ) -> tuple[bool, bool]:
     """Write the input and read both outputs to their end; return (timed out, too much output)."""
@@ -119,10 +133,10 @@ def _exchange(
         for fd in buffers:
             selector.register(fd, selectors.EVENT_READ)
         while selector.get_map():
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
+            rest_s = patience.rest_s()
+            if rest_s <= 0:
                 return True, False
-            for key, _ in selector.select(remaining):
+            for key, _ in selector.select(rest_s):
                 if key.fileobj is stdin:
                     unsent = _send(key.fd, unsent)
                     if not unsent:

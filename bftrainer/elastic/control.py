@@ -174,7 +174,10 @@ class Control:
 
     def _prepare(self, message: Prepare) -> None:
         port = 0
-        if message.open_store and not self.config.local_rank:  # one store per generation
+        known = self._stores.get(key_of(message))
+        if known is not None:  # it is said again to who may not have heard it
+            port = known.port
+        elif message.open_store and not self.config.local_rank:  # one store per generation
             try:
                 store = StoreServer(self.config.address)
             except OSError as problem:  # answered with port 0, which ends this worker

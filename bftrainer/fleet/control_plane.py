@@ -8,11 +8,11 @@ daemon adds pilots and decisions; benchmarks add a plan of their own.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from bftrainer.batch.awake import AwakeClock
 from bftrainer.batch.clock import now_s
 from bftrainer.fleet.generations.members import NodeOffer
 from bftrainer.fleet.pilots.agents import AgentBook
@@ -62,7 +62,11 @@ class ControlPlane:
         leaving: Callable[[], Collection[str]] = tuple,  # pilots whose nodes are no offers
         user_of: Callable[[str], str] = lambda _pilot_id: "",  # whom a pilot runs as
         clock: Callable[[], float] = now_s,
+        awake: AwakeClock | None = None,  # that the owner beats; None: an own one
     ) -> None:
+        self.awake = awake or AwakeClock(shortest_s=policy.agent_timeout_s)
+        self._stood_s = 0.0
+        self._stands_since_s: float | None = None
         self._listener, self._leaving, self._user_of = listener, leaving, user_of
         self._journal = journal
         self.is_adopting = True
@@ -75,6 +79,8 @@ class ControlPlane:
             agent_timeout_s=policy.agent_timeout_s,
             on_message=self._on_message,
             on_lost=self._on_lost,
+            awake=self.awake,
+            on_missed=listener.changed,
         )
         self.trainers = TrainerBook(
             journal=journal,
@@ -83,11 +89,28 @@ class ControlPlane:
             send=self.server.send,
             clock=clock,
             on_change=decide_soon,
-            steady=time.monotonic,
+            steady=self.steady,
             refusals=self.server.refusals,
         )
         self.trainers.on_broken = self.server.give_up
         self.trainers.agent_on = self.agents.endpoint_on
+        self.trainers.connection_of = self.server.connection_of
+
+    def steady(self) -> float:
+        """Return the time of the trainers' machines, in seconds.
+
+        It stands still while we sleep, and then until the agents that were there are back, or
+        lost: their workers' words come with them.
+        """
+        now_s = self.awake() - self._stood_s
+        if self.server.misses_agents:
+            if self._stands_since_s is None:
+                self._stands_since_s = now_s
+            return self._stands_since_s
+        if self._stands_since_s is not None:
+            self._stood_s += now_s - self._stands_since_s
+            now_s, self._stands_since_s = self._stands_since_s, None
+        return now_s
 
     def adopt_policy(self, policy: SitePolicy) -> None:
         """Go by another policy from now on; connected agents hear of it as they need to."""

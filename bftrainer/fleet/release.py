@@ -97,8 +97,17 @@ class PilotEnds:
 
     async def _see_off(self, told: set[str]) -> None:
         for patience_s, force in ((TOLD_PATIENCE_S, False), (FORCE_AFTER_S, True)):
-            await asyncio.sleep(patience_s)
+            await _let_pass(patience_s)
             stuck = self._pilots.job_ids(told & self._plane.agents.connected.keys())
             if not stuck:
                 return
             self.cancel(stuck, force=force)
+
+
+async def _let_pass(seconds: float) -> None:
+    """Wait; once more if this loop comes as much too late: it has not read what agents answered."""
+    loop = asyncio.get_running_loop()
+    due_s = loop.time() + seconds
+    await asyncio.sleep(seconds)
+    if loop.time() - due_s > seconds:
+        await asyncio.sleep(seconds)

@@ -20,12 +20,13 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
 from bftrainer.batch.announcer import Announcement
+from bftrainer.batch.awake import AwakeClock
 from bftrainer.batch.tail import MOST_BYTES
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.router import CurveRouter, Origin, RefusedMessages
@@ -95,7 +96,7 @@ class _Link:
     """The connection of a relay."""
 
     key: str
-    heard_s: float
+    awake_s: float = 0.0  # when it was last heard, by the clock of our thread
     lateness: Lateness = field(default_factory=Lateness)
     why_deaf: str = ""
     is_waiting: bool = False
@@ -122,6 +123,7 @@ class Relays:
         self._n_bytes, self._wants_look = 0, False
         self._counts: Counter[str] = Counter()
         self._turn_ends_s, self._words, self._bytes = 0.0, 0, 0
+        self._awake = AwakeClock(shortest_s=SILENT_S)
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stop: Callable[[], object] = lambda: None
         self.refusals = RefusedMessages(LOG)
@@ -245,8 +247,8 @@ class Relays:
         link = self._links.get(origin.route)
         is_new = link is None or not link.tells
         if link is None:
-            link = self._links[origin.route] = _Link(key=origin.public_key, heard_s=now_s)
-        link.heard_s, link.is_silent = now_s, False
+            link = self._links[origin.route] = _Link(key=origin.public_key)
+        link.awake_s, link.is_silent = self._awake(), False
         was_deaf, link.why_deaf = link.why_deaf, word.why_deaf
         link.is_waiting = word.is_waiting
         if is_new and link.tells:
@@ -277,17 +279,19 @@ class Relays:
                 self._n_bytes += len(line)
                 self._lines.append(line)
 
-    def _on_gone(self, route: bytes) -> None:
+    def _on_gone(self, routes: Collection[bytes]) -> None:
         with self._lock:
-            link = self._links.pop(route, None)
-            if link is not None and link.is_there:
-                self._changed(link, "lost", "is lost: its connection ended")
+            for route in routes:
+                link = self._links.pop(route, None)
+                if link is not None and link.is_there:
+                    self._changed(link, "lost", "is lost: its connection ended")
 
     def _note_silent(self) -> None:
-        now_s = time.monotonic()
+        self._awake.beat(BEAT_S / 2)
+        now_s = self._awake()
         with self._lock:
             for link in self._links.values():
-                if link.is_there and now_s - link.heard_s > SILENT_S:
+                if link.is_there and now_s - link.awake_s > SILENT_S:
                     link.is_silent = True
                     self._changed(link, "lost", f"is lost: silent for {SILENT_S:g} s")
 

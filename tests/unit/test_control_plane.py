@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bftrainer.batch.awake import AwakeClock
 from bftrainer.fleet.control_plane import ControlPlane, Listener
 from bftrainer.fleet.wire.keys import KeyPair, generate_pair
 from bftrainer.fleet.wire.messages import Leave
@@ -99,6 +100,29 @@ def test_agents_of_pilots_that_ended_before_are_told_to_go(
         assert told.reason == ENDED
 
     _runs(heir, scenario)
+
+
+def test_machines_stand_still_until_the_agents_that_were_there_are_back(
+    tmp_path: Path, journal: Journal
+) -> None:
+    boot_s = [1000.0]
+    plane = ControlPlane(
+        journal=journal,
+        policy=SitePolicy(),
+        pilots_dir=tmp_path,
+        incarnation=1,
+        keys=generate_pair(),
+        listener=Listener(),
+        awake=AwakeClock(lambda: boot_s[0]),
+    )
+    seen = []
+    for at_s, missed in ((1005.0, ()), (1006.0, ("p1",)), (1009.0, ("p1",)), (1009.0, ())):
+        boot_s[0] = at_s
+        plane.server._missed = set(missed)
+        seen.append(plane.steady())
+    boot_s[0] = 1010.0
+    assert [*seen, plane.steady()] == [1005.0, 1006.0, 1006.0, 1006.0, 1007.0]
+    asyncio.run(plane.stop())
 
 
 def test_if_most_do_not_come_the_daemon_is_the_one_cut_off(

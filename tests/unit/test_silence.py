@@ -13,7 +13,7 @@ from bftrainer.batch.local.adapter import create
 from bftrainer.daemon.explain.nodes import cut_off_sentence, true_cause
 from bftrainer.elastic import protocol
 from bftrainer.fleet.pilots.pilots import FORCE_AFTER_S, PilotBook
-from bftrainer.fleet.wire.messages import KillWorker, WorkerReport
+from bftrainer.fleet.wire.messages import KillWorker, TellWorker, WorkerReport
 from bftrainer.fleet.wire.peers import Reach
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import PilotState
@@ -301,6 +301,33 @@ def test_a_trainer_that_was_cancelled_meanwhile_is_not_taken_over(site: Site) ->
     site.book.reports.keep("p-n1", [reports["n1"]])
     site.book.reached({"p-n1": offer("n1"), "p-n2": offer("n2")})
     assert site.sent == [("p-n1", KillWorker(worker_id=reports["n1"].worker_id))]
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+def test_what_was_said_on_a_connection_that_broke_is_said_again_if_it_was_lost(
+    site: Site, *, has_arrived: bool
+) -> None:
+    number = 1
+    site.book.connection_of = lambda _pilot_id: number
+    reports = _reports(site, step=10)
+    site.target("n1")  # both are told of a generation without n2
+    told = [body for _, message in site.sent if isinstance(message, TellWorker)
+            and (body := message.body)["type"] == "Prepare"]  # fmt: skip
+    worker = reports["n1"].worker_id
+    assert [(body["generation"], body["open_store"]) for body in told] == [(2, True)]
+    ready = protocol.Ready(generation=2, attempt=1, store_port=4711)
+    report = reports["n1"]
+    if has_arrived:
+        latest = [*report.latest, protocol.to_body(ready)]
+        report = report.model_copy(update={"latest": latest})
+    site.sent.clear()
+    site.book.reconcile("p-n1", [report])  # its agent repeats its Hello, the connection stands
+    prepared = ("p-n1", TellWorker(worker_id=worker, body=told[0]))
+    assert prepared not in site.sent
+    number = 2
+    site.book.reconcile("p-n1", [report])
+    site.book.reconcile("p-n1", [report])  # it has been sent on this one
+    assert site.sent.count(prepared) == (not has_arrived)
 
 
 # ---- the daemon starts cut off -----------------------------------------------------------

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from bftrainer.batch.awake import Patience
 from bftrainer.batch.local.server import SOCKET_NAME, TEMPLATE_SOCKET_NAME
 from bftrainer.batch.local.workload import JobWorkload, workload_to_json
 from bftrainer.batch.process import own_python, spawn
@@ -55,15 +56,15 @@ class LocalClient:
         return dict(answer)
 
     def _exchange(self, line: bytes) -> bytes:
-        deadline_s = time.monotonic() + self._timeout_s
-        answer = b""
+        patience, answer = Patience(self._timeout_s), b""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(self._timeout_s)
             connection.connect(str(self.socket_path))
             connection.sendall(line)
             while not answer.endswith(b"\n"):
                 # One deadline for the whole answer, however it trickles in.
-                connection.settimeout(max(0.001, deadline_s - time.monotonic()))
+                if not patience.until_readable(connection.fileno()):
+                    raise TimeoutError("timed out")
                 if not (chunk := connection.recv(1 << 20)):
                     raise EOFError("connection closed")
                 answer += chunk

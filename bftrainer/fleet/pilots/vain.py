@@ -13,6 +13,7 @@ A network that agents cannot cross looks like a slow start until a time limit is
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -113,6 +114,7 @@ class LateAgents:
     def __init__(self, pilots: PilotBook, agents: AgentBook, clock: Callable[[], float]) -> None:
         self._pilots, self._agents, self._clock = pilots, agents, clock
         self._is_said = False
+        self.woke_s = -math.inf  # agents could not connect before
 
     def by_node(self) -> dict[str, str]:
         """Return a sentence for each node with such a pilot."""
@@ -125,7 +127,7 @@ class LateAgents:
             if pilot.record.state is PilotState.REQUESTED
             and not (pilot.is_leaving or pilot_id in self._agents.connected)
             and pilot.start_s is not None
-            and now_s - pilot.start_s >= LATE_S
+            and now_s - max(pilot.start_s, self.woke_s) >= LATE_S
         }
 
     def look(self) -> None:

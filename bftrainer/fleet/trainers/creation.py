@@ -40,6 +40,8 @@ class Trainer:
     tries: FailedTries = field(default_factory=FailedTries)
     is_saved: bool = False  # when it was last parked
     unwritten: Report | None = None  # its newest report, if the journal lacks it
+    # The machine's last word to each worker, and the number of the connection that it went to.
+    told: dict[str, tuple[int, dict[str, object]]] = field(default_factory=dict)
     wrote_reports_s: float = -math.inf  # when reports were last written; the machine's clock
 
     @property

@@ -87,6 +87,19 @@ class AgentReports:
         return found.believed
 
 
+def has_heard(report: WorkerReport, body: Mapping[str, object]) -> bool:
+    """Return whether a worker has got a ``Prepare`` or ``Commit``, or a later one."""
+    ready = [said for said in report.latest if said.get("type") == protocol.Ready.__name__]
+    is_commit = body.get("type") == protocol.Commit.__name__
+    heard = [report.commit] if is_commit and report.commit else [] if is_commit else ready
+    return any(_number(said) >= _number(body) for said in heard)
+
+
+def _number(body: Mapping[str, object]) -> tuple[int, int]:
+    found = body.get("generation"), body.get("attempt")
+    return tuple(n if isinstance(n, int) else 0 for n in found)  # type: ignore[return-value]  # two
+
+
 def judge(
     reports: Mapping[str, Sequence[WorkerReport]],
     records: Mapping[str, TrainerRecord],

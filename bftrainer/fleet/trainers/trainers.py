@@ -36,7 +36,7 @@ from bftrainer.fleet.trainers.creation import Trainer, limits_of, opened_of
 from bftrainer.fleet.trainers.log_files import Known, known_of, log_files
 from bftrainer.fleet.trainers.occupancy import Occupancy, Waiting, occupancy_of
 from bftrainer.fleet.trainers.quarantine import Quarantine
-from bftrainer.fleet.trainers.reported_workers import AgentReports
+from bftrainer.fleet.trainers.reported_workers import AgentReports, has_heard
 from bftrainer.fleet.trainers.speeds import SpeedBook
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
 from bftrainer.fleet.wire.router import RefusedMessages
@@ -164,6 +164,7 @@ class TrainerBook:
         # Pilots that a trainer's others lost, too; the endpoint of the agent on a node.
         self.on_broken: Callable[[Collection[str]], object] = lambda _pilot_ids: None
         self.agent_on: Callable[[str], str] = lambda _node: ""
+        self.connection_of: Callable[[str], int] = lambda _pilot_id: 0  # number of its agent's
         # The latest, as (trainer, at_s, what); the journal has all.
         self.rescales: deque[tuple[str, float, members.Rescaled]] = deque(maxlen=KEPT_RESCALES)
         # Since the daemon started: lives that ended without a checkpoint, and what was done again.
@@ -382,6 +383,11 @@ class TrainerBook:
 
     # ---- agents ----------------------------------------------------------------------
 
+    def measure_anew(self) -> None:
+        """Learn no throughput of a time in which reports waited to be read."""
+        for trainer in self.trainers.values():
+            trainer.watch = None
+
     def occupancy(self, among: Container[str] | None = None) -> Occupancy:
         """Return who is where; ``among``: the trainers of a decision, None: all that are open."""
         now_s = self._clock()
@@ -412,12 +418,26 @@ class TrainerBook:
                     known.add(worker.worker_id)
                     if worker.worker_id not in there:
                         self._handle(trainer, stimuli.WorkerMissing(worker_id=worker.worker_id))
-        for report in reports:  # its words may have been lost with its connection
-            for body in report.latest if report.worker_id in known else ():
+        for report in reports:  # its words, or ours, may have been lost with its connection
+            if report.worker_id not in known:
+                continue
+            for body in report.latest:
                 if body.get("type") != protocol.Progress.__name__:
                     self.on_body(pilot_id, report.worker_id, body)
+            self._repeat(pilot_id, report)
         for worker_id in sorted(there ^ known):
             self._send(pilot_id, KillWorker(worker_id=worker_id))
+
+    def _repeat(self, pilot_id: str, report: WorkerReport) -> None:
+        """Send again what a worker was told last if it has not arrived, as its report shows."""
+        connection = self.connection_of(pilot_id)
+        trainer = self.trainers.get(report.worker_id.rsplit("-", 2)[0])
+        if trainer is None:  # ended by what was reported just now
+            return
+        told_to, body = trainer.told.get(report.worker_id, (connection, {}))
+        if told_to != connection and not has_heard(report, body):
+            trainer.told[report.worker_id] = connection, body
+            self._send(pilot_id, TellWorker(worker_id=report.worker_id, body=dict(body)))
 
     def on_body(self, pilot_id: str, worker_id: str, body: dict[str, object]) -> None:
         """A worker sent a message through this pilot's agent."""
@@ -558,6 +578,7 @@ class TrainerBook:
                 case members.StartWorkerOn():
                     self._start_worker(trainer, instruction)
                 case members.Tell(pilot_id=pilot_id, worker_id=worker_id, body=body):
+                    trainer.told[worker_id] = self.connection_of(pilot_id), body
                     self._send(pilot_id, TellWorker(worker_id=worker_id, body=dict(body)))
                 case members.Kill(pilot_id=pilot_id, worker_id=worker_id):
                     self._send(pilot_id, KillWorker(worker_id=worker_id))
@@ -565,6 +586,8 @@ class TrainerBook:
                     workers = trainer.machine.workers.values()
                     alive = tuple((w.worker_id, w.pilot_id) for w in workers if w.is_alive)
                     self._replace(trainer, last_generation=generation, workers=alive)
+                    living = dict(alive)
+                    trainer.told = {i: one for i, one in trainer.told.items() if i in living}
                     self._write(trainer, "generation", instruction)
                 case members.Rescaled():
                     self._on_rescaled(trainer, instruction)

@@ -25,7 +25,7 @@ import logging
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import zmq
@@ -43,6 +43,7 @@ RECONNECT_MAX_MS = 1000
 # A lost SYN is sent again after 1 s, then after 2, 4, 8, ... more (tcp(7), tcp_syn_retries).
 CONNECT_LIMIT_MS = 2000
 HANDSHAKE_LIMIT_MS = 5000
+MOST_OVER = 16384  # connections that have ended of which late frames are known
 WANTED_OPEN_FILES = 16384  # one connection per node, or per stranger in a handshake's time
 
 
@@ -176,7 +177,7 @@ class CurveRouter:
         max_message_bytes: int,
         is_allowed: Callable[[str], bool],
         on_frame: Callable[[Origin, bytes], None],
-        on_gone: Callable[[bytes], None] | None = None,
+        on_gone: Callable[[Collection[bytes]], None] | None = None,
         refusals: RefusedMessages | None = None,
         dead_after_s: float | None = None,
     ) -> None:
@@ -186,6 +187,7 @@ class CurveRouter:
         self._on_frame = on_frame
         self._on_gone = on_gone
         self._route_by_fd: dict[int, bytes] = {}
+        self._over: dict[bytes, None] = {}  # reported as gone, oldest first; never used again
         self._gone: dict[bytes, float] = {}  # route -> when noticed, in time of this thread
         self._pumps: list[SocketPump] = []
         self.refusals = refusals or RefusedMessages(LOG)
@@ -309,6 +311,11 @@ class CurveRouter:
         # reported as gone.
         self._note_disconnects()
         route, frame = parts[0].bytes, parts[-1]
+        if route in self._over:
+            # Read late, under load: its descriptor may be another connection's, and a Hello of it
+            # would take the place of a later one.
+            self.refusals.counts["superseded"] += 1
+            return
         try:
             key = frame.get("User-Id")
             fd = frame.get(zmq.SRCFD)
@@ -342,8 +349,11 @@ class CurveRouter:
         due = [route for route, at_s in self._gone.items() if at_s <= noticed_before_s]
         for route in due:
             del self._gone[route]
-            if self._on_gone is not None:
-                self._on_gone(route)
+            self._over[route] = None
+        for route in list(self._over)[: max(0, len(self._over) - MOST_OVER)]:
+            del self._over[route]
+        if due and self._on_gone is not None:
+            self._on_gone(due)
 
 
 def _curve_key(parts: list[bytes]) -> str | None:

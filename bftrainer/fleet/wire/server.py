@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from bftrainer.batch.awake import AwakeClock
 from bftrainer.fleet.wire import messages
 from bftrainer.fleet.wire.keys import KeyPair
-from bftrainer.fleet.wire.peers import Reach
+from bftrainer.fleet.wire.peers import QUIET, Reach
 from bftrainer.fleet.wire.router import CurveRouter, Origin, RefusedMessages
 from bftrainer.model.errors import BftError
 
@@ -34,7 +34,10 @@ class _Connection:
     pilot_id: str
     process: str  # peer key of the agent: it makes a new one when it starts
     route: bytes
-    heard_s: float
+    number: int  # of the first Hello on it
+    heard_s: float  # of the server's clock
+    has_left: bool = False  # it said that it leaves
+    is_broken: bool = False  # its end says nothing of the agent, which may come back
 
 
 class AgentServer:
@@ -47,6 +50,9 @@ class AgentServer:
     or after ``agent_timeout_s`` without a message ("silent"). An agent that connects again
     before is not lost. If most are silent, the daemon is cut off (``wire.reach``): they are
     "unreachable", and lost, which is reported then, only if they do not come back with the others.
+    A broken connection is silence, too, where it says more of us than of the agent, which closes
+    a path that it takes for dead: soon after we slept, when most break at once, and when nothing
+    was heard for a while before. Ages are times of ``awake``.
     Both run in the event loop. ``refused_messages`` counts what was refused or dropped.
 
     Agents of pilots that have ended are told to leave.
@@ -63,7 +69,11 @@ class AgentServer:
         agent_timeout_s: float,
         on_message: Callable[[str, messages.AgentMessage], None],
         on_lost: Callable[[str, str], None],
+        awake: AwakeClock | None = None,  # that the owner of the loop beats; None: an own one
+        on_missed: Callable[[], object] = lambda: None,  # connections broke, agents may live
     ) -> None:
+        self._awake = awake or AwakeClock(shortest_s=agent_timeout_s)
+        self._wakings, self._on_missed = self._awake.sleeps, on_missed
         self._incarnation = incarnation
         self._timeout_s = agent_timeout_s
         self._on_message = on_message
@@ -74,10 +84,10 @@ class AgentServer:
         self.reach = Reach(timeout_s=agent_timeout_s)
         self._by_pilot: dict[str, _Connection] = {}
         self._by_route: dict[bytes, _Connection] = {}
+        self._missed: set[str] = set()  # pilots whose agents were there before we slept
         self._order: dict[bytes, int] = {}  # of connections, by their first Hello
         self._numbers = itertools.count()
         self._checker: asyncio.TimerHandle | None = None
-        self._check_due_s = 0.0
         self.refusals = RefusedMessages(LOG)
         self.counts = self.refusals.counts
         self._router = CurveRouter(
@@ -133,7 +143,7 @@ class AgentServer:
 
     def begins_cut_off(self, awaited: Collection[str]) -> bool:
         """Return whether agents of an earlier daemon are not there because most are not."""
-        now = time.monotonic()
+        now = self._awake()
         ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
         if not self.reach.is_cut_off([*ages_s, *[self._timeout_s for _ in awaited]]):
             return False
@@ -149,6 +159,17 @@ class AgentServer:
         """Return whether the agent has sent Hello and is not lost."""
         return pilot_id in self._by_pilot
 
+    def connection_of(self, pilot_id: str) -> int:
+        """Return the number of an agent's connection, greater for each next one; -1: none."""
+        connection = self._by_pilot.get(pilot_id)
+        return -1 if connection is None else connection.number
+
+    @property
+    def misses_agents(self) -> bool:
+        """Return whether agents that were there before we slept have not come back yet."""
+        self._look()
+        return bool(self._missed)
+
     def send(self, pilot_id: str, message: messages.DaemonMessage) -> bool:
         """Send without waiting, stamped with our incarnation.
 
@@ -157,6 +178,9 @@ class AgentServer:
         connection = self._by_pilot.get(pilot_id)
         if connection is None:
             self.counts["unsent-unknown"] += 1
+            return False
+        if connection.is_broken:
+            self.counts["unsent-gone"] += 1
             return False
         return self._send(connection.route, message)
 
@@ -214,7 +238,8 @@ class AgentServer:
         elif message.incarnation < self._incarnation:
             self._refuse("fenced", pilot_id, f"its incarnation {message.incarnation} is over")
         else:
-            connection.heard_s = time.monotonic()
+            connection.heard_s = self._awake()
+            connection.has_left |= isinstance(message, messages.Leaving)
             self._deliver(connection, message)
 
     def _greet(self, pilot_id: str, route: bytes, hello: messages.Hello) -> None:
@@ -224,7 +249,7 @@ class AgentServer:
             return
         before = self._by_pilot.get(pilot_id)
         order = self._order.setdefault(route, next(self._numbers))
-        if before is not None and order < self._order[before.route]:
+        if before is not None and order < before.number:
             # TCP delivers after a cut what an agent wrote to a connection that it gave up since.
             self.counts["superseded"] += 1
             return
@@ -234,7 +259,11 @@ class AgentServer:
         self._drop(before)
         self.reach.drop([pilot_id])
         connection = _Connection(
-            pilot_id=pilot_id, process=process, route=route, heard_s=time.monotonic()
+            pilot_id=pilot_id,
+            process=process,
+            route=route,
+            number=order,
+            heard_s=self._awake(),
         )
         self._by_pilot[pilot_id] = self._by_route[route] = connection
         self._deliver(connection, hello)
@@ -262,10 +291,39 @@ class AgentServer:
             self._by_route.pop(connection.route, None)
             if self._by_pilot.get(connection.pilot_id) is connection:
                 del self._by_pilot[connection.pilot_id]
+                self._missed.discard(connection.pilot_id)
 
-    def _gone(self, route: bytes) -> None:
-        self._order.pop(route, None)
-        self._lose(self._by_route.get(route), "disconnected")
+    def _gone(self, routes: Collection[bytes]) -> None:
+        """These connections have ended, noticed together."""
+        self._look()
+        there = [self._by_route[route] for route in routes if route in self._by_route]
+        for route in routes:
+            self._order.pop(route, None)
+        ended = [connection for connection in there if connection.has_left]
+        for connection in ended:
+            self._lose(connection, "disconnected")
+        for connection in self._not_blamed([one for one in there if not one.has_left]):
+            self._lose(connection, "disconnected")
+
+    def _not_blamed(self, there: list[_Connection]) -> list[_Connection]:
+        """Wait for agents whose connections did not end by their own doing; return the others."""
+        has_slept = self._awake.woke_within(self._timeout_s)
+        n_all = len(self._by_pilot) - sum(one.has_left for one in self._by_pilot.values())
+        are_most = len(there) >= 2 and 2 * len(there) > n_all
+        quiet_s, lost = self._awake() - QUIET * self._timeout_s, list[_Connection]()
+        for connection in there:
+            if not (has_slept or are_most or connection.heard_s < quiet_s):
+                lost.append(connection)
+                continue
+            connection.is_broken = True
+            self._by_route.pop(connection.route, None)
+            if has_slept:
+                connection.heard_s = self._fresh_s()
+                self._missed.add(connection.pilot_id)
+        if len(lost) < len(there):
+            LOG.info("%d connections of agents ended that may come back", len(there) - len(lost))
+            self._on_missed()
+        return lost
 
     def _lose(self, connection: _Connection | None, why: str) -> None:
         if connection is not None:
@@ -274,18 +332,30 @@ class AgentServer:
 
     def _schedule_check(self) -> None:
         interval_s = self._timeout_s / CHECKS_PER_TIMEOUT
-        self._check_due_s = time.monotonic() + interval_s
+        self._look(interval_s)
         self._checker = asyncio.get_running_loop().call_later(interval_s, self._check_silent)
 
+    def _look(self, promise_s: float | None = None) -> None:
+        """Note whether we slept; whatever runs first in the loop may be the first to see it.
+
+        Agents have most of the timeout from then on, so that one that died meanwhile is found
+        within the timeout, with the clock's pause and the interval of checks.
+        """
+        self._awake.beat(promise_s)
+        if self._wakings != self._awake.sleeps:
+            self._wakings = self._awake.sleeps
+            heard_s = self._fresh_s()
+            for connection in self._by_pilot.values():
+                connection.heard_s = max(connection.heard_s, heard_s)
+
+    def _fresh_s(self) -> float:
+        """Return when an agent was heard that has most of its time from now on."""
+        return self._awake() - 2 * self._timeout_s / CHECKS_PER_TIMEOUT
+
     def _check_silent(self) -> None:
-        late_s = time.monotonic() - self._check_due_s
         self._schedule_check()
         self._router.drain()
-        now = time.monotonic()
-        if late_s > self._timeout_s / 2:  # our own event loop was blocked
-            for connection in self._by_pilot.values():
-                connection.heard_s = now
-            return
+        now = self._awake()
         ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
         is_cut_off = self.reach.is_cut_off(ages_s)
         for connection in list(self._by_pilot.values()):

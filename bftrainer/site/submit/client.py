@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bftrainer.batch import process
+from bftrainer.batch.awake import Patience
 from bftrainer.batch.batch_system import BatchSystem, PilotRequest
 from bftrainer.model.errors import BatchSystemError, BftError, ExitCode
 from bftrainer.site.submit.helper import LIMIT_S, MOST_BYTES
@@ -108,7 +109,7 @@ class SubmitHelper:
         return said if isinstance(said, dict) else {}
 
     def _over_socket(self, asked: bytes) -> bytes:
-        deadline, raw = time.monotonic() + PATIENCE_S, b""
+        patience, raw = Patience(PATIENCE_S), b""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(PATIENCE_S)
             try:
@@ -118,8 +119,7 @@ class SubmitHelper:
             try:
                 connection.sendall(asked)
                 connection.shutdown(socket.SHUT_WR)
-                while len(raw) <= MOST_BYTES and (left_s := deadline - time.monotonic()) > 0:
-                    connection.settimeout(left_s)
+                while len(raw) <= MOST_BYTES and patience.until_readable(connection.fileno()):
                     chunk = connection.recv(1 << 16)
                     if not chunk:
                         break
