@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,11 @@ from bftrainer.api.address import already_running
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
 from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
+from bftrainer.batch.awake import AWAKE
 from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.batch.clock import CLOCK_NAME, STEADY
 from bftrainer.daemon.accounts import Accountant
+from bftrainer.daemon.awakenings import Awakenings
 from bftrainer.daemon.decider import Decider, DecisionFailures, Observed, input_of
 from bftrainer.daemon.harm.ledger import HarmRecords
 from bftrainer.daemon.harm.monitor import HarmMonitor
@@ -141,6 +142,7 @@ class Daemon:
                 )
             ) as journal,
         ):
+            AWAKE.judges(self.in_force.policy.agent_timeout_s)
             await self._start(journal)
             api = ApiServer(
                 self._serve(self),
@@ -152,6 +154,8 @@ class Daemon:
             if self.options.may_be_shared:
                 self._far = FarDaemon(state_dir, api, self.keys, self.in_force.policy.ports or "")
                 self._far.start(self.options.bind_host, self.options.offered)
+            AWAKE.rest()  # what a start takes is no sleep
+            AWAKE.beat(TICK_S)
             loops = [
                 asyncio.create_task(loop())
                 for loop in (self.poller.run, self._decide_loop, self._tick_loop, self._life_loop)
@@ -164,6 +168,7 @@ class Daemon:
                 for task in loops:
                     task.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
+                AWAKE.rest()
                 self.accountant.close()
                 if self._far is not None:
                     await self._far.stop()
@@ -189,8 +194,8 @@ class Daemon:
 
     async def _end_with_nodes(self, save_s: float) -> None:
         self.draining.end_daemon("The daemon ends (bftrainer down).", save_s)
-        deadline = time.monotonic() + save_s + LEAVE_LIMIT_S
-        while self.agents.connected and time.monotonic() < deadline:  # noqa: ASYNC110 - no event
+        deadline = AWAKE() + save_s + LEAVE_LIMIT_S
+        while self.agents.connected and AWAKE() < deadline:  # noqa: ASYNC110 - no event
             await asyncio.sleep(TICK_S)
         if left := sorted(self.agents.connected):
             LOG.warning("pilots %s did not leave; they are cancelled", ", ".join(left))
@@ -208,13 +213,14 @@ class Daemon:
     async def _start(self, journal: Journal) -> None:
         STEADY.keep_in(self.options.state_dir / CLOCK_NAME)
         self.journal, self.started_s = journal, self._clock()
+        self.awakenings = Awakenings(AWAKE, self._clock)
         self.incarnation = self.uses.incarnation = journal.begin_incarnation()
         self.uses.take_over(self.options.state_dir / FILE_NAME, self._clock())
         journal.write_beside(keep_s=86_400.0 * self.in_force.policy.journal_days)
         self.keys = load_or_create_pair(self.options.state_dir / "daemon.key")
         pilots_dir = Path(self.in_force.policy.pilots_dir or self.options.state_dir / "pilots")
         is_for_all = self.in_force.policy.is_for_all
-        ours = (journal, self.system, own_user(), self._clock, time.monotonic)
+        ours = (journal, self.system, own_user(), self._clock, AWAKE)
         self.pilots = PilotBook(*ours, as_submitter=is_for_all)
         self.pilots.unreachable_s = self.in_force.policy.unreachable_s
         self.refusals.as_submitter = is_for_all
@@ -237,6 +243,7 @@ class Daemon:
             leaving=self.pilots.leaving,
             user_of=self.pilots.user_of,
             clock=self._clock,
+            awake=AWAKE,
         )
         self.agents, self.trainers = self.plane.agents, self.plane.trainers
         self.late = LateAgents(self.pilots, self.agents, self._clock)
@@ -286,6 +293,7 @@ class Daemon:
             failures=self.failures,
             policy_notes=self.reloading.notes,
             uses=self.uses,
+            awakenings=self.awakenings,
         )
 
     async def _listen(self) -> None:
@@ -301,7 +309,7 @@ class Daemon:
         offered = offered_at(self.options.offered, endpoint)
         remember(file, *offered)
         self.agents.offer_ourselves(offered, file if self.options.may_be_shared else None)
-        self.adopt_deadline_s = time.monotonic() + self.in_force.policy.agent_timeout_s
+        self.adopt_deadline_s = AWAKE() + self.in_force.policy.agent_timeout_s
         LOG.info("incarnation %d listens on %s", self.incarnation, ", ".join(offered))
 
     def _is_on_disk(self) -> bool:
@@ -319,7 +327,8 @@ class Daemon:
     def _agent_gone(self, pilot_id: str, why: str, farewell: Leaving | None) -> None:
         pilot = self.pilots.pilots.get(pilot_id)
         if farewell is not None and pilot is not None:
-            self.harm.left(pilot_id, pilot.record.node, farewell)
+            waited_s = AWAKE.waited_s(self.in_force.policy.agent_timeout_s)
+            self.harm.left(pilot_id, pilot.record.node, farewell, waited_s)
         self.pilots.agent_left(pilot_id, why)
 
     def _agent_ending(self, pilot_id: str, grace_s: float) -> None:
@@ -354,7 +363,8 @@ class Daemon:
 
     async def poll_once(self, *, wants_cycle: bool) -> None:
         """Poll the batch system and process the snapshot."""
-        looked_s, began = time.monotonic(), self._announced.look_begins()
+        number = self.awakenings.number()
+        looked_s, began = AWAKE(), self._announced.look_begins()
         snapshot = await asyncio.get_running_loop().run_in_executor(
             self._looking,
             lambda: self.decider.look_into(self._taken(wants_cycle=wants_cycle)),
@@ -378,8 +388,9 @@ class Daemon:
             self.ends.cancel(overdue, force=True)
         if strays := self.strays.to_cancel(snapshot, self.pilots.pilots):
             self.ends.cancel(strays)
+        self.awakenings.saw(number)
         self.decide_soon(is_new_snapshot=None not in (snapshot.nodes, snapshot.jobs))
-        took_s = time.monotonic() - looked_s
+        took_s = AWAKE() - looked_s
         self.manager.polled(took_s, len(self.agents.connected), snapshot.failures)
         self.metrics.polled(took_s)
 
@@ -410,10 +421,20 @@ class Daemon:
                 await asyncio.sleep(TICK_S)
                 self._wanted.set()
                 continue
+            if self.awakenings.is_dazed:
+                self.manager.turned()
+                await asyncio.sleep(TICK_S)
+                self._wanted.set()
+                continue
             if self.seen.snapshot is not None:
+                number = self.awakenings.number()
                 given = self._given(self.seen.snapshot)
                 loop = asyncio.get_running_loop()
                 taken = await loop.run_in_executor(self._deciding, self.decider.take, given)
+                if number != self.awakenings.number():  # it is of before
+                    self._is_hasty |= given.gives_back_only
+                    self.decide_soon(is_new_snapshot=given.is_new_snapshot)
+                    continue
                 self._took_s = self._took_s if given.gives_back_only else taken[2]
                 if given.gives_back_only:
                     self.decide_soon()  # the full decision follows
@@ -423,7 +444,7 @@ class Daemon:
 
     def _finish_adopting(self) -> bool:
         """Wait for the agents of an earlier incarnation, with a time limit."""
-        if self._expected_agents and time.monotonic() < self.adopt_deadline_s:
+        if self._expected_agents and AWAKE() < self.adopt_deadline_s:
             return False
         self.plane.adopt(self._expected_agents)
         observed = self.trainers.occupancy().training
@@ -456,6 +477,7 @@ class Daemon:
             may_claim=is_open,
             resting=self.harm.cooling(now_s),
             blackout=next_blackout(policy.blackouts, policy.time_zone, now_s, ahead_s),
+            slept=self.awakenings.slept,
         )
 
     def _carry_out(self, given: DecisionInput, plan: Plan, took_s: float) -> None:
@@ -517,6 +539,8 @@ class Daemon:
     async def _tick_loop(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            if self.awakenings.look(TICK_S):
+                self._woke()
             self.plane.tick()
             if not self.plane.is_adopting:
                 self.draining.tick()
@@ -524,6 +548,13 @@ class Daemon:
             is_time = self.seen.is_to_wake(now_s) or self.trainers.waiting.has_begun()
             if is_time and not self.plane.is_adopting:
                 self.decide_soon()
+
+    def _woke(self) -> None:
+        """Have what was measured or heard across a sleep not count, and see what is now."""
+        self.trainers.measure_anew()
+        self._announced.slept()
+        self.late.woke_s = self._clock()
+        self.poller.call(0.0)
 
     async def _life_loop(self) -> None:
         while True:

@@ -34,6 +34,7 @@ from bftrainer.model.decision import (
     Plan,
     Settings,
     Situation,
+    Slept,
 )
 from bftrainer.model.fairness import Blackout
 
@@ -68,6 +69,7 @@ class DecisionFailures:
 
 
 DECISION: Final = "decision"  # kind of the journal's entries
+_AWAKE: Final = Slept()  # all the time
 
 
 def input_of(
@@ -84,6 +86,7 @@ def input_of(
     gives_back_only: bool = False,
     resting: Mapping[str, Cooling],
     blackout: Blackout | None = None,
+    slept: Slept = _AWAKE,
 ) -> DecisionInput:
     """State what a decision depends on, as it is now."""
     trainers, memory = refusals.allowed(
@@ -107,6 +110,7 @@ def input_of(
         settled_until_s=who.settled_until_s,
         blackout=blackout,
         apart=who.apart,
+        slept=slept,
     )
 
 

@@ -246,6 +246,8 @@ MEANINGS = {
     "unreachable_agents": "Agents that are not heard and did not say that they leave.",
     "left_out": "Trainers, jobs and nodes left out of decisions because they fail on them.",
     "failed_decisions_total": "Failures of decisions, which were repeated without their cause.",
+    "sleeps_total": "Times that the daemon did not run for 2 s or longer (BFT-1318).",
+    "slept_seconds_total": "Time in which the daemon did not run then.",
     "controller_requests_allowed_per_second": "Limit of requests for all polls together.",
 }
 

@@ -11,6 +11,7 @@ from typing import Self
 
 from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.daemon.accounts import Accountant
+from bftrainer.daemon.awakenings import Awakenings
 from bftrainer.daemon.decider import DecisionFailures, Observed
 from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.daemon.kill_switch import Draining
@@ -70,3 +71,4 @@ class DaemonState:
     failures: DecisionFailures
     policy_notes: Callable[[], tuple[str, ...]]  # of reloads
     uses: UsesOfNodes
+    awakenings: Awakenings

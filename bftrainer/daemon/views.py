@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -95,6 +94,7 @@ class DaemonViews:
             draining=state.draining.sentence(),
             policy_notes=state.policy_notes(),
             late_agents=tuple(state.late.by_node().values()),
+            slept=state.awakenings.sentence(),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
@@ -142,7 +142,9 @@ class DaemonViews:
             planned_size=len(view.planned_nodes),
             observed_size=len(view.observed_nodes),
             sentences=(
-                *trouble_sentences(record, state.in_force.policy.failure_budget, time.monotonic()),
+                *trouble_sentences(
+                    record, state.in_force.policy.failure_budget, state.plane.steady()
+                ),
                 *self._unheard(record).values(),
                 *self._cuts(of=trainer_id).values(),
                 *self._not_saved(trainer_id),
@@ -174,7 +176,7 @@ class DaemonViews:
         """Say how its first few workers, and their pilots, came to be what they are."""
         trainer, pilots = self._trainers.trainers.get(trainer_id), self._state.pilots.pilots
         there = [w for w in trainer.machine.workers.values() if w.is_alive] if trainer else []
-        ahead_s = now_s() - time.monotonic()
+        ahead_s = now_s() - self._state.plane.steady()
         found = [(w, pilots[w.pilot_id]) for w in there if w.pilot_id in pilots][:SHOWN_WORKERS]
         return tuple(
             f"{worker.node}: worker {worker.worker_id} {worker.in_words(ahead_s)}; pilot"
@@ -282,6 +284,8 @@ class DaemonViews:
             "journal_writable": state.journal.trouble is None,
             "left_out": len(memory.left_out),
             "failed_decisions_total": state.failures.count,
+            "sleeps_total": state.awakenings.count,
+            "slept_seconds_total": state.awakenings.slept_s,
             "unreachable_agents": len(self._agents.away) + state.pilots.n_silent,
             "trainers_without_progress": sum(
                 is_vain(record, now_s()) for record in trainers.records.values()
@@ -311,7 +315,7 @@ class DaemonViews:
 
     def _cuts(self, of: str = "") -> dict[str, str]:
         """Say of trainers which of their nodes cannot reach each other."""
-        trainers, now_s = self._trainers.trainers, time.monotonic()
+        trainers, now_s = self._trainers.trainers, self._state.plane.steady()
         found = {i: unreachable.sentence(t, now_s) for i, t in trainers.items() if of in ("", i)}
         return {trainer_id: why for trainer_id, why in found.items() if why}
 
@@ -319,7 +323,7 @@ class DaemonViews:
         """Say of a parked trainer's last nodes that their agents are silent, by node."""
         if record.state is not TrainerState.PARKED:
             return {}
-        state, now_s, found = self._state, time.monotonic(), dict[str, str]()
+        state, now_s, found = self._state, self._state.plane.awake(), dict[str, str]()
         for pilot_id in self._trainers.last_pilots(record.trainer_id):
             pilot = state.pilots.pilots.get(pilot_id)
             if pilot is not None and pilot.unheard_s is not None:
@@ -352,7 +356,8 @@ class DaemonViews:
         agents, since_s = self._agents, self._state.plane.server.reach.since_s
         if since_s is None or (trainer_id and trainer_id not in self._trainers.standing):
             return ""
-        return cut_off_sentence(agents.away.values(), len(agents.held), time.monotonic() - since_s)
+        for_s = self._state.plane.awake() - since_s
+        return cut_off_sentence(agents.away.values(), len(agents.held), for_s)
 
     # ---- views -------------------------------------------------------------------------
 
@@ -391,7 +396,7 @@ class DaemonViews:
                 observed_nodes=observed,
                 trouble=self._cut_off(record.trainer_id)
                 or " ".join(unheard.values())
-                or trouble(record, state.in_force.policy.failure_budget, time.monotonic())
+                or trouble(record, state.in_force.policy.failure_budget, state.plane.steady())
                 or cut.get(record.trainer_id)
                 or " ".join(self._not_saved(record.trainer_id))
                 or hopeless.get(record.trainer_id)

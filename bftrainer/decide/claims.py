@@ -141,6 +141,7 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     known = memory.agents
     came = [p.pilot_id for p in given.pilots if p.is_held and p.pilot_id in known.started_s]
     took_s = [given.now_s - (known.started_s[pilot_id] or given.now_s) for pilot_id in came]
+    took_s = [one_s for one_s in took_s if given.now_s - one_s >= given.slept.until_s]
     started_s: dict[str, float | None] = {}
     for pilot in given.pilots:
         if not (pilot.is_held or pilot.is_leaving or pilot.is_silent):
@@ -171,7 +172,7 @@ def _late(given: DecisionInput, memory: Memory) -> Iterator[Release]:
         if pilot.is_held or pilot.is_leaving or pilot.is_silent:
             continue
         since_s, reason = memory.agents.started_s[pilot.pilot_id], ""
-        if since_s is not None and given.now_s - since_s > limit_s:
+        if since_s is not None and given.now_s - max(since_s, given.slept.until_s) > limit_s:
             reason = f"{DID_NOT_CONNECT} ({limit_s:.0f} s)."
         elif since_s is None and _is_passed_over(pilot, given, memory):
             reason = "Its pilot did not start in time: the scheduler has passed over it."
@@ -182,12 +183,13 @@ def _late(given: DecisionInput, memory: Memory) -> Iterator[Release]:
 def _is_passed_over(pilot: PilotView, given: DecisionInput, memory: Memory) -> bool:
     """Return whether two cycles did not start it, as far as a recent enough snapshot shows."""
     snapshot, settings = given.snapshot, given.settings
-    if snapshot.taken_at_s - pilot.requested_s <= A_BIT_S:
+    # A daemon that slept may have decided before and asked only after.
+    asked_s = max(pilot.requested_s, given.slept.until_s)
+    if snapshot.taken_at_s - asked_s <= A_BIT_S:
         return False
     if not are_told(snapshot):  # ``have_passed(1)`` waits for two intervals then
-        since_s = pilot.requested_s + A_BIT_S
-        return have_passed(1, since_s, memory, snapshot, settings)
-    return have_passed(2, pilot.requested_s, memory, snapshot, settings)
+        return have_passed(1, asked_s + A_BIT_S, memory, snapshot, settings)
+    return have_passed(2, asked_s, memory, snapshot, settings)
 
 
 SUBMIT_S = 1.0  # a poll shows the free node, sbatch, and the main scheduler's pass

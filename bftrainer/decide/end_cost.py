@@ -18,7 +18,7 @@ from statistics import median
 from bftrainer.batch.queue.models import QueueModel
 from bftrainer.decide.pool import Pool
 from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
-from bftrainer.model.decision import DecisionInput, Ending, Ends, Memory, Release, Settings
+from bftrainer.model.decision import DecisionInput, Ending, Ends, Memory, Release, Settings, Slept
 from bftrainer.model.site import Measured
 
 REMEMBERED = 15  # ends, and starts
@@ -61,7 +61,7 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     ending = {node: one for node, one in ending.items() if one.pilot_id not in silent}
     took_s = list[float]()
     if given.is_new_snapshot and snapshot.jobs is not None and snapshot.nodes is not None:
-        ending, took_s = _ending(ending, snapshot, ours)
+        ending, took_s = _ending(ending, snapshot, ours, given.slept)
     ends = Ends(
         ending=ending,
         took_s=(*known.took_s, *took_s)[-REMEMBERED:],
@@ -72,7 +72,7 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 
 
 def _ending(
-    known: Mapping[str, Ending], snapshot: Snapshot, ours: Mapping[str, Job]
+    known: Mapping[str, Ending], snapshot: Snapshot, ours: Mapping[str, Job], slept: Slept
 ) -> tuple[dict[str, Ending], list[float]]:
     """Return which nodes are not usable yet, and what the others took, in seconds.
 
@@ -89,7 +89,8 @@ def _ending(
             ending[node] = replace(one, busy_s=looked_s)
         elif job is not None:
             ending[node] = one
-        elif state in _BACK:  # a lower bound; with rare polls the best there is
+        elif state in _BACK and one.asked_s >= slept.until_s:
+            # A lower bound; with rare polls the best there is.
             took_s.append(0.0 if one.busy_s is None else one.busy_s - one.asked_s)
     return ending, [one_s for one_s in took_s if one_s <= MOST_S]
 
@@ -112,7 +113,7 @@ def _joining(
         start_s = job.start_s if job is not None and job.state is JobState.RUNNING else None
         if came_s is None or start_s is None:
             joining[pilot.pilot_id] = came_s
-        else:  # the batch system reports whole seconds
+        elif start_s >= given.slept.until_s:  # the batch system reports whole seconds
             joined_s.append(max(0.0, came_s - start_s))
     return joining, joined_s
 

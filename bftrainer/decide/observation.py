@@ -55,7 +55,7 @@ def observe_warm_up(memory: Memory, given: DecisionInput) -> Memory:
     waits &= memory.assignment.keys() - given.training.keys()
     average_s, count = known.warm_up_s, known.count
     for node, joined_s in sorted(known.since_s.items()):
-        if node in given.training:
+        if node in given.training and joined_s >= given.slept.until_s:
             took_s, count = given.now_s - joined_s, count + 1
             average_s += max(NEWEST, 1.0 / count) * (took_s - average_s)
     since_s = {node: known.since_s.get(node, given.now_s) for node in sorted(waits)}

@@ -257,6 +257,14 @@ class Cooling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slept:
+    """The last time in which the daemon did not run: who was late then may have been in time."""
+
+    from_s: float = 0.0  # 0: it always ran
+    until_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionInput:
     """Everything a decision depends on."""
 
@@ -282,7 +290,8 @@ class DecisionInput:
     blackout: Blackout | None = None  # the present or the next one
     # Trainer -> node that it must not get -> since when: its other nodes cannot reach that one.
     apart: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    ADDED: ClassVar = frozenset({"blackout", "occupied", "apart"})
+    slept: Slept = Slept()
+    ADDED: ClassVar = frozenset({"blackout", "occupied", "apart", "slept"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,6 +134,7 @@ class StatusView:
     draining: str = ""  # one sentence while no node is taken (docs/howto/operate.md)
     policy_notes: tuple[str, ...] = ()  # of the last reload, a sentence each
     late_agents: tuple[str, ...] = ()  # not connected, a sentence each (docs/howto/slurm-site.md)
+    slept: str = ""  # one sentence if the daemon did not run of late (docs/reference/failures.md)
     other_trainers: int = 0  # of other users, not shown (policy ``visibility``)
 
     @property
@@ -143,6 +144,7 @@ class StatusView:
             "drained": [self.draining] if self.draining else (),
             "policy": self.policy_notes,
             "back-off": [self.back_off] if self.back_off else (),
+            "slept": [self.slept] if self.slept else (),
             "slow node": self.slow_nodes,
             "bad node": self.cooling_nodes,
             "late agent": self.late_agents,

@@ -105,6 +105,21 @@ def test_if_the_daemons_host_is_cut_off_training_goes_on_and_is_taken_over(
 
 
 @pytest.mark.long
+def test_a_daemon_that_was_stopped_finds_all_as_they_were(training: Training) -> None:
+    training.daemon.trains_at(training.trainer, 3)
+    jobs, before = training.jobs(), training.record
+    pid = str(training.daemon.status()["pid"])
+    training.cluster.does("login", "kill", "-STOP", pid)
+    training.trains_on()
+    training.cluster.does("login", "kill", "-CONT", pid)
+    wait_for(lambda: "BFT-1318" in training.daemon.status()["slept"], what="it says so")
+    training.is_taken_over(jobs, before)
+    training.trains_on()
+    assert training.jobs() == jobs
+    assert training.record["last_generation"] == before["last_generation"]
+
+
+@pytest.mark.long
 def test_an_ordinary_job_gets_a_silent_node_at_once(training: Training) -> None:
     training.daemon.trains_at(training.trainer, 3)
     training.cluster.cut("n3")

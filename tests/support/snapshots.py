@@ -24,13 +24,14 @@ from bftrainer.model.cluster import (
     SchedulerCycle,
     Snapshot,
 )
-from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings, Slept
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
 from milp.problem import Problem
 from milp.solve import solve
 from slurm_plugins.fields import ways_of
 
 T0 = 1_700_000_000.0
+AWAKE = Slept()  # a daemon that was, all the time
 
 
 class ExactPolicy:
@@ -233,6 +234,7 @@ class Fold:
         speeds: Mapping[str, float] | None = None,
         occupied: Mapping[str, str] | None = None,
         apart: Mapping[str, Mapping[str, float]] | None = None,
+        slept: Slept = AWAKE,
     ) -> Plan:
         self.now_s = self.now_s if at_s is None else at_s
         given = DecisionInput(
@@ -247,6 +249,7 @@ class Fold:
             speeds=speeds or {},
             occupied=occupied or {},
             apart=apart or {},
+            slept=slept,
         )
         self.in_haste = decide(replace(given, gives_back_only=True), self.policy)
         plan = decide(given, self.policy)

@@ -83,7 +83,8 @@ def record_hand_over(
 
 def _is_late(done: HandOver, rule: Rule) -> bool:
     """Return whether the node was free too late, or its job lost a cycle by preempting."""
-    if done.cycle_lost_s > rule.limit_s:  # that it did is sure, but for a start nobody reported
+    # That it did is sure, but for a start nobody reported.
+    if done.cycle_lost_s - done.slept_s > rule.limit_s:
         return True
     return done.delay_s is not None and _surely_s(done, done.delay_s) > rule.limit_s
 
@@ -91,10 +92,13 @@ def _is_late(done: HandOver, rule: Rule) -> bool:
 def _surely_s(done: HandOver, delay_s: float) -> float:
     """Return the delay without what the batch system's clock and ticks may have added.
 
+    Nor with a sleep of the daemon: holding less does not wake it.
+
     Without the agent's report it is an upper bound, usually from the second in which the job
     started: a node that was free after 0.1 s may show as 1.1 s, or as 3.1 s if the scheduler
     came to its queue that late.
     """
+    delay_s -= done.slept_s
     if done.agent_s is not None:
         return delay_s
     return delay_s - min(done.precision_s, ROUNDING_S)

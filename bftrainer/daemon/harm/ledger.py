@@ -44,10 +44,13 @@ from bftrainer.daemon.harm import lost_cycle
 from bftrainer.daemon.harm.aftermath import Departure, Unusable
 from bftrainer.daemon.harm.lost_cycle import Preemption
 from bftrainer.model.cluster import EndedBy, Job, JobState, node_of
-from bftrainer.model.decision import DecisionInput, PilotView, Plan
+from bftrainer.model.decision import DecisionInput, PilotView, Plan, Slept
 from bftrainer.model.reports import DelayBucket, LostCycle
 
 KIND = "harm"  # of the journal's entries
+
+
+_AWAKE = Slept()
 
 
 class How(enum.StrEnum):
@@ -86,7 +89,8 @@ class HandOver:
     epilog_s: float | None = None  # until the batch system had the node
     # What the job lost to a cycle of the scheduler, 0: nothing; None: as this node's times tell.
     lost_s: float | None = None
-    ADDED: ClassVar = frozenset({"lost_s"})
+    slept_s: float = 0.0  # of the delay: the daemon did not run
+    ADDED: ClassVar = frozenset({"lost_s", "slept_s"})
 
     @property
     def cycle_lost_s(self) -> float:
@@ -220,6 +224,8 @@ def lost_cycles(hand_overs: Iterable[HandOver]) -> tuple[LostCycle, ...]:
 
 def slow_part(done: HandOver) -> str:
     """Say in one sentence which part took most of the time."""
+    if done.delay_s is not None and 2.0 * done.slept_s > done.delay_s:
+        return f"The daemon did not run for {done.slept_s:.2f} s of these (BFT-1318)."
     if done.cycle_lost_s:
         return (
             "The batch system preempted for the job in one cycle and started it in a later one, "
@@ -264,7 +270,7 @@ class End:
         return min([s for s in (self.told_s, self.asked_s) if s is not None], default=None)
 
 
-def hand_over(end: End, taker: Job, now_s: float) -> HandOver:
+def hand_over(end: End, taker: Job, now_s: float, slept: Slept = _AWAKE) -> HandOver:
     """Measure a hand-over to the job that is now on the node."""
     asked_s = end.began_s
     freed_s, precision_s = _freed(end, taker, now_s)
@@ -289,7 +295,12 @@ def hand_over(end: End, taker: Job, now_s: float) -> HandOver:
         cancel_s=cancel_s,
         agent_s=agent_s,
         epilog_s=epilog_s,
+        slept_s=0.0 if asked_s is None else _common_s(slept, asked_s, freed_s),
     )
+
+
+def _common_s(slept: Slept, from_s: float, until_s: float) -> float:
+    return max(0.0, min(until_s, slept.until_s) - max(from_s, slept.from_s))
 
 
 def _freed(end: End, taker: Job, now_s: float) -> tuple[float, float]:
@@ -518,7 +529,7 @@ def _hand_overs(takers: Iterable[tuple[End, Job]], given: DecisionInput) -> tupl
         by_job.setdefault(job.job_id, []).append((end, job))
     measured: list[HandOver] = []
     for pairs in by_job.values():
-        nodes = [hand_over(end, job, given.now_s) for end, job in pairs]
+        nodes = [hand_over(end, job, given.now_s, given.slept) for end, job in pairs]
         # Without a signal, "free" is not known either, and no later than the job's start.
         free_s = [one.freed_s for one in nodes if one.asked_s is not None]
         lost_s = _lost_s(pairs, max(free_s or [one.freed_s for one in nodes]), given)

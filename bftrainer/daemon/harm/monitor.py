@@ -104,9 +104,9 @@ class HarmMonitor:
         """Return the nodes that get no pilot now: they were unusable soon after one."""
         return aftermath.cooling(self._rests, self._cool_down_s, now_s)
 
-    def left(self, pilot_id: str, node: str, said: LastWords) -> None:
-        """Process an agent's last message."""
-        told_s, left_s = on_our_clock(said, self._clock())
+    def left(self, pilot_id: str, node: str, said: LastWords, waited_s: float = 0.0) -> None:
+        """Process an agent's last message, which may have waited so long to be read."""
+        told_s, left_s = on_our_clock(said, self._clock(), waited_s)
         self._aftermath = aftermath.told(self._aftermath, pilot_id, told_s)
         self._ledger = ledger.farewell(
             self._ledger,
@@ -193,12 +193,18 @@ def rule_of(policy: SitePolicy) -> Rule:
     return Rule(limit_s=policy.harm_slo_s, share=policy.harm_slo_share, quiet_s=policy.harm_quiet_s)
 
 
-def on_our_clock(said: LastWords, heard_s: float) -> tuple[float, float]:
-    """Return when an agent was told and left; by our clock if its own is wrong."""
+def on_our_clock(said: LastWords, heard_s: float, waited_s: float = 0.0) -> tuple[float, float]:
+    """Return when an agent was told and left; by our clock if its own is wrong.
+
+    Args:
+        said: its last message.
+        heard_s: when we read it, by our clock.
+        waited_s: how long it may have waited for that, because we slept.
+    """
     left_s = heard_s if said.left_s is None else said.left_s
     told_s = left_s if said.told_s is None else min(said.told_s, left_s)
     told_s = max(told_s, left_s - MAX_LEAVING_S)
-    if not 0.0 <= heard_s - left_s <= MAX_CLOCK_LAG_S:
+    if not 0.0 <= heard_s - left_s <= MAX_CLOCK_LAG_S + waited_s:
         told_s, left_s = told_s + heard_s - left_s, heard_s
     return told_s, left_s
 
