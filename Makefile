@@ -112,6 +112,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_rescale.py --hosts --json bench-out/rescale_hosts.json
 	$(BIN)/python scripts/bench_rescale.py --sharded --json bench-out/rescale_sharded.json
 	$(BIN)/python scripts/bench_faults.py --minutes 60 --json bench-out/faults.json
+	$(BIN)/python scripts/bench_frozen.py --json bench-out/frozen.json
 	$(BIN)/python scripts/bench_hosts.py --json bench-out/hosts.json
 	$(BIN)/python scripts/bench_lives.py --json bench-out/lives.json
 	$(BIN)/python scripts/bench_starts.py --json bench-out/starts.json
