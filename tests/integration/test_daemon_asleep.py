@@ -26,7 +26,7 @@ gap_margin_s: 1
 reserve_nodes_per_type: 0
 join_window_s: 0.5
 heartbeat_s: 0.2
-agent_timeout_s: 1
+agent_timeout_s: 3
 worker_lease_s: 600
 unreachable_s: 600
 """
@@ -56,18 +56,19 @@ def _asleep(site: Site, count: int) -> Iterator[None]:
         os.kill(site.sidecar.pid, signal.SIGCONT)
 
 
-def test_a_daemon_that_slept_loses_nobody(tmp_path: Path, output: Output) -> None:
-    with Site.open(tmp_path, n_nodes=2, policy=POLICY, options=()) as site:
-        spec = light_spec(tmp_path / "one")
+@pytest.mark.parametrize("n_nodes", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_daemon_that_slept_loses_nobody(tmp_path: Path, output: Output, n_nodes: int) -> None:
+    with Site.open(tmp_path, n_nodes=n_nodes, policy=POLICY, options=()) as site:
+        spec = light_spec(tmp_path / "one", n_max=n_nodes)
         script = Path(spec.script)
         script.write_text(TELLS)
         trainer = site.client.submit(spec).record.trainer_id
-        site.trains_at(trainer, 2)
+        site.trains_at(trainer, n_nodes)
         before = site.view(trainer).record
         workers = [int(line.split()[1]) for line in site.log_text(trainer).splitlines()
                    if line.startswith("worker ")]  # fmt: skip
         pilots = sorted(path.name for path in (site.sidecar.state_dir / "pilots").glob("p*"))
-        with _asleep(site, 2):
+        with _asleep(site, n_nodes):
             mark = script.with_name("steps.now")
             was_ns = mark.stat().st_mtime_ns
             wait_for(lambda: mark.stat().st_mtime_ns > was_ns, what="it trains on meanwhile")
@@ -77,7 +78,7 @@ def test_a_daemon_that_slept_loses_nobody(tmp_path: Path, output: Output) -> Non
         assert (after.last_generation, after.rescales, after.failures) == (
             before.last_generation, before.rescales, before.failures,
         )  # fmt: skip
-        assert len(workers) == 2
+        assert len(workers) == n_nodes
         assert all(map(is_running, workers))
         assert site.sidecar.entries("parked") == []
         assert sorted(p.name for p in (site.sidecar.state_dir / "pilots").glob("p*")) == pilots
