@@ -39,6 +39,7 @@ from milp.tables import BoolArray, FloatArray, IntArray
 FIRST = 240  # x tried first
 LARGEST_COST = 1e4  # values are scaled to this, far above HiGHS's absolute tolerances
 NOISE = 1e-5  # on that scale
+DIGITS = 6  # after the point, on that scale: what HiGHS says below hangs on its build
 MOST_NODES = 5_000  # of the search tree: nearly all problems need one
 MOST_CAPPED = 1_000  # x tried at last under caps: 0.1 s
 INFEASIBLE = (
@@ -117,7 +118,8 @@ def solve_classes(
 def _choices(options: Options, accepts: BoolArray, is_mixed: BoolArray) -> _Choices:
     allowed = options.allowed
     of_class, trainer, size = np.nonzero(np.isfinite(allowed))
-    limit = np.where(is_mixed, accepts @ options.counts, np.array(options.counts)[:, None])
+    counts = np.array(options.counts, dtype=np.int64)
+    limit = np.where(is_mixed, (accepts * counts).sum(axis=1), counts[:, None])
     is_usual = ~is_mixed[trainer] | (of_class == accepts.argmax(axis=1)[trainer])
     kept = is_usual & (size > 0) & (size <= limit[of_class, trainer])
     of_class, trainer, size = of_class[kept], trainer[kept], size[kept]
@@ -253,8 +255,8 @@ class _Model:
         split[x.trainer[chosen], x.of_class[chosen]] = x.size[chosen]
         for j, k, column in self._parts:
             split[j, k] = round(taken[column])
-        gap = 0.0 if is_best else bound - value
-        return float(prices.max()) / self._scale, gap / self._scale
+        gap = 0.0 if is_best else max(0.0, round(bound - value, DIGITS))
+        return round(float(prices.max()), DIGITS) / self._scale, gap / self._scale
 
     def _run(self, *, infeasible: float | None) -> tuple[float, bool]:
         """Value of what HiGHS finds, and whether nothing is worth more.

@@ -11,6 +11,7 @@ count as equal: that is float noise, not preference.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -101,7 +102,7 @@ def build_options(problem: Problem, pool: PoolView) -> Options:
         allowed=allowed,
         current=np.array(present, dtype=np.int64),
         counts=counts,
-        tolerance=TOLERANCE * sum([row.magnitude for row in rows]),
+        tolerance=TOLERANCE * math.fsum([row.magnitude for row in rows]),
         edges=np.concatenate(edges, axis=1) if rows and is_small else None,
     )
 

@@ -12,11 +12,13 @@ row. With them at hand the price takes one sort, without them ``milp.exact.dual`
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from milp.portable import interpolated
 from milp.problem import Curve, Objective, ProblemTrainer
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -35,7 +37,7 @@ def value_table(
     """Values of sizes 0..largest (bounds not applied), for a trainer with C_j present."""
     curve, scale = rate_curve(trainer, objective), rate_scale(trainer, objective)
     sizes = np.arange(largest + 1)
-    rate = np.interp(sizes, (0, *curve.sizes), (0.0, *curve.samples_per_s)) * scale
+    rate = rates_at(curve, sizes) * scale
     held = held_rate(trainer, n_present, objective)
     values = t_fwd_s * rate
     if trainer.warm_up_s > 0:
@@ -70,9 +72,26 @@ def held_rate(trainer: ProblemTrainer, n_present: int, objective: Objective) -> 
     return rate_at(rate_curve(trainer, objective), n_present) * rate_scale(trainer, objective)
 
 
-def rate_at(curve: Curve, size: int) -> float:
-    """A curve's value at one size."""
-    return float(np.interp(size, (0, *curve.sizes), (0.0, *curve.samples_per_s)))
+def rate_at(curve: Curve, size: float) -> float:
+    """A curve's value at one size, which need not be whole."""
+    return interpolated(size, (0, *curve.sizes), (0.0, *curve.samples_per_s))
+
+
+def rates_at(curve: Curve, sizes: FloatArray | IntArray) -> FloatArray:
+    """A curve's values at several sizes >= 0, digit for digit those of ``rate_at``."""
+    xs, ys, slopes = _corners(curve)
+    left = np.minimum(xs.searchsorted(sizes, side="right") - 1, len(slopes) - 1)
+    rates: FloatArray = slopes[left] * (sizes - xs[left]) + ys[left]
+    rates[sizes >= xs[-1]] = ys[-1]
+    return rates
+
+
+@lru_cache(maxsize=1024)
+def _corners(curve: Curve) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Sizes and values of a curve from (0, 0) on, and the slopes between them."""
+    xs = np.array((0, *curve.sizes), dtype=np.float64)
+    ys = np.array((0.0, *curve.samples_per_s), dtype=np.float64)
+    return xs, ys, (ys[1:] - ys[:-1]) / (xs[1:] - xs[:-1])
 
 
 SAME_SLOPE = 1.0 - 1e-12  # edges that steep beside each other are one: float noise

@@ -20,6 +20,7 @@ from typing import TypeAlias
 from bftrainer.model.decision import DecisionInput, Memory
 from bftrainer.model.fairness import Usage, Used, Wait
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+from milp.portable import LN2, exp2
 from milp.problem import ProblemTrainer
 
 SLACK = 0.1
@@ -46,7 +47,7 @@ def _counted(usage: Usage, trains: Mapping[Who, int], half_life_s: float, now_s:
     if not (trains and elapsed_s):
         return usage
     # The integral of the decay over the time since.
-    earned_s = half_life_s / math.log(2.0) * (1.0 - 0.5 ** (elapsed_s / half_life_s))
+    earned_s = half_life_s / LN2 * (1.0 - exp2(-elapsed_s / half_life_s))
 
     def grown(known: Used | None, count: int) -> Used:
         before = known.now(now_s, half_life_s) if known is not None else 0.0
@@ -142,7 +143,7 @@ class Line:
             slots: how many may be admitted.
         """
         self._records = records
-        self._whole_s = half_life_s / math.log(2.0)  # what a node for ever adds up to
+        self._whole_s = half_life_s / LN2  # what a node for ever adds up to
         used = used_now(usage, half_life_s, now_s)
         busy_s = usage.busy_s.now(now_s, half_life_s)
         total = math.fsum([amount for own in used.values() for amount in own.values()])

@@ -19,6 +19,7 @@ from dataclasses import replace
 from bftrainer.decide.policies.base import Decided
 from bftrainer.decide.throughput.stragglers import CLEAR_ABOVE
 from bftrainer.model.decision import DecisionInput, Memory, Replacing, Settings, SlowNode
+from milp.portable import exp2
 from milp.problem import Problem
 from milp.worth import without_some, worth
 
@@ -52,7 +53,7 @@ def forgotten_above(settings: Settings) -> float:
 def fraction_now(one: SlowNode, settings: Settings, now_s: float) -> float:
     """Assumed speed of a slow node: the deficit halves every ``straggler_memory_s``."""
     halvings = max(0.0, now_s - one.seen_s) / settings.straggler_memory_s
-    return 1.0 - (1.0 - one.fraction) * float(0.5**halvings)
+    return 1.0 - (1.0 - one.fraction) * exp2(-halvings)
 
 
 def settle(memory: Memory, in_pool: AbstractSet[str], given: DecisionInput) -> Memory:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from milp.portable import exp2
+
 OTHERS = "*"  # in a limit by name: everybody who is not named
 
 
@@ -53,7 +55,7 @@ class Used:
 
     def now(self, now_s: float, half_life_s: float) -> float:
         """Return what is left of it."""
-        return self.amount * float(0.5 ** (max(0.0, now_s - self.at_s) / half_life_s))
+        return self.amount * exp2(-max(0.0, now_s - self.at_s) / half_life_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

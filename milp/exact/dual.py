@@ -20,6 +20,7 @@ then loses the same the search keeps the larger sizes of earlier trainers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,7 +99,7 @@ def solve_pool(
         gap = max(gap * GROWTH, price * FIRST_GAP)
     every, larger = np.arange(len(sizes)), sizes.copy()
     sizes[several], larger[several] = found
-    value, one_more = [float(allowed[every, best].sum()) for best in (sizes, larger)]
+    value, one_more = [math.fsum(allowed[every, best].tolist()) for best in (sizes, larger)]
     return PoolAnswer(sizes=sizes, value=value, value_of_one_more=max(value, one_more))
 
 

@@ -14,6 +14,7 @@ which stand where their first trainer does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -72,7 +73,7 @@ def solve_nested(
     sizes = np.zeros(len(leaves), dtype=np.int64)
     found = _share(rows, capacity, tolerance, sizes)
     more = found.value_of_one_more - found.value
-    value = float(allowed[np.arange(len(leaves)), sizes].sum())
+    value = math.fsum(allowed[np.arange(len(leaves)), sizes].tolist())
     return PoolAnswer(sizes=sizes, value=value, value_of_one_more=value + max(more, 0.0))
 
 

@@ -113,7 +113,7 @@ def search_window(near: Near) -> tuple[Picks, Picks] | None:
         row = program.step(j, row)
         n_cells += len(row.losses)
         if n_cells > STORED_CELLS and spacing == 1:
-            spacing = max(2, int(near.n_trainers**0.5))
+            spacing = max(2, math.isqrt(near.n_trainers))
             kept = {i: one for i, one in kept.items() if i % spacing == 0 or i == near.n_trainers}
         if j % spacing == 0:
             kept[j] = row
@@ -234,7 +234,10 @@ def gap_nearby(
     gains -= losses
     cells = ((gains > 0) & (steps <= left + 1)).ravel().nonzero()[0]
     if len(cells) > MAX_CELLS:  # any changes make an answer, and the largest gains a good one
-        cells = cells[gains.take(cells).argpartition(-MAX_CELLS)[-MAX_CELLS:]]
+        of_cells = gains.take(cells)
+        least = np.partition(of_cells, -MAX_CELLS)[-MAX_CELLS]
+        # Of equal ones the first: which of them argpartition takes hangs on the processor.
+        cells = np.concatenate([cells[of_cells > least], cells[of_cells == least]])[:MAX_CELLS]
         cells.sort()
     rows, ways = (cells // gains.shape[1]).tolist(), steps.take(cells).tolist()
     free = (losses.take(cells) <= tolerance).tolist() if left > 0 else []

@@ -112,7 +112,7 @@ class _State:
 
     def cost(self, trainers: Sequence[int]) -> tuple[float, float]:
         """Disturbances and leaving nodes, by weight, of these trainers and all roaming."""
-        disturbances = leaving = sum(self.alone[: max(self.roaming - self.n_endless, 0)])
+        disturbances = leaving = math.fsum(self.alone[: max(self.roaming - self.n_endless, 0)])
         for j in trainers:
             for g, n in self.shares[j].items():
                 if g != ROAM:
@@ -200,7 +200,7 @@ class _State:
             else:
                 similar = bisect_right(self.alone, rate * ALIKE, next_alone)
                 n = min(similar - next_alone, left)
-                cost += sum(self.alone[next_alone : next_alone + n])
+                cost += math.fsum(self.alone[next_alone : next_alone + n])
                 next_alone += n
             plan.append((source, n))
             left -= n

@@ -19,7 +19,7 @@ from milp.check import validate
 from milp.options import build_options
 from milp.pool import view_pool
 from milp.problem import Objective, Problem
-from milp.tables import FloatArray, rate_curve
+from milp.tables import rate_at, rate_curve, rates_at
 
 
 class Handing:
@@ -167,21 +167,18 @@ class Handing:
 
     def rates(self, j: int) -> list[float]:
         """Samples per second of sizes 0 to the largest, with the fastest batch."""
-        return self._rates_at(j, np.arange(self.largest(j) + 1.0))
+        curve = rate_curve(self.trainers[j], Objective.THROUGHPUT)
+        rates: list[float] = rates_at(curve, np.arange(self.largest(j) + 1)).tolist()
+        return rates
 
     def rate(self, j: int, size: float) -> float:
         """Samples per second at a size."""
         key = id(rate_curve(self.trainers[j], Objective.THROUGHPUT)), size
         found = self._rates.get(key)
         if found is None:  # trainers of one network have one curve
-            found = self._rates[key] = self._rates_at(j, np.array([size]))[0]
+            curve = rate_curve(self.trainers[j], Objective.THROUGHPUT)
+            found = self._rates[key] = rate_at(curve, size)
         return found
-
-    def _rates_at(self, j: int, sizes: FloatArray) -> list[float]:
-        curve = rate_curve(self.trainers[j], Objective.THROUGHPUT)
-        found = np.interp(sizes, (0, *curve.sizes), (0.0, *curve.samples_per_s))
-        rates: list[float] = found.tolist()
-        return rates
 
     def answer(
         self,

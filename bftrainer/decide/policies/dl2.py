@@ -276,7 +276,7 @@ class Filling:
 
     def worth(self) -> float:
         """Return the work that is done until the forward-looking time."""
-        return sum(self._rows.worth(j) for j in self.seen)
+        return math.fsum([self._rows.worth(j) for j in self.seen])
 
     def answer(self, name: str, context: Context, choose: Choose, until_s: float) -> Decided:
         """Return the allocation; the journal keeps the network's hash and the slot with it."""

@@ -30,6 +30,7 @@ from bftrainer.model.decision import Term
 from milp.problem import Problem, ProblemError
 
 SLACK = 1e-9  # of the smallest ratio, where the others are raised
+DIGITS = 6  # of a share of time: equal ones are equal in every build of HiGHS
 
 
 def max_min_time_shares(
@@ -51,7 +52,7 @@ def max_min_time_shares(
         ProblemError: HiGHS has no answer, which would be a defect of it.
     """
     table, nodes = np.array(rates, dtype=np.float64), np.array(counts, dtype=np.float64)
-    normal = table @ nodes / max(float(nodes.sum()), 1.0)
+    normal = (table * nodes).sum(axis=1) / max(sum(counts), 1)
     ratios = table / np.where(normal > 0.0, normal, 1.0)[:, None]
     n_trainers, n_types = ratios.shape
     highs: Any = highspy.Highs()  # highspy is typed in part only
@@ -123,7 +124,9 @@ def _classes(handing: Handing, sizes: list[float]) -> dict[int, int]:
     takes_part = [j for j in range(len(sizes)) if handing.accepted(j)]
     rates = [[float(accepts) for accepts in handing.pool.accepts[j]] for j in takes_part]
     found = max_min_time_shares(rates, [sizes[j] for j in takes_part], handing.counts)
-    shares = dict(zip(takes_part, found, strict=True))
+    shares = {
+        j: [round(share, DIGITS) for share in own] for j, own in zip(takes_part, found, strict=True)
+    }
     return {j: max(handing.accepted(j), key=shares[j].__getitem__) for j in chooses}
 
 

@@ -8,6 +8,7 @@ urgent, too (both up to steps of several nodes, and within one class).
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -109,7 +110,7 @@ def fair_sizes(handing: Handing, among: Sequence[int]) -> list[float]:
     accept = [sum(handing.pool.accepts[j][k] for j in among) for k in range(len(handing.counts))]
     sizes: list[float] = []
     for j, trainer in enumerate(handing.trainers):
-        share = sum(handing.counts[k] / max(1, accept[k]) for k in handing.accepted(j))
+        share = math.fsum([handing.counts[k] / max(1, accept[k]) for k in handing.accepted(j)])
         sizes.append(max(trainer.n_min, min(share, trainer.n_max)))
     return sizes
 

@@ -21,7 +21,7 @@ from bftrainer.model.decision import Term
 from milp.check import validate
 from milp.pool import PoolView, view_pool
 from milp.problem import Curve, Objective, Problem
-from milp.tables import rate_curve
+from milp.tables import rate_curve, rates_at
 
 STAYS = 1e-9  # a size that does not change is worth so much more: fewest rescales of equal answers
 
@@ -157,7 +157,7 @@ def _worth(pool: PoolView, one: _Entered, spare: int) -> Floats:
     curve = rate_curve(pool.trainers[one.j], Objective.SCALING_EFFICIENCY)
     largest = min(pool.largest_of_one(one.j, one.k), one.least + spare)
     sizes = np.arange(one.least, largest + 1)
-    worth = np.interp(sizes, (0, *curve.sizes), (0.0, *curve.samples_per_s)) / _single(curve)
+    worth = rates_at(curve, sizes) / _single(curve)
     held = pool.held[one.j][one.k] - one.least
     if 0 <= held < len(worth):
         worth[held] += STAYS

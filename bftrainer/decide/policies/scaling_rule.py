@@ -13,16 +13,14 @@ some standard errors away from the threshold. Used by the policies ``throughput-
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
-import numpy as np
-
 from bftrainer.decide.throughput.fit import MeasuredSize
 from bftrainer.model.decision import Term
+from milp.portable import hypot, interpolated
 
 Points = tuple[tuple[float, float], ...]
 
@@ -56,7 +54,7 @@ class Throughput:
     def holds(self, low: MeasuredSize, high: MeasuredSize) -> bool | None:
         """Return whether s > S."""
         ratio = high.samples_per_s / low.samples_per_s
-        error = low.size / (high.size - low.size) * ratio * math.hypot(low.error, high.error)
+        error = low.size / (high.size - low.size) * ratio * hypot(low.error, high.error)
         beyond = efficiency(low, high) - self.threshold
         return None if abs(beyond) < self.standard_errors * error else beyond > 0.0
 
@@ -92,7 +90,7 @@ class Payoff:
         """Return U - C in dollars, less the costs so far, if it stays at this size."""
         left_s = pause_s + self.left_samples / point.samples_per_s
         times_s, dollars = zip(*self.utility, strict=True)
-        value = float(np.interp(self.past_s + left_s, times_s, dollars))
+        value = interpolated(self.past_s + left_s, times_s, dollars)
         return value - left_s * point.size * self.price
 
     def holds(self, low: MeasuredSize, high: MeasuredSize) -> bool:

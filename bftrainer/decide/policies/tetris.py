@@ -9,6 +9,7 @@ it needs at that size. Unlike a task of the paper a trainer can be displaced.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,13 +27,17 @@ LONGEST_S = 1e9  # of a trainer whose rate is 0
 def alignment(demands: npt.ArrayLike, free: Sequence[float], total: Sequence[float]) -> FloatArray:
     """Return, by row of demands, its product with what is free, both as shares of the total."""
     most = np.maximum(total, 1.0)
-    aligned: FloatArray = (np.asarray(demands, dtype=np.float64) / most) @ (free / most)
+    products = (np.asarray(demands, dtype=np.float64) / most) * (free / most)
+    aligned = np.zeros(len(products))
+    for column in products.T:  # in this order, on every processor
+        aligned += column
     return aligned
 
 
 def exchange_rate(aligned: FloatArray, work_left: FloatArray) -> float:
     """Return epsilon: how much alignment a unit of work left is worth."""
-    return float(aligned.sum() / work_left.sum()) if work_left.sum() > 0.0 else 0.0
+    whole = math.fsum(work_left.tolist())
+    return math.fsum(aligned.tolist()) / whole if whole > 0.0 else 0.0
 
 
 def _allocate(problem: Problem, context: Context, /) -> Decided:

@@ -25,8 +25,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bftrainer.decide.throughput.fit import Fitted, Floats, MeasuredSize, fitted_parts
+from bftrainer.decide.throughput.fit import Fitted, MeasuredSize, fitted_parts
 from bftrainer.model.trainer import ADASCALE, BatchRange, TrainerRecord
+from milp.portable import log2
 from milp.problem import Curve
 
 
@@ -61,7 +62,8 @@ def candidates(bounds: BatchRange, workers: int) -> list[int]:
     return [min(share * workers, bounds.most) for share in range(first, last + 1)]
 
 
-Batches = TypeVar("Batches", float, npt.NDArray[np.float64])
+Rates = npt.NDArray[np.float64]
+Batches = TypeVar("Batches", float, Rates)
 
 
 def efficiency(batch: Batches, least_batch: float, noise_scale: float) -> Batches:
@@ -71,8 +73,8 @@ def efficiency(batch: Batches, least_batch: float, noise_scale: float) -> Batche
 
 # Seconds of the parts in units of t_sample per_worker, before anything was measured, and how far
 # they may be off.
-_GUESS = np.array([1.0, 0.25, 0.04, 0.01])
-_SPREAD = np.array([1.0, 0.5, 0.15, 0.05])
+_GUESS = (1.0, 0.25, 0.04, 0.01)
+_SPREAD = (1.0, 0.5, 0.15, 0.05)
 WORTH_IT = 1.05  # a batch is changed at an unchanged size for at least this factor
 SIZES_UP_TO = 8  # each size is a breakpoint of the curve; beyond, powers of two
 
@@ -93,11 +95,14 @@ class Model(NamedTuple):
     parts: tuple[float, ...]  # seconds of the model's parts; of no known unit if not measured
     noise_scale: float
 
-    def worths(self, workers: int, batches: Sequence[int]) -> Floats:
+    def worths(self, workers: int, batches: Sequence[int]) -> Rates:
         """Return the throughput of each batch, under ``adascale`` times its efficiency."""
         sizes = np.array(batches, dtype=np.float64)
-        basis = _basis(np.float64(workers), sizes, self.bounds.per_worker)
-        rates: Floats = 1.0 / (basis @ np.array(self.parts))
+        columns = _basis(workers, sizes, self.bounds.per_worker)
+        step_s = np.zeros(len(sizes))
+        for seconds, column in zip(self.parts, columns, strict=True):
+            step_s += seconds * column  # in this order, on every processor
+        rates: Rates = sizes / step_s
         if self.bounds.lr_rule == ADASCALE:
             rates *= efficiency(sizes, self.bounds.least, self.noise_scale)
         return rates
@@ -155,10 +160,13 @@ def _model_of(record: TrainerRecord) -> Model:
 @lru_cache(maxsize=1024)
 def _parts(per_worker: int, measured: tuple[BatchThroughput, ...]) -> tuple[float, ...]:
     if not measured:
-        return tuple((_GUESS / per_worker).tolist())
-    workers, batches, values, errors = map(np.array, zip(*measured, strict=True))
-    basis = _basis(workers, batches, per_worker)
-    return tuple(fitted_parts(basis, values, errors, _GUESS, _SPREAD).tolist())
+        return tuple([part / per_worker for part in _GUESS])
+    rows = []
+    for workers, batch, *_ in measured:
+        columns = _basis(workers, np.array([float(batch)]), per_worker)
+        rows.append([float(column[0]) / batch for column in columns])
+    values, errors = [one.samples_per_s for one in measured], [one.error for one in measured]
+    return tuple(fitted_parts(rows, values, errors, _GUESS, _SPREAD))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -174,11 +182,13 @@ def _curve(model: Model, each: int, n_max: int) -> Curve:
     return Curve(sizes=tuple(sizes), samples_per_s=tuple(rates))
 
 
-def _basis(workers: Floats | np.float64, batches: Floats, per_worker: int) -> Floats:
-    """Seconds per sample of one unit of each part, [row, part]."""
+def _basis(workers: int, batches: Rates, per_worker: int) -> tuple[Rates, ...]:
+    """Seconds of a step over each batch, of one unit of each part in turn."""
     shares = np.ceil(batches / workers)
-    passes = np.ceil(shares / per_worker)
-    doublings = np.broadcast_to(np.log2(workers), batches.shape)
-    sync = np.broadcast_to((workers - 1.0) / workers, batches.shape)
-    columns = (shares, per_worker * passes, per_worker * doublings, per_worker * sync)
-    return np.stack(columns, axis=1) / batches[:, None]
+    every = np.ones(len(batches))
+    return (
+        shares,
+        per_worker * np.ceil(shares / per_worker),
+        per_worker * log2(workers) * every,
+        per_worker * ((workers - 1.0) / workers) * every,
+    )

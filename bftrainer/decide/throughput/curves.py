@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from statistics import geometric_mean
 
 from bftrainer.decide.throughput.batch_curve import fitted_with_batches
 from bftrainer.decide.throughput.fit import CAUTIOUS, USUAL, Fitted, MeasuredSize, correct, fit
 from bftrainer.decide.throughput.plausibility import FASTEST, LEAP, is_plausible
 from bftrainer.model.trainer import MeasuredCosts, SizeThroughput, TrainerRecord
+from milp.portable import geometric_mean
 from milp.problem import Curve, Problem
 from milp.worth import curve_at
 

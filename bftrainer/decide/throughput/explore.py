@@ -8,10 +8,12 @@ left alone. Deterministic and stateless. Called by ``decide.policy_answer``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from milp.portable import exp2, log2
 from milp.problem import Allocation, Curve, Marginal, Objective, Problem, ProblemTrainer
 from milp.worth import allocation_value, curve_at
 
@@ -78,7 +80,8 @@ def teaches(error: float) -> float:
 
 
 def _teaches(sizes: Mapping[str, int], movers: Mapping[str, ErrorAt]) -> float:
-    return sum(teaches(error_at(sizes[t])) for t, error_at in movers.items() if sizes.get(t))
+    taught = [teaches(error_at(sizes[t])) for t, error_at in movers.items() if sizes.get(t)]
+    return math.fsum(taught)
 
 
 def _present(problem: Problem) -> dict[str, int]:
@@ -127,11 +130,11 @@ def _with_more(curve: Curve, error_at: ErrorAt, last: int, budget: float) -> Cur
 
 def _grid(curve: Curve, last: int) -> list[int]:
     """Every size up to ``last``, or about ``MOST_SIZES`` of them, and the sizes of the curve."""
-    step = 1.0 if last <= MOST_SIZES else last ** (1.0 / MOST_SIZES)
-    if step == 1.0:
+    if last <= MOST_SIZES:
         chosen = set(range(1, last + 1))
     else:
-        chosen = {min(last, round(step**k)) for k in range(MOST_SIZES + 1)}
+        step = log2(last) / MOST_SIZES
+        chosen = {min(last, round(exp2(step * k))) for k in range(MOST_SIZES + 1)}
     return sorted(chosen | {n for n in curve.sizes if n <= last} | {1, last})
 
 

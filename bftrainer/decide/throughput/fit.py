@@ -19,75 +19,94 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from milp.portable import (
+    exp,
+    exp2,
+    geometric_mean,
+    hypot,
+    interpolated,
+    log,
+    log2,
+    power,
+    sum_of_products,
+)
 from milp.problem import Curve
 from milp.tables import rate_at
 
-Floats = npt.NDArray[np.float64]
+Floats = list[float]
 TOLERANCE = 2.0  # standard errors of a value and of its neighbours
 
 
-def concave(sizes: Floats, curve: Floats, measured: Sequence[int], errors: Floats) -> Floats:
+def concave(
+    sizes: Sequence[int], curve: Floats, measured: Sequence[int], errors: Sequence[float]
+) -> Floats:
     """Return the curve, concave from (0, 0) if the values at ``measured`` allow it.
 
     ``errors`` are relative, of the measured values. The values in between are changed.
     """
-    anchors = _raised(sizes[list(measured)], curve[list(measured)], errors)
+    xs, last = [sizes[i] for i in measured], measured[-1]
+    anchors = _raised(xs, [curve[i] for i in measured], errors)
     if anchors is None:
         return curve
-    end_slope = _end_slope(sizes, curve, measured[-1])
-    bent = np.minimum(curve, _ceiling(sizes, sizes[list(measured)], anchors, end_slope))
-    bent[list(measured)] = anchors
+    lines = _ceiling(xs, anchors, _end_slope(sizes, curve, last))
+    bent = [
+        min(value, *[y + slope * (size - x) for x, y, slope in lines])
+        for size, value in zip(sizes, curve, strict=True)
+    ]
+    for i, value in zip(measured, anchors, strict=True):
+        bent[i] = value
     bent = _hull(sizes, bent)
     # If the curve already falls, the fall is not extrapolated.
-    bent[measured[-1] + 1 :] = np.maximum(bent[measured[-1] + 1 :], anchors[-1])
-    return bent
+    return bent[: last + 1] + [max(value, anchors[-1]) for value in bent[last + 1 :]]
 
 
-def _raised(sizes: Floats, values: Floats, errors: Floats) -> Floats | None:
+def _raised(xs: Sequence[int], values: Floats, errors: Sequence[float]) -> Floats | None:
     """Measured values raised to their hull; None if one is too far below it."""
-    hull = _hull(sizes, values)
-    around = np.maximum(np.append(errors[1:], 0.0), np.append(0.0, errors[:-1]))
-    allowed = TOLERANCE * np.hypot(errors, around) * values
-    return None if bool(np.any(hull - values > allowed + 1e-9 * values)) else hull
+    hull = _hull(xs, values)
+    around = [max(pair) for pair in zip([*errors[1:], 0.0], [0.0, *errors[:-1]], strict=True)]
+    is_noise = [
+        raised - value <= TOLERANCE * hypot(error, beside) * value + 1e-9 * value
+        for raised, value, error, beside in zip(hull, values, errors, around, strict=True)
+    ]
+    return hull if all(is_noise) else None
 
 
-def _ceiling(sizes: Floats, xs: Floats, anchors: Floats, end_slope: float) -> Floats:
-    """Return the lowest of lines through the anchors.
+def _ceiling(
+    xs: Sequence[int], anchors: Floats, end_slope: float
+) -> list[tuple[int, float, float]]:
+    """Return lines through the anchors, of which the curve is nowhere above the lowest.
 
     Each has a slope that a concave curve through all of them can have there.
     """
-    chords = np.diff(np.concatenate(([0.0], anchors))) / np.diff(np.concatenate(([0.0], xs)))
-    slopes = 0.5 * (chords + np.append(chords[1:], 0.0))
-    slopes[-1] = min(float(chords[-1]), end_slope)
-    lines = anchors[:, None] + slopes[:, None] * (sizes[None, :] - xs[:, None])
-    return np.asarray(lines.min(axis=0))
+    corners = [(0, 0.0), *zip(xs, anchors, strict=True)]
+    chords = [(y - y0) / (x - x0) for (x0, y0), (x, y) in pairwise(corners)]
+    slopes = [0.5 * (before + after) for before, after in pairwise(chords)]
+    slopes.append(min(chords[-1], end_slope))
+    return list(zip(xs, anchors, slopes, strict=True))
 
 
-def _end_slope(sizes: Floats, curve: Floats, last: int) -> float:
+def _end_slope(sizes: Sequence[int], curve: Floats, last: int) -> float:
     """Slope of the curve around the largest measured size, beyond which there is no chord."""
-    around = np.concatenate(([0.0], sizes)), np.concatenate(([0.0], curve))
-    low, high = last, min(last + 2, len(sizes))  # indices into ``around``
-    rise = (around[1][high] - around[1][low]) / (around[0][high] - around[0][low])
-    return max(0.0, float(rise))
+    around = [(0, 0.0), *zip(sizes, curve, strict=True)]
+    (x0, y0), (x, y) = around[last], around[min(last + 2, len(sizes))]
+    return max(0.0, (y - y0) / (x - x0))
 
 
-def _hull(sizes: Floats, values: Floats) -> Floats:
+def _hull(sizes: Sequence[int], values: Floats) -> Floats:
     """The least concave function from (0, 0) that is nowhere below the values."""
-    corners: list[tuple[float, float]] = [(0.0, 0.0)]
-    for x, y in zip(sizes.tolist(), values.tolist(), strict=True):
+    corners: list[tuple[int, float]] = [(0, 0.0)]
+    for x, y in zip(sizes, values, strict=True):
         while len(corners) > 1:
             (x0, y0), (x1, y1) = corners[-2:]
             if (y1 - y0) * (x - x1) > (y - y1) * (x1 - x0):
                 break
             corners.pop()
         corners.append((x, y))
-    return np.interp(sizes, [x for x, _ in corners], [y for _, y in corners])
+    xs, ys = zip(*corners, strict=True)
+    return [interpolated(size, xs, ys) for size in sizes]
 
 
 class Guess(NamedTuple):
@@ -105,7 +124,7 @@ CAUTIOUS = Guess(0.807, (1.0, 0.136, 0.0066))
 USUAL = Guess(0.941, (1.0, 0.04, 0.0007))
 
 # Deviation of each part from the guess that costs as much as one standard error.
-_SPREAD = np.array([1.0, 0.15, 0.02])
+_SPREAD = (1.0, 0.15, 0.02)
 _ROUNDS = 3  # the guess is relative to t_compute, which is being fitted
 
 MODEL_ERROR = 0.03  # relative: the assumed error of the model
@@ -147,20 +166,21 @@ def fit(points: tuple[MeasuredSize, ...], n_max: int, guess: Guess = CAUTIOUS) -
     """
     sizes = sorted({*_powers_of_two(n_max), n_max, *(p.size for p in points)})
     if not points:
-        rates = tuple(float(n) ** guess.exponent for n in sizes)
+        rates = tuple(power(n, guess.exponent) for n in sizes)
         return Fitted(Curve(sizes=tuple(sizes), samples_per_s=rates), ())
-    at = np.array(sizes, dtype=np.float64)
-    xs = np.array([p.size for p in points], dtype=np.float64)
-    values = np.array([p.samples_per_s for p in points])
-    errors = np.array([p.error for p in points])
-    parts = fitted_parts(_basis(xs), values, errors, np.array(guess.parts), _SPREAD)
-    left_over = np.log(values) + np.log(_basis(xs) @ parts)  # log(measured / model)
-    left_over *= LEFT_OVER**2 / (LEFT_OVER**2 + errors**2)
-    curve = np.exp(_spread(np.log2(xs), left_over, np.log2(at))) / (_basis(at) @ parts)
+    values, errors = [p.samples_per_s for p in points], [p.error for p in points]
+    parts = fitted_parts([_basis(p.size) for p in points], values, errors, guess.parts, _SPREAD)
+    model = [sum_of_products(_basis(size), parts) for size in sizes]  # seconds per sample
     measured = [sizes.index(p.size) for p in points]
-    curve = _bounded(at, curve, measured)
-    curve = concave(at, curve, measured, errors)
-    return Fitted(Curve(sizes=tuple(sizes), samples_per_s=tuple(curve.tolist())), points)
+    left_over = [  # log(measured / model), as far as it is more than noise
+        log(value * model[i]) * (LEFT_OVER * LEFT_OVER / (LEFT_OVER * LEFT_OVER + error * error))
+        for i, value, error in zip(measured, values, errors, strict=True)
+    ]
+    known = [log2(p.size) for p in points]
+    factors = [exp(_spread(known, left_over, log2(size))) for size in sizes]
+    curve = [factor / seconds for factor, seconds in zip(factors, model, strict=True)]
+    curve = concave(sizes, _bounded(sizes, curve, measured), measured, errors)
+    return Fitted(Curve(sizes=tuple(sizes), samples_per_s=tuple(curve)), points)
 
 
 @lru_cache(maxsize=1024)
@@ -175,17 +195,16 @@ def correct(
     the curve is fitted as if nothing had been claimed.
     """
     known = [(p, rate_at(own, p.size)) for p in points if rate_at(own, p.size) > 0.0]
-    off = [math.log(p.samples_per_s / claimed) for p, claimed in known]
+    off = [log(p.samples_per_s / claimed) for p, claimed in known]
     errors = [p.error for p, _ in known]
     if not any(_differs(one, error) for one, error in zip(off, errors, strict=True)):
         return Fitted(own, points, ERROR_OF_USERS)
     pairs = combinations(zip(off, errors, strict=True), 2)
-    if any(_differs(a - b, math.hypot(of_a, of_b)) for (a, of_a), (b, of_b) in pairs):
+    if any(_differs(a - b, hypot(of_a, of_b)) for (a, of_a), (b, of_b) in pairs):
         return fit(points, n_max, guess)
     sizes = sorted({*own.sizes, *(p.size for p, _ in known)})
-    at = [math.log2(p.size) for p, _ in known]
-    factors = np.exp(np.interp(np.log2(np.array(sizes, dtype=np.float64)), at, off)).tolist()
-    rates = tuple(rate_at(own, n) * factor for n, factor in zip(sizes, factors, strict=True))
+    at = [log2(p.size) for p, _ in known]
+    rates = tuple(rate_at(own, n) * exp(interpolated(log2(n), at, off)) for n in sizes)
     return Fitted(Curve(sizes=tuple(sizes), samples_per_s=rates), points, ERROR_UNKNOWN)
 
 
@@ -202,94 +221,131 @@ def error_at(points: Sequence[MeasuredSize], size: int, unmeasured: float = ERRO
         return points[i].error
     near = [p for p in (points[i - 1] if i else None, *points[i : i + 1]) if p is not None]
     per_doubling = ERROR_BETWEEN if len(near) == 2 else ERROR_BEYOND
-    reach = min((abs(math.log2(size / p.size)), p.error) for p in near)
-    return min(unmeasured, math.hypot(reach[1], per_doubling * reach[0]))
+    reach = min((abs(log2(size / p.size)), p.error) for p in near)
+    return min(unmeasured, hypot(reach[1], per_doubling * reach[0]))
 
 
-def _basis(sizes: Floats) -> Floats:
-    """Seconds per sample of one unit of each part at each size."""
-    inverse = 1.0 / sizes
-    return np.stack([inverse, np.log2(sizes) * inverse, (sizes - 1.0) * inverse], axis=1)
+def _basis(size: int) -> tuple[float, float, float]:
+    """Seconds per sample of one unit of each part at a size."""
+    return 1.0 / size, log2(size) / size, (size - 1.0) / size
 
 
 def fitted_parts(
-    basis: Floats, values: Floats, errors: Floats, guess: Floats, spread: Floats
+    basis: Sequence[Sequence[float]],
+    values: Sequence[float],
+    errors: Sequence[float],
+    guess: Sequence[float],
+    spread: Sequence[float],
 ) -> Floats:
     """Return non-negative parts by weighted least squares, regularised towards a guess.
 
     Args:
-        basis: seconds per sample of one unit of each part, [measurement, part].
+        basis: seconds per sample of one unit of each part, [measurement][part].
         values: measured samples per second.
         errors: their relative standard errors.
         guess: parts, up to a common factor.
         spread: deviation of each part from the guess that costs as much as one standard error,
             in units of the first part, which is free.
     """
-    weights = 1.0 / np.hypot(errors, MODEL_ERROR)
-    rows = basis * (values * weights)[:, None]  # of (model / measured - 1) / error
-    normal, right = rows.T @ rows, rows.T @ weights
-    scale = float(np.exp(np.mean(-np.log(values * (basis @ guess)))))
-    parts = guess * scale
+    weights = [1.0 / hypot(error, MODEL_ERROR) for error in errors]
+    rows = [  # of (model / measured - 1) / error
+        [one * value * weight for one in row]
+        for row, value, weight in zip(basis, values, weights, strict=True)
+    ]
+    columns = list(zip(*rows, strict=True))
+    normal = [[sum_of_products(one, other) for other in columns] for one in columns]
+    right = [sum_of_products(column, weights) for column in columns]
+    off = [value * sum_of_products(row, guess) for value, row in zip(values, basis, strict=True)]
+    scale = 1.0 / geometric_mean(off)
+    parts = [one * scale for one in guess]
     for _ in range(_ROUNDS):
-        pull = 1.0 / (spread * scale) ** 2
+        pull = [1.0 / (one * scale * one * scale) for one in spread]
         pull[0] *= 1e-6  # the speed of one node is not known beforehand
-        parts = _least_squares(normal + np.diag(pull), right + pull * guess * scale)
-        scale = max(float(parts[0]), 1e-3 * scale)
-    parts[0] = max(float(parts[0]), 1e-3 * scale)  # one node takes some time, too
+        pulled = [row.copy() for row in normal]
+        for i, force in enumerate(pull):
+            pulled[i][i] += force
+        towards = [
+            one + force * part * scale for one, force, part in zip(right, pull, guess, strict=True)
+        ]
+        parts = _least_squares(pulled, towards)
+        scale = max(parts[0], 1e-3 * scale)
+    parts[0] = max(parts[0], 1e-3 * scale)  # one node takes some time, too
     return parts
 
 
-def _least_squares(normal: Floats, right: Floats) -> Floats:
+def _least_squares(normal: list[Floats], right: Floats) -> Floats:
     """Minimise x·normal·x/2 - right·x over x >= 0 (``normal`` is positive definite).
 
     The active-set method of Lawson and Hanson, for a handful of unknowns.
     """
-    count = len(right)
-    size = np.sqrt(np.diag(normal))  # the parts differ by orders of magnitude
-    normal, right = normal / np.outer(size, size), right / size
-    x, free = np.zeros(count), np.zeros(count, dtype=bool)
-    for _ in range(4 * count):
-        slope = np.where(free, -math.inf, right - normal @ x)
-        enters = int(np.argmax(slope))
-        if slope[enters] <= 1e-9 * float(np.abs(right).max()):
+    every = range(len(right))
+    unit = [math.sqrt(normal[i][i]) for i in every]  # the parts differ by orders of magnitude
+    normal = [[normal[i][j] / (unit[i] * unit[j]) for j in every] for i in every]
+    right = [right[i] / unit[i] for i in every]
+    x, free = [0.0 for _ in every], set[int]()
+    least_slope = 1e-9 * max(map(abs, right))
+    for _ in range(4 * len(right)):
+        slopes = {i: right[i] - sum_of_products(normal[i], x) for i in every if i not in free}
+        enters = max(slopes, key=slopes.__getitem__, default=None)
+        if enters is None or slopes[enters] <= least_slope:
             break
-        free[enters] = True
+        free.add(enters)
         while True:
-            wanted = np.zeros(count)
-            wanted[free] = np.linalg.solve(normal[np.ix_(free, free)], right[free])
-            falls = free & (wanted <= 0.0)
-            if not falls.any():
+            wanted = _solved(normal, right, sorted(free))
+            falls = [i for i in free if wanted[i] <= 0.0]
+            if not falls:
                 break
-            step = float(np.min(x[falls] / (x[falls] - wanted[falls])))
-            x = x + step * (wanted - x)
-            free &= x > 1e-15
-            x[~free] = 0.0
+            step = min([x[i] / (x[i] - wanted[i]) for i in falls])
+            x = [x[i] + step * (wanted[i] - x[i]) for i in every]
+            free = {i for i in free if x[i] > 1e-15}
+            x = [x[i] if i in free else 0.0 for i in every]
         x = wanted
-    return np.asarray(x / size)
+    return [x[i] / unit[i] for i in every]
 
 
-def _spread(known: Floats, left_over: Floats, at: Floats) -> Floats:
+def _solved(normal: list[Floats], right: Floats, free: Sequence[int]) -> Floats:
+    """Solve for the free unknowns, the others being 0, by Cholesky's factors L·D·L'."""
+    x = [0.0 for _ in right]
+    lower: list[Floats] = []  # L, without its diagonal of ones
+    pivots: Floats = []  # D
+    for at, i in enumerate(free):
+        scaled: Floats = []  # this row of L·D
+        for before, j in zip(lower, free[:at], strict=True):
+            scaled.append(normal[i][j] - sum_of_products(scaled, before))
+        lower.append([one / pivot for one, pivot in zip(scaled, pivots, strict=True)])
+        pivots.append(normal[i][i] - sum_of_products(scaled, lower[at]))
+        x[i] = right[i] - sum_of_products(lower[at], [x[j] for j in free[:at]])
+    for at in range(len(free) - 1, -1, -1):
+        column = [row[at] for row in lower[at + 1 :]]
+        others = sum_of_products(column, [x[j] for j in free[at + 1 :]])
+        x[free[at]] = x[free[at]] / pivots[at] - others
+    return x
+
+
+def _spread(known: Floats, left_over: Floats, at: float) -> float:
     """Interpolate the residuals linearly; halve them per doubling beyond."""
-    inside = np.interp(at, known, left_over)
-    beyond = np.maximum(0.0, np.maximum(known[0] - at, at - known[-1]))
-    return np.asarray(inside * 0.5**beyond)
+    beyond = max(0.0, known[0] - at, at - known[-1])
+    return interpolated(at, known, left_over) * exp2(-beyond)
 
 
-def _bounded(at: Floats, curve: Floats, measured: Sequence[int]) -> Floats:
+def _bounded(sizes: Sequence[int], curve: Floats, measured: Sequence[int]) -> Floats:
     """Clip interpolated and extrapolated values to what sizes can do."""
     first, last = measured[0], measured[-1]
-    low, high = curve.copy(), curve.copy()
-    for i in range(len(at)):
+    bounded = curve.copy()
+    for i, size in enumerate(sizes):
         if i < first:
-            low[i], high[i] = curve[first] * at[i] / at[first], curve[first]
+            low, high = curve[first] * size / sizes[first], curve[first]
         elif i > last:
-            low[i], high[i] = curve[last], curve[last] * at[i] / at[last]
-        elif i not in measured:
+            low, high = curve[last], curve[last] * size / sizes[last]
+        elif i in measured:
+            continue
+        else:
             k = bisect_left(measured, i)
             left, right = measured[k - 1], measured[k]
-            low[i] = min(curve[left], curve[right])
-            high[i] = max(curve[right], curve[left] * at[i] / at[left])
-    return np.clip(curve, low, high)
+            low = min(curve[left], curve[right])
+            high = max(curve[right], curve[left] * size / sizes[left])
+        bounded[i] = min(max(curve[i], low), high)
+    return bounded
 
 
 def _powers_of_two(limit: int) -> list[int]:
