@@ -65,7 +65,7 @@ def exp2(x: float) -> float:
 
 
 def power(base: float, exponent: float) -> float:
-    """Return a number > 0 to a power, to ten units in the last place where it is below a million.
+    """Return a number > 0 to a power, to 20 units in the last place where it is below a million.
 
     Raises:
         OverflowError: it is beyond the largest number.

@@ -23,6 +23,7 @@ import numpy as np
 from bftrainer.batch.traces.text import TraceError, unreadable
 from bftrainer.model.node_request import request_of
 from milp.plain import Form, codec, parse
+from milp.portable import log
 from milp.problem import Curve
 
 MAX_NODES = 1_000_000
@@ -270,7 +271,7 @@ def _poisson(seed: int, count: int, mean_s: float) -> list[float]:
     at_s, times = 0.0, []
     for _ in range(count):
         times.append(at_s)
-        at_s += -math.log1p(-chance.random()) * mean_s
+        at_s += -log(1.0 - chance.random()) * mean_s
     return times
 
 

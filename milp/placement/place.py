@@ -290,7 +290,7 @@ def refine(problem: Problem, pool: PoolView, assignment: Mapping[str, str]) -> d
     names, nodes = _view(problem, pool, assignment)
     if len(names) < 2:
         return dict(assignment)
-    for _ in range(1 + MAX_WORK // len(names) ** 2):
+    for _ in range(1 + MAX_WORK // (len(names) * len(names))):
         change = _changes(nodes)
         n, m = divmod(int(change.argmin()), len(names))
         if change[n, m] >= -NOISE:

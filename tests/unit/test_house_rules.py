@@ -353,6 +353,95 @@ RAW = {
 }
 
 
+# Of all that enters a plan or a simulation, every digit is the same on all processors.
+DIGITS_MATTER = (
+    *("milp", "bftrainer/decide", "bftrainer/model", "bftrainer/batch/queue"),
+    *("bftrainer/lab/simulator", "bftrainer/lab/whatif"),
+)
+BLAS = {"dot", "vdot", "inner", "matmul", "vecdot", "matvec", "vecmat", "tensordot", "einsum"}
+BLAS |= {"linalg", "polyfit", "corrcoef", "cov", "convolve", "correlate"}
+OF_LIBRARY = {
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "pow",
+    "power",
+    "float_power",
+}
+OF_LIBRARY |= {"hypot", "cbrt", "interp", "sin", "cos", "tan", "sinh", "cosh", "tanh", "logaddexp"}
+OF_LIBRARY |= {"gamma", "lgamma", "erf", "geometric_mean", "stdev", "pstdev", "NormalDist"}
+LIBRARIES = {"math", "np", "numpy", "statistics"}
+MAY_HANG_ON_THE_PROCESSOR = {
+    # Scores of a network are rounded to six digits before they are compared and told (``Best``).
+    "bftrainer/decide/policies/dl2.py",
+    "bftrainer/decide/policies/dl2_network.py",
+}
+
+
+def _hangs_on_the_processor(node: ast.AST) -> str:
+    """Return what of an expression is not the same everywhere; "": nothing."""
+    what = ""
+    match node:
+        case ast.BinOp(op=ast.MatMult()) | ast.AugAssign(op=ast.MatMult()):
+            what = "@"
+        case ast.BinOp(left=ast.Constant(value=int()), op=ast.Pow(), right=ast.Constant()):
+            pass
+        case ast.BinOp(op=ast.Pow()) | ast.AugAssign(op=ast.Pow()):
+            what = "**"  # also of whole numbers: nobody sees which they are
+        case ast.Attribute(value=ast.Name(id=module), attr=name) if module in LIBRARIES:
+            what = name if name in BLAS | OF_LIBRARY else ""
+        case ast.ImportFrom(module=("math" | "statistics" | "numpy")):
+            what = " ".join(a.name for a in node.names if a.name in BLAS | OF_LIBRARY)
+        case ast.Call(func=ast.Attribute(attr="argpartition" | "dot" as name)):
+            what = name  # argpartition: which of equal ones it takes
+        case ast.Call(func=ast.Attribute(attr="argsort")):
+            is_stable = any(ast.unparse(one) == "kind='stable'" for one in node.keywords)
+            what = "" if is_stable else "argsort"
+    return what
+
+
+def test_no_plan_hangs_on_the_processor() -> None:
+    hanging = {
+        f"{_name(path)}:{getattr(node, 'lineno', 0)}: {what}"
+        for path in (*_modules(*DIGITS_MATTER), ROOT / "bftrainer/lab/workloads.py")
+        for node in _nodes(path)
+        if _name(path) not in MAY_HANG_ON_THE_PROCESSOR and (what := _hangs_on_the_processor(node))
+    }
+    assert hanging == set()  # milp/portable.py has what may be used instead
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("total = weights @ rates", "@"),
+        ("total @= rates", "@"),
+        ("np.linalg.solve(a, b)", "linalg"),
+        ("np.einsum('ij,j->i', a, b)", "einsum"),
+        ("rows.dot(parts)", "dot"),
+        ("np.interp(at, xs, ys)", "interp"),
+        ("math.exp(-age_s)", "exp"),
+        ("from math import log2", "log2"),
+        ("from statistics import geometric_mean, median", "geometric_mean"),
+        ("0.5**halvings", "**"),
+        ("size ** 2", "**"),
+        ("np.argsort(-scores)", "argsort"),
+        ("gains.argpartition(-9)", "argpartition"),
+        ("np.argsort(-scores, kind='stable')", ""),
+        ("np.add.reduce(rates)", ""),
+        ("math.fsum(rates) / math.sqrt(2.0)", ""),
+        ("2**63 - 10**9", ""),
+        ("exp2(-halvings)", ""),
+    ],
+)
+def test_what_hangs_on_the_processor_would_be_seen(line: str, what: str) -> None:
+    seen = {_hangs_on_the_processor(node) for node in ast.walk(ast.parse(line))}
+    assert seen - {""} == ({what} if what else set())
+
+
 def test_lines_for_people_are_escaped() -> None:
     """Verbs print by ``cli.output``, which escapes what others have written into a text."""
     found = {

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from bftrainer.model.errors import UsageError
+from milp.portable import interpolated, log2
 from milp.problem import Curve
 
 
@@ -36,14 +35,14 @@ class AllreduceTable:
         """t_comm, interpolated; 0 with one worker."""
         if workers < 2:
             return 0.0
-        by_workers = [float(np.interp(weights, self.weights, row)) for row in self.seconds]
+        by_workers = [interpolated(weights, self.weights, row) for row in self.seconds]
         if weights > self.weights[-1]:  # proportional to the bytes
             by_workers = [t * weights / self.weights[-1] for t in by_workers]
-        logs = [0.0, *(math.log2(k) for k in self.workers)]
+        logs = [0.0, *map(log2, self.workers)]
         times = [0.0, *by_workers]
-        at = math.log2(workers)
+        at = log2(workers)
         if at <= logs[-1]:
-            return float(np.interp(at, logs, times))
+            return interpolated(at, logs, times)
         per_doubling = (times[-1] - times[-2]) / (logs[-1] - logs[-2])
         return times[-1] + max(0.0, per_doubling) * (at - logs[-1])
 
@@ -68,7 +67,7 @@ class StepTimes:
         if len(self.batches) == 1:
             return self.seconds[0]
         if self.batches[0] <= batch <= self.batches[-1]:
-            return float(np.interp(batch, self.batches, self.seconds))
+            return interpolated(batch, self.batches, self.seconds)
         i = 0 if batch < self.batches[0] else len(self.batches) - 2
         (b0, b1), (t0, t1) = self.batches[i : i + 2], self.seconds[i : i + 2]
         least = 0.5 * min(self.seconds)

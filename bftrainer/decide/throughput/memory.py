@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-import numpy as np
+from milp.portable import interpolated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class MemoryUse:
         if len(known) == 1 and wanted > known[0]:
             return math.inf
         if len(known) == 1 or known[0] <= wanted <= known[-1]:
-            return float(np.interp(wanted, known, self.peak_bytes))
+            return interpolated(wanted, known, self.peak_bytes)
         i = 0 if wanted < known[0] else len(known) - 2
         (a, b), (low, high) = known[i : i + 2], self.peak_bytes[i : i + 2]
         return max(0.0, low + (high - low) * (wanted - a) / (b - a))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cache
 
 from bftrainer.decide.isolation import decide_surely
 from bftrainer.decide.policies.base import load_policy
@@ -42,12 +43,12 @@ def take_again(entries: Iterable[JournalEntry]) -> Iterator[Again]:
         UsageError: BFT-3050, a recorded policy is not installed.
         CanonicalError: BFT-2220, this release cannot read the form of an entry.
     """
-    reader = DecisionReader()
+    reader, policy_of = DecisionReader(), cache(load_policy)  # to look for one takes a while
     for entry in entries:
         if entry.kind != KIND:
             continue
         record = reader.read(entry)
-        plan = decide_surely(record.input, load_policy(record.input.settings.policy))
+        plan = decide_surely(record.input, policy_of(record.input.settings.policy))
         recorded, now = digest(record.plan), digest(plan)
         yield Again(
             seq=entry.seq,

@@ -19,6 +19,7 @@ import numpy as np
 from bftrainer.lab.simulator.replay import Outcome
 from bftrainer.lab.simulator.trainers import SimTrainer
 from milp.problem import Curve
+from milp.tables import rate_at
 
 SHARE, MEAN, WHOLE, FINE = ".2%", ",.2f", ",.0f", ".3f"  # formats of numbers
 
@@ -179,7 +180,7 @@ def static_samples(
     works: dict[Curve, float] = {}
     for t in took_part:
         works[t.submission.curve] = works.get(t.submission.curve, 0.0) + t.submission.samples
-    rates = {curve: _rate(curve, share) for curve in works}
+    rates = {curve: rate_at(curve, share) for curve in works}
     if not works or not all(rates.values()):
         return 0.0
     time_s = sum(samples / rates[c] for c, samples in works.items())
@@ -209,7 +210,7 @@ def _slowdowns(trainers: Sequence[SimTrainer], share: float) -> list[float]:
     """Runtime of the complete ones over that at an equal static share of the nodes."""
     found = []
     for trainer in trainers:
-        ran_s, rate = runtime_s(trainer), _rate(trainer.submission.curve, share)
+        ran_s, rate = runtime_s(trainer), rate_at(trainer.submission.curve, share)
         if ran_s is not None and rate > 0:
             found.append(ran_s * rate / trainer.submission.samples)
     return found
@@ -225,12 +226,8 @@ def jain(trainers: Sequence[SimTrainer], end_s: float) -> float | None:
         if ran_s > 0 and t.rates[1] > 0:
             shares.append(t.processed / ran_s / t.rates[1])
     square = sum(s * s for s in shares)
-    return sum(shares) ** 2 / (len(shares) * square) if square else None
-
-
-def _rate(curve: Curve, size: float) -> float:
-    """Samples per second at a size that need not be whole, linear from (0, 0) on."""
-    return float(np.interp(size, (0, *curve.sizes), (0.0, *curve.samples_per_s)))
+    total = sum(shares)
+    return total * total / (len(shares) * square) if square else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

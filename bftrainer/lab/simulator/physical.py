@@ -30,6 +30,7 @@ from bftrainer.lab.workloads import Submission
 from bftrainer.model.decision import PilotView, Plan, Replacing
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import MeasuredCosts
+from milp.portable import log
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +244,7 @@ class SlowNodes:
         if fraction >= self.threshold:
             return math.inf
         left = (self.threshold - fraction) / (1.0 - fraction)
-        return self.report_s * math.ceil(math.log(left) / math.log(1.0 - ALPHA))
+        return self.report_s * math.ceil(log(left) / log(1.0 - ALPHA))
 
 
 def draw(

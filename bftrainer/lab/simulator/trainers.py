@@ -20,6 +20,7 @@ from bftrainer.model.trainer import (
     TrainerState,
 )
 from milp.problem import Curve
+from milp.tables import rates_at
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,8 +113,7 @@ def make_trainer(
 
 def rates_of(curve: Curve, n_max: int) -> list[float]:
     """Samples per second at sizes 0..n_max, linear between the curve's points."""
-    xs, ys = (0, *curve.sizes), (0.0, *curve.samples_per_s)
-    rates: list[float] = np.interp(np.arange(n_max + 1), xs, ys).tolist()
+    rates: list[float] = rates_at(curve, np.arange(n_max + 1)).tolist()
     return rates
 
 

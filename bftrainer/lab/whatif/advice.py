@@ -37,6 +37,7 @@ from bftrainer.lab.whatif.replays import (
     utilization,
 )
 from bftrainer.model.errors import ExitCode, UsageError
+from milp.portable import log
 
 P_JMAX_WORTH = 0.01  # a larger P_jmax slows every trainer: it must gain this much U
 AS_GOOD = 0.002  # of U: smaller differences do not matter
@@ -112,7 +113,7 @@ P_JMAX = Preference(
 T_FWD = Preference(
     name="t_fwd_s",
     unit="s",
-    order=lambda s: (abs(math.log(max(s, 0.1) / USUAL_T_FWD_S)), s),
+    order=lambda s: (abs(log(max(s, 0.1) / USUAL_T_FWD_S)), s),
     worth=AS_GOOD,
     words=(f"The nearest to {USUAL_T_FWD_S:g} s", "."),
 )

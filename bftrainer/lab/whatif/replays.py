@@ -33,6 +33,7 @@ from bftrainer.lab.simulator.physical import MEASURED, PhysicalCosts
 from bftrainer.lab.simulator.session import Choices, play
 from bftrainer.lab.workloads import NETWORKS, SAMPLES, Table2Network, TrainerWorkload, hpo
 from milp.problem import Curve
+from milp.tables import rates_at
 
 MOST_EQ_NODES = 64.0  # of a replay; a part of the nodes represents a larger pool
 SHORTEST_S = 2 * HOUR_S  # of a stretch, because no trainer runs at its start
@@ -295,13 +296,15 @@ def point(figure: Callable[..., Values], *plays: Sequence[StretchOutcome]) -> fl
 
 
 def _sums(played: Sequence[StretchOutcome], weights: Values) -> Sums:
-    return Sums(*(weights @ np.array(column) for column in zip(*played, strict=True)))
+    """Return the weighted sums, added up in the same order on every processor."""
+    columns = [np.array(column) for column in zip(*played, strict=True)]
+    return Sums(*[(weights * column).sum(axis=1) for column in columns])
 
 
 def utilization(sums: Sums, *, curve: Curve, p_jmax: int) -> Values:
     """Return U = A_e / A_s (eqs. 17-19), A_s with the full N_eq of these stretches."""
     share = sums.offered_node_s / sums.seconds / p_jmax
-    rate = np.interp(share, (0, *curve.sizes), (0.0, *curve.samples_per_s))
+    rate = rates_at(curve, share)
     static: Values = rate * p_jmax * sums.seconds
     return sums.samples / np.where(static > 0, static, np.inf)
 
