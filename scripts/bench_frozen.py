@@ -93,7 +93,12 @@ class Stage:
         is_torch = n_agents <= MOST_TORCH
         spec = trainer_spec(directory, TORCH, n_max=n_agents, curve=CURVE)
         if not is_torch:
-            shell = {"runtime": "command", "script": "/bin/sh", "interpreter": "", "epochs": None}
+            shell: dict[str, object] = {
+                "runtime": "command",
+                "script": "/bin/sh",
+                "interpreter": "",
+                "epochs": None,
+            }
             shell |= {"args": (str(directory / "train.py"),), "curve": CURVE}
             spec = trainer_spec(directory, PROGRAM, n_max=n_agents, **shell)
         self.trainer = site.client.submit(spec).record.trainer_id

@@ -17,7 +17,6 @@ from bftrainer.batch.clock import boot_s
 from bftrainer.model.decision import Slept
 
 LOG = logging.getLogger("bftrainer.daemon")
-CODE: Final = "BFT-1318"
 SHOWN_S: Final = 3600.0  # in ``status``
 MOST_DAZED_S: Final = 10.0  # without a poll, if the batch system does not answer
 
@@ -80,8 +79,9 @@ class Awakenings:
         if not slept.until_s or self._clock() - slept.until_s > SHOWN_S:
             return ""
         at = time.strftime("%H:%M:%S", time.localtime(slept.until_s))
+        for_s = slept.until_s - slept.from_s
         more = f" That was {self.count} times since its start." if self.count > 1 else ""
         return (
-            f"{CODE}: The daemon did not run for {slept.until_s - slept.from_s:.0f} s, until {at}."
+            f"BFT-1318: The daemon did not run for {for_s:.0f} s, until {at}."
             f" Trainers went on, and nobody is taken for late because of it.{more}"
         )

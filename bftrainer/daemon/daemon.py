@@ -143,7 +143,9 @@ class Daemon:
             ) as journal,
         ):
             AWAKE.judges(self.in_force.policy.agent_timeout_s)
+            self.awakenings = Awakenings(AWAKE, self._clock)
             await self._start(journal)
+            self.state = self._for_views()
             api = ApiServer(
                 self._serve(self),
                 self.options.socket or state_dir / "daemon.sock",
@@ -213,7 +215,6 @@ class Daemon:
     async def _start(self, journal: Journal) -> None:
         STEADY.keep_in(self.options.state_dir / CLOCK_NAME)
         self.journal, self.started_s = journal, self._clock()
-        self.awakenings = Awakenings(AWAKE, self._clock)
         self.incarnation = self.uses.incarnation = journal.begin_incarnation()
         self.uses.take_over(self.options.state_dir / FILE_NAME, self._clock())
         journal.write_beside(keep_s=86_400.0 * self.in_force.policy.journal_days)
@@ -270,7 +271,6 @@ class Daemon:
             cancel=self.ends.cancel,
         )
         self.pilots.on_absent = lambda one: self.background.run(self.claiming.forget(one))
-        self.state = self._for_views()
         await self._listen()
 
     def _for_views(self) -> DaemonState:
