@@ -37,7 +37,7 @@ def value_table(
     """Values of sizes 0..largest (bounds not applied), for a trainer with C_j present."""
     curve, scale = rate_curve(trainer, objective), rate_scale(trainer, objective)
     sizes = np.arange(largest + 1)
-    rate = rates_at(curve, sizes) * scale
+    rate = rates_up_to(curve, largest) * scale
     held = held_rate(trainer, n_present, objective)
     values = t_fwd_s * rate
     if trainer.warm_up_s > 0:
@@ -77,19 +77,20 @@ def rate_at(curve: Curve, size: float) -> float:
     return interpolated(size, (0, *curve.sizes), (0.0, *curve.samples_per_s))
 
 
-def rates_at(curve: Curve, sizes: FloatArray | IntArray) -> FloatArray:
-    """A curve's values at several sizes >= 0, digit for digit those of ``rate_at``."""
+def rates_up_to(curve: Curve, largest: int) -> FloatArray:
+    """A curve's values at sizes 0..largest, digit for digit those of ``rate_at``."""
     xs, ys, slopes = _corners(curve)
-    left = np.minimum(xs.searchsorted(sizes, side="right") - 1, len(slopes) - 1)
-    rates: FloatArray = slopes[left] * (sizes - xs[left]) + ys[left]
-    rates[sizes >= xs[-1]] = ys[-1]
+    ends = np.minimum(xs, largest + 1)
+    left = np.arange(len(slopes)).repeat(ends[1:] - ends[:-1])
+    rates = np.full(largest + 1, ys[-1])
+    rates[: len(left)] = slopes[left] * (np.arange(len(left)) - xs[left]) + ys[left]
     return rates
 
 
 @lru_cache(maxsize=1024)
-def _corners(curve: Curve) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _corners(curve: Curve) -> tuple[IntArray, FloatArray, FloatArray]:
     """Sizes and values of a curve from (0, 0) on, and the slopes between them."""
-    xs = np.array((0, *curve.sizes), dtype=np.float64)
+    xs = np.array((0, *curve.sizes), dtype=np.int64)
     ys = np.array((0.0, *curve.samples_per_s), dtype=np.float64)
     return xs, ys, (ys[1:] - ys[:-1]) / (xs[1:] - xs[:-1])
 

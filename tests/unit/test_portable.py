@@ -6,7 +6,6 @@ import math
 from decimal import Context, Decimal
 from random import Random
 
-import numpy as np
 import pytest
 
 from milp.portable import (
@@ -24,7 +23,7 @@ from milp.portable import (
     sum_of_products,
 )
 from milp.problem import Curve
-from milp.tables import rate_at, rates_at
+from milp.tables import rate_at, rates_up_to
 
 EXACT = Context(prec=40)
 TWO = EXACT.ln(Decimal(2))
@@ -110,8 +109,11 @@ def test_between_points_is_a_line_and_beyond_them_nothing_new() -> None:
 
 def test_a_curve_is_the_same_at_one_size_and_at_many() -> None:
     curve = Curve(sizes=(1, 3, 8), samples_per_s=(10.0, 25.0, 30.0))
-    rates = rates_at(curve, np.arange(12)).tolist()
+    rates = rates_up_to(curve, 11).tolist()
     # 10 a node, then 7.5, then 1; nothing beyond 8.
     assert rates == [0.0, 10.0, 17.5, 25.0, 26.0, 27.0, 28.0, 29.0, 30.0, 30.0, 30.0, 30.0]
     assert rates == [rate_at(curve, n) for n in range(12)]
-    assert rates_at(curve, np.array([0.5, 2.2])).tolist() == [5.0, rate_at(curve, 2.2)]
+    assert rates_up_to(curve, 1).tolist() == [0.0, 10.0]
+    assert rate_at(curve, 0.5) == 5.0
+    long = Curve(sizes=(1, 10**9), samples_per_s=(2.0, 2.0))  # no array of so many
+    assert rates_up_to(long, 3).tolist() == [0.0, 2.0, 2.0, 2.0]

@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from bftrainer.decide.policies.base import Decided
 from bftrainer.model.decision import Term
 from milp.answer import NO_MARGINAL, make_allocation
@@ -19,7 +17,7 @@ from milp.check import validate
 from milp.options import build_options
 from milp.pool import view_pool
 from milp.problem import Objective, Problem
-from milp.tables import rate_at, rate_curve, rates_at
+from milp.tables import rate_at, rate_curve, rates_up_to
 
 
 class Handing:
@@ -168,7 +166,7 @@ class Handing:
     def rates(self, j: int) -> list[float]:
         """Samples per second of sizes 0 to the largest, with the fastest batch."""
         curve = rate_curve(self.trainers[j], Objective.THROUGHPUT)
-        rates: list[float] = rates_at(curve, np.arange(self.largest(j) + 1)).tolist()
+        rates: list[float] = rates_up_to(curve, self.largest(j)).tolist()
         return rates
 
     def rate(self, j: int, size: float) -> float:

@@ -12,8 +12,6 @@ import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from bftrainer.decide.policies.base import Context, Decided, Policy, Traits, in_order
 from bftrainer.decide.policies.convolution import Floats, best_sizes
 from bftrainer.decide.policies.distribution import Handing
@@ -21,7 +19,7 @@ from bftrainer.model.decision import Term
 from milp.check import validate
 from milp.pool import PoolView, view_pool
 from milp.problem import Curve, Objective, Problem
-from milp.tables import rate_curve, rates_at
+from milp.tables import rate_curve, rates_up_to
 
 STAYS = 1e-9  # a size that does not change is worth so much more: fewest rescales of equal answers
 
@@ -156,12 +154,11 @@ def _worth(pool: PoolView, one: _Entered, spare: int) -> Floats:
     """Return the scaling factors of a trainer's sizes, from the least one to the largest."""
     curve = rate_curve(pool.trainers[one.j], Objective.SCALING_EFFICIENCY)
     largest = min(pool.largest_of_one(one.j, one.k), one.least + spare)
-    sizes = np.arange(one.least, largest + 1)
-    worth = rates_at(curve, sizes) / _single(curve)
+    worth = rates_up_to(curve, largest)[one.least :] / _single(curve)
     held = pool.held[one.j][one.k] - one.least
     if 0 <= held < len(worth):
         worth[held] += STAYS
-    return np.asarray(worth)
+    return worth
 
 
 def _terms(

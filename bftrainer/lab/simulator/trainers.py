@@ -7,8 +7,6 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from bftrainer.lab.workloads import Submission
 from bftrainer.model.cluster import Node, NodeState, Snapshot
 from bftrainer.model.node_request import gpus_of_type
@@ -20,7 +18,7 @@ from bftrainer.model.trainer import (
     TrainerState,
 )
 from milp.problem import Curve
-from milp.tables import rates_at
+from milp.tables import rates_up_to
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,7 +111,7 @@ def make_trainer(
 
 def rates_of(curve: Curve, n_max: int) -> list[float]:
     """Samples per second at sizes 0..n_max, linear between the curve's points."""
-    rates: list[float] = rates_at(curve, np.arange(n_max + 1)).tolist()
+    rates: list[float] = rates_up_to(curve, n_max).tolist()
     return rates
 
 

@@ -33,7 +33,7 @@ from bftrainer.lab.simulator.physical import MEASURED, PhysicalCosts
 from bftrainer.lab.simulator.session import Choices, play
 from bftrainer.lab.workloads import NETWORKS, SAMPLES, Table2Network, TrainerWorkload, hpo
 from milp.problem import Curve
-from milp.tables import rates_at
+from milp.tables import rate_at
 
 MOST_EQ_NODES = 64.0  # of a replay; a part of the nodes represents a larger pool
 SHORTEST_S = 2 * HOUR_S  # of a stretch, because no trainer runs at its start
@@ -304,7 +304,7 @@ def _sums(played: Sequence[StretchOutcome], weights: Values) -> Sums:
 def utilization(sums: Sums, *, curve: Curve, p_jmax: int) -> Values:
     """Return U = A_e / A_s (eqs. 17-19), A_s with the full N_eq of these stretches."""
     share = sums.offered_node_s / sums.seconds / p_jmax
-    rate = rates_at(curve, share)
+    rate = np.array([rate_at(curve, one) for one in share.tolist()])
     static: Values = rate * p_jmax * sums.seconds
     return sums.samples / np.where(static > 0, static, np.inf)
 
