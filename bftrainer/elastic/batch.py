@@ -5,7 +5,7 @@ A script gives ``Run`` a ``GlobalBatch`` or a ``PerWorkerBatch``, and optionally
 the size of each global batch and each worker's pieces of it. Which samples these are follows from
 (seed, epoch) and the number of samples consumed so far in the epoch by all workers together, so a
 rescale needs no other state: every index is in exactly one global batch per epoch, whatever the
-sizes. Pure arithmetic; called by ``run`` and ``loader``.
+sizes. Pure arithmetic, without torch: MPI programs do without; called by ``run`` and ``loader``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
-
-import torch
 
 from bftrainer.elastic.errors import ElasticError
 
@@ -63,15 +61,6 @@ class EpochPlan:
 
 
 NO_PLAN = EpochPlan(samples=0, batch=0, drop_last=False, shuffle=False)
-
-
-def epoch_order(plan: EpochPlan, seed: int, epoch: int) -> torch.Tensor:
-    """Return the epoch's order of all indices."""
-    if not plan.shuffle:
-        return torch.arange(plan.samples)
-    generator = torch.Generator()
-    generator.manual_seed(mix(seed, epoch, 1))
-    return torch.randperm(plan.samples, generator=generator)
 
 
 def active(batch: int, size: int, least: int = 1) -> int:

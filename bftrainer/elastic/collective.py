@@ -5,7 +5,8 @@
 Used by ``group``, ``buckets`` and ``state_transfer``.
 
 ``AbandonableCall`` runs any other blocking action in a thread. Its result is the action's outcome,
-or ``Broken`` if a newer generation came first. Used by ``group``, ``horovod`` and ``mpi``.
+or ``Broken`` if a newer generation came first. Used by ``group``, ``horovod`` and ``mpi``, whose
+programs need no torch: only ``Collective`` imports it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
-
-import torch
-from torch._C._distributed_c10d import BroadcastOptions
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from bftrainer.elastic.control import Control
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -119,6 +120,8 @@ class Collective:
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
         """Start to broadcast rank ``root``'s tensor."""
+        from torch._C._distributed_c10d import BroadcastOptions  # noqa: PLC0415
+
         options = BroadcastOptions()
         options.rootRank = root
         return self._started(lambda: self.pg.broadcast([tensor], options))

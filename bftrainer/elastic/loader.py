@@ -50,7 +50,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from bftrainer.elastic import device
 from bftrainer.elastic import group as groups
-from bftrainer.elastic.batch import BatchPiece, Cutting, EpochPlan, GlobalBatch, epoch_order, mix
+from bftrainer.elastic.batch import BatchPiece, Cutting, EpochPlan, GlobalBatch, mix
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.state import seed_everything
@@ -60,6 +60,15 @@ _unfit = partial(ElasticError, "BFT-1402")
 Indices = Callable[[int], Iterable[int]]
 ORDER = "bft-indices"  # key of the hash among the registered objects
 _ODD = 0x1E3779B97F4A7C15
+
+
+def epoch_order(plan: EpochPlan, seed: int, epoch: int) -> torch.Tensor:
+    """Return the epoch's order of all indices."""
+    if not plan.shuffle:
+        return torch.arange(plan.samples)
+    generator = torch.Generator()
+    generator.manual_seed(mix(seed, epoch, 1))
+    return torch.randperm(plan.samples, generator=generator)
 
 
 class OwnOrder:

@@ -15,15 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import GenerationInfo
-from bftrainer.elastic.loss_rule import LossRule
 from bftrainer.elastic.protocol import BY_AGENT, RUN_ID, TELLS_TOTAL, Progress, WorkerConfig
 from bftrainer.elastic.regular_file import open_file, read_file
-from bftrainer.elastic.state import Counters
 from bftrainer.elastic.worker_keeper import own_name
+
+if TYPE_CHECKING:  # they import torch, which MPI programs do without
+    from bftrainer.elastic.loss_rule import LossRule
+    from bftrainer.elastic.state import Counters
 
 PROGRESS_INTERVAL_S = 0.5
 

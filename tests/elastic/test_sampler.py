@@ -20,8 +20,8 @@ from torch.utils.data import (
 )
 
 from bftrainer.elastic import ElasticError
-from bftrainer.elastic.batch import EpochPlan, active, epoch_order, share
-from bftrainer.elastic.loader import Loader, View
+from bftrainer.elastic.batch import EpochPlan, active, share
+from bftrainer.elastic.loader import Loader, View, epoch_order
 
 plans = st.builds(
     EpochPlan,

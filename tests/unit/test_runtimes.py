@@ -103,6 +103,22 @@ def test_neither_runtime_nor_agent_imports_torch() -> None:
     assert done.is_ok, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("imported", "without"),
+    [
+        # Started once for each worker, only to become the user's interpreter.
+        ("trainers.mpi.__main__", "{'torch', 'numpy', 'mpi4py'}"),
+        # All that a worker of MPI has, the user's script included.
+        ("bftrainer.elastic.mpi.run, bftrainer.elastic.worker", "{'torch'}"),
+    ],
+    ids=["its launcher", "its worker"],
+)
+def test_a_worker_of_mpi_imports_no_torch(imported: str, without: str) -> None:
+    check = f"import sys, {imported}; sys.exit(bool({without} & set(sys.modules)))"
+    done = process.run([sys.executable, "-I", "-c", check], timeout_s=60)
+    assert done.is_ok, done.stderr
+
+
 @pytest.mark.parametrize("early", ["trainers.agent.start", "trainers.command.keeper"])
 def test_what_starts_early_imports_the_standard_library_alone(early: str) -> None:
     check = (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import checkpoint, files, protocol, writer
+from bftrainer.elastic import checkpoint, checkpoint_disk, files, protocol
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import write_whole
@@ -48,7 +48,7 @@ def _fail(number: int) -> None:
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.ESTALE, errno.EDQUOT])
 def test_an_error_of_the_file_system_is_told_and_ends_nothing(number: int, tmp_path: Path) -> None:
     with _control() as (control, agent):
-        with writer.telling(control, tmp_path):
+        with checkpoint_disk.telling(control, tmp_path):
             _fail(number)
         cause = _said(agent).cause
     assert cause.startswith("BFT-1342: ")
@@ -59,11 +59,11 @@ def test_an_error_of_the_file_system_is_told_and_ends_nothing(number: int, tmp_p
 def test_a_write_that_does_not_end_is_told_while_it_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "SLOW_S", 0.05)
+    monkeypatch.setattr(checkpoint_disk, "SLOW_S", 0.05)
     with _control() as (control, agent):
-        with writer.telling(control, tmp_path):
+        with checkpoint_disk.telling(control, tmp_path):
             assert "has not ended" in _said(agent).cause  # it hangs until then
-        with writer.telling(control, tmp_path, usual_s=1000.0):
+        with checkpoint_disk.telling(control, tmp_path, usual_s=1000.0):
             pass
         assert not select.select([agent], [], [], 0.0)[0], "as long as usual"
 

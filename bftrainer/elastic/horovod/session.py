@@ -29,6 +29,7 @@ import torch
 
 from bftrainer.elastic import checkpoint
 from bftrainer.elastic import control as control_module
+from bftrainer.elastic.checkpoint_disk import CheckpointDisk
 from bftrainer.elastic.collective import Broken
 from bftrainer.elastic.control import Control, die, key_of
 from bftrainer.elastic.errors import ElasticError
@@ -38,7 +39,6 @@ from bftrainer.elastic.horovod.world import HorovodContext
 from bftrainer.elastic.protocol import Commit, Failed
 from bftrainer.elastic.reports import NO_REPORTS, Reports
 from bftrainer.elastic.run_info import StepDurations
-from bftrainer.elastic.writer import CheckpointDisk
 
 ADDED = 2  # HostUpdateResult.added in horovod/runner/elastic/worker.py
 WARM_VARIABLE = "BFT_HOROVOD_WARM"  # "0": a joiner waits in hvd.init(), as under horovodrun

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import files, reports
+from bftrainer.elastic.checkpoint_disk import CheckpointDisk
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
@@ -31,7 +32,6 @@ from bftrainer.elastic.mpi.state import (
     pieces,
 )
 from bftrainer.elastic.reports import NO_REPORTS, Reports
-from bftrainer.elastic.writer import CheckpointDisk
 
 _DAMAGED = (KeyError, ValueError, TypeError, OverflowError)  # of a foreign file's header
 
