@@ -30,6 +30,7 @@ from bftrainer.fleet.wire.messages import (
     WorkerStarted,
 )
 from bftrainer.fleet.wire.server import AgentServer
+from tests.support import torchless
 
 T = TypeVar("T")
 
@@ -102,7 +103,10 @@ class Daemon:
 
 
 class Lab:
-    """One daemon, one agent, and the directory of its pilot."""
+    """One daemon, one agent, and the directory of its pilot.
+
+    Scripts that import torch name an ``interpreter`` that has it: ``sys.executable``.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -112,6 +116,7 @@ class Lab:
         self.config_file = directory / "agent.json"
         self.daemons: list[Daemon] = []
         self.agent: subprocess.Popen[bytes] | None = None
+        self.torchless = torchless.interpreter(directory)
         save_pair(self.agent_keys, self.key_file)
 
     async def start_daemon(
@@ -144,7 +149,7 @@ class Lab:
         return path
 
     def order(self, worker_id: str, script: Path, **changes: Any) -> StartWorker:
-        interpreter = changes.pop("interpreter", sys.executable)
+        interpreter = changes.pop("interpreter", self.torchless)
         config = WorkerConfig(
             trainer_id="t1", worker_id=worker_id, node="n1", script=str(script),
             cwd=str(self.directory), log_path=str(self.directory / f"{worker_id}.log"), **changes,

@@ -96,7 +96,7 @@ Path(sys.argv[1]).write_text(json.dumps(dict(v.split("=", 1) for v in environ)))
 
 def test_workers_start_with_what_their_trainer_says(tmp_path: Path) -> None:
     async def scenario(lab: Lab) -> None:
-        daemon = await lab.start_daemon(interpreters=(sys.executable,))
+        daemon = await lab.start_daemon(interpreters=(lab.torchless,))
         lab.start_agent()
         await until(lambda: daemon.of(Hello), "hello")
         script = lab.script("start.py", START)
@@ -118,7 +118,7 @@ def test_workers_start_with_what_their_trainer_says(tmp_path: Path) -> None:
 
 def test_a_workers_life(tmp_path: Path) -> None:
     async def scenario(lab: Lab) -> None:
-        daemon = await lab.start_daemon(interpreters=(sys.executable,))
+        daemon = await lab.start_daemon(interpreters=(lab.torchless,))
         agent = lab.start_agent()
         hello = await until(lambda: daemon.of(Hello), "hello")
         assert (hello[0].node, hello[0].pid, hello[0].workers) == ("n1", agent.pid, [])
@@ -181,7 +181,7 @@ def test_two_elastic_workers_train_together(tmp_path: Path) -> None:
         script = lab.script("train.py", TRAINING)
         names = ("w1", "w2")
         for name in names:
-            daemon.send(lab.order(name, script))
+            daemon.send(lab.order(name, script, interpreter=sys.executable))
         await until(lambda: all(daemon.said(n, "Warm") for n in names), "both warm")
         for name in names:
             prepare = Prepare(generation=1, attempt=0, open_store=name == "w1")

@@ -20,7 +20,7 @@ def test_a_template_is_started_before_the_daemon_says_a_word(tmp_path: Path) -> 
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon()
         daemon.is_talking = False
-        agent = lab.start_agent(interpreters=(sys.executable,))
+        agent = lab.start_agent(interpreters=(lab.torchless,))
         (template,) = await until(lambda: children(agent.pid), "a template")
         await until(lambda: daemon.heard, "hello")
         assert children(agent.pid) == [template]

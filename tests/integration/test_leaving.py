@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,8 @@ def _name(pid: int) -> str:
 async def inside(lab: Lab, daemon: Daemon, worker_id: str, what: str) -> None:
     """Start a worker and wait until it is where it stays."""
     assert lab.agent is not None
-    daemon.send(lab.order(worker_id, lab.script("train.py", SCRIPT), args=(what,)))
+    script = lab.script("train.py", SCRIPT)
+    daemon.send(lab.order(worker_id, script, args=(what,), interpreter=sys.executable))
     if what != "warm-up":
         await until(lambda: daemon.said(worker_id, "Warm"), "warm")
         daemon.send(TellWorker(worker_id=worker_id, body=to_body(alone(worker_id))))
