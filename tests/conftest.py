@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support import proofs
+from tests.support import costs, proofs
 
 # A shell has its background jobs ignore it, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,9 +40,10 @@ if len(str(temporary)) > 40 or not all(
 gc.disable()  # until all tests are collected: what they are made of stays
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two cores are busy with other tests
 
+SAME = 25  # examples of a test that names no number; of fresh ones it takes 100
 # How long an example takes says something about the machine's other work, not about the code.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", patient, derandomize=True)
+settings.register_profile("same", patient, derandomize=True, max_examples=SAME)
 settings.register_profile("fresh", patient, derandomize=False)
 settings.load_profile("same")
 # Hypothesis also tries constants of the modules that happen to be loaded: which, depends on the
@@ -116,5 +117,6 @@ class Recorder:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    costs.register(config)
     if not hasattr(config, "workerinput"):  # of xdist: its controller hears everything
         config.pluginmanager.register(Recorder(config))

@@ -299,7 +299,7 @@ class Decisions(RuleBasedStateMachine):
 
 
 Decisions.TestCase.settings = settings(
-    max_examples=examples(60, of=2),
+    max_examples=examples(60, of=4),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -398,7 +398,7 @@ class Generations(RuleBasedStateMachine):
 
 
 Generations.TestCase.settings = settings(
-    max_examples=examples(200, of=2),
+    max_examples=examples(200, of=4),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -248,5 +248,5 @@ class Restarts(RuleBasedStateMachine):
 
 TestRestarts = Restarts.TestCase
 TestRestarts.settings = settings(
-    max_examples=examples(150, of=2), stateful_step_count=40, deadline=None
+    max_examples=examples(150, of=4), stateful_step_count=40, deadline=None
 )

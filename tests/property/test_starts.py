@@ -8,12 +8,11 @@ nothing is asked for or given up.
 
 from __future__ import annotations
 
-import os
-
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from tests.support.examples import examples
 from tests.support.fleet import Fleet
 
 # Those that give every trainer its smallest size if all fit, and try no size to measure it.
@@ -118,7 +117,7 @@ def test_a_lease_of_themis_is_for_the_nodes_that_a_trainer_has() -> None:
 
 TestStarts = Starts.TestCase
 TestStarts.settings = settings(
-    max_examples=int(os.environ.get("BFTRAINER_STARTS", "20")),
+    max_examples=examples(40, of=4),
     stateful_step_count=15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -7,7 +7,7 @@ from hypothesis import settings
 FEWEST = 5
 
 
-def examples(fresh: int, *, of: int = 4) -> int:
+def examples(fresh: int, *, of: int = 8) -> int:
     """Return as many where they are fresh (make test-long); where always the same, one of ``of``.
 
     Those that are the same at every run find what a change breaks, and more of them little else.

@@ -31,7 +31,7 @@ from tests.support.problems import (
     with_current,
 )
 
-QUICK = settings(max_examples=examples(50, of=2), deadline=None)
+QUICK = settings(max_examples=examples(50, of=4), deadline=None)
 
 
 def trainer(name: str, curve: dict[int, float], **fields: object) -> ProblemTrainer:
@@ -80,7 +80,7 @@ def test_is_the_best_of_all_maps_with_two_classes(problem: Problem) -> None:
     assert_best(problem, solve(problem))
 
 
-@settings(max_examples=examples(40, of=2), deadline=None)
+@settings(max_examples=examples(40, of=4), deadline=None)
 @given(problems(max_nodes=9, max_trainers=5))
 def test_agrees_with_the_papers_milp(problem: Problem) -> None:
     reference = solve_reference(problem)
@@ -91,14 +91,14 @@ def test_agrees_with_the_papers_milp(problem: Problem) -> None:
     )
 
 
-@settings(max_examples=examples(40, of=2), deadline=None)
+@settings(max_examples=examples(40, of=4), deadline=None)
 @given(problems(max_nodes=9, max_trainers=4, classes="abc"))
 def test_agrees_with_the_papers_milp_with_classes(problem: Problem) -> None:
     reference = solve_reference(problem)
     assert solve(problem).objective == pytest.approx(reference.objective, rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=examples(80, of=2), deadline=None)
+@settings(max_examples=examples(80, of=4), deadline=None)
 @given(problems(max_nodes=14, max_trainers=7))
 def test_dense_program_gives_the_same_answer(problem: Problem) -> None:
     exact, dense = solve(problem), solve_dense(problem)

@@ -217,7 +217,7 @@ AGREES: Mapping[str, Callable[[Case], bool]] = {
 def test_the_terms_are_the_numbers_of_the_rule(name: str) -> None:
     policy = load_policy(name)
 
-    @settings(max_examples=examples(20, of=2), deadline=None)
+    @settings(max_examples=examples(20, of=4), deadline=None)
     @given(problems(max_nodes=9, max_trainers=4, classes="a"), st.data())
     def holds(problem: Problem, data: st.DataObject) -> None:
         standings = {one.trainer_id: data.draw(STANDINGS) for one in problem.trainers}
