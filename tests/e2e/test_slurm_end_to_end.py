@@ -12,18 +12,22 @@ import pytest
 from bftrainer.model.trainer import TrainerState
 from slurm_plugins.testcluster.workload import JobRecord
 from tests.e2e import records
-from tests.e2e.scenario import EPOCHS, NETWORKS, Outcome, run_scenario
+from tests.e2e.scenario import NETWORKS, Outcome, run_scenario
 from tests.e2e.train_digits import N_TRAIN
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module", params=[1, pytest.param(4, marks=pytest.mark.long)])
+# Rounds of jobs, nodes. A node less is half a dozen pilots less, of 4 s of processor time each.
+STORIES = [pytest.param((1, 6), id="1"), pytest.param((4, 8), id="4", marks=pytest.mark.long)]
+
+
+@pytest.fixture(scope="module", params=STORIES)
 def outcome(request: pytest.FixtureRequest) -> Iterator[Outcome]:
     """Play the story once for all checks."""
     base = Path(tempfile.mkdtemp(prefix="bft-e2e-"))
     base.chmod(0o755)  # ordinary users' jobs must reach the cluster's directory
-    yield run_scenario(base, request.param)
+    yield run_scenario(base, *request.param)
     shutil.rmtree(base)  # kept when the story fails: its logs say why
 
 
@@ -55,7 +59,7 @@ def test_each_sample_is_in_exactly_one_committed_update_per_epoch(
     outcome: Outcome, network: str
 ) -> None:
     epochs = records.committed_samples(records.read_records(outcome.directories[network]))
-    assert sorted(epochs) == list(range(EPOCHS))
+    assert sorted(epochs) == list(range(outcome.epochs))
     for epoch, counts in epochs.items():
         wrong = {i: counts[i] for i in range(N_TRAIN) if counts[i] != 1}
         assert not wrong, f"epoch {epoch}: {dict(list(wrong.items())[:5])}"
@@ -76,7 +80,8 @@ def test_parameters_are_equal_on_all_members(outcome: Outcome) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_accuracy_is_that_of_a_fixed_size_run(outcome: Outcome, network: str) -> None:
     assert outcome.accuracy[network] >= 0.95
-    assert abs(outcome.accuracy[network] - outcome.fixed_accuracy[network]) <= 0.01
+    if network in outcome.fixed_accuracy:
+        assert abs(outcome.accuracy[network] - outcome.fixed_accuracy[network]) <= 0.01
 
 
 def test_ordinary_jobs_do_not_notice(outcome: Outcome) -> None:
