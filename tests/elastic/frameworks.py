@@ -46,12 +46,24 @@ FRAMEWORKS = (
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemplateProcess]:
-    """Return a template in which the libraries are imported, too."""
-    modules = [name for module, names in WARM.items() if find_spec(module) for name in names]
+def template(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TemplateProcess]:
+    """Return a template with the libraries, too, that tests of the file ask for."""
+    items = [item for item in request.session.items if item.path == request.path]
+    asked = {FRAMEWORKS[0].module, *(_asked(item) for item in items)}
+    available = [module for module in WARM if module in asked and find_spec(module)]
+    modules = [name for module in available for name in WARM[module]]
     with TemplateProcess(tmp_path_factory.mktemp("template"), modules=modules) as started:
         started.await_packet("ready")
         yield started
+
+
+def _asked(item: pytest.Item) -> str:
+    """Return the library that a test is about, by the parameter of its name."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    framework = parameters.get("framework", FRAMEWORKS[0])
+    return framework.module if isinstance(framework, Framework) else str(framework)
 
 
 def natively(template: TemplateProcess, framework: Framework, **settings: Any) -> journal.Entry:

@@ -64,7 +64,7 @@ def grown_shrunk_and_killed(c: Controller, kind: str) -> list[Entered]:
     ("kind", "backend"),
     [
         ("gloo", "nccl"),
-        ("missing", "gloo (NCCL failed: rank "),
+        pytest.param("missing", "gloo (NCCL failed: rank ", marks=pytest.mark.long),
         ("staged", "gloo"),
         pytest.param("cuda", "nccl", marks=ON_GPU.marks),
     ],

@@ -15,6 +15,8 @@ from tests.elastic.frameworks import FRAMEWORKS, Framework, assert_same, nativel
 
 __all__ = ["template"]
 
+pytestmark = pytest.mark.long  # importing the library takes 6 s of processor time
+
 EPOCHS = 3
 
 

@@ -56,6 +56,7 @@ def test_rows_are_those_of_one_worker_through_rescales_and_a_death(
     assert torch.tensor(calm["rows"]).abs().min() > 0
 
 
+@pytest.mark.long
 def test_more_workers_than_places(tmp_path: Path, template: TemplateProcess) -> None:
     calm, wild = _calm(tmp_path / "calm", template), tmp_path / "wild"
     wild.mkdir()

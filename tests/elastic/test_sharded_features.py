@@ -117,6 +117,7 @@ def test_gradients_have_the_same_norm_at_every_number_of_nodes(
         assert norms_of(found) == pytest.approx(wanted, rel=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("nodes", "width"), [pytest.param(2, 16, marks=LONG), (1, 3)])
 def test_after_the_loops_all_workers_of_one_node_gather_states(
     tmp_path: Path, template: TemplateProcess, nodes: int, width: int

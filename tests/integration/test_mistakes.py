@@ -86,7 +86,12 @@ def _ended(site: DaemonSite, text: str, **changes: object) -> tuple[TrainerRecor
             ("BFT-1428: ", "spawn", 'if __name__ == "__main__"'),
             marks=pytest.mark.long,
         ),
-        (HEAD + SHARD + TRAIN, "train.py:11", ("BFT-1401: ", "FSDP", "--runtime command")),
+        pytest.param(
+            HEAD + SHARD + TRAIN,
+            "train.py:11",
+            ("BFT-1401: ", "FSDP", "--runtime command"),
+            marks=pytest.mark.long,
+        ),
         (HEAD + GROUP + SHARD + TRAIN, "train.py:15", ("BFT-1401: ", "FSDP", "--runtime command")),
         (
             HEAD + LOOP.format(more="", step=TWICE),

@@ -125,6 +125,7 @@ def test_names_are_never_parsed(page: Page) -> None:
     assert complaints(page.driver) == []
 
 
+@pytest.mark.long
 def test_a_second_browser_needs_the_next_link(page: Page) -> None:
     page.open()
     assert len(page.links) == 2

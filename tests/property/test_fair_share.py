@@ -131,7 +131,7 @@ def waits_no_longer_than_the_bound(data: st.DataObject) -> None:
     assert max(world.waits_s.values()) <= limit_s
 
 
-@pytest.mark.parametrize("p_jmax", [1, 2])
+@pytest.mark.parametrize("p_jmax", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_in_the_long_run_users_get_the_same_whatever_they_submit(p_jmax: int) -> None:
     trainers = [of("ann", f"t{j}") for j in range(1, 21)]
     trainers += [of(user, f"t{j}") for j, user in enumerate(["bob", "cat"], start=21)]

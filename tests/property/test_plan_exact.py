@@ -130,6 +130,7 @@ def request(costs: Costs, deadline_s: float, most: int) -> PlanRequest:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("over_fastest", [1.05, pytest.param(1.3, marks=pytest.mark.long)])
 def test_many_stages_are_planned_close_to_the_optimum(over_fastest: float) -> None:
     """Brackets of Hyperband come one after another: 28 stages here."""

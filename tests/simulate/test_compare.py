@@ -30,6 +30,7 @@ def _compared(capsys: Output, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_scores_do_not_depend_on_processes_or_on_other_policies(capsys: Output) -> None:
     both = ("--arena", "idle", "--policies", "milp,equal-share", "--seeds", "2")
     one = _compared(capsys, *both, "--processes", "1")

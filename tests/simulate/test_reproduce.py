@@ -292,9 +292,10 @@ class TestReport:
     "without",
     [
         ("fig12", "fig13", "fig14", "fig15", "table3", "table4"),  # many replays
-        pytest.param(("fig13",), marks=pytest.mark.long),
+        ("fig13",),
     ],
 )
+@pytest.mark.long
 def test_everything_on_the_sample(without: tuple[str, ...]) -> None:
     sample = choose_scenario(None, None, _hours(12.0))
     short = _cut(sample, slice(0, 100))

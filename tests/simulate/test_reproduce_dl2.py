@@ -157,6 +157,7 @@ def test_a_file_of_something_else_is_named(tmp_path: Path, text: str) -> None:
         PAPER.choose_scenario(None, tmp_path, QUICK)
 
 
+@pytest.mark.long
 def test_a_network_does_what_its_teacher_does() -> None:
     """D2: within 3% in closed loop, on traces that it has not seen."""
     network = training.imitate(TESTBED, SPEEDS, drf, seed=1)

@@ -145,7 +145,10 @@ def test_measured_rows_stand_beside_the_fit(lines: Lines) -> None:
     assert "+0.8 %" in real[0].what  # 19:24 over 19:15
 
 
-@pytest.mark.parametrize(("flat_from", "least", "most"), [(11, 10.0, 20.0), (13, 3.15, 3.85)])
+@pytest.mark.parametrize(
+    ("flat_from", "least", "most"),
+    [pytest.param(11, 10.0, 20.0, marks=pytest.mark.long), (13, 3.15, 3.85)],
+)
 def test_a_profile_that_ends_early_gives_the_gain_of_fig_12(
     flat_from: int, least: float, most: float
 ) -> None:

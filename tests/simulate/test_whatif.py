@@ -256,6 +256,7 @@ class TestStudy:
             5 / 3600 * 86400 / period_s, rel=0.02
         )
 
+    @pytest.mark.long
     def test_the_same_again_and_everything_in_the_document(self) -> None:
         given = generate(GeneratorParameters(n_nodes=4, hours=9.0, seed=4))
         assumed = Assumptions(

@@ -34,6 +34,7 @@ def ask(*args: str) -> int:
     return main(["study", "deadline", *args])
 
 
+@pytest.mark.long
 def test_a_trace_tells_how_likely_it_is_and_what_the_reserve_takes(
     tmp_path: Path, capsys: Output
 ) -> None:
