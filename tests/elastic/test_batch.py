@@ -232,7 +232,17 @@ ACCUMULATED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("case", ACCUMULATED, ids="-".join)
+@pytest.mark.parametrize(
+    "case",
+    [
+        ACCUMULATED[1],
+        *(
+            pytest.param(case, marks=pytest.mark.long)
+            for case in (ACCUMULATED[0], *ACCUMULATED[2:])
+        ),
+    ],
+    ids="-".join,
+)
 def test_accumulated_gradients_are_those_of_the_whole_batch(
     tmp_path: Path, template: TemplateProcess, case: dict[str, Any]
 ) -> None:
@@ -257,7 +267,11 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(
             )
 
 
-@pytest.mark.parametrize("more", [{}, {"max_per_worker": 3}, {"logical": 4}], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [{}, pytest.param({"max_per_worker": 3}, marks=pytest.mark.long), {"logical": 4}],
+    ids=str,
+)
 def test_mixed_precision_skips_a_step_everywhere_or_nowhere(
     tmp_path: Path, template: TemplateProcess, more: dict[str, Any]
 ) -> None:

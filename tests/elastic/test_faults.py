@@ -12,12 +12,18 @@ from _bench.faults import lineage, live, odd_epochs
 
 from tests.elastic.journal import Entry
 
-# Twenty random ones as well: make test-long.
-FIXED = (("kill rank 0",), ("kill in a rescale", "raise"), ("one step apart",))
+FEW = (("kill in a rescale", "raise"),)
+# These and twenty random ones: make test-long.
+FIXED = (("kill rank 0",), *FEW, ("one step apart",))
 
 
 @pytest.mark.parametrize(
-    "schedules", [FIXED, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1200)])]
+    "schedules",
+    [
+        FEW,
+        pytest.param(FIXED, marks=pytest.mark.long),
+        pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1200)]),
+    ],
 )
 def test_faults_lose_nothing(
     tmp_path: Path, schedules: int | tuple[tuple[str, ...], ...], caplog: pytest.LogCaptureFixture

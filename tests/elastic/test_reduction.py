@@ -102,7 +102,7 @@ def test_parameters_are_those_of_one_process(
     assert found["rule"]["kind"] == KIND[loss]
 
 
-@pytest.mark.parametrize("loss", ["sum", "tokens"])
+@pytest.mark.parametrize("loss", [pytest.param("sum", marks=pytest.mark.long), "tokens"])
 def test_bitwise_they_are_the_same_bits_at_any_size(
     tmp_path: Path, template: TemplateProcess, loss: str
 ) -> None:
@@ -113,7 +113,7 @@ def test_bitwise_they_are_the_same_bits_at_any_size(
     assert apart(one, plain) < 1e-9
 
 
-@pytest.mark.parametrize("loss", ["sum", "tokens"])
+@pytest.mark.parametrize("loss", [pytest.param("sum", marks=pytest.mark.long), "tokens"])
 def test_members_with_more_passes_than_others_vote_once(
     tmp_path: Path, template: TemplateProcess, loss: str
 ) -> None:

@@ -49,7 +49,7 @@ def train(
             [{"samples": n * SAMPLES} for n in (1, 3, 9)], (2, 1, 2), RANDOM, marks=pytest.mark.long
         ),
         ([{"samples": n} for n in (48, 149, 436)], (2, 2, 1), RANDOM),  # after a batch
-        ([{"epochs": n} for n in (1, 3, 9)], (2, 2, 2), {}),
+        pytest.param([{"epochs": n} for n in (1, 3, 9)], (2, 2, 2), {}, marks=pytest.mark.long),
     ],
     ids=["epochs", "whole-epochs", "samples", "not-bitwise"],
 )

@@ -45,6 +45,7 @@ def plant(directory: Path) -> Callable[[], list[str]]:
     return lambda: ran.read_text().split() if ran.exists() else []
 
 
+@pytest.mark.long
 def test_a_detached_study_imports_nothing_of_the_caller_s_directory(site: Site) -> None:
     user = StudyUser(site, site.base / "detached", PROGRAM)
     submit = {"runtime": "command", "interpreter": sys.executable}
@@ -168,7 +169,9 @@ def test_a_log_s_place_that_is_taken_fails_the_trainer_with_its_reason(
 
 @by_root
 @pytest.mark.parametrize("runtime", [pytest.param("torch", marks=pytest.mark.long), "command"])
-@pytest.mark.parametrize("what", ["the directory", "its logs"])
+@pytest.mark.parametrize(
+    "what", ["the directory", pytest.param("its logs", marks=pytest.mark.long)]
+)
 def test_workers_refuse_another_user_s_directory(site: Site, what: str, runtime: str) -> None:
     directory = site.base / f"foreign-{runtime}-{what.rsplit(maxsplit=1)[-1]}"
     spec = spec_of(runtime, directory)

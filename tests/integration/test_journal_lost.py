@@ -83,10 +83,13 @@ def killed(state: Path, place: str, count: int) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "place",
     [
-        *("half-pwrite", "acknowledged"),
+        "acknowledged",
         *(
             pytest.param(place, marks=pytest.mark.long)
-            for place in ("before-pwrite", "after-pwrite", "before-fdatasync", "after-fdatasync")
+            for place in (
+                *("before-pwrite", "half-pwrite", "after-pwrite"),
+                *("before-fdatasync", "after-fdatasync"),
+            )
         ),
     ],
 )

@@ -77,6 +77,7 @@ def _ended(site: DaemonSite, text: str, **changes: object) -> tuple[TrainerRecor
     return record, int(Path(record.failing.log_path).stem.rpartition("-")[2])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "place", "said"),
     [

@@ -151,6 +151,7 @@ def test_memory_that_runs_out_is_no_failure_of_the_profile(table: Path, tmp_path
     assert "BFT-4206" in done.stderr
 
 
+@pytest.mark.long
 def test_a_script_without_elastic_loops_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text("print('no loops here')\n")

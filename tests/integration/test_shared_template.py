@@ -163,7 +163,8 @@ def test_a_script_runs_as_under_python(server: LocalServer, tmp_path: Path) -> N
     assert "ZeroDivisionError" in said
 
 
-@pytest.mark.parametrize("how", [pytest.param("stop", marks=pytest.mark.long), "SIGKILL"])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["stop", "SIGKILL"])
 def test_all_of_it_ends_with_the_batch_system(tmp_path: Path, how: str) -> None:
     server = _warm_server(tmp_path / "s")
     agent = Started(server.client, tmp_path / "1")

@@ -79,6 +79,7 @@ def test_pilots_have_what_the_site_requires_and_its_nodes_alone(
     assert not [line for line in shown if line.startswith("n1|")]
 
 
+@pytest.mark.long
 def test_pilots_of_a_reservation_use_its_nodes_until_it_ends(
     cluster: SlurmTestCluster, researcher: Researcher, tmp_path: Path
 ) -> None:
@@ -103,8 +104,8 @@ def test_pilots_of_a_reservation_use_its_nodes_until_it_ends(
     [
         (("--sbatch-option=--partition=batch",), "--partition of up"),
         (("--sbatch-option=--parti=batch",), "--partition"),  # sbatch takes the beginning, too
-        (("--sbatch-option=--nodes=4",), "--nodes"),
-        (("--sbatch-option=-N4",), "'-N4' is not --name"),
+        pytest.param(("--sbatch-option=--nodes=4",), "--nodes", marks=pytest.mark.long),
+        pytest.param(("--sbatch-option=-N4",), "'-N4' is not --name", marks=pytest.mark.long),
         (("--comment", "a\nb"), "in one line"),
         (("--comment", "x", "--cpus-per-pilot", "1"), "--comment"),
     ],

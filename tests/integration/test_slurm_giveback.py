@@ -125,11 +125,12 @@ def cluster(slurm_cluster: SlurmTestCluster, slurm_system: SlurmBatchSystem) -> 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--ntasks=8", "--mem-per-cpu=500"), 2),
+        pytest.param(("--ntasks=8", "--mem-per-cpu=500"), 2, marks=pytest.mark.long),
         (("--gpus=8",), 2),
-        (("--hold", "--nodes=1-3", "--exclusive"), 3),  # else it starts on the first that is free
+        # Held: else it starts on the first that is free.
+        pytest.param(("--hold", "--nodes=1-3", "--exclusive"), 3, marks=pytest.mark.long),
         (("--nodes=2", "--exclusive", "--exclude=n1,n5", "--nodelist=n4"), 2),
-        (("--nodes=1", "--exclusive", "--array=0-5%2"), 2),
+        pytest.param(("--nodes=1", "--exclusive", "--array=0-5%2"), 2, marks=pytest.mark.long),
         (("--nodes=1", "--exclusive", ":", "--nodes=3", "--exclusive"), 4),
     ],
     ids=["processors", "gpus", "range", "named", "array", "heterogeneous"],

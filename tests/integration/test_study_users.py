@@ -46,6 +46,7 @@ def reader(site: Site) -> StudyUser:
     return user
 
 
+@pytest.mark.long
 def test_the_page_s_program_is_a_trial(reader: StudyUser) -> None:
     summary = reader.summary("slope")
     best = summary["trials"][summary["best"]]

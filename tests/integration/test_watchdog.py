@@ -106,7 +106,7 @@ def test_an_outage_from_the_beginning_feeds_the_watchdog(
     assert not any(said.startswith("WATCHDOG_USEC") for said in manager.hear())
 
 
-@pytest.mark.parametrize("what", ["poll", "decision"])
+@pytest.mark.parametrize("what", ["poll", pytest.param("decision", marks=pytest.mark.long)])
 def test_what_hangs_feeds_it_no_more(
     what: str, manager: NotifySocket, server: LocalServer, tmp_path: Path
 ) -> None:
