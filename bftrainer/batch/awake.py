@@ -18,16 +18,20 @@ from __future__ import annotations
 import math
 import select
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
-
-from bftrainer.batch.clock import boot_s
 
 SLEEP_S: Final = 2.0  # a loop that comes later than this slept; before, it was only slow
 SHARE_OF_TIMEOUT: Final = 0.5  # of the shortest time that is judged, if that is less
 DAZE_SHARE: Final = 0.125  # of it: so long the clock stands still after a sleep
 LOOK_S: Final = 1.0  # between two looks of somebody who waits
+
+
+def boot_s() -> float:
+    """Return the seconds since the host was booted."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

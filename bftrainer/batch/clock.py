@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from bftrainer.batch.awake import boot_s
 from bftrainer.elastic.fence import write_whole
 from bftrainer.elastic.regular_file import read_file
 
@@ -39,11 +40,6 @@ def boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except OSError:
         return ""
-
-
-def boot_s() -> float:
-    """Return the seconds since the host was booted."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class SteadyClock:

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from bftrainer.batch.awake import AwakeClock
-from bftrainer.batch.clock import boot_s
+from bftrainer.batch.awake import AwakeClock, boot_s
 from bftrainer.model.decision import Slept
 
 LOG = logging.getLogger("bftrainer.daemon")

@@ -132,6 +132,7 @@ class Daemon:
             refuse_second(state_dir)
         url = self.options.journal_url or str(state_dir / "journal.db")
         with (
+            contextlib.ExitStack() as at_end,
             InstanceLock.acquire(state_dir, may_be_shared=self.options.may_be_shared),
             contextlib.closing(
                 Journal.open(
@@ -142,6 +143,7 @@ class Daemon:
                 )
             ) as journal,
         ):
+            at_end.callback(AWAKE.rest)  # also of a daemon that does not start
             AWAKE.judges(self.in_force.policy.agent_timeout_s)
             self.awakenings = Awakenings(AWAKE, self._clock)
             await self._start(journal)

@@ -8,7 +8,7 @@ import stat
 import sys
 from pathlib import Path
 
-from bftrainer.batch import process
+from bftrainer.batch import awake, process
 from lsf_adapters.testcluster import client, hooks, options
 from lsf_adapters.testcluster.config import CLUSTER, MASTER, LsfConfig, Queue
 from lsf_adapters.testcluster.show_cluster import BANNERS
@@ -64,7 +64,7 @@ def _interpreter() -> str:
 def _install_library(config: LsfConfig) -> None:
     """Copy what a command with hooks imports, so that every user can read it."""
     lib = config.directory / "lib"
-    for module in (process, hooks, options):
+    for module in (awake, process, hooks, options):
         *packages, name = module.__name__.split(".")
         target = lib.joinpath(*packages)
         target.mkdir(parents=True, exist_ok=True)

@@ -467,3 +467,16 @@ def test_nobody_is_doubted_whose_job_came_and_went_meanwhile(boot: Boot) -> None
         shown = heard.add_to(snapshot(idle_nodes(2), at_s=T0)).jobs
         assert bool(shown) is is_asleep
         heard._heard.clear()
+
+
+def test_a_server_that_is_stopped_lets_the_clock_go_on(boot: Boot) -> None:
+    """Whoever reads the clock after its owner has ended would wait for ever."""
+    wires: list[Wire] = []
+
+    async def scenario(wire: Wire) -> None:
+        wires.append(wire)
+
+    _wired(boot, scenario)
+    before_s = wires[0].awake()
+    boot.now_s += 3600.0
+    assert wires[0].awake() - before_s == 3600.0

@@ -188,6 +188,7 @@ class AgentServer:
         """Close all connections; no callback runs afterwards."""
         if self._checker is not None:
             self._checker.cancel()
+        self._awake.rest()
         self._router.close()
         self._by_pilot.clear()
         self._by_route.clear()
