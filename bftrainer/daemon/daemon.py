@@ -172,7 +172,6 @@ class Daemon:
                 for task in loops:
                     task.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
-                AWAKE.rest()
                 self.accountant.close()
                 if self._far is not None:
                     await self._far.stop()
