@@ -31,7 +31,7 @@ PLAIN = problems(max_nodes=5, max_trainers=3, extras=True, caps=True, musts=True
 CLASSES = problems(max_nodes=4, max_trainers=3, classes="ab", mixes=True, caps=True, musts=True)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150, of=4), deadline=None)
 @given(st.one_of(PLAIN, CLASSES))
 def test_is_the_best_of_every_map(problem: Problem) -> None:
     try:
