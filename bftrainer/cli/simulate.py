@@ -23,7 +23,9 @@ from bftrainer.cli.options import JSON, PATH, PROCESSES, option, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.cli.trace import (
     READING,
+    READING_NAMES,
     SELECTION,
+    SELECTION_NAMES,
     LateProgress,
     load,
     print_remarks,
@@ -41,10 +43,6 @@ if TYPE_CHECKING:
     from bftrainer.model.decision import DecisionInput, Plan
 
 SHIPPED = "sample"
-_READING = (  # what of whatif's options ``load`` takes
-    *("start", "end", "hours", "only_unfillable"),
-    *("format_name", "time_zone", "year", "ignored", "closed"),
-)
 LONGEST_T_FWD_S = 1e9
 _CHOSEN = ("p_jmax", "job_nodes", "seed", "poll_s", "straggler_threshold")
 _PHYSICAL = (  # option, its name on the command line, what it is about
@@ -457,17 +455,8 @@ def whatif(
         "sacct" if sacct_file else "swf" if swf_file else options["format_name"]
     )
     options["ignored"] = options["ignored"] or (PILOT_PARTITION,)
-    reading = (
-        "start",
-        "end",
-        "hours",
-        "only_unfillable",
-        "format_name",
-        "time_zone",
-        "year",
-        "ignored",
-    )
-    trace = load(file, **{name: options.pop(name) for name in reading})
+    taken = options.keys() & {*SELECTION_NAMES, *READING_NAMES}
+    trace = load(file, **{name: options.pop(name) for name in taken})
     with LateProgress("replaying") as progress:
         found = study(trace, _assumptions(**options), progress.report, processes=processes)
     if report is not None:

@@ -58,6 +58,9 @@ SELECTION = [
     option("--hours", "How long, instead of --end.", click.FloatRange(min=0, min_open=True)),
     option("--unfillable", "Only what no job could use.", name="only_unfillable"),
 ]
+# The parameters of these options, which ``load`` takes.
+SELECTION_NAMES = ("nodes", "start", "end", "hours", "only_unfillable")
+READING_NAMES = ("format_name", "time_zone", "year", "ignored", "closed")
 
 
 @verb(

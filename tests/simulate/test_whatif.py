@@ -336,6 +336,17 @@ class TestCommandLine:
         assert "t_fwd_s" in text.stdout
         assert "too short for intervals" in text.stdout
 
+    def test_nodes_that_were_closed_are_told_apart(self, tmp_path: Path) -> None:
+        file, events = tmp_path / "export.txt", tmp_path / "events.txt"
+        file.write_text(SACCT)
+        events.write_text("NodeName|TimeStart|TimeEnd\nn2|1000|3000\n")
+        fixed = ("--t-fwd=120", "--p-jmax=1", "--hold-down=0", "--start=0", "--end=8100")
+        done = call(f"--sacct={file}", f"--closed={events}", "--json", *fixed)
+        assert done.exit_code == 0, done.output
+        document = json.loads(done.stdout)
+        assert document["idle"]["node_time"]["closed_h"] * 3600 == pytest.approx(2000)
+        assert document["idle"]["eq_nodes"] == pytest.approx((3900 + 7900 - 2000) / 8100)
+
     def test_costs_come_from_defaults_file_and_options(self, tmp_path: Path) -> None:
         file = tmp_path / "export.txt"
         file.write_text(SACCT)

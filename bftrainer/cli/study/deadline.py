@@ -15,7 +15,7 @@ from bftrainer.cli.common import read_journal
 from bftrainer.cli.options import FILE, JSON, PATH, SOCKET, argument, option, verb
 from bftrainer.cli.output import answer, duration, print_lines, print_table
 from bftrainer.cli.study.plan import SPEED, parse_price, parse_time, scaling_of_study
-from bftrainer.cli.trace import READING, SELECTION, load
+from bftrainer.cli.trace import READING, READING_NAMES, SELECTION, SELECTION_NAMES, load
 from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
@@ -89,18 +89,8 @@ def _trace(path: Path, options: dict[str, Any]) -> Fragments:
     is_journal = False
     with contextlib.suppress(OSError), open_stream(path, is_typed=True) as file:  # load says why
         is_journal = file.read(len(_SQLITE)) == _SQLITE
-    names = (
-        "nodes",
-        "start",
-        "end",
-        "hours",
-        "only_unfillable",
-        "format_name",
-        "time_zone",
-        "year",
-    )
     if not is_journal:
-        return load(path, **{name: options[name] for name in (*names, "ignored", "closed")})
+        return load(path, **{name: options[name] for name in (*SELECTION_NAMES, *READING_NAMES)})
     if options["nodes"] != ":" or options["start"] or options["end"]:
         raise click.UsageError("--nodes, --start and --end choose a part of a trace, no journal's.")
     from bftrainer.lab.yesterday import past_of  # noqa: PLC0415 - slow to import
