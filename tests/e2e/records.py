@@ -39,7 +39,7 @@ def committed_samples(records: list[dict[str, Any]]) -> dict[int, Counter[int]]:
 
 
 def state_hashes(records: list[dict[str, Any]]) -> dict[tuple[int, int], list[str]]:
-    """Return per (generation, step) the parameter hashes its members wrote at the end of it."""
+    """Return per (generation, step) the parameter hashes that its members wrote."""
     hashes: dict[tuple[int, int], list[str]] = defaultdict(list)
     for r in records:
         if r["kind"] == "hash":

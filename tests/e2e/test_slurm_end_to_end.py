@@ -15,6 +15,8 @@ from tests.e2e import records
 from tests.e2e.scenario import NETWORKS, Outcome, run_scenario
 from tests.e2e.train_digits import N_TRAIN
 
+LEAST_COMPARED = 10  # updates
+
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -73,8 +75,10 @@ def test_parameters_are_equal_on_all_members(outcome: Outcome) -> None:
         differing = {at: h for at, h in states.items() if len(set(h)) > 1}
         assert not differing, (directory, differing)
         compared += sum(1 for h in states.values() if len(h) > 1)
-    # How many generations have several members is for the decision; some always do.
-    assert compared >= len(NETWORKS), compared
+    # How many generations have several members is for the decision. The trainer that lost a
+    # worker had two, and more than ten updates: what is compared must not be luck.
+    print(f"updates of several members: {compared}")  # noqa: T201
+    assert compared >= LEAST_COMPARED, compared
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -1,7 +1,7 @@
 """The end-to-end tests' training script: digits, with a record of every sample.
 
-Each batch carries the indices of its samples; every worker writes what it used,
-what was committed and the hash of its parameters at the end of each generation.
+Each batch carries the indices of its samples; every worker writes what it used, what was
+committed and the hash of its parameters after each update and at the end of each generation.
 """
 
 from __future__ import annotations
@@ -90,15 +90,10 @@ def main() -> None:
         def note(kind: str, **fields: object) -> None:
             record.write(json.dumps({"kind": kind, **fields}) + "\n")
 
-        run.on_generation_end(
-            lambda info: note(
-                "hash",
-                generation=info.generation,
-                step=info.step,
-                rank=info.rank,
-                hash=parameter_hash(model),
-            )
-        )
+        def note_parameters(generation: int, step: int) -> None:
+            note("hash", generation=generation, step=step, hash=parameter_hash(model))
+
+        run.on_generation_end(lambda info: note_parameters(info.generation, info.step))
         for _ in run.epochs():
             for pixels, labels, ids in run.batches():
                 place = {"generation": run.generation, "step": run.step_count, "epoch": run.epoch}
@@ -110,6 +105,7 @@ def main() -> None:
                 nn.functional.cross_entropy(model(pixels), labels).backward()
                 if run.step():
                     note("committed", **place)
+                    note_parameters(run.generation, run.step_count)
     if run.is_first:
         model.eval()
         with torch.no_grad():
