@@ -26,10 +26,15 @@ pytestmark = [pytest.mark.slurm, pytest.mark.long]
 CYCLE_S = 15  # bf_interval
 HOUR_S = 3600.0
 SHORT_S = 1200.0  # over before the job for all nodes can start
-# Either is much longer than two cycles: only the hook tells the daemon of a job in time.
+# Much longer than two cycles: only the hook tells the daemon of a job in time.
+POLL_S = 60
+# With the hook, polls that it calls for may come at once: of a user's announced jobs only the first
+# counts until a poll shows it, and the job for all nodes is the first.
+CALLED_POLL_S = {False: POLL_S, True: 1}
 POLICY = """\
-poll_interval_s: 60
-poll_interval_with_hook_s: 60
+poll_interval_s: {called_poll_s}
+poll_interval_with_hook_s: {poll_s}
+requests_per_minute_with_hook: 600
 agent_timeout_s: 600
 reserve_nodes_per_type: 0
 min_gap_s: 0
@@ -112,7 +117,7 @@ def _daemon(
         directory / "state",
         batch_system="slurm",
         batch_options=cluster.config.batch_options(is_told=is_told),
-        policy=POLICY,
+        policy=POLICY.format(called_poll_s=CALLED_POLL_S[is_told], poll_s=POLL_S),
     ) as daemon:
         client = daemon.client
         trainer = client.submit(light_spec(directory, n_max=3)).record.trainer_id
