@@ -26,8 +26,10 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
+from bftrainer.elastic import comparison as comparisons
 from bftrainer.elastic import device
 from bftrainer.elastic import group as groups
+from bftrainer.elastic.comparison import StateComparison
 from bftrainer.elastic.device import host_memory
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group
@@ -108,8 +110,10 @@ class GradientReducer:
         works_alone: bool = False,
         measures: bool = False,
         shards: Shards | None = None,
+        comparison: StateComparison | None = None,
     ) -> None:
         self._all = list(parameters)
+        self._comparison = comparison
         self._shards = shards
         self._rule = rule or LossRule(MEAN)
         self.works_alone = works_alone  # active at size 1 too: a step may have several passes
@@ -118,6 +122,7 @@ class GradientReducer:
         self._square = 0.0
         self._is_bound = False
         self._is_last = True  # this pass ends the step
+        self.has_samples = True  # the script works on this step
         self._has_carry = False
         self.group: Group | None = None
         self._left: Group | None = None  # the group in which a collective failed
@@ -183,8 +188,8 @@ class GradientReducer:
 
     @property
     def _flag_count(self) -> int:
-        """A vote, a mark for each parameter, two sums of weights, perhaps a square."""
-        return 3 + len(self.params) + self._measures
+        """A vote, marks of parameters, two sums of weights, a comparison, perhaps a square."""
+        return 3 + len(self.params) + comparisons.WIDTH + self._measures
 
     def _replace_haunted(self) -> None:
         haunted = [b for b in self.buckets if b.is_haunted]
@@ -240,6 +245,10 @@ class GradientReducer:
     def _place(self) -> int:
         return 0 if self._copies is None else self._copies.rank
 
+    def fail(self, broken: Broken) -> None:
+        """Make the present step void although its gradients were reduced."""
+        self.broken = broken
+
     def let_go(self) -> None:
         """Drop all references to the old group: its sockets close with the last one."""
         self.group = None
@@ -270,7 +279,7 @@ class GradientReducer:
             bucket.missing = len(bucket.members)
             bucket.work = None
         self.is_finished = False
-        self.is_listening = True
+        self.is_listening = self.has_samples = True
 
     def _hook_of(self, i: int) -> Callable[[torch.Tensor], None]:
         def hook(p: torch.Tensor) -> None:
@@ -356,10 +365,17 @@ class GradientReducer:
                 self._marks(), dtype=bucket.flags.dtype
             )
         sums = zip(self._given_before, self._given_here, strict=True)
-        bucket.flags[1 + len(self.params)], bucket.flags[2 + len(self.params)] = map(sum, sums)
+        rest = [*map(sum, sums), *self._compared()]
         if self._measures:
-            own = self._square / self._share**2 if self._share > 0 else 0.0
-            bucket.flags[3 + len(self.params)] = own
+            rest.append(self._square / self._share**2 if self._share > 0 else 0.0)
+        at = 1 + len(self.params)
+        bucket.flags[at : at + len(rest)] = torch.tensor(rest, dtype=bucket.flags.dtype)
+
+    def _compared(self) -> list[float]:
+        """Return what tells the others whether this member's state is theirs."""
+        if self._comparison is None or self.group is None:
+            return [0.0] * comparisons.WIDTH
+        return self._comparison.votes(has_samples=self.has_samples)
 
     def give(self, weight: float) -> None:
         """Multiply this pass by the script's weight instead.
@@ -406,7 +422,7 @@ class GradientReducer:
     def contribute_nothing(self, passes: Sequence[int] = (1,)) -> None:
         """Take part in a step in which this worker has no samples."""
         self.begin(0.0, passes=passes)
-        self.is_listening = False
+        self.is_listening = self.has_samples = False
         for bucket in self.buckets:
             bucket.flat.zero_()
             bucket.missing = 0
@@ -485,7 +501,10 @@ class GradientReducer:
     def _hand_out(self) -> None:
         votes, *marks = self.buckets[-1].flags.tolist()
         self.votes = round(votes)
-        total, given_share, *squares = marks[len(self.params) :]
+        total, given_share, *rest = marks[len(self.params) :]
+        sums, squares = rest[: comparisons.WIDTH], rest[comparisons.WIDTH :]
+        if self._comparison is not None and self.group is not None:
+            self._comparison.heard(sums)
         factor = self._rule.weigh(total, given_share)
         if factor != 1.0:
             for bucket in self.buckets:
@@ -558,6 +577,7 @@ class OrderedReducer(GradientReducer):
         buffers: Callable[[], list[torch.Tensor]],
         rule: LossRule | None = None,
         shards: Shards | None = None,
+        comparison: StateComparison | None = None,
     ) -> None:
         self._padding = 1
         self._exchanges: dict[tuple[int, tuple[int, ...]], Exchange] = {}
@@ -566,7 +586,9 @@ class OrderedReducer(GradientReducer):
         self._first: list[torch.Tensor] = []  # buffers after logical worker 0
         self._number = 0
         self._passes: tuple[int, ...] = (1,)
-        super().__init__(parameters, rule=rule, works_alone=True, shards=shards)
+        super().__init__(
+            parameters, rule=rule, works_alone=True, shards=shards, comparison=comparison
+        )
 
     def _allocate(self) -> None:
         super()._allocate()
@@ -601,13 +623,18 @@ class OrderedReducer(GradientReducer):
     def contribute_nothing(self, passes: Sequence[int] = (1,)) -> None:
         """Take part in a step in which no logical worker is ours."""
         self.begin(0.0, passes=passes)
-        self.is_listening = False
+        self.is_listening = self.has_samples = False
         self.finish()
 
     @property
     def _buffers(self) -> list[torch.Tensor]:
         # Not cached: a module may replace a buffer's tensor.
         return [b for b in self._all_buffers() if b.numel()]
+
+    def fail(self, broken: Broken) -> None:
+        """Make the present step void; buffers are again what they were before it."""
+        super().fail(broken)
+        self._restore(self._before)
 
     def _restore(self, values: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
@@ -646,7 +673,8 @@ class OrderedReducer(GradientReducer):
                 marks = torch.tensor(self._marks(), dtype=bucket.flags.dtype)
                 bucket.flags[1 : 1 + len(self.params)] = marks
                 at = 1 + len(self.params)
-                bucket.flags[at : at + 2] = torch.tensor(self._given_here, dtype=bucket.flags.dtype)
+                rest = [*self._given_here, *self._compared_once()]
+                bucket.flags[at : at + len(rest)] = torch.tensor(rest, dtype=bucket.flags.dtype)
             if self._copies is not None:
                 exchange = self._exchange(k)
                 exchange.leaves[:, self._number].copy_(bucket.flat.view(self._copies.size, -1))
@@ -656,6 +684,10 @@ class OrderedReducer(GradientReducer):
                 bucket.carry.copy_(bucket.flat)
             else:
                 bucket.carry.add_(bucket.flat)
+
+    def _compared_once(self) -> list[float]:
+        """Return it in the first pass: the sums are over all passes of all members."""
+        return self._compared() if self._number == 0 else [0.0] * comparisons.WIDTH
 
     def _exchange(self, k: int) -> Exchange:
         key = (k, self._passes)
@@ -712,11 +744,13 @@ class OrderedReducer(GradientReducer):
     def _count_all(self, group: Group, vote: float) -> Broken | None:
         """Sum votes and weights over all workers; those of one shard are not all."""
         sums = zip(self._given_before, self._given_here, strict=True)
-        own = torch.tensor([vote, *map(sum, sums)], dtype=torch.float64)
+        rest = [*map(sum, sums), *self._compared()]
+        own = torch.tensor([vote, *rest], dtype=torch.float64)
         broken = groups.settle(group.control.all_reduce(own), self._abandoned)
         if broken is None:
             at, flags = 1 + len(self.params), self.buckets[-1].flags
-            flags[0], flags[at], flags[at + 1] = own.tolist()
+            flags[0] = own[0]
+            flags[at : at + len(rest)] = own[1:]
         return broken
 
     def _share_buffers(self, group: Group) -> tuple[torch.Tensor, Any] | None:

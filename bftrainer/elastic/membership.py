@@ -62,6 +62,8 @@ class Membership(WorkerGenerations):
         self.undo: dict[str, Any] | None = None  # light state when a step failed
         self.on_generation_end: list[Callable[[GenerationInfo], object]] = []
         self.on_entered: list[Callable[[GenerationInfo], object]] = []
+        self.on_entering: Callable[[Commit], object] = lambda _commit: None
+        self.on_waiting: Callable[[], object] = lambda: None  # for others, in a step
         self._shards = shards = state.shards
         is_sharded = shards is not None and shards.node.size > 1
         self.savers = shards.node.size if shards is not None else 1
@@ -83,6 +85,10 @@ class Membership(WorkerGenerations):
         """Return whether this worker has a commit for a later generation and could enter it now."""
         newer = self.newer()
         return newer is not None and not self._forming.is_slow(newer)
+
+    def _must_abandon_step(self) -> bool:
+        self.on_waiting()
+        return self.must_abandon()
 
     def switch_due(self, *, may_abandon: bool = True) -> Commit | None:
         """Return the commit to enter at this boundary, if all members voted for it.
@@ -141,6 +147,7 @@ class Membership(WorkerGenerations):
             for hook in self.on_generation_end:
                 hook(self.info())
         while True:
+            self.on_entering(commit)
             self.act_on(commit)
             me = place_in(commit, self.control.config)
             if self.group is not None and not commit.abandon:  # else a kernel may wait for ever
@@ -211,7 +218,7 @@ class Membership(WorkerGenerations):
         if self.reducer is None and (size > 1 or self._reduces_alone):
             self.reducer = self.new_reducer()
         if self.reducer is not None:
-            self.reducer.bind(self.group, self.wants_switch, self.must_abandon)
+            self.reducer.bind(self.group, self.wants_switch, self._must_abandon_step)
         self._forming.forget(before=key_of(commit))
         copies = None if self.group is None else self.group.copies
         leave_end_to_agent(copies is not None and copies.data is not None)

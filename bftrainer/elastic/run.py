@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from bftrainer.elastic import comparison, device, group, loss_rule, models, shared_values
 from bftrainer.elastic import control as control_module
-from bftrainer.elastic import device, group, loss_rule, models
 from bftrainer.elastic.batch import (
     BatchPiece,
     GlobalBatch,
@@ -30,6 +30,7 @@ from bftrainer.elastic.batch import (
     cutting_of,
 )
 from bftrainer.elastic.buckets import OF_NODE, GradientReducer, OrderedReducer
+from bftrainer.elastic.comparison import StateComparison
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import GenerationInfo
@@ -38,11 +39,13 @@ from bftrainer.elastic.loader import ORDER, Indices, Loader, PerSampleStates, Vi
 from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, unwrap
+from bftrainer.elastic.position import Position
 from bftrainer.elastic.protocol import LEAST_NODES
 from bftrainer.elastic.rates import KEY, Rates, Updater, decided_by
 from bftrainer.elastic.reports import params
 from bftrainer.elastic.run_info import RECORD, Length, LoggedStep, SampleRecord, StepDurations
 from bftrainer.elastic.shards import local_of, shards_of
+from bftrainer.elastic.shared_values import SharedValues
 from bftrainer.elastic.state import Counters, State, seed_everything
 
 _misplaced = partial(ElasticError, "BFT-1405")
@@ -51,7 +54,7 @@ _misplaced = partial(ElasticError, "BFT-1405")
 Hook = Callable[[GenerationInfo], object]
 
 
-class Run:
+class Run(Position):
     """One elastic training run; see ``docs/reference/python-api.md``."""
 
     def __init__(
@@ -68,6 +71,7 @@ class Run:
         bitwise: LogicalWorkers | None = None,
         indices: Indices | None = None,
         loss: str | None = None,
+        equal: str = comparison.ERROR,
     ) -> None:
         self._control = control = control_module.current()
         config = control.config
@@ -97,9 +101,19 @@ class Run:
         self._updater = Updater(optimizer, registered)
         self._rows = PerSampleStates(registered, self._plan.batch, cutting)
         self._state = State(model, optimizer, scheduler, registered, shards=shards)
-        self._membership = membership = self._new_membership(control)
-        membership.on_entered.append(lambda _info: self._rule.forget())
+        self._membership = self._new_membership(control)
+        self._listen(self._membership, equal)
         self._on_committed: list[Hook] = []
+        self._clear()
+        self._pace = StepDurations(self._length.total(self._plan.epoch_samples, config))
+        self._record = self._recording()
+        self._logged = LoggedStep(control.config)
+        self.on_entered(self._logged.entered)
+        self._rule.look(has_parts=cutting.is_parted or not control.is_plain)
+        control.on_script_end, control.report = self.finish, self.report
+
+    def _clear(self) -> None:
+        """Set what changes from batch to batch."""
         self._is_rehearsing = self._is_entered = self._is_looping = False
         self._batch: int | None = None  # global size of the batch the script is working on
         self._is_last_pass = True  # over that batch
@@ -107,12 +121,6 @@ class Run:
         self._has_news = self._saves = False  # what all workers of the node know
         self._undo: dict[str, Any] | None = None  # light state, to undo what a pass changes
         self._short_batch: int | None = None  # of the last step, if some had no samples
-        self._pace = StepDurations(self._length.total(self._plan.epoch_samples, config))
-        self._record = self._recording()
-        self._logged = LoggedStep(control.config)
-        self.on_entered(self._logged.entered)
-        self._rule.look(has_parts=cutting.is_parted or not control.is_plain)
-        control.on_script_end, control.report = self.finish, self.report
 
     def _new_membership(self, control: Control) -> Membership:
         if self._shards is not None:
@@ -135,6 +143,23 @@ class Run:
                 is_bitwise=self._cutting.logical > 0,
             ),
         )
+
+    def _listen(self, membership: Membership, equal: str) -> None:
+        """Have what belongs to a generation begin with it."""
+        self._comparison = StateComparison(
+            self._state,
+            counters=lambda: membership.counters,
+            is_save_due=membership.writer.is_due,
+            mode=equal,
+        )
+        self._values = SharedValues(membership.control, membership.newer)
+        membership.on_entered += [
+            lambda _info: self._rule.forget(),
+            lambda info: self._comparison.begin(info.rank),
+            self._begin_values,
+        ]
+        membership.on_entering = lambda commit: self._values.enters(commit, self.step_count)
+        membership.on_waiting = lambda: self._values.waits_in_step(self.step_count)
 
     def _recording(self) -> SampleRecord | None:
         """Return the record of this run's samples, if one is wanted."""
@@ -229,6 +254,7 @@ class Run:
             self._end_pass()
             return False
         self._add_up_rows(batch)
+        self._compare()
         self._agree_in_node()
         if membership.size > 1 and reducer is not None and reducer.broken is not None:
             # The step is void: whatever the script does until the next batch is undone.
@@ -275,65 +301,6 @@ class Run:
     # ---- what the script asks and tells --------------------------------------------------
 
     @property
-    def rank(self) -> int:
-        """This worker's rank in the present generation."""
-        return self._membership.rank
-
-    @property
-    def size(self) -> int:
-        """Number of workers in the present generation."""
-        return self._membership.size
-
-    @property
-    def local_rank(self) -> int:
-        """This worker's number among those of its node; never changes."""
-        return self._membership.control.config.local_rank
-
-    @property
-    def local_size(self) -> int:
-        """Number of workers on every node; never changes."""
-        return self._membership.control.config.local_size
-
-    @property
-    def generation(self) -> int:
-        """Number of the present generation; 0 before the first, and without an agent."""
-        return self._membership.generation
-
-    @property
-    def epoch(self) -> int:
-        """The run's epoch; a joiner's loop variable may lag behind it in its first pass."""
-        return self._membership.counters.epoch
-
-    @property
-    def step_count(self) -> int:
-        """Committed updates so far."""
-        return self._membership.counters.step
-
-    @property
-    def samples(self) -> int:
-        """Samples in committed updates so far, of all workers, over all epochs."""
-        return self._membership.counters.samples
-
-    @property
-    def is_first(self) -> bool:
-        """Return whether this is rank 0, which prints and writes; never while rehearsing."""
-        return self.rank == 0 and not self._is_rehearsing
-
-    @property
-    def rehearsing(self) -> bool:
-        """Return whether the present batch changes nothing.
-
-        It is a joiner's rehearsal, or the workers of a node compute together and there are fewer
-        samples than workers.
-        """
-        return self._is_rehearsing or self._is_empty
-
-    @property
-    def is_last_pass(self) -> bool:
-        """Return whether the next ``step()`` updates: no further pass over this batch follows."""
-        return self._is_last_pass
-
-    @property
     def params(self) -> Mapping[str, Any]:
         """The parameters of this trial; empty outside of a study."""
         return params()
@@ -357,6 +324,35 @@ class Run:
             epoch=counters.epoch + self._is_epoch_over(),
             samples=counters.samples,
         )
+
+    def mean(self, value: Any, weight: float = 1.0) -> Any:
+        """Return the mean of what all workers give, the same bits on each of them.
+
+        For what a schedule or an early end depends on, such as the mean loss of an epoch:
+        ``run.mean(total / n, weight=n)``. All workers call it at the same place; it works at every
+        size, without an agent, and while evaluating. What a lost member gave does not count.
+        In a rehearsal, and in passes and steps that are undone, it is this worker's own value.
+
+        Args:
+            value: a number, or a tensor of at most ``shared_values.MOST_ELEMENTS``.
+            weight: of this worker's value; if all are 0, the result is NaN.
+
+        Returns:
+            A float, or a tensor of this shape.
+
+        Raises:
+            ElasticError: BFT-1405 outside of the loops; BFT-1436 for another value; BFT-1437 where
+                another worker waits elsewhere.
+        """
+        return self._combined(shared_values.MEAN, value, float(weight))
+
+    def sum(self, value: Any) -> Any:
+        """Return the sum of what all workers give; see ``mean``."""
+        return self._combined(shared_values.SUM, value)
+
+    def max(self, value: Any) -> Any:
+        """Return the largest of what all workers give, element by element; see ``mean``."""
+        return self._combined(shared_values.MAX, value)
 
     def should_log(self) -> bool:
         """Return whether this worker is to log the last committed step to a tracker.
@@ -434,6 +430,36 @@ class Run:
     def on_committed(self, hook: Hook) -> None:
         """Call ``hook`` after every committed update."""
         self._on_committed.append(hook)
+
+    def _combined(self, kind: str, value: Any, weight: float = 1.0) -> Any:
+        numbers, remade = shared_values.numbers_in(value)
+        if not self._is_looping:
+            raise _misplaced(
+                f"run.{kind}() was called before run.epochs().",
+                "Call it inside the loop over run.epochs().",
+            )
+        is_early = self._batch is not None and not self._is_last_pass
+        is_alone = self._is_in_vain() or is_early or self._control.is_over
+        ranks = [self.rank] if is_alone else self._callers()
+        if ranks == [self.rank] and is_alone:
+            return remade(numbers)
+        result = self._values.combine(
+            kind, numbers, weight=weight, step=self.step_count, ranks=ranks
+        )
+        self._state.calls = self._values.mark
+        return remade(result)
+
+    def _callers(self) -> Sequence[int]:
+        """Return the ranks that run the script's code at this point."""
+        if self._short_batch is None:
+            return range(self.size)
+        return range(self._cutting.active(self._short_batch, self.size))
+
+    def _begin_values(self, _info: GenerationInfo) -> None:
+        membership = self._membership
+        per_node = membership.control.config.local_size
+        self._values.begin(membership.commit, membership.rank, per_node)
+        self._state.calls = []
 
     # ---- joining ---------------------------------------------------------------------
 
@@ -550,7 +576,9 @@ class Run:
         parameters, shards = self._state.parameters(), self._shards
         reducer: GradientReducer
         if self._cutting.logical:
-            reducer = OrderedReducer(parameters, self._state.buffers, self._rule, shards)
+            reducer = OrderedReducer(
+                parameters, self._state.buffers, self._rule, shards, self._comparison
+            )
         else:
             reducer = GradientReducer(
                 parameters,
@@ -558,6 +586,7 @@ class Run:
                 works_alone=self._cutting.is_parted,
                 measures=self._rates.measures,
                 shards=shards,
+                comparison=self._comparison,
             )
         if shards is not None:
             shards.weight = reducer.pass_weight
@@ -628,8 +657,21 @@ class Run:
         membership, reducer = self._membership, self._membership.reducer
         if reducer is None or reducer.broken is None:
             broken = self._rows.add_up(membership.group, batch, membership.must_abandon)
-            if reducer is not None:
-                reducer.broken = broken
+            if reducer is not None and broken is not None:
+                reducer.fail(broken)
+
+    def _compare(self) -> None:
+        """Compare the members' states as the votes ask; if that fails the step is void."""
+        reducer = self._membership.reducer
+        if reducer is None or reducer.broken is not None:
+            return
+        broken = self._comparison.settle(
+            self._membership.group,
+            self._membership.must_abandon,
+            has_samples=reducer.has_samples,
+        )
+        if broken is not None:
+            reducer.fail(broken)
 
     def _pass_counts(self, batch: int) -> Sequence[int]:
         if not self._cutting.is_parted:
@@ -650,6 +692,7 @@ class Run:
         reducer.contribute_nothing(self._pass_counts(batch))
         self._rows.serve_none()
         self._add_up_rows(batch)
+        self._compare()
         yield from ()
 
     def _bring_along(self, batch: int) -> Broken | None:
@@ -659,6 +702,7 @@ class Run:
             return outcome
         if outcome:
             self._rule.forget()  # the state has it
+            self._values.resume(self._state.calls)
             self._note_commit(batch)
         return None
 

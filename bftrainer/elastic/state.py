@@ -73,6 +73,7 @@ class State:
         self.extra = dict(extra)
         self._layouts: tuple[int, ...] | None = None
         self._within_epoch: dict[str, Any] | None = None  # see ``keep_within_epoch``
+        self.calls: list[float] = []  # mark of ``shared_values``
         _check(model, optimizer, scheduler, self.extra)
 
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -119,6 +120,7 @@ class State:
             "counters": counters.as_dict(),
             "trained": [p.requires_grad for p in self.parameters()],
             "optimizer": self.optimizer.state_dict(),
+            "calls": self.calls,
             **self._user_state(),
         }
         if self._within_epoch is not None:
@@ -141,6 +143,7 @@ class State:
             ) from problem
         self._load_user_state(tree)
         self._within_epoch = tree.get("within_epoch")
+        self.calls = tree.get("calls", [])  # earlier releases have none
         return Counters(**tree["counters"])
 
     def options(self) -> list[dict[str, Any]]:

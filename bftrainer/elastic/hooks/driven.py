@@ -184,6 +184,10 @@ class Driven(Run):
         yield self._loader.rehearsal(self._cutting.least)
         self._require_stepped()
 
+    def _callers(self) -> Sequence[int]:
+        """Return all ranks: a framework steps on each of them."""
+        return range(self.size)
+
     def _bring_along(self, batch: int) -> None:
         """Do nothing: all members have stepped."""
         del batch

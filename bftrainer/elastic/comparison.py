@@ -1,0 +1,434 @@
+"""Members of a generation are alike: compared in every update, before it is applied.
+
+Every vote carries a digest of the light state (learning rates and other options of the optimizer,
+scheduler, counters, loss scaler, small extra state) as integers of six bits and their squares. The
+sums over the members, exact in 32-bit floats for up to 4,000 of them, tell every member the same:
+all digests are equal if and only if the count times the sum of the squares is the square of the
+sum. Only after a difference do members exchange what they have, and end with an error that
+names it, or take rank 0's schedule (``adopt``).
+
+Parameters and the optimizer's tensors are compared by sums of their bytes, on their device, where
+rank 0 asks for it in a vote: before each checkpoint, and as often as costs ``SHARE`` of the time.
+Only equal builds of torch on equal processors must agree bit for bit. Buffers and the random
+streams of ranks differ by design and are left out.
+
+Used by ``run`` and the reducers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from bftrainer.elastic import checkpoint, light
+from bftrainer.elastic.collective import Broken, settle
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.group import Group
+from bftrainer.elastic.light import Difference
+from bftrainer.elastic.loader import PerSample
+from bftrainer.elastic.models import parts_of
+from bftrainer.elastic.shards import local_of
+from bftrainer.elastic.state import Counters, State
+
+log = logging.getLogger("bftrainer.elastic")
+
+ERROR, ADOPT, OFF = "error", "adopt", "off"
+MODES: Final = (ERROR, ADOPT, OFF)
+SHARE: Final = 0.001  # of the time is spent on comparing tensors
+REST_S: Final = 1.0  # least time between a new generation and the first comparison
+MOST_GROUPS: Final = 16  # of the optimizer; of more only the learning rates count in a vote
+MOST_LEAVES: Final = 32  # of an extra object; a larger one counts in no vote
+PIECE_BITS: Final = 6
+PIECES: Final = light.DIGEST_BITS // PIECE_BITS
+WIDTH: Final = 2 + 2 * PIECES  # of the votes: the count, pieces, their squares, a request
+OWN_EXTRA: Final = ("bft-", "framework")  # prefixes of extra objects that are not the script's
+MOST_SHOWN: Final = 3  # differences in an error
+MOST_VALUE: Final = 200  # characters of a value that is exchanged
+PAGE: Final = "docs/howto/same-on-all-workers.md"
+NEXT_STEP: Final = (
+    "Compute what a schedule depends on from values that are the same on all workers"
+    f" (run.mean(value), run.step_count), see {PAGE}."
+)
+_EXTRA: Final = "extra."
+_SCHEDULE: Final = ("optimizer.param_groups", "scheduler")
+_WORD_BYTES: Final = 8
+_MIX: Final = 0x9E3779B97F4A7C15  # odd; the place of a tensor counts
+
+
+def votes_of(number: int, *, asks: bool) -> list[float]:
+    """Return what a member with samples adds to the votes.
+
+    Args:
+        number: its digest.
+        asks: that the tensors be compared.
+    """
+    mask = (1 << PIECE_BITS) - 1
+    pieces = [float(number >> (PIECE_BITS * i) & mask) for i in range(PIECES)]
+    return [1.0, *pieces, *(piece * piece for piece in pieces), float(asks)]
+
+
+def are_equal(sums: Sequence[float]) -> bool:
+    """Return whether all that voted have the same digest, from the sums of their votes."""
+    n_votes = sums[0]
+    pieces, squares = sums[1 : 1 + PIECES], sums[1 + PIECES : 1 + 2 * PIECES]
+    pairs = zip(pieces, squares, strict=True)
+    return all(n_votes * square == piece * piece for piece, square in pairs)
+
+
+def digests_of(tensors: Iterable[torch.Tensor]) -> list[int]:
+    """Return a digest of each tensor's bytes, made on its device.
+
+    It is the sum of the bytes as 64-bit integers: the same bytes in another order are not seen.
+    """
+    sums: list[torch.Tensor] = []
+    for tensor in tensors:
+        data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        if data.storage_offset() % _WORD_BYTES or data.data_ptr() % _WORD_BYTES:
+            data = data.clone()  # words must be aligned, and the same wherever the tensor is
+        whole = data.numel() // _WORD_BYTES * _WORD_BYTES
+        total = data[:whole].view(torch.int64).sum()
+        if whole < data.numel():
+            total = total + data[whole:].sum(dtype=torch.int64)
+        sums.append(total)
+    by_device: dict[torch.device, list[int]] = {}
+    for place, total in enumerate(sums):
+        by_device.setdefault(total.device, []).append(place)
+    digests = [0] * len(sums)
+    for places in by_device.values():  # one copy to the host for each device
+        values = torch.stack([sums[place] for place in places]).tolist()
+        for place, value in zip(places, values, strict=True):
+            digests[place] = value
+    return digests
+
+
+def together(digests: Sequence[int]) -> int:
+    """Return one signed 64-bit number of many."""
+    total = 0
+    for value in digests:
+        total = (total * _MIX + value + 1) & 0xFFFFFFFFFFFFFFFF
+    return total - (1 << 64) if total >> 63 else total
+
+
+class StateComparison:
+    """Compares this member's state with that of the others."""
+
+    def __init__(
+        self,
+        state: State,
+        counters: Callable[[], Counters],
+        is_save_due: Callable[[], bool],
+        mode: str = ERROR,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            state: the registered objects.
+            counters: returns the run's position.
+            is_save_due: whether a checkpoint is to be taken.
+            mode: one of ``MODES``.
+
+        Raises:
+            ElasticError: BFT-1403, another mode.
+        """
+        if mode not in MODES:
+            raise ElasticError(
+                "BFT-1403",
+                f"Run was given equal={mode!r}.",
+                f"It is one of {', '.join(map(repr, MODES))}; see {PAGE}.",
+            )
+        self.mode = mode
+        self._state, self._counters, self._is_save_due = state, counters, is_save_due
+        self._rank = 0
+        self._next_s = 0.0
+        self._is_apart = self._is_asked = False
+        self._uncounted: set[str] = set()  # extra objects that are large, or were reported
+        self._reported: set[str] = set()
+        self.adopted = 0  # times that rank 0's schedule was taken
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether anything is compared."""
+        return self.mode != OFF
+
+    def begin(self, rank: int) -> None:
+        """Begin a generation, whose members have just been given one state."""
+        self._rank = rank
+        self._is_apart = self._is_asked = False
+        self._uncounted.clear()
+        self._next_s = max(self._next_s, time.monotonic() + REST_S)
+
+    # ---- in the votes ----------------------------------------------------------------
+
+    def votes(self, *, has_samples: bool) -> list[float]:
+        """Return what this member adds to the votes of the present step.
+
+        A member without samples has not run the script's code before the update.
+        """
+        if not (self.is_on and has_samples):
+            return [0.0] * WIDTH
+        asks = self._rank == 0 and (time.monotonic() >= self._next_s or self._is_save_due())
+        return votes_of(light.digest(self._in_votes()), asks=asks)
+
+    def heard(self, sums: Sequence[float]) -> None:
+        """Take the sums of all members' votes."""
+        self._is_apart = self.is_on and not are_equal(sums)
+        self._is_asked = self.is_on and sums[-1] > 0.0
+
+    def _in_votes(self) -> list[Any]:
+        groups = self._state.optimizer.param_groups
+        if len(groups) <= MOST_GROUPS:
+            options: list[Any] = self._state.options()
+        else:
+            options = [group.get("lr") for group in groups]
+        counters, scheduler = self._counters(), self._state.scheduler
+        return [
+            options,
+            None if scheduler is None else scheduler.state_dict(),
+            (counters.step, counters.epoch, counters.position, counters.samples),
+            *self._extras_in_votes(),
+        ]
+
+    def _extras_in_votes(self) -> Iterable[Any]:
+        for name, thing in self._own_extras():
+            if name in self._uncounted:
+                continue
+            tree = thing.state_dict()
+            if light.count(tree, MOST_LEAVES) <= MOST_LEAVES:
+                yield tree
+            else:
+                self._uncounted.add(name)
+
+    def _own_extras(self) -> Iterable[tuple[str, Any]]:
+        """The script's extra objects whose values can be read without stopping a GPU."""
+        for name, thing in self._state.extra.items():
+            is_ours = name.startswith(OWN_EXTRA) or isinstance(thing, PerSample)
+            if not is_ours and not _is_on_device(thing):
+                yield name, thing
+
+    # ---- after the votes -------------------------------------------------------------
+
+    def settle(
+        self, group: Group | None, abandoned: Callable[[], bool], *, has_samples: bool = True
+    ) -> Broken | None:
+        """Compare what the votes ask for; all members call it, before the update.
+
+        Raises:
+            ElasticError: BFT-1438 for a light state, BFT-1439 for tensors that differ.
+        """
+        if group is None or not (self._is_apart or self._is_asked):
+            return None
+        exchange = MemberExchange(group, abandoned)
+        broken = None
+        if self._is_apart:
+            broken = self._compare_light(exchange, has_samples=has_samples)
+        if self._is_asked and broken is None:
+            began_s = time.monotonic()
+            broken = self._compare_tensors(exchange)
+            ended_s = time.monotonic()
+            self._next_s = ended_s + (ended_s - began_s) / SHARE
+        self._is_apart = self._is_asked = False
+        return broken
+
+    def _compare_light(self, exchange: MemberExchange, *, has_samples: bool) -> Broken | None:
+        own: dict[str, Any] = {"leaves": self._leaves() if has_samples else None}
+        if self.mode == ADOPT and self._rank == 0:
+            own["schedule"] = self._schedule()
+        answers = exchange.objects(own)
+        if isinstance(answers, Broken):
+            return answers
+        tables = {r: answer["leaves"] for r, answer in enumerate(answers) if answer["leaves"]}
+        differences = light.differing(tables)
+        of_extra = [d for d in differences if d.path.startswith(_EXTRA)]
+        strict = [d for d in differences if d not in of_extra]
+        may_adopt = self.mode == ADOPT and "schedule" in answers[0]
+        if may_adopt and strict and all(d.path.startswith(_SCHEDULE) for d in strict):
+            self._adopt(answers[0]["schedule"], strict)
+        elif strict:
+            raise ElasticError("BFT-1438", *self._in_words(strict))
+        self._report_extra(of_extra)
+        return None
+
+    def _leaves(self) -> dict[str, Any]:
+        counters, scheduler = self._counters().as_dict(), self._state.scheduler
+        table = light.leaves(self._state.options(), "optimizer.param_groups")
+        if scheduler is not None:
+            table |= light.leaves(scheduler.state_dict(), "scheduler")
+        table |= light.leaves(counters, "counters")
+        for name, thing in self._own_extras():
+            if name not in self._uncounted:
+                kind = "scaler" if isinstance(thing, torch.amp.GradScaler) else f"{_EXTRA}{name}"
+                table |= light.leaves(thing.state_dict(), kind)
+        return {path: _bounded(value) for path, value in table.items()}
+
+    def _in_words(self, differences: Sequence[Difference]) -> tuple[str, str]:
+        shown = "; ".join(map(str, differences[:MOST_SHOWN]))
+        more = len(differences) - MOST_SHOWN
+        rest = f"; and {more} more" if more > 0 else ""
+        update = self._counters().step + 1
+        cause = f"The workers of this trainer differ before update {update}: {shown}{rest}."
+        return cause, NEXT_STEP
+
+    def _report_extra(self, differences: Sequence[Difference]) -> None:
+        for difference in differences:
+            name = difference.path.removeprefix(_EXTRA).partition(".")[0].partition("[")[0]
+            self._uncounted.add(name)
+            if self._rank == 0 and name not in self._reported:
+                sys.stderr.write(
+                    "bftrainer: warning: BFT-1438: The workers differ in extra state:"
+                    f" {difference}. A checkpoint holds that of one of them; see {PAGE}.\n"
+                )
+            self._reported.add(name)
+
+    def _schedule(self) -> Any:
+        """Return the optimizer's options and the scheduler as JSON can hold them."""
+        scheduler = self._state.scheduler
+        tree = {
+            "groups": self._state.options(),
+            "scheduler": None if scheduler is None else scheduler.state_dict(),
+        }
+        structure, tensors = checkpoint.encode(tree)
+        kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+        values = [tensor.tolist() for tensor in tensors]
+        return [structure, list(zip(kinds, values, strict=True))]
+
+    def _adopt(self, schedule: Any, differences: Sequence[Difference]) -> None:
+        structure, values = schedule
+        tensors = [torch.tensor(value, dtype=getattr(torch, kind)) for kind, value in values]
+        tree = checkpoint.decode(structure, tensors)
+        groups = self._state.optimizer.param_groups
+        for group, options in zip(groups, tree["groups"], strict=True):
+            group.update(options)
+        if self._state.scheduler is not None and tree["scheduler"] is not None:
+            self._state.scheduler.load_state_dict(tree["scheduler"])
+        self.adopted += 1
+        if self._rank == 0 and self.adopted == 1:
+            cause, next_step = self._in_words(differences)
+            sys.stderr.write(
+                f"bftrainer: warning: BFT-1438: {cause} Rank 0's are taken, now and in further"
+                f" updates (equal='adopt'). {next_step}\n"
+            )
+
+    # ---- tensors ---------------------------------------------------------------------
+
+    def _named_tensors(self) -> dict[str, torch.Tensor]:
+        """Return parameters and the optimizer's tensors, of sharded ones this worker's part."""
+        names = {id(p): name for name, p in self._state.model.named_parameters()}
+        parameters = self._state.parameters()
+        for place, p in enumerate(parameters):
+            names.setdefault(id(p), f"parameter {place}")
+        tensors = {names[id(p)]: local_of(p.detach()) for p in parameters}
+        for part in parts_of(self._state.optimizer):
+            for group in part.param_groups:
+                for p in group["params"]:
+                    for key, value in sorted(part.state.get(p, {}).items(), key=_key):
+                        if isinstance(value, torch.Tensor):
+                            name = f"optimizer.{key} of {names.get(id(p), 'a parameter')}"
+                            tensors[name] = local_of(value.detach())
+        return tensors
+
+    def _compare_tensors(self, exchange: MemberExchange) -> Broken | None:
+        tensors = self._named_tensors()
+        digests = digests_of(tensors.values())
+        own_kind = self._kind(tensors)
+        rows = exchange.rows([together(digests), own_kind])
+        if isinstance(rows, Broken):
+            return rows
+        by_kind: dict[int, set[int]] = {}
+        for number, kind in rows:
+            by_kind.setdefault(kind, set()).add(number)
+        if all(len(numbers) == 1 for numbers in by_kind.values()):
+            return None
+        named = dict(zip(tensors, digests, strict=True))
+        answers = exchange.objects({"kind": own_kind, "digests": named})
+        if isinstance(answers, Broken):
+            return answers
+        for kind in by_kind:
+            tables = {r: a["digests"] for r, a in enumerate(answers) if a["kind"] == kind}
+            if differences := light.differing(tables):
+                raise self._tensors_differ(differences)
+        return None
+
+    def _kind(self, tensors: Mapping[str, torch.Tensor]) -> int:
+        """Return a number that members have in common who must agree bit for bit."""
+        shards = self._state.shards
+        facts = [torch.__version__, platform.machine(), torch.backends.cpu.get_cpu_capability()]
+        facts += sorted({_device_name(tensor.device) for tensor in tensors.values()})
+        if shards is not None:
+            facts.append(str(shards.node.rank))
+        return zlib.crc32(repr(facts).encode())
+
+    def _tensors_differ(self, differences: Sequence[Difference]) -> ElasticError:
+        names = ", ".join(d.path for d in differences[:MOST_SHOWN])
+        more = len(differences) - MOST_SHOWN
+        rest = f" and {more} more" if more > 0 else ""
+        ranks = sorted({rank for difference in differences for rank in difference.values})
+        return ElasticError(
+            "BFT-1439",
+            f"The parameters of ranks {', '.join(map(str, ranks))} differ before update"
+            f" {self._counters().step + 1}, in {names}{rest}.",
+            "Change parameters only by run.step(), or by the same values on all workers (averages,"
+            f" clipping, initial weights), see {PAGE}.",
+        )
+
+
+class MemberExchange:
+    """Small values of all members, by rank."""
+
+    def __init__(self, group: Group, abandoned: Callable[[], bool]) -> None:
+        self._group, self._abandoned = group, abandoned
+
+    def rows(self, own: Sequence[int]) -> list[list[int]] | Broken:
+        """Return each member's row of signed 64-bit integers; all rows have one length."""
+        table = torch.zeros(self._group.size, len(own), dtype=torch.int64)
+        table[self._group.rank] = torch.tensor(own, dtype=torch.int64)
+        broken = settle(self._group.control.all_reduce(table), self._abandoned)
+        rows: list[list[int]] = table.tolist()
+        return rows if broken is None else broken
+
+    def objects(self, own: Any) -> list[Any] | Broken:
+        """Return each member's object, which JSON must be able to hold."""
+        data = json.dumps(own).encode()
+        lengths = self.rows([len(data)])
+        if isinstance(lengths, Broken):
+            return lengths
+        longest = max(length for (length,) in lengths)
+        table = torch.zeros(self._group.size, longest, dtype=torch.uint8)
+        table[self._group.rank, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        broken = settle(self._group.control.all_reduce(table), self._abandoned)
+        if broken is not None:
+            return broken
+        pairs = zip(table, lengths, strict=True)
+        return [json.loads(bytes(row[:length].tolist())) for row, (length,) in pairs]
+
+
+def _key(item: tuple[Any, Any]) -> str:
+    return str(item[0])
+
+
+def _bounded(value: Any) -> Any:
+    text = repr(value)
+    if len(text) <= MOST_VALUE:
+        return value
+    return f"{text[:MOST_VALUE]}... ({zlib.crc32(text.encode()):08x})"
+
+
+def _is_on_device(thing: Any) -> bool:
+    """Return whether it is a loss scaler whose scale is in a GPU's memory."""
+    if not (isinstance(thing, torch.amp.GradScaler) and thing.is_enabled()):
+        return False
+    scale = thing._scale  # noqa: SLF001 - its public face reads the value
+    return scale is not None and scale.device.type != "cpu"
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type != "cuda":
+        return device.type
+    return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"

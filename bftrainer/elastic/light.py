@@ -1,0 +1,173 @@
+"""What members must have alike besides their tensors: learning rates, schedules, counters.
+
+Pure. ``leaves`` lists the values of the light state by their paths, ``digest`` makes one number of
+them, cheap enough for every update, and ``differing`` names what differs between ranks. Used by
+``comparison``.
+
+What a value is decides, not its type: a number of numpy, or one that came through a checkpoint,
+is that of Python. Tensors count up to ``MOST_ELEMENTS`` in host memory, because reading one from a
+GPU would stop it; what is no value, such as a function, does not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from array import array
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import torch
+
+DIGEST_BITS: Final = 36
+MOST_ELEMENTS: Final = 16  # of a tensor that counts
+_DIGEST_BYTES: Final = 5
+_FLOATS: Final = frozenset({float, bool})
+_SEQUENCES: Final = frozenset({list, tuple, deque})
+_EXACT: Final = 1 << 53  # integers up to here are floats
+_PLAIN: Final = (bool, int, float, str)  # subclasses of these count as their value
+_UNREAD: Final = "?"  # stands for what does not count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A value of the light state that is not the same on all ranks."""
+
+    path: str  # such as "optimizer.param_groups[0].lr"
+    values: Mapping[int, Any]  # rank -> value; ranks without it are absent
+
+    def __str__(self) -> str:
+        by_value: dict[str, list[int]] = {}
+        for rank, value in sorted(self.values.items()):
+            by_value.setdefault(repr(value), []).append(rank)
+        shown = (f"{value} on {_ranks(ranks)}" for value, ranks in by_value.items())
+        return f"{self.path} is {', '.join(shown)}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks))}"
+
+
+def digest(values: Iterable[Any]) -> int:
+    """Return a number of ``DIGEST_BITS`` bits that differs when any value does.
+
+    1, 1.0 and True are one value.
+    """
+    numbers: list[float] = []
+    texts: list[str] = []
+    for value in values:
+        _flatten(value, numbers, texts)
+    # Most values are numbers: as an array they take a third of the time of repr().
+    text = array("d", numbers).tobytes() + "\0".join(texts).encode()
+    data = hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
+    return int.from_bytes(data) >> (8 * _DIGEST_BYTES - DIGEST_BITS)
+
+
+def _flatten(value: Any, numbers: list[float], texts: list[str]) -> None:
+    """Append the value's numbers, and for each text a number that keeps its place."""
+    kind = type(value)
+    if kind in _FLOATS or (kind is int and -_EXACT <= value <= _EXACT):
+        numbers.append(value)
+    elif value is None or kind is str or kind is int:
+        _append_text(repr(value), numbers, texts)
+    elif kind in _SEQUENCES:
+        _append_text(f"[{len(value)}", numbers, texts)
+        for part in value:
+            _flatten(part, numbers, texts)
+    elif isinstance(value, dict):
+        keys, text = _order_of(tuple(value))
+        _append_text(text, numbers, texts)
+        for key in keys:
+            part = value[key]
+            if type(part) in _FLOATS:  # most are: a call would take half of the time
+                numbers.append(part)
+            else:
+                _flatten(part, numbers, texts)
+    else:
+        _flatten(_plain(value), numbers, texts)
+
+
+def _append_text(text: str, numbers: list[float], texts: list[str]) -> None:
+    numbers.append(math.nan)
+    texts.append(text)
+
+
+@lru_cache(maxsize=256)
+def _order_of(keys: tuple[Any, ...]) -> tuple[list[Any], str]:
+    """Return keys in one order, as a restored table may have another, and a text of them."""
+    in_order = _sorted(keys)
+    return in_order, repr(in_order)
+
+
+def _sorted(keys: Iterable[Any]) -> list[Any]:
+    try:
+        return sorted(keys)
+    except TypeError:  # of several types
+        return sorted(keys, key=repr)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of Python for one of another type."""
+    if isinstance(value, torch.Tensor):
+        is_small = value.numel() <= MOST_ELEMENTS and value.device.type == "cpu"
+        return value.tolist() if is_small else _UNREAD
+    if type(value).__module__ == "numpy":
+        return value.tolist() if value.size <= MOST_ELEMENTS else _UNREAD
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    return next((base(value) for base in _PLAIN if isinstance(value, base)), _UNREAD)
+
+
+def count(value: Any, most: int) -> int:
+    """Return how many leaves a value has, ``most + 1`` at most.
+
+    A tensor that does not count in a digest is ``most + 1`` leaves.
+    """
+    if isinstance(value, torch.Tensor):
+        is_small = value.numel() <= MOST_ELEMENTS and value.device.type == "cpu"
+        return max(1, value.numel()) if is_small else most + 1
+    if type(value).__module__ == "numpy":
+        return min(int(value.size), most + 1)
+    parts = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list | tuple | set | frozenset | deque):
+        return 1
+    total = 0
+    for part in parts:
+        total += count(part, most)
+        if total > most:
+            return most + 1
+    return total
+
+
+def leaves(value: Any, path: str) -> dict[str, Any]:
+    """Return the values of a structure by their paths, as far as they count in a digest."""
+    if isinstance(value, dict):
+        named = [(f"{path}.{key}", value[key]) for key in _sorted(value)]
+    elif isinstance(value, list | tuple | deque):
+        named = [(f"{path}[{place}]", part) for place, part in enumerate(value)]
+    else:
+        is_plain = value is None or type(value) in _PLAIN
+        return {path: value} if is_plain else leaves(_plain(value), path)
+    table: dict[str, Any] = {}
+    for name, part in named:
+        table |= leaves(part, name)
+    return table
+
+
+def differing(tables: Mapping[int, Mapping[str, Any]]) -> list[Difference]:
+    """Return what differs between the leaves of ranks, learning rates first."""
+    paths: dict[str, None] = {}
+    for table in tables.values():
+        paths |= dict.fromkeys(table)
+    differences: list[Difference] = []
+    for path in paths:
+        values = {rank: table[path] for rank, table in tables.items() if path in table}
+        shown = {repr(value) for value in values.values()}
+        if len(shown) > 1 or len(values) < len(tables):
+            differences.append(Difference(path=path, values=values))
+    return sorted(differences, key=lambda difference: not difference.path.endswith(".lr"))

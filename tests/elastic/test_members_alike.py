@@ -1,0 +1,308 @@
+"""Members that are not alike: found before the update that would set them apart, and by name."""
+
+from __future__ import annotations
+
+import collections
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bftrainer import elastic
+from bftrainer.elastic import ElasticError, comparison, light
+from bftrainer.elastic.protocol import Failed
+from tests.elastic import journal
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
+
+TRAIN = SCRIPTS / "train_alike.py"
+MOST_MEMBERS = 4000
+NUMBERS = st.integers(0, (1 << light.DIGEST_BITS) - 1)
+
+
+def _settings(**more: object) -> list[str]:
+    return [json.dumps(more)]
+
+
+# ---- the sums of votes -----------------------------------------------------------------------
+
+
+def _sums(numbers: list[int]) -> list[float]:
+    """Add votes as members do, in 32-bit floats."""
+    total = torch.zeros(comparison.WIDTH)
+    for number in numbers:
+        total += torch.tensor(comparison.votes_of(number, asks=False))
+    return total.tolist()
+
+
+@given(numbers=st.lists(NUMBERS, min_size=1, max_size=8))
+def test_sums_tell_whether_all_numbers_are_equal(numbers: list[int]) -> None:
+    assert comparison.are_equal(_sums(numbers)) == (len(set(numbers)) == 1)
+
+
+@given(number=NUMBERS, bit=st.integers(0, light.DIGEST_BITS - 1))
+def test_one_bit_of_one_member_among_thousands_is_seen(number: int, bit: int) -> None:
+    ours = torch.tensor(comparison.votes_of(number, asks=False))
+    odd = torch.tensor(comparison.votes_of(number ^ 1 << bit, asks=False))
+    many = ours * (MOST_MEMBERS - 1)
+    assert comparison.are_equal((many + ours).tolist())
+    assert not comparison.are_equal((many + odd).tolist())
+
+
+def test_sums_of_thousands_are_whole_numbers_in_32_bits() -> None:
+    largest = (1 << light.DIGEST_BITS) - 1
+    sums = _sums([largest] * MOST_MEMBERS)
+    exact = [MOST_MEMBERS * vote for vote in comparison.votes_of(largest, asks=False)]
+    assert sums == exact
+
+
+# ---- the light state -------------------------------------------------------------------------
+
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**80), 2**80),
+    st.floats(allow_nan=False),
+    st.text(max_size=8),
+)
+TREES = st.recursive(
+    PLAIN,
+    lambda trees: st.lists(trees, max_size=4) | st.dictionaries(st.text(max_size=5), trees),
+    max_leaves=12,
+)
+
+
+@given(one=TREES, other=TREES)
+def test_digests_are_those_of_the_values(one: Any, other: Any) -> None:
+    def exact(tree: Any) -> Any:  # 1 and True are one value, 0.0 and -0.0 are not
+        if isinstance(tree, dict):
+            return "table", sorted((key, exact(value)) for key, value in tree.items())
+        if isinstance(tree, list):
+            return [exact(part) for part in tree]
+        is_number = isinstance(tree, bool | float) or (
+            isinstance(tree, int) and float(tree) == tree
+        )
+        return repr(float(tree)) if is_number else repr(tree)
+
+    is_same = exact(one) == exact(other)
+    assert (light.digest([one]) == light.digest([other])) == is_same
+    tables = {0: light.leaves(one, "x"), 1: light.leaves(other, "x")}
+    if light.differing(tables):
+        assert not is_same
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (np.float64(0.1), 0.1),
+        (np.int64(3), 3),
+        (np.array([1.0, 2.0]), [1.0, 2.0]),
+        (torch.tensor(0.25), 0.25),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (collections.Counter({3: 1, 5: 2}), {5: 2, 3: 1}),
+        (float("nan"), float("nan")),
+        ({1, 2, 3}, {3, 2, 1}),
+    ],
+    ids=str,
+)
+def test_what_came_through_a_checkpoint_is_the_same_value(here: Any, there: Any) -> None:
+    assert light.digest([here]) == light.digest([there])
+
+
+def test_a_string_made_at_run_time_is_the_same_string() -> None:
+    made = "minimum"[:3]
+    assert light.digest([{"mode": made}]) == light.digest([{"mode": "min"}])
+
+
+def test_differences_name_the_ranks_of_each_value_learning_rates_first() -> None:
+    tables = {r: {"scheduler.best": b, "groups[0].lr": lr} for r, b, lr in
+              [(0, 1.5, 0.1), (1, 1.5, 0.1), (2, 1.25, 0.05)]}  # fmt: skip
+    assert list(map(str, light.differing(tables))) == [
+        "groups[0].lr is 0.1 on ranks 0, 1, 0.05 on rank 2",
+        "scheduler.best is 1.5 on ranks 0, 1, 1.25 on rank 2",
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.uint8])
+@pytest.mark.parametrize("count", [1, 3, 8, 1001])
+def test_one_changed_element_changes_the_digest_of_its_tensor(
+    dtype: torch.dtype, count: int
+) -> None:
+    tensor = torch.arange(count).to(dtype)
+    for place in {0, count // 2, count - 1}:
+        other = tensor.clone()
+        other[place] = 3 * other[place] + 1
+        whole, odd = comparison.digests_of([tensor, other])
+        assert whole != odd
+        assert comparison.digests_of([tensor.clone()]) == [whole]
+    shifted = torch.empty(count + 1, dtype=dtype)[1:].copy_(tensor)  # at another address
+    assert comparison.digests_of([shifted]) == comparison.digests_of([tensor])
+
+
+# ---- real workers ----------------------------------------------------------------------------
+
+KINDS: dict[str, dict[str, Any]] = {
+    "mlp": {},
+    "plateau": {"schedule": "plateau"},
+    "restarts": {"schedule": "restarts", "network": "conv"},
+    "one cycle": {"schedule": "one-cycle", "optimizer": "adam"},
+    "warm-up": {"schedule": "warm-up", "optimizer": "adamw", "network": "tokens"},
+    "lambda": {"schedule": "lambda", "optimizer": "groups"},
+    "ema": {"average": "ema", "schedule": "cosine"},
+    "mixed": {"amp": True, "clip": 1.0, "schedule": "step"},
+    "clip": {"clip": 0.05, "optimizer": "rmsprop", "passes": 2},
+    "norm": {"network": "norm", "average": "swa", "optimizer": "amsgrad"},
+}
+MUTATIONS: dict[str, tuple[str, str, str]] = {  # of which kind; code, what is named
+    "branch": ("mlp", "BFT-1438", "optimizer.param_groups[0].weight_decay"),
+    "schedule": ("restarts", "BFT-1438", "optimizer.param_groups[0].lr"),
+    "evaluation": ("plateau", "BFT-1438", "scheduler."),
+    "scaling": ("mixed", "BFT-1438", "scaler.scale"),
+    "clipping": ("clip", "BFT-1439", "0.weight"),
+    "seed": ("mlp", "BFT-1439", "0.weight"),
+    "average": ("ema", "BFT-1439", "0.weight"),
+}
+
+
+def _run(
+    directory: Path, template: TemplateProcess, count: int = 2, **settings: Any
+) -> dict[str, Failed]:
+    """Train until all have finished or failed; return what those said that failed."""
+    with Controller(directory, template) as c:
+        ids = c.begin(TRAIN, _settings(**settings), count=count)
+        c.until(lambda: all(c.workers[i].returncode is not None for i in ids), "they ended")
+        said = {i: c.workers[i].all(Failed) for i in ids}
+    return {i: failed for i, (failed,) in said.items() if failed} if any(said.values()) else {}
+
+
+# Until tensors are compared: from one second after the beginning on.
+LONG: dict[str, Any] = {"epochs": 1000, "delay_s": 0.002}
+QUICK = ("branch", "schedule", "seed")
+
+
+@pytest.mark.parametrize(
+    "mutation", [m if m in QUICK else pytest.param(m, marks=pytest.mark.long) for m in MUTATIONS]
+)
+def test_a_worker_that_does_otherwise_ends_the_trainer_by_name(
+    tmp_path: Path, template: TemplateProcess, mutation: str
+) -> None:
+    kind, code, name = MUTATIONS[mutation]
+    settings: dict[str, Any] = {
+        **KINDS[kind],
+        "mutation": mutation,
+        "epochs": 1000,
+        "delay_s": 0.002,
+    }
+    failures = _run(tmp_path, template, **settings)
+    assert len(failures) == 2, "all members see it"
+    for failed in failures.values():
+        assert failed.code == code, failed
+        assert name in failed.cause
+        assert re.search(r"rank 0.*rank 1|ranks 0, 1", failed.cause)
+        assert comparison.PAGE in failed.next_step
+    if code == "BFT-1438":  # before the update that would have set the parameters apart
+        sums: dict[int, set[float]] = collections.defaultdict(set)
+        for entry in journal.entries(tmp_path, "commit"):
+            sums[entry["step"]].add(entry["sum"])
+        assert max(map(len, sums.values())) == 1
+
+
+def test_extra_state_that_differs_is_named_once_and_the_training_goes_on(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    with Controller(tmp_path, template) as c:
+        ids = c.begin(TRAIN, _settings(mutation="counter"), count=2)
+        c.finished()
+        logs = {i: c.workers[i].log.read_text() for i in ids}
+    assert logs[ids[0]].count("BFT-1438: The workers differ in extra state:") == 1
+    assert re.search(r"extra\.notes\.updates is \d+ on rank 0, \d+ on rank 1", logs[ids[0]])
+    assert "BFT-1438" not in logs[ids[1]], "rank 0 says it"
+    assert journal.result(tmp_path)["updates"] == 36
+
+
+def test_adopt_takes_the_schedule_of_rank_0_and_says_so(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    settings = {"schedule": "step", "mutation": "schedule", "equal": "adopt"}
+    with Controller(tmp_path, template) as c:
+        ids = c.begin(TRAIN, _settings(**settings), count=2)
+        c.finished()
+        log = c.workers[ids[0]].log.read_text()
+    assert log.count("Rank 0's are taken") == 1
+    rates: dict[int, set[float]] = collections.defaultdict(set)
+    sums: dict[int, set[float]] = collections.defaultdict(set)
+    for entry in journal.entries(tmp_path, "commit"):
+        rates[entry["step"]].add(entry["lr"])
+        sums[entry["step"]].add(entry["sum"])
+    assert max(map(len, rates.values())) == 2, "the odd one had another rate between updates"
+    assert max(map(len, sums.values())) == 1, "no update was made with it"
+    assert journal.result(tmp_path)["lr"] == pytest.approx(0.05 * 0.8**7)
+
+
+def test_adopt_never_takes_parameters(tmp_path: Path, template: TemplateProcess) -> None:
+    settings: dict[str, Any] = {
+        "mutation": "seed",
+        "equal": "adopt",
+        "epochs": 1000,
+        "delay_s": 0.002,
+    }
+    failures = _run(tmp_path, template, **settings)
+    assert {failed.code for failed in failures.values()} == {"BFT-1439"}
+
+
+def test_nothing_is_compared_where_the_script_says_so(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    settings: dict[str, Any] = {"schedule": "step", "mutation": "schedule", "equal": "off"}
+    assert _run(tmp_path, template, **settings) == {}
+    sums: dict[int, set[float]] = collections.defaultdict(set)
+    for entry in journal.entries(tmp_path, "commit"):
+        sums[entry["step"]].add(entry["sum"])
+    assert max(map(len, sums.values())) == 2
+
+
+def test_another_word_for_the_comparison_is_refused() -> None:
+    model = torch.nn.Linear(2, 1)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(2, 2)))
+    with pytest.raises(ElasticError, match="equal='strict'") as refused:
+        elastic.Run(model, torch.optim.SGD(model.parameters()), loader, epochs=1, equal="strict")
+    assert refused.value.code == "BFT-1403"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [k if k == "mixed" else pytest.param(k, marks=pytest.mark.long) for k in KINDS],
+)
+def test_workers_that_do_alike_are_never_told_apart(
+    tmp_path: Path, template: TemplateProcess, kind: str
+) -> None:
+    """Members come, leave and are lost; all updates are those of one learning rate and sum."""
+    sizes = (2, 3, -2) if kind == "mixed" else (2, 3, 1, -2, 3, 2, 1, 3, -2, 3, 2)
+    holds = [[3 * i, i + 1] for i in range(1, len(sizes))]
+    settings = _settings(**KINDS[kind], epochs=3 + len(sizes) // 3, holds=holds)
+    with Controller(tmp_path, template) as c:
+        members: list[str] = []
+        for i, size in enumerate(sizes):
+            if i:
+                c.trained_to(3 * i - 1)
+            if size < 0:
+                c.kill(members[0])
+                dead = c.workers[members.pop(0)]
+                c.until(lambda w=dead: w.returncode is not None, "death noticed")  # type: ignore[misc]
+            joiners = c.start(TRAIN, settings, count=max(0, abs(size) - len(members)))
+            c.warm(joiners)
+            members = [*members, *joiners][-abs(size) :]  # so that rank 0 changes as well
+            c.form(members, abandon=size < 0)
+        c.finished()
+        logs = c.logs()
+    assert "BFT-143" not in logs
+    seen: dict[tuple[int, int], set[tuple[float, float]]] = collections.defaultdict(set)
+    for entry in journal.entries(tmp_path, "commit"):
+        seen[entry["generation"], entry["step"]].add((entry["sum"], entry["lr"]))
+    assert max(map(len, seen.values())) == 1
+    assert journal.result(tmp_path)["updates"] == journal.result(tmp_path)["steps"]
