@@ -93,6 +93,7 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "--begin": (0, 10**11),
     "--array %": (1, 10**6),
     "--rescale-rest": (0, 10**6),
+    "--seed": (0, 2**32 - 1),  # what numpy takes
 }
 MAX_AFTER = 1000  # trainers that one waits for
 _TRAINER_ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)
@@ -358,6 +359,7 @@ def _check_numbers(spec: TrainerSpec) -> None:
         ("--begin", spec.begin_s),
         ("--array %", spec.array_limit),
         ("--rescale-rest", spec.rescale_rest_s),
+        ("--seed", spec.seed),
     )
     for option, number in numbers:
         least, most = RANGES[option]

@@ -56,6 +56,7 @@ from bftrainer.model.trainer import (
     Launch,
     TrainerSpec,
 )
+from trainers.agent.surroundings import is_of_pilot
 
 ALL, NONE = "*ALL", "*NONE"  # in place of a name, which they cannot be
 MOST_BYTES = 64 * 1024  # of the submitting environment: half of what a submission may have
@@ -64,8 +65,8 @@ _PREFIXES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI", "BFT", "SSH_", "XDG
 _NAMES = frozenset(
     {
         "_", "CUDA_VISIBLE_DEVICES", "DISPLAY", "GPU_DEVICE_ORDINAL", "HOSTNAME", "OLDPWD", "PWD",
-        "ROCR_VISIBLE_DEVICES", "SHLVL", "STY", "TMPDIR", "WAYLAND_DISPLAY", "XAUTHORITY",
-        "ZE_AFFINITY_MASK",
+        "PYTHONHASHSEED", "ROCR_VISIBLE_DEVICES", "SHLVL", "STY", "TMPDIR", "WAYLAND_DISPLAY",
+        "XAUTHORITY", "ZE_AFFINITY_MASK",
     }
 )  # fmt: skip
 
@@ -115,7 +116,10 @@ def _submitting(
     wanted = {
         name: value
         for name, value in environ.items()
-        if is_variable(name) and name not in _NAMES and not name.startswith(_PREFIXES)
+        if is_variable(name)
+        and name not in _NAMES
+        and not name.startswith(_PREFIXES)
+        and not is_of_pilot(name)
     }
     for name, value in sorted(wanted.items(), key=lambda pair: (len(pair[1]), pair[0])):
         length = len(os.fsencode(value))
@@ -297,6 +301,8 @@ SPEC_OPTIONS = [
            "'a100&nvlink'.", parse_constraint, ""),
     option("--epochs N", "Passes over the data.", int),
     option("--samples N", "Samples to train on.", int),
+    option("--seed N", "Of torch, random and numpy in all workers, until the script sets its own.  "
+           "[default: 0]", int, 0, show_default=False),
     option("--curve FILE|auto", "Throughput by size as JSON, or auto: a guess until it is "
            "measured.", default="auto", show_default=False),
     option("-D, --chdir DIR", "Working directory.", name="cwd"),
@@ -438,7 +444,7 @@ SEVERAL_PER_NODE = "torch"  # the runtime that may have several workers on a nod
 # Options that the fields of a trainer are named after, and have the values of.
 _SAME = (
     *("gres", "constraint", "epochs", "samples", "checkpoint_interval_s", "runtime", "weight"),
-    *("max_failures", "backend", "begin_s", "hold", "account", "rescale_rest_s"),
+    *("max_failures", "backend", "begin_s", "hold", "account", "rescale_rest_s", "seed"),
 )
 
 

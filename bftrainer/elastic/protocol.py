@@ -138,6 +138,7 @@ _LATER: dict[str, dict[str, Any]] = {
 # In a worker's environment: the daemon knows ``Progress.total``, ``Failed.place``, and so does the
 # agent.
 RUN_ID = "BFT_RUN_ID"  # one for all workers a trainer ever has, and for no other trainer
+SEED = "BFT_SEED"  # the trainer's, for programs that we cannot seed
 TELLS_TOTAL, TELLS_PLACE = "BFT_TELLS_TOTAL", "BFT_TELLS_PLACE"
 LEAST_NODES = "BFT_LEAST_NODES"  # of a generation of the trainer, if that is more than one
 TELLS, BY_DAEMON, BY_AGENT = (TELLS_TOTAL, TELLS_PLACE), "daemon", "agent"

@@ -128,7 +128,7 @@ class Run(Position):
         for place in {p.device for p in self._state.parameters() if p.device.type == "cuda"}:
             if not control.is_plain:
                 device.require_free_memory(place)
-        counters = Counters(seed=control.config.seed or torch.initial_seed() & ((1 << 62) - 1))
+        counters = Counters(seed=torch.initial_seed() & ((1 << 62) - 1))
         return Membership(
             control,
             self._state,

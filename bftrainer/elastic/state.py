@@ -227,6 +227,9 @@ def unpack(flat: torch.Tensor, into: Iterable[torch.Tensor]) -> None:
             offset = end
 
 
+BEFORE_SCRIPT = 8  # tells this seed from those of generations, epochs and passes
+
+
 def seed_everything(*numbers: int) -> None:
     """Seed all random streams of this process from these numbers."""
     seed = mix(*numbers)
@@ -235,6 +238,12 @@ def seed_everything(*numbers: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed & 0xFFFFFFFF)
+
+
+def part_streams(seed: int, rank: int) -> None:
+    """Let torch's random numbers (dropout) differ by rank, unless the script has seeded torch."""
+    if torch.initial_seed() == mix(seed, BEFORE_SCRIPT):
+        torch.manual_seed(mix(seed, rank, BEFORE_SCRIPT))
 
 
 def _check(model: Any, optimizer: Any, scheduler: Any, extra: dict[str, Any]) -> None:

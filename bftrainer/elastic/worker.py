@@ -19,6 +19,7 @@ import atexit
 import ctypes
 import gc
 import glob
+import importlib
 import io
 import multiprocessing
 import os
@@ -185,7 +186,21 @@ def run_worker(config: WorkerConfig, channel_fd: int, parent: int) -> NoReturn:
     die_with_parent()
     if os.getppid() != parent:  # it died before the line above
         os._exit(1)
-    serve(config, control_module.start(config, socket.socket(fileno=channel_fd)))
+    control = control_module.start(config, socket.socket(fileno=channel_fd))
+    serve(config, control, lambda: seed_alike(config.seed))
+
+
+def seed_alike(seed: int) -> None:
+    """Seed torch, ``random`` and numpy as in every other worker of the trainer.
+
+    What a script draws before its loop must be the same everywhere, also after a restart: the
+    split of its data, a vocabulary, weights. A script that seeds itself changes nothing of that.
+    """
+    from bftrainer.elastic.state import BEFORE_SCRIPT, seed_everything  # noqa: PLC0415 - torch
+
+    with suppress(Exception):  # it is missing, or broken
+        importlib.import_module("numpy.random")  # before it is seeded, if torch has not
+    seed_everything(seed, BEFORE_SCRIPT)
 
 
 def serve(

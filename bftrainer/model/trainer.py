@@ -114,8 +114,9 @@ class TrainerSpec:
     trial: TrialTag | None = None  # it is a trial of a study
     sizes: tuple[int, ...] = ()  # the only ones of n_min to n_max that it may have; (): all
     rescale_rest_s: float = 0.0  # after a shrink it does not grow for so long
+    seed: int = 0  # of the random streams of all its workers, before the script's first line
     # Not written while unused; CONTRIBUTING.md.
-    ADDED: ClassVar = frozenset({"account", "trial", "sizes", "rescale_rest_s"})
+    ADDED: ClassVar = frozenset({"account", "trial", "sizes", "rescale_rest_s", "seed"})
 
     @property
     def budget(self) -> int | None:
@@ -337,6 +338,7 @@ def as_decided(record: TrainerRecord) -> TrainerRecord:
         array_id="",
         array_limit=None,
         trial=None,
+        seed=0,
     )
     return replace(record, spec=spec, reports=(), lives=Lives())
 

@@ -27,7 +27,10 @@ def exported(*options: str) -> dict[str, str]:
 def test_the_submitting_environment_but_what_belongs_to_its_session(
     output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = ("SLURM_JOB_ID", "BFT_X", "BFTRAINER_X", "SSH_TTY", "XDG_RUNTIME_DIR", "DISPLAY")
+    session = (
+        *("SLURM_JOB_ID", "BFT_X", "BFTRAINER_X", "SSH_TTY", "XDG_RUNTIME_DIR", "DISPLAY"),
+        *("OMPI_COMM_WORLD_RANK", "RANK", "PYTHONHASHSEED"),
+    )
     for name in (*session, "MINE", "OTHER"):
         monkeypatch.setenv(name, "here")
     monkeypatch.setenv("LONG", "x" * 5000)

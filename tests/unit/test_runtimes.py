@@ -19,6 +19,7 @@ SPEC = TrainerSpec(
     name="digits", user="u", script="/s/train.py", args=("--lr", "0.1 $(x)"), cwd="/s",
     interpreter="/venv/bin/python", n_min=1, n_max=4, epochs=3, checkpoint_dir="/s/ckpt",
     checkpoint_interval_s=7.0, environment=(("A", "b=c"),), backend="nccl",
+    seed=5,
 )  # fmt: skip
 
 
@@ -42,10 +43,10 @@ def test_the_order_survives_the_wire_and_says_all_the_spec_says() -> None:
         args=("--lr", "0.1 $(x)"), cwd="/s", log_path="/l",
         environment=(
             ("BFT_RUN_ID", "t7-0"), ("WANDB_RUN_ID", "t7-0"), *WANDB,
-            ("A", "b=c"), *((name, BY_DAEMON) for name in TELLS),
+            ("BFT_SEED", "5"), ("A", "b=c"), *((name, BY_DAEMON) for name in TELLS),
         ),
         checkpoint_dir="/s/ckpt", checkpoint_interval_s=7.0, epochs=3, address="10.0.0.1",
-        incarnation=3, backend="nccl",
+        incarnation=3, backend="nccl", seed=5,
     )  # fmt: skip
 
 

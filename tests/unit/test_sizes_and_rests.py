@@ -134,8 +134,8 @@ def test_a_restart_waits_until_the_next_size_is_possible() -> None:
 def test_earlier_releases_read_what_has_no_set(tmp_path: Path) -> None:
     spec = trainer_spec(tmp_path, SLOW)
     plain = to_plain(spec)
-    assert not {"sizes", "rescale_rest_s"} & plain.keys()
-    own = replace(spec, n_max=8, sizes=SET, rescale_rest_s=60.0)
+    assert not {"sizes", "rescale_rest_s", "seed"} & plain.keys()
+    own = replace(spec, n_max=8, sizes=SET, rescale_rest_s=60.0, seed=5)
     assert from_plain(to_plain(own), TrainerSpec) == own
     assert TrainerChange(n_min=1, n_max=8, sizes=()).applied(own).sizes == ()
     assert TrainerChange(weight=2.0).applied(own).sizes == SET
@@ -150,6 +150,8 @@ def test_earlier_releases_read_what_has_no_set(tmp_path: Path) -> None:
         ({"sizes": (1, *range(3, 80), 100), "n_max": 100}, "BFT-1002"),
         ({"rescale_rest_s": -1.0}, "BFT-1016"),
         ({"rescale_rest_s": float("nan")}, "BFT-1016"),
+        ({"seed": -1}, "BFT-1016"),
+        ({"seed": 2**32}, "BFT-1016"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, changes: dict[str, object], code: str) -> None:

@@ -17,7 +17,9 @@ if __name__ == "__main__":
     waiter = SignalWaiter()
     waiter.start()
     from trainers.agent.start import PilotDirectory, start_early  # after waiter.start()
+    from trainers.agent.surroundings import leave_pilot
 
+    leave_pilot(os.environ)
     directory = PilotDirectory()
     early = start_early(sys.argv[1:], waiter, directory)
     from trainers.agent.main import main  # slow: after the template

@@ -32,6 +32,7 @@ from bftrainer.fleet.wire.private import read_private
 from bftrainer.model.errors import BftError
 from bftrainer.model.preamble import under
 from trainers.agent.signals import SignalWaiter
+from trainers.agent.surroundings import leave_pilot
 
 TEMPLATE_PROGRAM = Path(bftrainer.__file__).resolve().parent / "elastic" / "template.py"
 # Gradients are allocated and freed in every step. By default glibc returns their memory to the
@@ -139,8 +140,9 @@ def _lock(directory: Path) -> int | None:
 
 
 def usual_environment() -> dict[str, str]:
-    """Return the environment of a template, without variables of a trainer."""
+    """Return the environment of a template, without variables of a trainer or of the pilot."""
     usual = {"OMP_NUM_THREADS": "1", **KEEP_FREED_MEMORY, **os.environ}
+    leave_pilot(usual)
     return {**usual, "PYTHONUNBUFFERED": "1"}
 
 

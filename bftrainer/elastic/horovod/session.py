@@ -39,6 +39,7 @@ from bftrainer.elastic.horovod.world import HorovodContext
 from bftrainer.elastic.protocol import Commit, Failed
 from bftrainer.elastic.reports import NO_REPORTS, Reports
 from bftrainer.elastic.run_info import StepDurations
+from bftrainer.elastic.state import part_streams
 
 ADDED = 2  # HostUpdateResult.added in horovod/runner/elastic/worker.py
 WARM_VARIABLE = "BFT_HOROVOD_WARM"  # "0": a joiner waits in hvd.init(), as under horovodrun
@@ -401,6 +402,8 @@ class Session(WorkerGenerations):
         self._counts.enter(step, samples, self.world.size)
         took_s = time.monotonic() - started_s
         rank, size = self.world.rank, self.world.size
+        if self.commit is None:
+            part_streams(self.control.config.seed, rank)
         self.entered(commit, rank, size, transfer_s=took_s, resumed_from=resumed)
 
     # ---- messages from and to the daemon -----------------------------------------------------

@@ -17,7 +17,7 @@ import functools
 from typing import Protocol
 
 from bftrainer.elastic.checkpoint_gap import LIVES
-from bftrainer.elastic.protocol import BY_DAEMON, LEAST_NODES, RUN_ID, TELLS, WorkerConfig
+from bftrainer.elastic.protocol import BY_DAEMON, LEAST_NODES, RUN_ID, SEED, TELLS, WorkerConfig
 from bftrainer.fleet.wire.messages import StartWorker
 from bftrainer.model.errors import UsageError
 from bftrainer.model.node_request import asked
@@ -111,7 +111,7 @@ def worker_config(
     """Return the configuration of a worker.
 
     ``address`` is the agent's data-plane address, where the worker listens. The seed is the
-    trainer's: all workers must draw the same permutation of the data in every epoch.
+    trainer's: what scripts draw first (splits, weights, orders) must be the same on all workers.
     """
     spec = record.spec
     trial = spec.trial.environment if spec.trial is not None else ()
@@ -131,6 +131,7 @@ def worker_config(
             (RUN_ID, run_id),
             ("WANDB_RUN_ID", run_id),
             *WANDB,
+            (SEED, str(spec.seed)),
             *spec.environment,
             *trial,
             *((name, BY_DAEMON) for name in TELLS),
@@ -144,7 +145,7 @@ def worker_config(
         samples=spec.samples,
         address=address,
         incarnation=incarnation,
-        seed=0,
+        seed=spec.seed,
         backend=spec.backend,
         local_size=spec.workers_per_node,
         gpus=asked(spec).n_gpus // spec.workers_per_node,
