@@ -25,9 +25,7 @@ State transfer and checkpoints then treat it like any other registered state.
 
 from __future__ import annotations
 
-import random
 import signal
-import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,12 +46,13 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from bftrainer.elastic import device
+from bftrainer.elastic import device, sample_prints
 from bftrainer.elastic import group as groups
 from bftrainer.elastic.batch import BatchPiece, Cutting, EpochPlan, GlobalBatch, mix
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group
-from bftrainer.elastic.state import seed_everything
+from bftrainer.elastic.sample_prints import SamplePrint, Twice
+from bftrainer.elastic.state import seed_everything, streams_of
 
 _unfit = partial(ElasticError, "BFT-1402")
 
@@ -80,7 +79,7 @@ class OwnOrder:
         self._cached: tuple[int, int] | None = None  # seed, epoch
         self._order = torch.empty(0, dtype=torch.long)
         self._known: dict[str, int] = {}  # of the last order used, by us or by the others
-        first = self._asked(0, 0)
+        self.first = first = self._asked(0, 0)
         self.order_id = _hash_of(first)
         if self.order_id != _hash_of(self._asked(0, 0)):
             raise _unsteady(0, "when it was asked again")
@@ -110,7 +109,7 @@ class OwnOrder:
             self._known, self._cached = dict(state), None
 
     def _asked(self, seed: int, epoch: int) -> torch.Tensor:
-        with _streams_of(seed, epoch, 7):
+        with streams_of(seed, epoch, 7):
             given = self._indices(epoch)
             whole = given if isinstance(given, torch.Tensor) else list(given)
         try:
@@ -151,21 +150,6 @@ def _hash_of(order: torch.Tensor) -> int:
     mixed ^= mixed >> 29
     places = torch.arange(len(order)) * 2 + 1
     return mix(len(order), int((mixed * places).sum()))
-
-
-@contextmanager
-def _streams_of(*numbers: int) -> Iterator[None]:
-    numpy = sys.modules.get("numpy")
-    own, numpys = random.getstate(), None if numpy is None else numpy.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=devices):
-        try:
-            seed_everything(*numbers)
-            yield
-        finally:
-            random.setstate(own)
-            if numpy is not None and numpys is not None:
-                numpy.random.set_state(numpys)
 
 
 class ShardedSource(Protocol):
@@ -307,6 +291,21 @@ class Loader:
         self._stream: Iterator[Any] | None = None
         self._stream_keys: Iterator[list[Any]] = iter(())  # of its pieces
         self._handed: list[Any] = []  # the keys of the last piece
+        order = None if self.own is None else self.own.first
+        is_stream = isinstance(loader.dataset, Sharded)
+        self.compared = [] if is_stream else sample_prints.chosen(self.plan.samples, order)
+        self._prints: list[SamplePrint] | None = None
+
+    def prints(self) -> list[SamplePrint]:
+        """Return the prints of the samples ``compared``, which are read at the first call.
+
+        Streams have none: their shards are compared.
+        """
+        if self._prints is None:
+            with _sheltered():
+                rows = Twice(self.loader.dataset, _samples)
+                self._prints = sample_prints.read(rows, self.compared, self.loader)
+        return self._prints
 
     @property
     def handed(self) -> list[int]:

@@ -129,7 +129,7 @@ class Run(Position):
             if not control.is_plain:
                 device.require_free_memory(place)
         counters = Counters(seed=torch.initial_seed() & ((1 << 62) - 1))
-        return Membership(
+        membership = Membership(
             control,
             self._state,
             counters,
@@ -143,6 +143,9 @@ class Run(Position):
                 is_bitwise=self._cutting.logical > 0,
             ),
         )
+        handover, loader = membership.handover, self._loader
+        handover.compared, handover.prints = loader.compared, loader.prints
+        return membership
 
     def _listen(self, membership: Membership, equal: str) -> None:
         """Have what belongs to a generation begin with it."""
@@ -481,6 +484,7 @@ class Run(Position):
         membership = self._membership
         if self._any(self._control.newest is not None):
             return  # a commit waits for this worker: join without a rehearsal
+        self._loader.prints()  # not while others wait
         membership.handover.keep_initial()
         membership.reducer = self._new_reducer()
         self._is_rehearsing = True

@@ -13,7 +13,8 @@ import copy
 import random
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any
@@ -238,6 +239,22 @@ def seed_everything(*numbers: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed & 0xFFFFFFFF)
+
+
+@contextmanager
+def streams_of(*numbers: int) -> Iterator[None]:
+    """Seed all random streams from these numbers; put back their states at the end."""
+    numpy = sys.modules.get("numpy")
+    own, numpys = random.getstate(), None if numpy is None else numpy.random.get_state()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=devices):
+        try:
+            seed_everything(*numbers)
+            yield
+        finally:
+            random.setstate(own)
+            if numpy is not None and numpys is not None:
+                numpy.random.set_state(numpys)
 
 
 def part_streams(seed: int, rank: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from bftrainer.elastic import checkpoint, files, reports, resharding, transfer
+from bftrainer.elastic import checkpoint, files, reports, resharding, sample_prints, transfer
 from bftrainer.elastic.batch import NO_PLAN, EpochPlan
 from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.collective import AbandonableCall, Broken, settle
@@ -29,6 +29,7 @@ from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Group
 from bftrainer.elastic.protocol import Commit
+from bftrainer.elastic.sample_prints import Prints
 from bftrainer.elastic.state import Counters, State, pack, unpack
 from bftrainer.elastic.writer import CheckpointWriter
 
@@ -160,6 +161,8 @@ class StateTransfer:
         self.has_state = False
         self.spare: list[torch.Tensor] = []  # the rehearsal's gradients: memory for reuse
         self.initial: Initial | None = None  # until all members have a common state
+        self.compared: Sequence[int] = ()  # indices whose samples members compare
+        self.prints: Callable[[], Prints] = tuple  # of these samples
 
     @property
     def step(self) -> int:
@@ -195,9 +198,10 @@ class StateTransfer:
             batch=self._plan.batch,
             order=self._plan.order_id(),
         )
-        standings = [mine] if group is None else self._exchange(commit, group, mine)
-        if isinstance(standings, Broken):
-            return standings
+        table = [[*mine]] if group is None else self._exchange(commit, group, mine)
+        if isinstance(table, Broken):
+            return table
+        everybody = standings = [MemberStatus(*row[: len(mine)]) for row in table]
         copies = group
         if self.state.shards is not None:
             self.state.shards.reshard()
@@ -206,6 +210,17 @@ class StateTransfer:
             copies = None if group is None else group.copies
         source = choose_source(standings)
         if problem := refuse(standings, self._nodes(commit, len(standings)), source, rank):
+            return Broken(reason=str(problem))
+        if group is not None and (
+            problem := sample_prints.refuse(
+                [sample_prints.decoded(row[len(mine) :]) for row in table],
+                self.compared,
+                self._nodes(commit, group.size),
+                source=choose_source(everybody),
+                mine=group.rank,
+                has_state=standings[source].step != NO_STATE,
+            )
+        ):
             return Broken(reason=str(problem))
         resumed = ""
         if standings[source].step == NO_STATE and source == rank:
@@ -227,13 +242,16 @@ class StateTransfer:
 
     def _exchange(
         self, commit: Commit, group: Group, mine: MemberStatus
-    ) -> list[MemberStatus] | Broken:
-        table = torch.zeros((group.size, len(mine)), dtype=torch.long)
-        table[group.rank] = torch.tensor(mine)
+    ) -> list[list[int]] | Broken:
+        """Return the status of each member, and the prints of its samples, in integers."""
+        row = torch.tensor([*mine, *sample_prints.encoded(self.prints())])
+        table = torch.zeros((group.size, len(row)), dtype=torch.long)
+        table[group.rank] = row
         broken = settle(group.control.all_reduce(table), overtaken(self.control, commit))
         if broken is not None:
             return broken
-        return [MemberStatus(*row) for row in table.tolist()]
+        rows: list[list[int]] = table.tolist()
+        return rows
 
     @staticmethod
     def _nodes(commit: Commit, size: int) -> list[str]:
