@@ -96,14 +96,14 @@ class _Reading:
         elif isinstance(thing, str | bytes | os.PathLike):
             self._text(thing)
         elif isinstance(thing, Mapping):
-            for key in sorted(thing, key=repr):
+            for key in sorted(thing, key=repr)[:MOST_LEAVES]:
                 self.note(key)
                 self.take(thing[key], depth + 1)
         elif isinstance(thing, set | frozenset):
             self.note(*sorted(map(repr, thing)))
         elif isinstance(thing, tuple | list):
             self.note(len(thing))
-            for part in thing:
+            for part in thing[:MOST_LEAVES]:
                 self.take(part, depth + 1)
         elif hasattr(type(thing), "__array_interface__"):  # numpy's arrays, images
             self._array(sys.modules["numpy"].asarray(thing))
@@ -112,8 +112,9 @@ class _Reading:
 
     def _text(self, text: str | bytes | os.PathLike[str]) -> None:
         plain = os.fspath(text)
-        whole = plain.decode(errors="replace") if isinstance(plain, bytes) else plain
-        self.note(os.path.basename(whole) if os.path.isabs(whole) else whole[:MOST_TEXT])  # noqa: PTH117, PTH119 - text
+        some = plain[:MOST_TEXT]
+        whole = some.decode(errors="replace") if isinstance(some, bytes) else some
+        self.note(os.path.basename(whole) if os.path.isabs(whole) else whole)  # noqa: PTH117, PTH119 - text
 
     def _array(self, array: Any) -> None:
         self.note(array.shape, str(array.dtype))

@@ -50,3 +50,18 @@ def test_launchers_of_the_pilot_rank_nobody(name: str) -> None:
 )
 def test_settings_of_the_site_and_of_the_job_stay(name: str) -> None:
     assert not is_of_pilot(name)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:The `srun`")
+def test_lightning_does_not_take_the_pilot_for_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightning.fabric.plugins.environments import SLURMEnvironment
+
+    for name, value in BATCH_SCRIPT.items():
+        monkeypatch.setenv(name, value)
+    assert SLURMEnvironment.detect(), "else nothing is shown: there it would requeue the pilot"
+    trainers = dict(BATCH_SCRIPT)
+    leave_pilot(trainers)
+    for name in BATCH_SCRIPT.keys() - trainers.keys():
+        monkeypatch.delenv(name)
+    assert not SLURMEnvironment.detect()
