@@ -54,7 +54,7 @@ from bftrainer.elastic.store import StoreClient
 __all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "settle"]
 
 log = logging.getLogger("bftrainer.elastic")
-NONCE_BYTES = 16
+NONCE_BYTES = 17  # 16 in the release before samples were compared, which so is told apart
 PROOF_S = 10.0  # generous: after ours, all pairs of the others connect within milliseconds
 NONCE_S, ADDRESS_S = 0.5, 0.05  # one wait for a member's nonce, one for that of an old release
 
@@ -349,6 +349,7 @@ class Group:
         self.data, self.choice, self.store = data, choice, store
         self.rank, self.size = rank, size
         self.copies: Group | None = self
+        self.compares_samples = False  # all members can
 
     @property
     def pg(self) -> Any:
@@ -463,10 +464,11 @@ def build(
             attempt = Attempt(meeting, lambda: connector.connect_device(offer.place), limit_s)
             choice = attempt_all(attempt, meeting, choice)
             data = attempt.collective
-        if not is_sharded:
-            return Group(pg, store, rank, size, data, choice)
-        group = Group(pg, store, rank, size, choice=choice)
-        group.copies = connector.copies(data, choice)
+        group = Group(pg, store, rank, size, None if is_sharded else data, choice)
+        lengths = {len(nonce) for nonce in nonces}
+        group.compares_samples = lengths == {NONCE_BYTES}
+        if is_sharded:
+            group.copies = connector.copies(data, choice)
     except BaseException:
         if data is not None:
             data.close()

@@ -274,7 +274,7 @@ def refuse(
     """Return the error of members that read other samples; ``prints`` and ``nodes`` are by rank.
 
     Raises:
-        ElasticError: BFT-1438, this worker must end. Members that read as the state's source does
+        ElasticError: BFT-1433, this worker must end. Members that read as the state's source does
             need not: the group goes on without the others.
     """
     for number, index in enumerate(indices):
@@ -298,7 +298,7 @@ def _unlike(index: int, kinds: Sequence[Sequence[int]], nodes: Sequence[str]) ->
         return ", ".join(list(some)[:_MOST_NAMED]) + more
 
     return ElasticError(
-        "BFT-1438",
+        "BFT-1433",
         f"The workers of this trainer read different data: sample {index} is one on"
         f" {', another on '.join(named(kind) for kind in kinds)}.",
         "Split, list, shuffle and generate data the same way everywhere: see 'Seeds' in"

@@ -211,7 +211,7 @@ class StateTransfer:
         source = choose_source(standings)
         if problem := refuse(standings, self._nodes(commit, len(standings)), source, rank):
             return Broken(reason=str(problem))
-        if group is not None and (
+        if (group is not None and group.compares_samples) and (
             problem := sample_prints.refuse(
                 [sample_prints.decoded(row[len(mine) :]) for row in table],
                 self.compared,
@@ -243,8 +243,12 @@ class StateTransfer:
     def _exchange(
         self, commit: Commit, group: Group, mine: MemberStatus
     ) -> list[list[int]] | Broken:
-        """Return the status of each member, and the prints of its samples, in integers."""
-        row = torch.tensor([*mine, *sample_prints.encoded(self.prints())])
+        """Return the status of each member, and the prints of its samples, in integers.
+
+        A group with a member of an earlier release has no prints.
+        """
+        prints = sample_prints.encoded(self.prints()) if group.compares_samples else []
+        row = torch.tensor([*mine, *prints])
         table = torch.zeros((group.size, len(row)), dtype=torch.long)
         table[group.rank] = row
         broken = settle(group.control.all_reduce(table), overtaken(self.control, commit))

@@ -121,7 +121,7 @@ def test_a_split_from_the_operating_systems_random_numbers_is_refused_by_name(
     text = UNSEEDED.replace("[600, 150])", f"[600, 150], generator={draw})")
     trainer = site.submit("split", text, n_min=2, n_max=2, curve=CURVE)
     record = site.in_state(trainer, TrainerState.FAILED).record
-    assert record.reason.startswith("BFT-1438: The workers of this trainer read different data: ")
+    assert record.reason.startswith("BFT-1433: The workers of this trainer read different data: ")
     assert "sample 0 is one on rank 0 (" in record.reason
     assert "another on rank 1 (" in record.reason
     assert record.failures == 2, "it fails the same way each time"

@@ -29,7 +29,7 @@ MAX_BACKOFF_S = 30.0  # of the trainer
 COMMAND = "command"  # the runtime whose programs need not say how far they are
 MAX_COOL_DOWN_S = 1800.0  # of a node that keeps failing while others succeed
 # Of members that differ: who is named and in which order depends on who is there.
-_OF_MEMBERS = ("BFT-1408:", "BFT-1421:", "BFT-1438:")
+_OF_MEMBERS = ("BFT-1408:", "BFT-1421:", "BFT-1433:")
 _OF_THE_NODE = "BFT-1445:"  # it is avoided; the trainer is not to blame
 _PATH = re.compile(r"[\w.~+=-]*(?:/[\w.~+=-]+)+/?")
 # A number, an address, an id, a node's name; not an exit status.
