@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What it costs trainers that the daemon is stopped for a while, and goes on.
 
-The real daemon, agents and workers on the embedded batch system; one trainer on all nodes. The
-daemon is stopped (SIGSTOP) for 4 to 300 s, with 1, 4 and 50 agents, and then goes on (SIGCONT):
-while nothing happens, in the middle of a rescale, in the middle of a give-back, and while an agent
-is killed. Trainers of up to 4 nodes are torch; that of 50 is a program of runtime ``command``.
+The real daemon, agents and workers on the embedded batch system; one torch trainer on up to 4
+nodes, and on each of the others a program of runtime ``command`` of its own. The daemon is stopped
+(SIGSTOP) for 4 to 300 s, with 1, 4 and 50 agents, and then goes on (SIGCONT): while nothing
+happens, in the middle of a rescale, in the middle of a give-back, and while an agent is killed.
 Figures: workers that were lost beyond those that were given back or killed; pilots that ended
 beyond those; whether training went on during the stop; how long after waking all agents were
 heard, or a killed one was missed (policy: ``agent_timeout_s`` 5 s).
@@ -56,6 +56,7 @@ join_window_s: 0.5
 agent_timeout_s: {TIMEOUT_S:g}
 worker_lease_s: 600
 start_timeout_s: 600
+p_jmax: 50
 """
 
 # Each worker says in a file of its own that it lives, and trains.
@@ -63,9 +64,8 @@ TORCH: Final = SCALES.replace(
     "    for x, y in run.batches():\n",
     "    for x, y in run.batches():\n        open(f'now.{os.getpid()}', 'a').write('.')\n",
 )
-# So that the plan always wants all nodes, whatever else runs on the machine.
-CURVE: Final = Curve(sizes=(1, 2, 4, 50), samples_per_s=(240.0, 470.0, 920.0, 9000.0))
-# Fifty of them on a few processors; the restart that follows a change of size ends all of them.
+# So that the plan always wants all of its nodes, whatever else runs on the machine.
+CURVE: Final = Curve(sizes=(1, 2, 4), samples_per_s=(240.0, 470.0, 920.0))
 PROGRAM: Final = """\
 while :; do printf . >> now.$$; sleep 1; done
 """
@@ -90,33 +90,32 @@ class Stage:
 
     def __init__(self, site: LocalSite, directory: Path, n_agents: int) -> None:
         self.site, self.directory, self.n_agents = site, directory, n_agents
-        is_torch = n_agents <= MOST_TORCH
-        spec = trainer_spec(directory, TORCH, n_max=n_agents, curve=CURVE)
-        if not is_torch:
-            shell: dict[str, object] = {
-                "runtime": "command",
-                "script": "/bin/sh",
-                "interpreter": "",
-                "epochs": None,
-            }
-            shell |= {"args": (str(directory / "train.py"),), "curve": CURVE}
-            spec = trainer_spec(directory, PROGRAM, n_max=n_agents, **shell)
+        self.n_torch = min(n_agents, MOST_TORCH)
+        spec = trainer_spec(directory, TORCH, n_max=self.n_torch, curve=CURVE)
         self.trainer = site.client.submit(spec).record.trainer_id
+        shell: dict[str, object] = {"runtime": "command", "script": "/bin/sh", "interpreter": ""}
+        shell |= {"epochs": None, "n_max": 1}
+        for number in range(self.n_torch, n_agents):
+            place = directory / f"program-{number}"
+            shell |= {"name": f"program-{number}", "args": (str(place / "train.py"),)}
+            site.client.submit(trainer_spec(place, PROGRAM, **shell))
 
     def await_size(self, size: int) -> None:
-        """Wait until the trainer trains on so many nodes."""
+        """Wait until the trainer trains on so many nodes, and all others run."""
         wait_until(
             lambda: self.site.client.trainer(self.trainer).record.progress.size == size,
             f"{self.trainer} trains on {size} nodes",
             patience_s=PATIENCE_S,
         )
         wait_until(
-            lambda: len(self.workers()) == size, f"it has {size} workers", patience_s=PATIENCE_S
+            lambda: len(self.workers()) == size + self.n_agents - self.n_torch,
+            "all have their workers",
+            patience_s=PATIENCE_S,
         )
 
     def workers(self) -> dict[int, int]:
         """Return the living workers and how much each has done."""
-        done = {int(p.suffix[1:]): p.stat().st_size for p in self.directory.glob("now.*")}
+        done = {int(p.suffix[1:]): p.stat().st_size for p in self.directory.rglob("now.*")}
         return {pid: count for pid, count in done.items() if Path(f"/proc/{pid}").exists()}
 
     def pilots(self) -> set[str]:
@@ -129,6 +128,10 @@ class Stage:
         logs = (self.site.sidecar.state_dir / "pilots").glob("*/agent.log")
         found = {log.parent.name: re.search(r", pid (\d+)", log.read_text()) for log in logs}
         return {pilot_id: int(one[1]) for pilot_id, one in found.items() if one}
+
+    def pilot_of_a_member(self) -> str:
+        """Return the pilot of the trainer's last worker."""
+        return self.site.client.trainer(self.trainer).record.workers[-1][1]
 
     def generation(self) -> int:
         """Return the number of the trainer's last generation."""
@@ -162,7 +165,7 @@ class Stage:
 def one(stage: Stage, kind: str, stop_s: float) -> Cell:
     """Stop the daemon once."""
     site, n_agents = stage.site, stage.n_agents
-    size = n_agents - 1 if kind == "rescale" else n_agents
+    size = stage.n_torch - 1 if kind == "rescale" else stage.n_torch
     if kind == "rescale":
         site.client.change(stage.trainer, TrainerChange(n_max=size))
     stage.await_size(size)
@@ -171,7 +174,7 @@ def one(stage: Stage, kind: str, stop_s: float) -> Cell:
     spared, job_id, victim = 0, "", ""
     if kind == "rescale":
         generation = stage.generation()
-        site.client.change(stage.trainer, TrainerChange(n_max=n_agents))
+        site.client.change(stage.trainer, TrainerChange(n_max=stage.n_torch))
         wait_until(
             lambda: stage.pilots() - pilots or stage.generation() > generation,
             "the rescale begins",
@@ -184,7 +187,7 @@ def one(stage: Stage, kind: str, stop_s: float) -> Cell:
         begun = stage.workers()
         time.sleep(stop_s / 2)
         if kind == "killed":
-            victim, spared = max(stage.pilots()), 1
+            victim, spared = stage.pilot_of_a_member(), 1
             os.kill(stage.agents()[victim], signal.SIGKILL)
         time.sleep(stop_s / 2)
         after = stage.workers()
@@ -235,11 +238,11 @@ def _figure(site: LocalSite, name: str) -> float:
 
 
 def kinds_of(n_agents: int, asked: str) -> list[str]:
-    """Return the kinds of stops with so many agents; programs restart when they are resized."""
+    """Return the kinds of stops with so many agents; one node has no size to change."""
     kinds = asked.split(",") if asked else list(KINDS)
     if n_agents == 1:
         return [kind for kind in kinds if kind in ("quiet", "killed")]
-    return [kind for kind in kinds if n_agents <= MOST_TORCH or kind == "quiet"]
+    return kinds
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
@@ -258,14 +261,14 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
             LocalSite.open(Path(base), n_nodes=n_agents, policy=POLICY) as site,
         ):
             stage = Stage(site, Path(base) / "trainer", n_agents)
-            stage.await_size(n_agents)
+            stage.await_size(stage.n_torch)
             for kind in kinds_of(n_agents, arguments.kinds):
                 for stop_s in stops_s:
                     cell = one(stage, kind, stop_s)
                     note(f"{n_agents} agents, {kind}, {stop_s:g} s: {cell}")
                     cells.append(cell)
                     measured.results["cells"].append(asdict(cell))
-                    stage.await_size(n_agents)
+                    stage.await_size(stage.n_torch)
     _judge(cells, measured)
 
 

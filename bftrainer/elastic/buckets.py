@@ -114,6 +114,7 @@ class GradientReducer:
     ) -> None:
         self._all = list(parameters)
         self._comparison = comparison
+        self._width = 0 if comparison is None else comparisons.WIDTH  # of what is compared
         self._shards = shards
         self._rule = rule or LossRule(MEAN)
         self.works_alone = works_alone  # active at size 1 too: a step may have several passes
@@ -189,7 +190,7 @@ class GradientReducer:
     @property
     def _flag_count(self) -> int:
         """A vote, marks of parameters, two sums of weights, a comparison, perhaps a square."""
-        return 3 + len(self.params) + comparisons.WIDTH + self._measures
+        return 3 + len(self.params) + self._width + self._measures
 
     def _replace_haunted(self) -> None:
         haunted = [b for b in self.buckets if b.is_haunted]
@@ -222,6 +223,7 @@ class GradientReducer:
         if group is not None or self.works_alone:
             self._replace_haunted()
         self.group = group
+        self._widen(group)
         self.broken = None
         self.votes = 0
         self._is_bound = True
@@ -231,6 +233,14 @@ class GradientReducer:
             self._hook()
         self._vote = vote
         self._abandoned = abandoned
+
+    def _widen(self, group: Group | None) -> None:
+        """Have votes that all members can read: those of the release before compare nothing."""
+        can_compare = self._comparison is not None and (group is None or group.compares)
+        width = comparisons.WIDTH if can_compare else 0
+        if width != self._width:
+            self._width = width
+            self._allocate()
 
     @property
     def _copies(self) -> Group | None:
@@ -373,8 +383,8 @@ class GradientReducer:
 
     def _compared(self) -> list[float]:
         """Return what tells the others whether this member's state is theirs."""
-        if self._comparison is None or self.group is None:
-            return [0.0] * comparisons.WIDTH
+        if self._comparison is None or self.group is None or not self._width:
+            return [0.0] * self._width
         return self._comparison.votes(has_samples=self.has_samples)
 
     def give(self, weight: float) -> None:
@@ -502,8 +512,8 @@ class GradientReducer:
         votes, *marks = self.buckets[-1].flags.tolist()
         self.votes = round(votes)
         total, given_share, *rest = marks[len(self.params) :]
-        sums, squares = rest[: comparisons.WIDTH], rest[comparisons.WIDTH :]
-        if self._comparison is not None and self.group is not None:
+        sums, squares = rest[: self._width], rest[self._width :]
+        if self._comparison is not None and self.group is not None and self._width:
             self._comparison.heard(sums)
         factor = self._rule.weigh(total, given_share)
         if factor != 1.0:
@@ -687,7 +697,7 @@ class OrderedReducer(GradientReducer):
 
     def _compared_once(self) -> list[float]:
         """Return it in the first pass: the sums are over all passes of all members."""
-        return self._compared() if self._number == 0 else [0.0] * comparisons.WIDTH
+        return self._compared() if self._number == 0 else [0.0] * self._width
 
     def _exchange(self, k: int) -> Exchange:
         key = (k, self._passes)

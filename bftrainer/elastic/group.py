@@ -349,7 +349,7 @@ class Group:
         self.data, self.choice, self.store = data, choice, store
         self.rank, self.size = rank, size
         self.copies: Group | None = self
-        self.compares_samples = False  # all members can
+        self.compares = False  # all members can
 
     @property
     def pg(self) -> Any:
@@ -466,7 +466,7 @@ def build(
             data = attempt.collective
         group = Group(pg, store, rank, size, None if is_sharded else data, choice)
         lengths = {len(nonce) for nonce in nonces}
-        group.compares_samples = lengths == {NONCE_BYTES}
+        group.compares = lengths == {NONCE_BYTES}
         if is_sharded:
             group.copies = connector.copies(data, choice)
     except BaseException:

@@ -211,7 +211,7 @@ class StateTransfer:
         source = choose_source(standings)
         if problem := refuse(standings, self._nodes(commit, len(standings)), source, rank):
             return Broken(reason=str(problem))
-        if (group is not None and group.compares_samples) and (
+        if (group is not None and group.compares) and (
             problem := sample_prints.refuse(
                 [sample_prints.decoded(row[len(mine) :]) for row in table],
                 self.compared,
@@ -247,7 +247,7 @@ class StateTransfer:
 
         A group with a member of an earlier release has no prints.
         """
-        prints = sample_prints.encoded(self.prints()) if group.compares_samples else []
+        prints = sample_prints.encoded(self.prints()) if group.compares else []
         row = torch.tensor([*mine, *prints])
         table = torch.zeros((group.size, len(row)), dtype=torch.long)
         table[group.rank] = row

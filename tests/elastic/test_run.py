@@ -19,7 +19,6 @@ from bftrainer.batch import process
 from bftrainer.elastic import ElasticError, GenerationInfo, Run
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.buckets import GradientReducer, layout
-from bftrainer.elastic.comparison import WIDTH
 from bftrainer.elastic.protocol import Interrupted
 from bftrainer.elastic.state_transfer import MemberStatus, choose_source
 from tests.elastic import journal
@@ -191,7 +190,7 @@ def test_buckets_hold_weighted_gradients_last_parameters_first() -> None:
     torch.testing.assert_close(
         flat[: -len(reducer.buckets[0].flags)], 0.25 * torch.cat([g.flatten() for g in expected])
     )
-    assert reducer.buckets[0].flags.tolist() == [0.0, *[1.0] * 4, 0.0, 0.0, *[0.0] * WIDTH]
+    assert reducer.buckets[0].flags.tolist() == [0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
 
 
 def test_bucket_sizes_first_small_then_large() -> None:
