@@ -44,6 +44,7 @@ from bftrainer.cli.options import argument, option
 from bftrainer.cli.output import print_lines
 from bftrainer.daemon.notifier import mailer
 from bftrainer.elastic.backend_choice import BACKENDS
+from bftrainer.elastic.protocol import NAN_UPDATES
 from bftrainer.elastic.regular_file import ANY_OWNER, open_stream, read_file
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
@@ -315,6 +316,7 @@ SPEC_OPTIONS = [
     option("--export KEY=VALUE|KEY|ALL|NONE", "Environment of its workers: a variable, or ALL of "
            "yours; repeat for more.  [default: NONE]", parse_variable, name="environment",
            multiple=True),
+    option("--allow-nan", "Do not watch for a loss that is NaN or infinite, update after update."),
     option("--preamble FILE", "Shell file that runs on every node before the trainer: module load, "
            "activate."),
     option("--batch MIN:MAX", "Let the global batch follow the size, within MIN and MAX samples.  "
@@ -461,6 +463,8 @@ def build_spec(
     environment = exported(values["environment"], environ)
     if environ.get(ANY_OWNER) == "1":
         environment = (*environment, (ANY_OWNER, "1"))  # workers look for themselves
+    if values["allow_nan"]:
+        environment = (*environment, (NAN_UPDATES, "0"))
     contract = _contract(values)
     name = values["name"] or Path(path).stem
     cwd = _absolute("the working directory", values["cwd"] or ".")

@@ -22,6 +22,7 @@ from bftrainer.daemon.explain.sizes import explain_trainer, impossible, told
 from bftrainer.daemon.explain.trainers import (
     backend_sentences,
     batch_sentences,
+    divergence_sentences,
     near_speeds,
     trouble,
     trouble_sentences,
@@ -148,6 +149,7 @@ class DaemonViews:
                 *self._unheard(record).values(),
                 *self._cuts(of=trainer_id).values(),
                 *self._not_saved(trainer_id),
+                *divergence_sentences(record),
                 *self._pilot_sentences(record, view.planned_nodes),
                 *self._size_sentences(record, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, state.in_force.settings, view.observed_nodes),
@@ -399,6 +401,7 @@ class DaemonViews:
                 or trouble(record, state.in_force.policy.failure_budget, state.plane.steady())
                 or cut.get(record.trainer_id)
                 or " ".join(self._not_saved(record.trainer_id))
+                or " ".join(divergence_sentences(record))
                 or hopeless.get(record.trainer_id)
                 or self._refused(record, observed)
                 or vain_sentence(record, now_s())

@@ -410,6 +410,7 @@ class LossRule:
         self.given: float | None = None  # the script's weight of the pass in hand
         self.sum_weight = 1.0  # of a share whose loss is a sum
         self.on_loss: Callable[[float], object] | None = None  # is told each outer loss
+        self.on_roots: Callable[[Sequence[Any]], object] | None = None  # the same, as tensors
         self.samples = self.passes = 0  # of the pass in hand; until now
         self._terms: tuple[LossTerm, ...] = ()  # of its backward passes
         self._seen: list[SampleLoss] = []  # the last few losses
@@ -489,7 +490,7 @@ class LossRule:
         self.passes += 1
         known = sum(one.samples == samples for one in self._seen)
         self._is_fresh = samples < self.batch or known < _ENOUGH  # a share decides, or alone
-        if (self._is_looking or self.on_loss) and not _watching:
+        if (self._is_looking or self._has_listener()) and not _watching:
             self._watch()
 
     def look(self, *, has_parts: bool) -> None:
@@ -563,6 +564,8 @@ class LossRule:
                 return
             if self._is_looking:
                 self._see(tensors)
+            if self.on_roots is not None:
+                self.on_roots([tensors] if isinstance(tensors, torch.Tensor) else tensors)
             if self.on_loss is not None and isinstance(tensors, torch.Tensor):
                 self.on_loss(float(tensors.detach().sum()) / self._loss_scale())
             self._is_inside = True  # checkpointing calls it again inside
@@ -581,8 +584,11 @@ class LossRule:
 
     def _stop(self) -> None:
         self._is_looking = False
-        if self.on_loss is None:
+        if not self._has_listener():
             end_looking()
+
+    def _has_listener(self) -> bool:
+        return self.on_loss is not None or self.on_roots is not None
 
     def _see(self, tensors: Any) -> None:
         if not self._is_fresh:

@@ -140,6 +140,7 @@ _LATER: dict[str, dict[str, Any]] = {
 RUN_ID = "BFT_RUN_ID"  # one for all workers a trainer ever has, and for no other trainer
 SEED = "BFT_SEED"  # the trainer's, for programs that we cannot seed
 TELLS_TOTAL, TELLS_PLACE = "BFT_TELLS_TOTAL", "BFT_TELLS_PLACE"
+NAN_UPDATES = "BFT_NAN_UPDATES"  # updates in a row after which ``Diverged`` is sent; 0: never
 LEAST_NODES = "BFT_LEAST_NODES"  # of a generation of the trainer, if that is more than one
 TELLS, BY_DAEMON, BY_AGENT = (TELLS_TOTAL, TELLS_PLACE), "daemon", "agent"
 
@@ -285,6 +286,14 @@ class Unsaved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Diverged:
+    """The loss of this worker's share is no finite number. Older agents and daemons drop it."""
+
+    step: Count  # committed steps by then
+    cause: Words  # with its code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The worker is not in the new generation and exits with status 0."""
 
@@ -337,6 +346,7 @@ FromWorker: TypeAlias = (
     | Interrupted
     | Saved
     | Unsaved
+    | Diverged
     | Left
     | Finished
     | Failed
@@ -347,7 +357,7 @@ _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Reported, Alive, Interrupted, Saved,
-        Left, Finished, Failed, WorkerConfig, Unreachable, Unsaved,
+        Left, Finished, Failed, WorkerConfig, Unreachable, Unsaved, Diverged,
     )
 }  # fmt: skip
 

@@ -36,6 +36,7 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.group import Broken
 from bftrainer.elastic.loader import ORDER, Indices, Loader, PerSampleStates, View, least_share
+from bftrainer.elastic.loss_alarm import LossAlarm
 from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, unwrap
@@ -109,6 +110,7 @@ class Run(Position):
         self._record = self._recording()
         self._logged = LoggedStep(control.config)
         self.on_entered(self._logged.entered)
+        self._watch_losses()
         self._rule.look(has_parts=cutting.is_parted or not control.is_plain)
         control.on_script_end, control.report = self.finish, self.report
 
@@ -174,6 +176,23 @@ class Run(Position):
         self.on_committed(record.committed)
         self.on_loss(record.lost)
         return record
+
+    def _watch_losses(self) -> None:
+        """Tell of a loss that is NaN or infinite, unless the user allows it."""
+        losses = LossAlarm(self._control).losses
+        if losses is None:
+            return
+
+        def saw(roots: Sequence[Any]) -> None:
+            counts = not self._is_empty and self._rule.given != 0.0  # else it may be anything
+            if counts and not self._is_in_vain():
+                losses.saw(roots)
+
+        self._rule.on_roots = saw
+        self.on_committed(lambda info: losses.committed(info.step))
+        self.on_entered(lambda _info: losses.entered())
+        # Only at the end all are waited for: a broken collective may keep a GPU from the others.
+        self.on_generation_end(lambda _info: losses.look(0) if self._control.is_over else None)
 
     def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         rates = {KEY: self._rates} if self._rates.measures else {}

@@ -400,6 +400,7 @@ class TryReport:
     epochs: tuple[EpochUse, ...]
     last_lines: tuple[str, ...]  # that the script printed
     comparison: Comparison | None = None  # with one process
+    warning: str = ""  # of a loss that is no finite number
 
 
 def wrong(report: TryReport) -> BftError | None:
@@ -471,6 +472,8 @@ def as_text(report: TryReport) -> str:
         )
         lines += [f"  rescales    {rescales}", f"  killed      {killed}"]
         lines += [f"  samples/s   {speeds}", f"  samples     {_samples(report)}"]
+    if report.warning:
+        lines.append(f"  warning     {report.warning}")
     if report.comparison is not None:
         lines += comparison_text(report.comparison)
     if report.last_lines:
@@ -716,6 +719,7 @@ class _Try:
             speeds=tuple(speeds(self._records.processes)),
             epochs=tuple(epochs(self._records.processes)),
             last_lines=self._last_lines(LAST_LINES[state is TrainerState.FAILED]),
+            warning=view.record.diverged.cause if view.record.diverged else "",
         )
 
     def _last_lines(self, most: int) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ _ANYWHERE = frozenset(
     f"BFT-{number}"
     for number in (
         *(1401, 1402, 1403, 1404, 1405, 1406, 1407),
-        *(1420, 1422, 1423, 1424, 1426, 1427, 1428, 1431, 1432, 1438, 1439),
+        *(1420, 1422, 1423, 1424, 1426, 1427, 1428, 1431, 1432, 1435, 1438, 1439),
         *(1611, 1612, 1613),
     )
 )
@@ -273,6 +273,14 @@ class MeasuredCosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """A loss that was no finite number in several updates in a row."""
+
+    step: int  # the last of them when it was told
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerRecord:
     """A trainer in the daemon's memory and in the journal's projection."""
 
@@ -301,7 +309,8 @@ class TrainerRecord:
     rung_s: float | None = None  # since when its budget is used up and its study is to decide
     lives: Lives = field(default_factory=Lives)
     shrunk_s: float | None = None  # when it last shrank, if its spec has a rest after that
-    ADDED: ClassVar = frozenset({"reports", "rung_s", "lives", "shrunk_s"})
+    diverged: Divergence | None = None
+    ADDED: ClassVar = frozenset({"reports", "rung_s", "lives", "shrunk_s", "diverged"})
 
     @property
     def rests_until_s(self) -> float:
@@ -340,7 +349,7 @@ def as_decided(record: TrainerRecord) -> TrainerRecord:
         trial=None,
         seed=0,
     )
-    return replace(record, spec=spec, reports=(), lives=Lives())
+    return replace(record, spec=spec, reports=(), lives=Lives(), diverged=None)
 
 
 _ORDER = (TrainerState.RUNNING, TrainerState.PARKED, TrainerState.QUEUED)  # within an array

@@ -20,7 +20,7 @@ class TrainerView:
     planned_nodes: tuple[str, ...]
     requested_nodes: tuple[str, ...]  # pilots submitted or workers starting
     observed_nodes: tuple[str, ...]  # members of the current generation
-    trouble: str = ""  # its failures while it is not final, one sentence
+    trouble: str = ""  # its failures while it is not final, or that its loss diverged, one sentence
     waits: str = ""  # why it is to have no nodes now (held, --after, --begin), one sentence
     # While it is parked: where its last workers may train on, as their agents are not heard.
     unheard_nodes: tuple[str, ...] = ()

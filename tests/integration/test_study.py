@@ -205,3 +205,23 @@ def test_interrupted_it_leaves_its_trials_and_detached_it_goes_on(site: Site) ->
     finally:
         end(loop)
     assert user.trained().total() == 150
+
+
+DIVERGES = TRAINS.replace(
+    "mse_loss(model(a), b).backward()",
+    'mse_loss(model(a), b).mul(float("nan") if number == "1" else 1.0).backward()',
+).replace("run.report(value)", "run.report(value if value == value else 9.0)")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_trial_whose_loss_is_nan_ends_at_once(site: Site) -> None:
+    user = StudyUser(site, site.base / "diverges", DIVERGES)
+    user.write("diverges", rule={"name": "none", "trials": 3, "most": 3}, retry=1)
+    done = user.does("run", "diverges.yaml", "train.py")
+    assert done.is_ok, done.stderr
+    trials: list[dict[str, Any]] = user.summary("diverges")["trials"]
+    assert [t["stage"] for t in trials] == ["complete", "failed", "complete"]
+    assert trials[1]["attempt"] == 0, "another try would end in the same way"
+    assert "BFT-1438: The loss was NaN or infinite in 3 updates in a row" in trials[1]["reason"]
+    assert trials[1]["units"] < 3

@@ -236,3 +236,16 @@ def test_interrupted_it_leaves_nothing(scratch: Path) -> None:
         child.wait()
     assert list(scratch.glob("bft-try-*")) == []
     wait_for(lambda: not processes_of(scratch), what="everything has ended")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_a_loss_that_is_nan_is_told(scratch: Path, is_allowed: bool) -> None:
+    text = LOOP.format(step="run.step()").replace("model(x).sum()", "(model(x).sum() * torch.nan)")
+    done = tried(scratch, text, *(["--allow-nan"] * is_allowed), "--epochs", "6", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["state"] == "finished"
+    assert report["warning"].startswith("BFT-1438: ") is not is_allowed
+    assert ("  warning     BFT-1438: " in done.stderr) is not is_allowed

@@ -17,7 +17,7 @@ from bftrainer.fleet.trainers.trainers import TrainerBook
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
 from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.journal.journal import Journal
-from bftrainer.model.trainer import TrainerRecord, TrainerState
+from bftrainer.model.trainer import Divergence, TrainerRecord, TrainerState
 from bftrainer.site.policy.model import SitePolicy
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.generations import offer
@@ -392,3 +392,26 @@ def test_workers_that_fail_together_are_one_failure(tmp_path: Path, journal: Jou
         site.book.on_exit(machine.workers[worker_id].pilot_id, worker_id, 1, "")
     record = site.book.records[site.trainer_id]
     assert (record.failures, record.state.is_final) == (1, False)
+
+
+def test_a_loss_that_diverged_is_kept_until_the_training_begins_before_it(
+    tmp_path: Path, journal: Journal
+) -> None:
+    site = Site(tmp_path, journal)
+    site.target("n1", "n2")
+    site.enter(step=10)
+    assert site.commit is not None
+    first, second = (member.worker_id for member in site.commit.members)
+    site.say(second, protocol.Diverged(step=14, cause="BFT-1438: of the second."))
+    site.say(first, protocol.Diverged(step=15, cause="BFT-1438: of the first."))
+    kept = Divergence(step=14, cause="BFT-1438: of the second.")
+    assert site.book.records[site.trainer_id].diverged == kept
+    assert [r.diverged for r in journal.trainers()] == [kept], "a daemon that comes after knows it"
+    assert len(list(journal.entries("diverged"))) == 1
+
+    site.target("n1")
+    site.enter(step=16)
+    assert site.book.records[site.trainer_id].diverged == kept
+    site.target("n1", "n3")
+    site.enter(step=13)  # from an earlier checkpoint
+    assert site.book.records[site.trainer_id].diverged is None

@@ -49,6 +49,11 @@ def trouble_sentences(record: TrainerRecord, budget: int, now_s: float) -> tuple
     return (*([record.reason] if is_going else []), *([found] if found else []))
 
 
+def divergence_sentences(record: TrainerRecord) -> tuple[str, ...]:
+    """Say that its loss is no finite number any more."""
+    return () if record.diverged is None else (record.diverged.cause,)
+
+
 def backend_sentences(record: TrainerRecord) -> tuple[str, ...]:
     """Say whether gradients stay on the GPUs and, if not, why."""
     progress = record.progress

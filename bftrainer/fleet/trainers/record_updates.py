@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import MAX_REPORTS, Progress, Reported
+from bftrainer.elastic.protocol import MAX_REPORTS, Diverged, Progress, Reported
 from bftrainer.fleet.generations.generation import GenerationMachine, mark_of
 from bftrainer.fleet.generations.members import Ended, Parked, Regrouped, Rescaled
 from bftrainer.model.errors import UsageError
 from bftrainer.model.study import MOST_REPORTS, Report
 from bftrainer.model.trainer import (
     CheckpointContract,
+    Divergence,
     Lives,
     Mark,
     MeasuredCosts,
@@ -183,7 +184,20 @@ def rescaled(
         progress=_entered(record.progress, done, now_s),
         lives=_begun(record, done, now_s),
         shrunk_s=now_s if has_shrunk and record.spec.rescale_rest_s else record.shrunk_s,
+        diverged=None if is_undone(record.diverged, done.step) else record.diverged,
     )
+
+
+def is_undone(diverged: Divergence | None, step: int) -> bool:
+    """Return whether a training that begins after ``step`` begins before its loss diverged."""
+    return diverged is not None and step < diverged.step
+
+
+def with_divergence(record: TrainerRecord, said: Diverged) -> TrainerRecord:
+    """Return the record with what a worker says of its loss; the first of a row is kept."""
+    if record.diverged is not None:
+        return record
+    return replace(record, diverged=Divergence(step=said.step, cause=said.cause))
 
 
 def _begun(record: TrainerRecord, done: Rescaled | Regrouped, now_s: float) -> Lives:

@@ -453,6 +453,8 @@ class TrainerBook:
             self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
         elif isinstance(message, protocol.Reported):
             self._on_reported(trainer, message)
+        elif isinstance(message, protocol.Diverged):
+            self._on_diverged(trainer, message)
         elif isinstance(message, protocol.Unreachable):
             message = breakage.of_agents_there(message, self.agent_on)
         self._handle(trainer, stimuli.WorkerMessage(worker_id=worker_id, message=message))
@@ -558,6 +560,13 @@ class TrainerBook:
             self.news.changed(new.spec)
             trainer.unwritten = said.reports[-1]
             self._write_reports(trainer)
+
+    def _on_diverged(self, trainer: Trainer, said: protocol.Diverged) -> None:
+        new = record_updates.with_divergence(trainer.record, said)
+        if new is not trainer.record and not new.state.is_final:
+            self._set(trainer, new)
+            self._write(trainer, "diverged", said)
+            LOG.warning("trainer %s: %s", new.trainer_id, said.cause)
 
     def _write_reports(self, trainer: Trainer) -> None:
         """Write new reports; not each of a script that reports at every step."""
