@@ -23,6 +23,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from bftrainer.batch import process
+from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.options import JSON, argument, option, shown_example, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.cli.step_probes import PROGRAMS, NodeProfile, measure_steps, too_large
@@ -32,6 +33,7 @@ from bftrainer.decide.throughput.analyzer import (
     table_document,
     table_from,
 )
+from bftrainer.elastic.main_module import described
 from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.errors import BftError, UsageError
 
@@ -252,7 +254,8 @@ def allreduce(
     option("--limit", "Seconds after which the script is ended.", click.FloatRange(1.0), 300.0,
            name="limit_s"),
     _INTERPRETER, _OUT, JSON,
-    argument("script", click.Path(exists=True, dir_okay=False)),
+    AS_MODULE,
+    argument("script"),
     argument("args", click.UNPROCESSED, nargs=-1),
     name="SCRIPT",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
@@ -270,6 +273,7 @@ def script_command(
     interpreter: str | None,
     out: str | None,
     *,
+    is_module: bool,
     as_json: bool,
 ) -> None:
     """Time the steps of SCRIPT on one node; with --table, predict its curve."""
@@ -282,9 +286,17 @@ def script_command(
         )
     sizes = powers_of_two(n_max)
     python = interpreter_or_ours(interpreter)
+    environment: tuple[tuple[str, str], ...] = ()
+    if is_module:
+        module, named = script, {} if interpreter is None else {"interpreter": interpreter}
+        script = file_of(module, named, os.environ)
+        environment = (described(module, script),)
+    else:
+        click.Path(exists=True, dir_okay=False)(script)
     found = measure_steps(
-        python, script, args, sizes=sizes, steps=steps, limit_s=limit_s, per_node=per_node
-    )
+        *(python, script, args, environment),
+        sizes=sizes, steps=steps, limit_s=limit_s, per_node=per_node,
+    )  # fmt: skip
     least = _least_nodes(found, n_max, memory_gib)
     written: dict[str, Any] | None = None
     if known is not None:

@@ -44,6 +44,7 @@ from bftrainer.cli.options import argument, option
 from bftrainer.cli.output import print_lines
 from bftrainer.daemon.notifier import mailer
 from bftrainer.elastic.backend_choice import BACKENDS
+from bftrainer.elastic.main_module import described
 from bftrainer.elastic.protocol import NAN_UPDATES
 from bftrainer.elastic.regular_file import ANY_OWNER, open_stream, read_file
 from bftrainer.model.columns import shown
@@ -459,15 +460,15 @@ def build_spec(
     """
     values = {**defaults(), **chosen}
     path, args = _absolute("the script", script), tuple(args)
-    preamble = read_preamble(values["preamble"])
+    preamble, module = read_preamble(values["preamble"]), values.get("module", "")
     environment = exported(values["environment"], environ)
     if environ.get(ANY_OWNER) == "1":
         environment = (*environment, (ANY_OWNER, "1"))  # workers look for themselves
     if values["allow_nan"]:
         environment = (*environment, (NAN_UPDATES, "0"))
     contract = _contract(values)
-    name = values["name"] or Path(path).stem
-    cwd = _absolute("the working directory", values["cwd"] or ".")
+    name = values["name"] or module.rpartition(".")[2] or Path(path).stem
+    cwd = working_directory(values)
     checkpoint_dir = values["checkpoint_dir"]
     if checkpoint_dir is None:  # named after the trainer, as a safe component of a path
         safe = re.sub(r"[^\w.-]", "_", name)[:64]
@@ -476,16 +477,15 @@ def build_spec(
     per_node, curve = _workers_per_node(values), None
     if values["curve"] != "auto":
         curve = fitting_curve(values["curve"], n_min, n_max, sizes, per_node)
-    interpreter = ""
-    is_named = bool(values["interpreter"] or values["venv"])
-    if is_named or not preamble:
-        interpreter = _interpreter(values, environ)
-    elif values["runtime"] != COMMAND:
-        interpreter = python_under(preamble, environment, cwd)
+    interpreter, is_named = "", bool(values["interpreter"] or values["venv"] or module)
+    if is_named or values["runtime"] != COMMAND:
+        interpreter = interpreter_of(values, preamble, environment, cwd, environ)
     if values["runtime"] == COMMAND:
         if is_named:
-            path, args = interpreter, (path, *args)
+            path, args = interpreter, (*(("-m", module) if module else (path,)), *args)
         interpreter = ""  # the command needs none
+    elif module:
+        environment = (*environment, described(module, path))
     return TrainerSpec(
         **{field: values[field] for field in _SAME},
         name=name,
@@ -508,6 +508,28 @@ def build_spec(
         notify=_notification(values["notify"] or "", environ),
         batch=batch_range(values),
     )
+
+
+def working_directory(values: Mapping[str, Any]) -> str:
+    """Return the directory in which the trainer is to run."""
+    return _absolute("the working directory", values["cwd"] or ".")
+
+
+def interpreter_of(
+    values: Mapping[str, Any],
+    preamble: str,
+    environment: Iterable[tuple[str, str]],
+    cwd: str,
+    environ: Mapping[str, str],
+) -> str:
+    """Return the Python that runs the script: as named, else under the preamble, else the active.
+
+    Raises:
+        UsageError: BFT-1006.
+    """
+    if values["interpreter"] or values["venv"] or not preamble:
+        return _interpreter(values, environ)
+    return python_under(preamble, environment, cwd)
 
 
 def _notification(text: str, environ: Mapping[str, str]) -> str:

@@ -49,6 +49,7 @@ def measure_steps(
     interpreter: str,
     script: str,
     args: Sequence[str],
+    environment: tuple[tuple[str, str], ...] = (),
     *,
     sizes: Sequence[int],
     steps: int,
@@ -61,6 +62,7 @@ def measure_steps(
         interpreter: that of the script.
         script: its path.
         args: its arguments.
+        environment: of the workers, beside ours.
         sizes: in nodes.
         steps: to time at each of them.
         limit_s: for all of it.
@@ -73,7 +75,7 @@ def measure_steps(
     if shutil.which(interpreter) is None:
         raise _no_result(script, f"{interpreter} is not a program", steps, sizes)
     with tempfile.TemporaryDirectory(prefix="bft-profile-") as directory:
-        workers = [_Worker(c, Path(directory)) for c in _configs(script, per_node)]
+        workers = [_Worker(c, Path(directory)) for c in _configs(script, environment, per_node)]
         told = {"package": str(PACKAGE), "sizes": list(sizes), "steps": steps}
         with ExitStack() as left:
             for worker in workers:
@@ -136,11 +138,18 @@ class _Worker:
         return lines[-1].strip() if lines else ""
 
 
-def _configs(script: str, per_node: int) -> list[WorkerConfig]:
+def _configs(
+    script: str, environment: tuple[tuple[str, str], ...], per_node: int
+) -> list[WorkerConfig]:
     from trainers.agent.team import DEVICE_VARIABLES, split  # noqa: PLC0415 - heavy; -h needs none
 
     config = WorkerConfig(
-        trainer_id="", worker_id="local", node="", script=script, local_size=per_node
+        trainer_id="",
+        worker_id="local",
+        node="",
+        script=script,
+        environment=environment,
+        local_size=per_node,
     )
     is_listed = any(name in os.environ for name in DEVICE_VARIABLES)
     gpus = 0 if is_listed else len(list(Path("/dev").glob("nvidia[0-9]*")))

@@ -28,6 +28,7 @@ from bftrainer.api.admission import check_spec
 from bftrainer.api.client import Client
 from bftrainer.api.documents import document, encode, listing, schema
 from bftrainer.cli.common import AWAY, connect
+from bftrainer.cli.module_script import AS_MODULE, check_module, file_of
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
 from bftrainer.cli.output import print_json, print_lines, print_pairs
 from bftrainer.cli.spec import (
@@ -39,6 +40,7 @@ from bftrainer.cli.spec import (
     build_spec,
     chosen,
     find_command,
+    given,
     run_under,
 )
 from bftrainer.elastic import files
@@ -120,6 +122,7 @@ def check_here(spec: TrainerSpec) -> tuple[str, ...]:
     load_runtime(spec.runtime).check(spec)
     return (
         script,
+        *check_module(spec),
         f"working directory {spec.cwd} exists",
         f"runtime {spec.runtime} accepts it",
         _check_interpreter(spec),
@@ -371,6 +374,7 @@ _EXIT_CODES = {
 @verb(
     *SPEC_OPTIONS,
     *SCRIPT,
+    AS_MODULE,
     option("--dry-run", "Check everything and print what would be sent."),
     option("--wait", "Wait for its end: 0 finished, 1 failed, 143 cancelled."),
     option("--parsable", "Print the id only."),
@@ -389,6 +393,7 @@ def submit(
     socket_name: str | None,
     resume_from: str | None,
     *,
+    is_module: bool,
     fresh: bool,
     dry_run: bool,
     wait: bool,
@@ -405,10 +410,13 @@ def submit(
         raise click.UsageError(
             "--dry-run excludes --wait and --parsable; --json excludes --parsable"
         )
-    if ctx.params["runtime"] == COMMAND:
+    module = script if is_module else ""
+    if module:
+        script = file_of(module, given(ctx), os.environ)
+    elif ctx.params["runtime"] == COMMAND:
         script = find_command(script, os.environ)
     check_script(script)
-    values = chosen(ctx, script)
+    values = {**chosen(ctx, script), "module": module}
     spec = build_spec(script, args, values, os.environ)
     specs = specs_of(
         spec, values.get("array"), has_own_dir=values.get("checkpoint_dir") is not None

@@ -11,9 +11,10 @@ import click
 
 from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document
+from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.options import JSON, option, verb
 from bftrainer.cli.output import is_terminal, print_json, print_lines
-from bftrainer.cli.spec import SCRIPT, SPEC_OPTIONS, build_spec, chosen
+from bftrainer.cli.spec import SCRIPT, SPEC_OPTIONS, build_spec, chosen, given
 from bftrainer.cli.submit import check_here, check_script, warn_of_late_options
 from bftrainer.model.errors import UsageError
 
@@ -107,6 +108,7 @@ TAKEN = (
 @verb(
     *(option for option in SPEC_OPTIONS if option.name in TAKEN),
     *SCRIPT,
+    AS_MODULE,
     option("-N, --nodes", "Nodes on this machine.", click.IntRange(2, 16), 3, name="n_nodes"),
     option("--seconds S", "End it after this time.  [default: when the script ends]",
            click.FloatRange(1.0, 86400.0), name="limit_s"),
@@ -124,6 +126,7 @@ def try_out(
     n_nodes: int,
     limit_s: float | None,
     *,
+    is_module: bool,
     compares: bool,
     as_json: bool,
     **_: Any,
@@ -135,8 +138,12 @@ def try_out(
     Checkpoints are not kept. With --compare also whether elastic training changes anything: losses,
     final parameters, samples, time.
     """
+    module = script if is_module else ""
+    if module:
+        script = file_of(module, given(ctx), os.environ)
     check_script(script)
     taken = {n: v for n, v in chosen(ctx, script).items() if n in (*TAKEN, "runtime")}
+    taken["module"] = module
     spec = build_spec(script, args, taken, os.environ)
     if spec.runtime != TORCH:
         raise UsageError(

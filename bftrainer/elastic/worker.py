@@ -24,7 +24,6 @@ import io
 import multiprocessing
 import os
 import re
-import runpy
 import signal
 import socket
 import sys
@@ -43,6 +42,7 @@ from bftrainer.elastic import control as control_module
 from bftrainer.elastic import own_sharding
 from bftrainer.elastic.errors import ElasticError, sharded
 from bftrainer.elastic.fields import shortened
+from bftrainer.elastic.main_module import first_path, run_main
 from bftrainer.elastic.ports import keep_to_device_of
 from bftrainer.elastic.protocol import BY_AGENT, TELLS_PLACE, Failed, WorkerConfig
 from bftrainer.elastic.regular_file import check_directory, open_log, why
@@ -249,7 +249,7 @@ def _enter_environment(config: WorkerConfig) -> None:
             # OpenMP read the variable when the template imported torch.
             torch.set_num_threads(int(threads))
     sys.argv = [config.script, *config.args]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(config.script)))  # noqa: PTH100, PTH120
+    sys.path.insert(0, first_path(config.script))
 
 
 def write_to(log_path: str) -> None:
@@ -353,7 +353,7 @@ def _soon_ends_a_loader() -> bool:
 def status_of(script: str) -> int:
     """Run a script; return its exit status."""
     try:
-        runpy.run_path(script, run_name="__main__")
+        run_main(script)
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0

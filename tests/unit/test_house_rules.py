@@ -239,7 +239,8 @@ def test_one_function_names_a_python_of_ours() -> None:
 
     ``submit`` asks the user's interpreter, which may not know -P yet: in /, or with "" taken out.
     """
-    may = ("bftrainer/batch/process.py", "bftrainer/cli/submit.py", "bftrainer/elastic/")
+    asks = ("bftrainer/cli/submit.py", "bftrainer/cli/module_script.py")
+    may = ("bftrainer/batch/process.py", *asks, "bftrainer/elastic/")
     found = [
         f"{_name(path)}:{where}"
         for path in _product()

@@ -21,7 +21,6 @@ import importlib
 import importlib.util
 import json
 import os
-import runpy
 import sys
 import time
 from contextlib import suppress
@@ -187,9 +186,10 @@ def main() -> None:
     elastic.Run.__init__ = probed
     script = sys.argv[2]
     sys.argv = sys.argv[2:]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # noqa: PTH100, PTH120 - as python does
+    main = importlib.import_module("bftrainer.elastic.main_module")
+    sys.path.insert(0, main.first_path(script))
     try:
-        runpy.run_path(script, run_name="__main__")
+        main.run_main(script)
     except BaseException as problem:
         if probes and _lacks_memory(problem):
             probes[0].write(lacks_memory=True)

@@ -24,6 +24,7 @@ from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document, encode, schema
 from bftrainer.batch import process
 from bftrainer.cli.common import AWAY, FollowingClient, connect
+from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, PATH, SOCKET, argument, option, verb
 from bftrainer.cli.output import duration, is_terminal, print_json, print_lines, print_pairs
 from bftrainer.cli.spec import (
@@ -94,6 +95,7 @@ _FAILED = {"worst": "it counts as the worst", "ignore": "another one takes its p
     option("--new-daemon", "Go on in this daemon, as the one that the study began with is gone for "
            "good."),
     option("--dry-run", "Check everything and print what would be done."),
+    AS_MODULE,
     option("--detach", "Go on in the background; see 'study status'."),
     ANY_OWNER_OPTION, JSON, SOCKET,
     argument("study_name", metavar="STUDY"),
@@ -110,6 +112,7 @@ def run(
     plan_path: Path | None,
     socket_name: str | None,
     *,
+    is_module: bool,
     new_daemon: bool,
     dry_run: bool,
     detach: bool,
@@ -122,7 +125,7 @@ def run(
     if script is not None and script.startswith("-"):
         raise click.UsageError(f"{script[:40]} follows {study_name}: options come before STUDY.")
     args = _of_script(args)
-    study, is_new = _study_of(study_name, script, args, directory, socket_name)
+    study, is_new = _study_of(study_name, script, args, directory, socket_name, is_module=is_module)
     plan = None if plan_path is None else plan_for(study, plan_path)
     if dry_run:
         _print_dry_run(study, plan, is_new=is_new, as_json=as_json)
@@ -159,6 +162,8 @@ def _study_of(
     args: tuple[str, ...],
     directory: Path | None,
     socket_name: str | None,
+    *,
+    is_module: bool = False,
 ) -> tuple[StudyDirectory, bool]:
     """Return the study, and whether it is new."""
     if script is None and (directory or not is_document(Path(name))):
@@ -171,9 +176,8 @@ def _study_of(
         if not is_study(path):
             raise click.UsageError(f"SCRIPT is missing: no study {path} is here to go on with.")
         return read_directory(path), False
-    wanted = new_directory(
-        (directory or default_path(str(text.name))).absolute(), text, base_spec(text, script, args)
-    )
+    base = base_spec(text, script, args, is_module=is_module)
+    wanted = new_directory((directory or default_path(str(text.name))).absolute(), text, base)
     if not is_study(wanted.path):
         check_unused(wanted.path)
         return wanted, True
@@ -182,13 +186,20 @@ def _study_of(
     return found, False
 
 
-def base_spec(document: StudyDocument, script: str, args: Sequence[str]) -> TrainerSpec:
-    """Return the trainer; its arguments still have their places (BFT-1627, BFT-1628)."""
+def base_spec(
+    document: StudyDocument, script: str, args: Sequence[str], *, is_module: bool = False
+) -> TrainerSpec:
+    """Return the trainer; its arguments still have their places (BFT-1627, BFT-1628).
+
+    ``is_module``: the script is a module's name, to be run as by ``python -m``.
+    """
     from bftrainer.fleet.runtimes.base import inherits  # noqa: PLC0415 - slow to import
     from bftrainer.study.actions import check_places  # noqa: PLC0415
 
-    section = _section(document)
-    if section.get("runtime") == COMMAND:
+    section, module = _section(document), script if is_module else ""
+    if module:
+        script = file_of(module, section, os.environ)
+    elif section.get("runtime") == COMMAND:
         script = find_command(script, os.environ)
     check_script(script)
     written = {k: v for k, v in read_directives(script).items() if k not in _NOT_OURS}
@@ -196,7 +207,7 @@ def base_spec(document: StudyDocument, script: str, args: Sequence[str]) -> Trai
         merge(written, name, value)
     if written.get("interpreter"):
         written["interpreter"] = find_command(written["interpreter"], os.environ)
-    written |= {"sizes": parse_sizes(str(document.nodes)), "name": document.name}
+    written |= {"sizes": parse_sizes(str(document.nodes)), "name": document.name, "module": module}
     check_places(args, list(document.parameters))
     spec = build_spec(script, args, written, os.environ)
     if document.rule.get("name") == "pbt" and not inherits(spec.runtime):

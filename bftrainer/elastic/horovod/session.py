@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import runpy
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -36,6 +35,7 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.generations import WorkerGenerations
 from bftrainer.elastic.horovod.world import HorovodContext
+from bftrainer.elastic.main_module import first_path, run_main
 from bftrainer.elastic.protocol import Commit, Failed
 from bftrainer.elastic.reports import NO_REPORTS, Reports
 from bftrainer.elastic.run_info import StepDurations
@@ -461,13 +461,13 @@ def main() -> None:
     """Run the script given on the command line."""
     others, script, *args = sys.argv[1:]
     sys.argv = [script, *args]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))  # noqa: PTH100, PTH120 - as python does
+    sys.path[0] = first_path(script)
     config = control_module.current().config
     for name, length in (("BFT_EPOCHS", config.epochs), ("BFT_SAMPLES", config.samples)):
         if length is not None:
             os.environ[name] = str(length)
     install(Session(control_module.current(), others=int(others)))
-    runpy.run_path(script, run_name="__main__")
+    run_main(script)
 
 
 def install(session: Session) -> None:
