@@ -86,6 +86,7 @@ MAX_SIZES = 64  # of a set of sizes; likewise
 RANGES: Final[dict[str, tuple[float, float]]] = {
     "--epochs": (1, 10**9),
     "--samples": (1, 10**15),
+    "--steps": (1, 10**12),
     "--workers-per-node": (1, 1024),
     "--weight": (1e-6, 1e6),
     "--checkpoint-interval": (1e-3, 1e7),
@@ -345,13 +346,16 @@ def check_after(trainer_ids: Sequence[str]) -> None:
 
 
 def _check_numbers(spec: TrainerSpec) -> None:
-    if spec.epochs is not None and spec.samples is not None:
+    if spec.has_several_lengths:
         raise UsageError(
-            "BFT-1016", "Epochs and samples are both given.", "Give --epochs or --samples."
+            "BFT-1016",
+            "Several of epochs, samples and steps are given.",
+            "Give one of --epochs, --samples and --steps.",
         )
     numbers = (
         ("--epochs", spec.epochs),
         ("--samples", spec.samples),
+        ("--steps", spec.steps),
         ("--workers-per-node", spec.workers_per_node),
         ("--weight", spec.weight),
         ("--checkpoint-interval", spec.checkpoint_interval_s),

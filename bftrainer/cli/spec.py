@@ -305,6 +305,7 @@ SPEC_OPTIONS = [
     option("--samples N", "Samples to train on.", int),
     option("--seed N", "Of torch, random and numpy in all workers, until the script sets its own.  "
            "[default: 0]", int, 0, show_default=False),
+    option("--steps N", "Updates of the parameters.", int),
     option("--curve FILE|auto", "Throughput by size as JSON, or auto: a guess until it is "
            "measured.", default="auto", show_default=False),
     option("-D, --chdir DIR", "Working directory.", name="cwd"),
@@ -446,8 +447,9 @@ SEVERAL_PER_NODE = "torch"  # the runtime that may have several workers on a nod
 
 # Options that the fields of a trainer are named after, and have the values of.
 _SAME = (
-    *("gres", "constraint", "epochs", "samples", "checkpoint_interval_s", "runtime", "weight"),
-    *("max_failures", "backend", "begin_s", "hold", "account", "rescale_rest_s", "seed"),
+    *("gres", "constraint", "epochs", "samples", "steps", "checkpoint_interval_s", "runtime"),
+    *("weight", "max_failures", "backend", "begin_s", "hold", "account", "rescale_rest_s"),
+    "seed",
 )
 
 

@@ -219,6 +219,8 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         work = f"{spec.epochs} epochs"
     elif spec.samples is not None:
         work = f"{spec.samples} samples"
+    elif spec.steps is not None:
+        work = f"{spec.steps} steps"
     each = "" if spec.workers_per_node == 1 else f", {spec.workers_per_node} workers on each"
     asked = (("--gres", spec.gres), ("--constraint", spec.constraint))
     part, seconds, last = view.done, view.left_s, record.reports[-1:]

@@ -101,7 +101,7 @@ TORCH = "torch"
 # Options of submit that say how the script runs, not where and with which priority.
 TAKEN = (
     *("cwd", "interpreter", "venv", "environment", "preamble"),
-    *("epochs", "samples", "seed", "workers_per_node", "allow_nan"),
+    *("epochs", "samples", "steps", "seed", "workers_per_node", "allow_nan"),
 )
 
 

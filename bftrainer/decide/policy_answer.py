@@ -190,6 +190,8 @@ _KNOWN: dict[str, tuple[TrainerRecord, Standing]] = {}
 
 def _make_standing(record: TrainerRecord) -> Standing:
     done, goal = record.progress.samples, record.spec.samples
+    if record.spec.steps is not None:  # its worker counts them in samples, by its global batch
+        goal = record.progress.total or None
     return Standing(
         submitted_s=record.submitted_s,
         attained_node_s=record.progress.node_s,

@@ -100,6 +100,7 @@ class WorkerConfig:
     checkpoint_interval_s: Amount = 60.0
     epochs: MaybeCount = None
     samples: MaybeCount = None
+    steps: MaybeCount = None  # updates
     address: Name = "127.0.0.1"
     incarnation: Count = 0
     seed: Count = 0
@@ -130,6 +131,7 @@ _LATER: dict[str, dict[str, Any]] = {
         "preamble": "",
         "batch_per_worker": 0,
         "lr_rule": "",
+        "steps": None,
     },
     "Commit": {"batch": 0, "sizes": ()},
     "Progress": {"total": 0, "noise_scale": 0.0},

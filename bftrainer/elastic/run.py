@@ -68,6 +68,7 @@ class Run(Position):
         extra: Mapping[str, Any] | None = None,
         epochs: int | None = None,
         samples: int | None = None,
+        steps: int | None = None,
         batch: GlobalBatch | PerWorkerBatch | None = None,
         bitwise: LogicalWorkers | None = None,
         indices: Indices | None = None,
@@ -76,9 +77,7 @@ class Run(Position):
     ) -> None:
         self._control = control = control_module.current()
         config = control.config
-        if config.epochs is not None or config.samples is not None:
-            epochs, samples = config.epochs, config.samples
-        self._length = Length(epochs=epochs, samples=samples)
+        self._length = Length.asked(config, epochs, samples, steps)
         if isinstance(model, list | tuple):
             model = [unwrap(one, self.no_sync) for one in model]
         model = unwrap(models.one_model(model), self.no_sync)
@@ -106,7 +105,8 @@ class Run(Position):
         self._listen(self._membership, equal)
         self._on_committed: list[Hook] = []
         self._clear()
-        self._pace = StepDurations(self._length.total(self._plan.epoch_samples, config))
+        total = self._length.total(self._plan.epoch_samples, config, self._plan.batch)
+        self._pace = StepDurations(total)
         self._record = self._recording()
         self._logged = LoggedStep(control.config)
         self.on_entered(self._logged.entered)

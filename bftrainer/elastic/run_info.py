@@ -128,43 +128,67 @@ MOST_TOTAL = 10**15  # more: a script that ends its run by itself
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
-    """Epochs or samples; exactly one of them is given."""
+    """Epochs, samples or steps (updates); exactly one of them is given."""
 
     epochs: int | None
     samples: int | None
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         """Require exactly one positive length."""
-        if (self.epochs is None) == (self.samples is None):
+        given = [n for n in (self.epochs, self.samples, self.steps) if n is not None]
+        if len(given) != 1:
             raise ElasticError(
                 "BFT-1403",
                 "The length of the run is not given, or given twice.",
-                "Give Run either epochs or samples (submit --epochs or --samples override both).",
+                "Give Run one of epochs, samples and steps (those of submit override them).",
             )
-        if (self.epochs or self.samples or 0) < 1:
+        if given[0] < 1:
             raise ElasticError(
                 "BFT-1403", "The length of the run is not positive.", "Give at least one epoch."
             )
 
+    @classmethod
+    def asked(
+        cls, config: WorkerConfig, epochs: int | None, samples: int | None, steps: int | None
+    ) -> Length:
+        """Return what the submission asks for, else what the script does."""
+        asked = (config.epochs, config.samples, config.steps)
+        if asked != (None, None, None):
+            epochs, samples, steps = asked
+        return cls(epochs=epochs, samples=samples, steps=steps)
+
     def __str__(self) -> str:
         """Return it as text."""
+        if self.steps is not None:
+            return f"{self.steps} steps"
         return f"{self.epochs} epochs" if self.samples is None else f"{self.samples} samples"
 
-    def total(self, epoch_samples: int, config: WorkerConfig) -> int:
-        """Return the samples of the whole run; 0: not known, or not asked for."""
+    def total(self, epoch_samples: int, config: WorkerConfig, batch: int = 0) -> int:
+        """Return the samples of the whole run; 0: not known, or not asked for.
+
+        Steps are counted as over ``batch`` samples, the last of an epoch over what is left of it;
+        where the global batch follows the size it is an estimate.
+        """
         total = self.samples or (self.epochs or 0) * epoch_samples
+        if self.steps is not None and batch and epoch_samples:
+            epochs, steps = divmod(self.steps, -(-epoch_samples // batch))
+            total = epochs * epoch_samples + steps * batch
         is_asked = dict(config.environment).get(TELLS_TOTAL) == BY_AGENT
         return total if is_asked and total <= MOST_TOTAL else 0
 
     def left(self, counters: Counters) -> int | None:
-        """Return how many samples are left; None: limited by epochs."""
+        """Return how many samples are left; None: limited by epochs or steps."""
         return None if self.samples is None else self.samples - counters.samples
 
     def is_done(self, counters: Counters) -> bool:
         """Return whether nothing is left to train."""
-        is_reached = (self.epochs is not None and counters.epoch >= self.epochs) or (
-            self.samples is not None and counters.samples >= self.samples
+        pairs = (
+            (self.epochs, counters.epoch),
+            (self.samples, counters.samples),
+            (self.steps, counters.step),
         )
+        is_reached = any(wanted is not None and has >= wanted for wanted, has in pairs)
         return is_reached or (counters.is_complete and not self._is_more(counters))
 
     def _is_more(self, counters: Counters) -> bool:
@@ -173,20 +197,22 @@ class Length:
         A script may end its run early; the run stays complete unless more is requested.
         """
         asked = counters.asked_samples if self.epochs is None else counters.asked_epochs
-        return asked is None or (self.epochs or self.samples or 0) > asked
+        asked = asked if self.steps is None else counters.asked_steps
+        return asked is None or (self.epochs or self.samples or self.steps or 0) > asked
 
     def open(self, counters: Counters) -> bool:
         """Reopen a completed run if this length exceeds it; return whether it did."""
         if not counters.is_complete or self.is_done(counters):
             return False
         counters.is_complete = False
-        counters.asked_epochs = counters.asked_samples = None
+        counters.asked_epochs = counters.asked_samples = counters.asked_steps = None
         return True
 
     def complete(self, counters: Counters) -> None:
         """Record that a run of this length is complete."""
         counters.is_complete = True
         counters.asked_epochs, counters.asked_samples = self.epochs, self.samples
+        counters.asked_steps = self.steps
 
 
 RECORD = "BFT_RECORD_SAMPLES"

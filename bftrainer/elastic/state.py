@@ -41,6 +41,7 @@ class Counters:
     is_complete: bool = False
     asked_epochs: int | None = None  # requested length when the run was completed
     asked_samples: int | None = None
+    asked_steps: int | None = None
 
     @classmethod
     def known(cls, told: object) -> Counters:

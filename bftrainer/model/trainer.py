@@ -89,7 +89,7 @@ class TrainerSpec:
     workers_per_node: int = 1  # sizes and decisions count nodes
     gres: str = ""  # required on every node, as sbatch --gres; "": nothing
     constraint: str = ""  # features of every node, as sbatch --constraint
-    epochs: int | None = None  # exactly one of epochs, samples; None/None: the script's own
+    epochs: int | None = None  # one of epochs, samples and steps; all None: the script's own
     samples: int | None = None
     checkpoint_dir: str = ""  # absolute, on a file system all nodes see
     checkpoint_interval_s: float = 60.0
@@ -115,13 +115,19 @@ class TrainerSpec:
     sizes: tuple[int, ...] = ()  # the only ones of n_min to n_max that it may have; (): all
     rescale_rest_s: float = 0.0  # after a shrink it does not grow for so long
     seed: int = 0  # of the random streams of all its workers, before the script's first line
+    steps: int | None = None  # updates
     # Not written while unused; CONTRIBUTING.md.
-    ADDED: ClassVar = frozenset({"account", "trial", "sizes", "rescale_rest_s", "seed"})
+    ADDED: ClassVar = frozenset({"account", "trial", "sizes", "rescale_rest_s", "seed", "steps"})
 
     @property
     def budget(self) -> int | None:
         """The epochs or samples to train; None: the script says."""
         return self.samples if self.epochs is None else self.epochs
+
+    @property
+    def has_several_lengths(self) -> bool:
+        """Return whether more than one of epochs, samples and steps is given."""
+        return sum(n is not None for n in (self.epochs, self.samples, self.steps)) > 1
 
     @property
     def nodes(self) -> str:

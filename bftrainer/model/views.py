@@ -50,7 +50,10 @@ class TrainerView:
             return 1.0
         if total := progress.total or spec.samples:
             return min(1.0, progress.samples / total)
-        return min(1.0, progress.epoch / spec.epochs) if spec.epochs else None
+        for asked, has in ((spec.steps, progress.step), (spec.epochs, progress.epoch)):
+            if asked:
+                return min(1.0, has / asked)
+        return None
 
     @property
     def left_s(self) -> float | None:

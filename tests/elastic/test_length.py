@@ -28,7 +28,12 @@ def run(directory: Path, template: TemplateProcess, *, size: int = 1, **asked: i
 
 
 @pytest.mark.parametrize(
-    ("first", "then"), [({"epochs": 1}, {"epochs": 3}), ({"samples": 203}, {"samples": 500})]
+    ("first", "then"),
+    [
+        ({"epochs": 1}, {"epochs": 3}),
+        ({"samples": 203}, {"samples": 500}),
+        ({"steps": 5}, {"steps": 30}),
+    ],
 )
 def test_a_complete_run_that_is_asked_for_more_goes_on_from_its_state(
     tmp_path: Path, template: TemplateProcess, first: dict[str, Any], then: dict[str, Any]
@@ -42,6 +47,17 @@ def test_a_complete_run_that_is_asked_for_more_goes_on_from_its_state(
     counts = journal.committed_ids(tmp_path / "in_two")
     assert set(counts[0].values()) == {1}
     assert sum(sum(c.values()) for c in counts.values()) == outcomes[0]["samples"]
+
+
+@pytest.mark.parametrize("size", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_steps_are_updates_also_over_short_batches(
+    tmp_path: Path, template: TemplateProcess, size: int
+) -> None:
+    """An epoch of 203 samples has twelve updates of 16 and one of 11."""
+    run(tmp_path, template, size=size, steps=30)
+    assert journal.result(tmp_path)["samples"] == 2 * 203 + 4 * 16
+    log = run(tmp_path, template, size=size, steps=30)
+    assert "bftrainer: already complete: 2 epochs, 470 samples done, 30 steps requested" in log
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
@@ -92,11 +108,16 @@ def test_what_a_header_tells_is_taken_as_far_as_it_is_sound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epochs", "samples"), [(None, None), (1, 1), (0, None), (None, 0), (-1, None)]
+    "given",
+    [
+        *((None, None, None), (1, 1, None), (1, None, 1), (None, 1, 1)),
+        *((0, None, None), (None, 0, None), (-1, None, None), (None, None, 0)),
+    ],
 )
-def test_what_is_no_length_is_refused(epochs: int | None, samples: int | None) -> None:
+def test_what_is_no_length_is_refused(given: tuple[int | None, int | None, int | None]) -> None:
+    epochs, samples, steps = given
     with pytest.raises(ElasticError) as refused:
-        Length(epochs=epochs, samples=samples)
+        Length(epochs=epochs, samples=samples, steps=steps)
     assert refused.value.code == "BFT-1403"
 
 
@@ -123,3 +144,30 @@ def test_its_samples_are_told_to_who_knows_the_field(
     )
     assert ("total" in protocol.to_body(said)) is bool(total)
     assert protocol.from_body(protocol.to_body(said)) == said
+
+
+@pytest.mark.parametrize("steps", [1, 6, 7, 8, 23])
+@pytest.mark.parametrize("samples", [96, 100])
+def test_the_samples_of_steps_are_counted_batch_by_batch(samples: int, steps: int) -> None:
+    environment = ((protocol.TELLS_TOTAL, protocol.BY_AGENT),)
+    config = protocol.WorkerConfig(
+        trainer_id="t1", worker_id="w", node="n", script="/s", environment=environment
+    )
+    used = position = 0
+    for _ in range(steps):
+        batch = min(16, samples - position)
+        used, position = used + batch, (position + batch) % samples
+    assert Length(epochs=None, samples=None, steps=steps).total(samples, config, 16) == used
+
+
+def test_a_run_of_steps_stays_complete_until_more_are_asked_for() -> None:
+    ten = Length(epochs=None, samples=None, steps=10)
+    early = Counters(seed=1, epoch=1, step=7, samples=100)
+    ten.complete(early)
+    assert Counters.known(early.as_dict()) == early
+    assert ten.is_done(early)
+    assert not Length(epochs=None, samples=None, steps=11).is_done(early)
+    assert not Length(epochs=2, samples=None).is_done(early), "asked for in another way"
+    assert "steps" not in protocol.to_body(
+        protocol.WorkerConfig(trainer_id="t1", worker_id="w", node="n", script="/s")
+    ), "older agents refuse what they do not know"

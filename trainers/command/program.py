@@ -206,4 +206,6 @@ def program_environment(
         told["BFT_EPOCHS"] = str(config.epochs)
     if config.samples is not None:
         told["BFT_SAMPLES"] = str(config.samples)
+    if config.steps is not None:
+        told["BFT_STEPS"] = str(config.steps)
     return {**inherited, "PYTHONUNBUFFERED": "1", **told, **dict(config.environment)}

@@ -81,7 +81,7 @@ ANSWER_S = 5.0  # of one try
 TRY_AGAIN_S = 0.5
 REFRESH_S = 1.0  # of the line below the events
 # What the study decides for each trial.
-_NOT_OURS = ("sizes", "epochs", "samples", "name", "checkpoint_dir", "hold", "array")
+_NOT_OURS = ("sizes", "epochs", "samples", "steps", "name", "checkpoint_dir", "hold", "array")
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
 _KEYS = {"--checkpoint-dir": "--dir", "--samples": "'unit: samples'"}
 _FAILED = {"worst": "it counts as the worst", "ignore": "another one takes its place"}

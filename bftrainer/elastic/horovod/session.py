@@ -463,9 +463,10 @@ def main() -> None:
     sys.argv = [script, *args]
     sys.path[0] = first_path(script)
     config = control_module.current().config
-    for name, length in (("BFT_EPOCHS", config.epochs), ("BFT_SAMPLES", config.samples)):
+    lengths = {"EPOCHS": config.epochs, "SAMPLES": config.samples, "STEPS": config.steps}
+    for name, length in lengths.items():
         if length is not None:
-            os.environ[name] = str(length)
+            os.environ[f"BFT_{name}"] = str(length)
     install(Session(control_module.current(), others=int(others)))
     run_main(script)
 

@@ -125,7 +125,9 @@ class Run:
         self._membership.report(value, step=self.step, epoch=0, samples=self.samples)
 
     def loop(self, step: Callable[[Run], object], *, steps: int) -> bool:
-        """Call ``step`` until ``steps`` are done; ``--samples`` of the submission overrides it.
+        """Call ``step`` until ``steps`` are done.
+
+        ``--samples`` or ``--steps`` of the submission overrides it.
 
         Returns whether this is rank 0, the only member that continues after the loop if agents
         started the program.
@@ -134,14 +136,15 @@ class Run:
             raise ElasticError(
                 "BFT-1405", "run.loop() was called twice.", "Use one loop, and one step function."
             )
-        wanted = self._control.config.samples
+        config = self._control.config
+        wanted = config.samples
         if wanted is None:
             wanted = steps * self._own_batch
         self._control.say_warm()
         self._membership.enter_next()
         while not self._is_over:
             try:
-                while self.samples < wanted:
+                while self._is_short_of(wanted, config.steps):
                     self._one(step)
                 self._finish()
             except GroupBroken as broken:
@@ -152,6 +155,10 @@ class Run:
             self._pace.forget()
             self._membership.recover(reason)
         return self._membership.leave_loop()
+
+    def _is_short_of(self, samples: int, steps: int | None) -> bool:
+        """Return whether steps are left, or samples if the submission names no steps."""
+        return self.samples < samples if steps is None else self.step < steps
 
     def whole(self, name: str) -> bytearray:
         """Return all rows of an array, in order; on rank 0, after the loop."""

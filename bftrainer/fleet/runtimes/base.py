@@ -143,6 +143,7 @@ def worker_config(
         checkpoint_interval_s=spec.checkpoint_interval_s,
         epochs=spec.epochs,
         samples=spec.samples,
+        steps=spec.steps,
         address=address,
         incarnation=incarnation,
         seed=spec.seed,

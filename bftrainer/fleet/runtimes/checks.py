@@ -30,10 +30,10 @@ def check_size_and_length(spec: TrainerSpec) -> None:
             f"The size {spec.n_min}:{spec.n_max} of {spec.name} is not a range of nodes.",
             "Give --nodes MIN:MAX with 1 <= MIN <= MAX.",
         )
-    if spec.epochs is not None and spec.samples is not None:
+    if spec.has_several_lengths:
         raise unusable(
-            f"{spec.name} has both a number of epochs and one of samples.",
-            "Give --epochs or --samples, not both.",
+            f"{spec.name} has several of epochs, samples and steps.",
+            "Give one of --epochs, --samples and --steps.",
         )
     if spec.backend not in BACKENDS or (spec.backend != AUTO and spec.runtime != "torch"):
         raise unusable(

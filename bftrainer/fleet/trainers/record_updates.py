@@ -131,6 +131,7 @@ def complete(spec: TrainerSpec, done: Ended) -> str:
         for what, wanted, has in (
             ("epochs", spec.epochs, done.epoch),
             ("samples", spec.samples, done.samples),
+            ("steps", spec.steps, done.step),
         ):
             if wanted is not None and has < wanted:
                 return (
