@@ -14,9 +14,10 @@ import contextlib
 import os
 import re
 import secrets
+import shlex
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -350,6 +351,7 @@ def specs_of(
         replace(
             spec,
             name=f"{spec.name}_{index}",
+            args=placed(spec.args, {"index": str(index), "name": f"{spec.name}_{index}"}),
             checkpoint_dir=f"{spec.checkpoint_dir}{between}{index}",
             environment=(
                 *(pair for pair in spec.environment if pair[0] != INDEX),
@@ -360,6 +362,21 @@ def specs_of(
         )
         for index in array.indices
     )
+
+
+_PLACE = re.compile(r"\{(?P<kept>\{(?:index|name)\})\}|\{(?P<place>index|name)\}")
+
+
+def placed(args: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the arguments of a trainer of an array: ``{index}`` and ``{name}`` have its values.
+
+    ``{{index}}`` becomes ``{index}``; all other braces stay as they are.
+    """
+
+    def value(place: re.Match[str]) -> str:
+        return place["kept"] or values[place["place"]]
+
+    return tuple(_PLACE.sub(value, one) for one in args)
 
 
 WAIT_INTERVAL_S = 1.0
@@ -473,14 +490,17 @@ def warn_of_late_options(ctx: click.Context, script: str, args: tuple[str, ...])
 
 def _print_dry_run(specs: Sequence[TrainerSpec], checks: tuple[str, ...], *, as_json: bool) -> None:
     spec = specs[0]  # of an array, the others differ in index, name and directory
-    more = {"array": len(specs)} if len(specs) > 1 else {}
+    more: dict[str, Any] = {"array": len(specs)} if len(specs) > 1 else {}
     if as_json:
+        more |= {"arguments": [one.args for one in specs]} if more else {}
         said = {"spec": encode(spec), "checks": list(checks), **more}
         print_json({"schema": schema("dry-run"), **said})
         return
     head = {"array": f"{len(specs)} trainers; the first:"} if more else {}
     preamble = f"{len(spec.preamble.encode())} bytes" if spec.preamble else ""
     said = head | encode(spec) | {"preamble": preamble}
+    if differ := [one for one in specs if one.args != spec.args]:
+        said |= {f"args of {one.name}": shlex.join(one.args) for one in (spec, *differ)}
     print_pairs([*said.items(), *(("ok", check) for check in checks)], 22)
     print_lines("nothing was sent", err=True)
 
