@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bftrainer.elastic.reports import params, report
     from bftrainer.elastic.run import Run
     from bftrainer.elastic.shards import node_mesh
+    from bftrainer.elastic.value import Value
 
 __all__ = [
     "ElasticError",
@@ -31,6 +32,7 @@ __all__ = [
     "Run",
     "Sharded",
     "Terms",
+    "Value",
     "node_mesh",
     "params",
     "report",
@@ -46,6 +48,7 @@ _HOMES = {
     "Run": "run",
     "Sharded": "loader",
     "Terms": "batch",
+    "Value": "value",
     "node_mesh": "shards",
     "params": "reports",
     "report": "reports",

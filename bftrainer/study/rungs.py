@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from bftrainer.study.trials import CountedRule, Start, StudyTrial, TrialStage, Value, Verdicts
+from bftrainer.study.trials import CountedRule, Start, StudyTrial, TrialStage, TrialValue, Verdicts
 
 _UNITS = attrgetter("units")
 _QUARTER = 4  # pbt replaces the worst quarter from the best one
@@ -383,7 +383,7 @@ class Median(_Rule):
         due = [t for t in trials if not t.stage.is_over and self._is_due(t.values)]
         return _train_fully(self, trials, room, self._worse(trials, due))
 
-    def _is_due(self, values: Sequence[Value]) -> bool:
+    def _is_due(self, values: Sequence[TrialValue]) -> bool:
         """Tell whether the newest report is the first of an interval."""
         if not values or values[-1].units < self.warmup:
             return False

@@ -18,7 +18,7 @@ from typing import Any
 from bftrainer.model.errors import BftError
 from bftrainer.model.study import StudyView, TrialView
 from bftrainer.model.trainer import TrainerState, happens_anywhere, is_of_full_disk
-from bftrainer.study.trials import StoredTrial, StudyTrial, TrialStage, Value
+from bftrainer.study.trials import StoredTrial, StudyTrial, TrialStage, TrialValue
 
 MAX_EXCUSED = 2  # failures of a trial for want of room; one that always needs more is to end
 SILENT = "Its script reported no value: it is to call run.report(value)."
@@ -101,7 +101,7 @@ class KnownTrial:
     def as_trial(self, sign: float) -> StudyTrial:
         """Return it as a rule sees it."""
         values = tuple(
-            Value(units=units, value=sign * value, order=self.reported_s[units])
+            TrialValue(units=units, value=sign * value, order=self.reported_s[units])
             for units, value in self.values.items()
         )
         return StudyTrial(

@@ -29,7 +29,7 @@ class TrialStage(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class TrialValue:
     """A metric that a trial reported."""
 
     units: int  # epochs or samples trained by then
@@ -44,12 +44,12 @@ class StudyTrial:
     number: int  # 0, 1, ... in the order of creation
     stage: TrialStage
     budget: int  # units granted so far
-    values: tuple[Value, ...] = ()  # ascending in ``units``
+    values: tuple[TrialValue, ...] = ()  # ascending in ``units``
     bracket: int = 0
     parent: int | None = None  # whose state it started from
     stood: Mapping[int, int] = field(default_factory=dict)  # rung it left -> units of its value
 
-    def at(self, budget: int) -> Value | None:
+    def at(self, budget: int) -> TrialValue | None:
         """Return the newest value not beyond a budget; None: none yet."""
         return next((one for one in reversed(self.values) if one.units <= budget), None)
 

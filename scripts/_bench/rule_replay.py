@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from bftrainer.study.trials import Start, StudyRule, StudyTrial, TrialStage, Value, Verdicts
+from bftrainer.study.trials import Start, StudyRule, StudyTrial, TrialStage, TrialValue, Verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class _Play:
         values = trial.values
         value = next((value for at, value in curve.points if at == units), None)
         if value is not None and units > self.trained[number]:
-            values = (*values, Value(units=units, value=value, order=self.now_s))
+            values = (*values, TrialValue(units=units, value=value, order=self.now_s))
         self.trained[number] = units
         stage = TrialStage.ACTIVE
         if curve.fails_at is not None and units >= curve.fails_at:

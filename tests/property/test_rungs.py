@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.study.rungs import ladder, rule_of
-from bftrainer.study.trials import StudyRule, StudyTrial, TrialStage, Value, Verdicts
+from bftrainer.study.trials import StudyRule, StudyTrial, TrialStage, TrialValue, Verdicts
 from tests.support.examples import examples
 
 MOST = 12
@@ -221,7 +221,7 @@ def _stopped(
     rule: StudyRule,
     played: Played,
     cuts: Sequence[int],
-    values: Sequence[tuple[float, int, int, Value]],
+    values: Sequence[tuple[float, int, int, TrialValue]],
 ) -> set[int]:
     """Show the first reports up to each cut; return whoever is ever to be stopped."""
     stopped: set[int] = set()

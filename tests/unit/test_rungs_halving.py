@@ -9,7 +9,7 @@ import pytest
 from _bench.rule_replay import Curve, play
 
 from bftrainer.study.rungs import Asha, Hyperband, Sha, best_first
-from bftrainer.study.trials import Start, StudyTrial, TrialStage, Value
+from bftrainer.study.trials import Start, StudyTrial, TrialStage, TrialValue
 
 W, A, F, S = TrialStage.WAITING, TrialStage.ACTIVE, TrialStage.FAILED, TrialStage.STOPPED
 
@@ -25,7 +25,7 @@ def _trials(*given: Given, eta: int = 3) -> list[StudyTrial]:
             stage=stage,
             budget=budget,
             values=tuple(
-                Value(units=eta**rung, value=value, order=number)
+                TrialValue(units=eta**rung, value=value, order=number)
                 for rung, value in enumerate(values)
                 if value is not None
             ),
@@ -192,10 +192,10 @@ def test_asha_counts_failed_trials_among_those_at_their_rung() -> None:
 
 def test_whoever_fails_on_the_way_to_a_rung_is_the_last_there() -> None:
     trials = [
-        StudyTrial(number=0, stage=F, budget=3, values=(Value(units=2, value=0.1, order=0),)),
-        StudyTrial(number=1, stage=F, budget=3, values=(Value(units=3, value=0.2, order=0),)),
-        StudyTrial(number=2, stage=A, budget=3, values=(Value(units=2, value=0.3, order=0),)),
-        StudyTrial(number=3, stage=W, budget=3, values=(Value(units=2, value=0.4, order=0),)),
+        StudyTrial(number=0, stage=F, budget=3, values=(TrialValue(units=2, value=0.1, order=0),)),
+        StudyTrial(number=1, stage=F, budget=3, values=(TrialValue(units=3, value=0.2, order=0),)),
+        StudyTrial(number=2, stage=A, budget=3, values=(TrialValue(units=2, value=0.3, order=0),)),
+        StudyTrial(number=3, stage=W, budget=3, values=(TrialValue(units=2, value=0.4, order=0),)),
         StudyTrial(number=4, stage=W, budget=3),
     ]
     assert best_first(trials, 3) == [(0.2, 1), (0.4, 3), (math.inf, 0)]

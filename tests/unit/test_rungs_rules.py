@@ -11,7 +11,7 @@ import pytest
 from _bench.rule_replay import Curve, Parent, play
 
 from bftrainer.study.rungs import RULES, Full, Pbt, Stopping, keys_of, rule_of
-from bftrainer.study.trials import Start, StudyTrial, TrialStage, Value, Verdicts
+from bftrainer.study.trials import Start, StudyTrial, TrialStage, TrialValue, Verdicts
 
 WHOLE: Mapping[str, Mapping[str, int]] = {
     "asha": {"trials": 9, "least": 1, "most": 9, "eta": 3},
@@ -71,7 +71,7 @@ def test_who_falls_behind_is_told_his_place() -> None:
             number=number,
             stage=TrialStage.ACTIVE,
             budget=9,
-            values=(Value(units=1, value=value, order=number),),
+            values=(TrialValue(units=1, value=value, order=number),),
         )
         for number, value in enumerate((0.5, 0.3, 0.4))
     ]
@@ -81,10 +81,13 @@ def test_who_falls_behind_is_told_his_place() -> None:
 
 def test_a_report_beyond_two_rungs_counts_at_both() -> None:
     early = StudyTrial(
-        number=0, stage=TrialStage.ACTIVE, budget=9, values=(Value(units=4, value=0.3, order=0),)
+        number=0,
+        stage=TrialStage.ACTIVE,
+        budget=9,
+        values=(TrialValue(units=4, value=0.3, order=0),),
     )
-    late = replace(early, number=1, values=(Value(units=3, value=0.4, order=1),))
-    lone = replace(early, number=2, values=(Value(units=1, value=0.2, order=2),))
+    late = replace(early, number=1, values=(TrialValue(units=3, value=0.4, order=1),))
+    lone = replace(early, number=2, values=(TrialValue(units=1, value=0.2, order=2),))
     assert set(Stopping(trials=3, most=9).verdicts([early, late, lone], 0).stop) == {1}
 
 
@@ -106,7 +109,7 @@ def _population(stage: TrialStage = TrialStage.WAITING, budget: int = 2) -> list
             number=number,
             stage=stage,
             budget=budget,
-            values=(Value(units=2, value=float(number), order=0),),
+            values=(TrialValue(units=2, value=float(number), order=0),),
         )
         for number in range(8)
     ]
@@ -164,7 +167,8 @@ def test_who_failed_is_not_replaced() -> None:
 
 def test_nobody_inherits_from_who_diverged() -> None:
     trials = [
-        replace(trial, values=(Value(units=2, value=math.nan, order=0),)) for trial in _population()
+        replace(trial, values=(TrialValue(units=2, value=math.nan, order=0),))
+        for trial in _population()
     ]
     found = PBT.verdicts(trials, 20)
     assert not found.stop

@@ -26,7 +26,7 @@ from bftrainer.study.directory import (
 )
 from bftrainer.study.rungs import best_first, rule_of
 from bftrainer.study.trial_table import know
-from bftrainer.study.trials import Start, StudyTrial, TrialStage, Value
+from bftrainer.study.trials import Start, StudyTrial, TrialStage, TrialValue
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, stored, study, view
 
 CHECKPOINTS = ("step-000000000001-generation-00000001.bft", "step-000000000002-g.bft")
@@ -338,7 +338,7 @@ def test_a_program_s_last_step_counts_at_the_rung_though_it_is_beyond() -> None:
                 number=number,
                 stage=TrialStage.WAITING,
                 budget=100,
-                values=(Value(units=120, value=float(number), order=0.0),),
+                values=(TrialValue(units=120, value=float(number), order=0.0),),
             )
             for number in range(4)
         ]
@@ -355,7 +355,7 @@ def test_a_program_s_last_step_counts_at_the_rung_though_it_is_beyond() -> None:
 
 def test_the_value_at_an_earlier_rung_is_the_one_it_was_compared_by() -> None:
     def last(*units: int, stood: int | None = None) -> list[tuple[float, int]]:
-        values = tuple(Value(units=one, value=one / 10, order=0.0) for one in units)
+        values = tuple(TrialValue(units=one, value=one / 10, order=0.0) for one in units)
         left = {} if stood is None else {200: stood}
         one = StudyTrial(number=0, stage=TrialStage.ACTIVE, budget=400, values=values, stood=left)
         return best_first([one], 200)

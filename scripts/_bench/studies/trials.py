@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from _bench.studies.curves import LearningCurves
 from bftrainer.lab.simulator.trainers import SimTrainer
 from bftrainer.lab.workloads import Submission
-from bftrainer.study.trials import Start, StudyRule, StudyTrial, TrialStage, Value
+from bftrainer.study.trials import Start, StudyRule, StudyTrial, TrialStage, TrialValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Trials:
             units = self._units_at(trainer.goal)
             error = self.study.curves.error(one.seen.number, units)
             self._reports += 1
-            value = Value(units=units, value=error, order=float(self._reports))
+            value = TrialValue(units=units, value=error, order=float(self._reports))
             stage = TrialStage.ACTIVE
             if units >= one.seen.budget:
                 is_all = units >= self.study.rule.most
