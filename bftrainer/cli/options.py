@@ -124,6 +124,12 @@ def trainer_ids(*, nargs: int = 1, is_required: bool = True) -> click.Argument:
     )
 
 
+def named_trainer(ctx: click.Context, parameter: click.Parameter, said: str | None) -> str | None:
+    """Return the id of the trainer that an option names, by its id or its name."""
+    found = _ids(ctx, parameter, said)
+    return found if isinstance(found, str) else None
+
+
 def _ids(
     ctx: click.Context, _: click.Parameter, said: str | tuple[str, ...] | None
 ) -> str | tuple[str, ...] | None:

@@ -13,8 +13,9 @@ from functools import partial
 import click
 
 from bftrainer.api.documents import listing
+from bftrainer.cli.array_table import HEADERS, ArrayRow, cells_of, rows_of
 from bftrainer.cli.common import connect
-from bftrainer.cli.options import JSON, SOCKET, option, trainer_ids, verb
+from bftrainer.cli.options import JSON, SOCKET, named_trainer, option, trainer_ids, verb
 from bftrainer.cli.output import (
     answer,
     clock,
@@ -42,7 +43,7 @@ COLUMNS: dict[str, tuple[str, Callable[[TrainerView, float], str]]] = {
     "plan": (">PLAN", lambda view, _: str(len(view.planned_nodes))),
     "limits": ("LIMITS", lambda view, _: view.record.spec.nodes),
     "epoch": (">EPOCH", lambda view, _: str(view.record.progress.epoch)),
-    "step": (">STEP", lambda view, _: str(view.record.progress.step)),
+    "step": (">STEP", lambda view, _: str(view.step)),
     "samples": (">SAMPLES", lambda view, _: str(view.record.progress.samples)),
     "rate": (">SAMPLES/S", lambda view, _: _rate(view.record)),
     "done": (">DONE", lambda view, _: _percent(view.done)),
@@ -109,7 +110,10 @@ def _percent(part: float | None) -> str:
 
 
 ENDED_SHOWN = 10  # ended trainers that the table still shows
-_LEFT_OUT = ("asks for", "progress", "metric", "kept", "trial", "trouble", "after", "begin")
+_LEFT_OUT = (
+    *("asks for", "progress", "checkpoint", "metric", "kept", "trial", "trouble", "after"),
+    "begin",
+)
 
 
 @verb(
@@ -117,6 +121,8 @@ _LEFT_OUT = ("asks for", "progress", "metric", "kept", "trial", "trouble", "afte
     option("--all", "Show every trainer that has ended, too.", name="show_all"),
     option("--watch SECONDS", "Show it again every SECONDS until interrupted.",
            click.FloatRange(min=0.1, max=86400), name="watch_s"),
+    option("--array ID", "Show the trainers of the array that ID is of: arguments, state, last "
+           "metric, step of the checkpoint.", name="array_of", callback=named_trainer),
     option("-o COLUMN[,COLUMN...]", "Print these columns only, of all trainers or of ID; 'help' "
            "lists them.", parse_columns, name="names"),
     JSON, SOCKET,
@@ -125,6 +131,7 @@ _LEFT_OUT = ("asks for", "progress", "metric", "kept", "trial", "trouble", "afte
 def status(
     trainer_id: str | None,
     watch_s: float | None,
+    array_of: str | None,
     names: tuple[str, ...] | None,
     socket_name: str | None,
     *,
@@ -135,9 +142,13 @@ def status(
     if names and "help" in names:
         print_lines(*COLUMNS)
         return
+    if array_of and (trainer_id or names):
+        raise click.UsageError("--array excludes ID and -o.")
     client = connect(socket_name)
     while True:
-        if trainer_id is None and names and not as_json:
+        if array_of:
+            _print_array(rows_of(array_of, client.trainers()), as_json=as_json)
+        elif trainer_id is None and names and not as_json:
             _print_columns(recent(client.trainers(), show_all=show_all), names)
         elif trainer_id is None:
             show = partial(_print_status, show_all=show_all)
@@ -153,6 +164,13 @@ def status(
         time.sleep(watch_s)
         if is_terminal() and not as_json:
             click.clear()
+
+
+def _print_array(rows: Sequence[ArrayRow], *, as_json: bool) -> None:
+    if as_json:
+        print_json(listing("array", rows))
+    else:
+        print_table(HEADERS, [cells_of(row) for row in rows])
 
 
 def _print_columns(views: Sequence[TrainerView], names: tuple[str, ...]) -> None:
@@ -239,6 +257,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("observed", ", ".join(view.observed_nodes) or "none"),
         ("work", work),
         ("done", f"epoch {progress.epoch}, step {progress.step}, {progress.samples} samples"),
+        ("checkpoint", "" if record.saved_step is None else f"step {record.saved_step}"),
         ("rate", f"{progress.samples_per_s:.4g} samples/s"),
         ("progress", "" if part is None else f"{100.0 * part:.1f}%{left}"),
         ("metric", "".join(f"{one.value:.6g} after epoch {one.epoch}" for one in last)),

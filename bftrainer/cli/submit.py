@@ -28,6 +28,7 @@ import bftrainer
 from bftrainer.api.admission import check_spec
 from bftrainer.api.client import Client
 from bftrainer.api.documents import document, encode, listing, schema
+from bftrainer.cli.array_table import INDEX
 from bftrainer.cli.common import AWAY, connect
 from bftrainer.cli.module_script import AS_MODULE, check_module, file_of
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
@@ -327,9 +328,6 @@ def _send(client: Client, spec: TrainerSpec, state: StartState) -> TrainerView:
         with contextlib.suppress(BftError):
             client.cancel(trainer_id, now=True)
         raise
-
-
-INDEX = "BFT_ARRAY_INDEX"  # in the environment of the workers
 
 
 def specs_of(

@@ -316,7 +316,10 @@ class TrainerRecord:
     lives: Lives = field(default_factory=Lives)
     shrunk_s: float | None = None  # when it last shrank, if its spec has a rest after that
     diverged: Divergence | None = None
-    ADDED: ClassVar = frozenset({"reports", "rung_s", "lives", "shrunk_s", "diverged"})
+    saved_step: int | None = None  # of its newest checkpoint
+    ADDED: ClassVar = frozenset(
+        {"reports", "rung_s", "lives", "shrunk_s", "diverged", "saved_step"}
+    )
 
     @property
     def rests_until_s(self) -> float:
@@ -355,7 +358,8 @@ def as_decided(record: TrainerRecord) -> TrainerRecord:
         trial=None,
         seed=0,
     )
-    return replace(record, spec=spec, reports=(), lives=Lives(), diverged=None)
+    bare = replace(record, spec=spec, reports=(), lives=Lives())
+    return replace(bare, diverged=None, saved_step=None)
 
 
 _ORDER = (TrainerState.RUNNING, TrainerState.PARKED, TrainerState.QUEUED)  # within an array

@@ -43,6 +43,13 @@ class TrainerView:
         return self.trouble or self.waits or self.record.reason
 
     @property
+    def step(self) -> int:
+        """Its updates; of a parked one those in the checkpoint from which it will go on."""
+        record, saved = self.record, self.record.saved_step
+        is_parked = record.state is TrainerState.PARKED and saved is not None
+        return saved if is_parked and saved is not None else record.progress.step
+
+    @property
     def done(self) -> float | None:
         """Which part of its training is done, from 0 to 1; None: its length is not known."""
         spec, progress = self.record.spec, self.record.progress

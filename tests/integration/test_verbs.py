@@ -189,6 +189,10 @@ def test_an_array_runs_as_many_as_it_may_and_a_run_is_extended_elsewhere(
     assert [r["spec"]["name"] for r in records] == ["train_3", "train_5"]
     assert [dict(r["spec"]["environment"])["BFT_ARRAY_INDEX"] for r in records] == ["3", "5"]
     assert records[0]["ended_s"] <= records[1]["started_s"]
+    assert main(["status", "--array", records[1]["trainer_id"], "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["array"]
+    assert [(row["index"], row["state"]) for row in rows] == [(3, "finished"), (5, "finished")]
+    assert {row["checkpoint_step"] for row in rows} == {20}, "two epochs of ten"
     source = Path(records[0]["spec"]["checkpoint_dir"])
     kept = sorted(source.glob("*.bft"))
     more = ["--resume-from", records[0]["trainer_id"], "-J", "more", "--epochs", "4"]

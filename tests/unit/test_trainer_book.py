@@ -18,6 +18,7 @@ from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker,
 from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import Divergence, TrainerRecord, TrainerState
+from bftrainer.model.views import TrainerView
 from bftrainer.site.policy.model import SitePolicy
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.generations import offer
@@ -415,3 +416,36 @@ def test_a_loss_that_diverged_is_kept_until_the_training_begins_before_it(
     site.target("n1", "n3")
     site.enter(step=13)  # from an earlier checkpoint
     assert site.book.records[site.trainer_id].diverged is None
+
+
+def test_a_parked_trainer_has_the_step_of_its_checkpoint(tmp_path: Path, journal: Journal) -> None:
+    site = Site(tmp_path, journal)
+    site.target("n1")
+    site.enter(step=10)
+    assert site.commit is not None
+    [worker_id] = [member.worker_id for member in site.commit.members]
+    record = site.book.records[site.trainer_id]
+    assert record.saved_step == 10, "it began from a checkpoint"
+    site.say(worker_id, protocol.Saved(generation=1, step=14, samples=14, path="/c", wall_s=0.1))
+    progress = protocol.Progress(
+        generation=site.commit.generation,
+        step=19,
+        epoch=0,
+        samples=19,
+        step_s=1.0,
+        samples_per_s=1.0,
+    )
+    site.say(worker_id, progress)
+    assert _shown(site) == 19
+    site.book.on_exit(site.machine.workers[worker_id].pilot_id, worker_id, -9, "")
+    site.target()
+    record = site.book.records[site.trainer_id]
+    assert (record.state, record.progress.step) == (TrainerState.PARKED, 19)
+    assert _shown(site) == 14
+    assert [r.saved_step for r in journal.trainers()] == [14], "the next daemon knows it"
+
+
+def _shown(site: Site) -> int:
+    record = site.book.records[site.trainer_id]
+    view = TrainerView(record=record, planned_nodes=(), requested_nodes=(), observed_nodes=())
+    return view.step

@@ -54,7 +54,7 @@ def row(view: TrainerView) -> Part:
         "left_s": None if view.left_s is None else round(view.left_s),
         "rate": float(f"{progress.samples_per_s:.3g}"),
         "epoch": progress.epoch,
-        "step": progress.step,
+        "step": view.step,
         "metric": last[0].value if last else None,
         "why": view.why,
         "failures": record.failures,

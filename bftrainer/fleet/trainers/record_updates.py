@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import MAX_REPORTS, Diverged, Progress, Reported
+from bftrainer.elastic.protocol import MAX_REPORTS, Diverged, Progress, Reported, Saved
 from bftrainer.fleet.generations.generation import GenerationMachine, mark_of
 from bftrainer.fleet.generations.members import Ended, Parked, Regrouped, Rescaled
 from bftrainer.model.errors import UsageError
@@ -185,8 +185,19 @@ def rescaled(
         progress=_entered(record.progress, done, now_s),
         lives=_begun(record, done, now_s),
         shrunk_s=now_s if has_shrunk and record.spec.rescale_rest_s else record.shrunk_s,
+        saved_step=done.step or None if is_start(done) else record.saved_step,
         diverged=None if is_undone(record.diverged, done.step) else record.diverged,
     )
+
+
+def is_start(done: Rescaled | Regrouped) -> bool:
+    """Return whether a training begins from what its checkpoint holds, and says where."""
+    return not (done.size_before or done.is_restart)
+
+
+def with_checkpoint(record: TrainerRecord, said: Saved) -> TrainerRecord:
+    """Return the record after a checkpoint was written."""
+    return record if said.step == record.saved_step else replace(record, saved_step=said.step)
 
 
 def is_undone(diverged: Divergence | None, step: int) -> bool:

@@ -453,6 +453,8 @@ class TrainerBook:
             self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
         elif isinstance(message, protocol.Reported):
             self._on_reported(trainer, message)
+        elif isinstance(message, protocol.Saved):
+            self._on_saved(trainer, message)
         elif isinstance(message, protocol.Diverged):
             self._on_diverged(trainer, message)
         elif isinstance(message, protocol.Unreachable):
@@ -560,6 +562,12 @@ class TrainerBook:
             self.news.changed(new.spec)
             trainer.unwritten = said.reports[-1]
             self._write_reports(trainer)
+
+    def _on_saved(self, trainer: Trainer, said: protocol.Saved) -> None:
+        """Note it; the journal has it from the next entry on, at the latest when it parks."""
+        new = record_updates.with_checkpoint(trainer.record, said)
+        if new is not trainer.record and not new.state.is_final:
+            self._set(trainer, new)
 
     def _on_diverged(self, trainer: Trainer, said: protocol.Diverged) -> None:
         new = record_updates.with_divergence(trainer.record, said)
