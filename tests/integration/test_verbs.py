@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.api.page.parts import row as page_row
 from bftrainer.cli.main import main
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerChange, TrainerSpec, TrainerState
@@ -208,3 +209,37 @@ def test_an_array_runs_as_many_as_it_may_and_a_run_is_extended_elsewhere(
     record = json.loads(capsys.readouterr().out)["record"]
     assert (record["progress"]["epoch"], record["progress"]["step"]) == (1, 10)
     assert list(Path("bft-more").glob("set-aside-*/*.bft"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_module", [False, True])
+def test_a_loss_that_is_nan_stays_told_by_all_verbs(
+    site: VerbSite,
+    *,
+    is_module: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a script, and of a module whose loss is in another module of its package."""
+    directory = site.base / f"nan-{is_module}"
+    text = SLOW.replace(").backward()", ").mul(lost).backward()")
+    for place, module in ((directory, "loss"), (directory / "pkg", ".loss")):
+        write_script(place, f"from {module} import lost\n{text}")
+        (place / "loss.py").write_text("lost = float('nan')\n")
+    (directory / "pkg" / "__init__.py").touch()
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("BFTRAINER_SOCKET", str(site.client.socket_path))
+    words = ["-m", "pkg.train"] if is_module else ["train.py"]
+    run = ["--export", "OMP_NUM_THREADS=1", "--wait", "--json", "--steps", "8"]
+    assert main(["submit", *run, *words]) == 0
+    record = json.loads(capsys.readouterr().out)["record"]
+    trainer, progress = record["trainer_id"], record["progress"]
+    assert (record["state"], progress["step"]) == ("finished", 8)
+    for verb in ("status", "explain"):
+        assert main([verb, trainer]) == 0
+        assert "BFT-1438: The loss was NaN or infinite in 3 updates in a row" in (
+            capsys.readouterr().out
+        )
+    assert main(["status", "-o", "reason", trainer]) == 0
+    assert "BFT-1438" in capsys.readouterr().out
+    assert page_row(site.view(trainer))["why"].startswith("BFT-1438")  # of the page
