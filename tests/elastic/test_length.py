@@ -32,7 +32,7 @@ def run(directory: Path, template: TemplateProcess, *, size: int = 1, **asked: i
     [
         ({"epochs": 1}, {"epochs": 3}),
         ({"samples": 203}, {"samples": 500}),
-        ({"steps": 5}, {"steps": 30}),
+        pytest.param({"steps": 5}, {"steps": 30}, marks=pytest.mark.long),
     ],
 )
 def test_a_complete_run_that_is_asked_for_more_goes_on_from_its_state(

@@ -106,6 +106,7 @@ def test_a_dry_run_checks_the_module_and_reads_its_head(
     assert "error BFT-1078: The module pkg.train cannot be run from /: " in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_study_trains_a_module(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

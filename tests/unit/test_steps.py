@@ -36,10 +36,11 @@ def test_submit_asks_for_it_and_its_workers_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
-    assert main(["submit", "--dry-run", "--json", "--steps", "40", "train.py"]) == 0
+    Path("train.py").touch(mode=0o755)
+    dry = ["submit", "--dry-run", "--json", "--runtime", "command"]
+    assert main([*dry, "--steps", "40", "train.py"]) == 0
     assert json.loads(capsys.readouterr().out)["spec"]["steps"] == 40
-    assert main(["submit", "--dry-run", "--steps", "4", "--epochs", "1", "train.py"]) == 2
+    assert main([*dry, "--steps", "4", "--epochs", "1", "train.py"]) == 2
     assert "error BFT-1016: Several of epochs, samples and steps" in capsys.readouterr().err
     more = {"worker_id": "w", "node": "n", "address": "", "incarnation": 1, "log_path": ""}
     assert worker_config(RECORD, **more).steps == 40  # type: ignore[arg-type]  # of one kind each
