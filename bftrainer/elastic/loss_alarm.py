@@ -127,9 +127,9 @@ class FiniteLosses:
 
 
 def diverged(count: int, step: int) -> ElasticError:
-    """Return BFT-1438."""
+    """Return BFT-1435."""
     return ElasticError(
-        "BFT-1438",
+        "BFT-1435",
         f"The loss was NaN or infinite in {count} updates in a row, the last of them step {step}.",
         "Lower the learning rate, clip gradients or look at the data, and start again with --fresh;"
         " --allow-nan is for scripts that deal with it.",

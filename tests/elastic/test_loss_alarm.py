@@ -187,7 +187,7 @@ def test_a_script_is_told_in_its_log_and_trains_on(capfd: pytest.CaptureFixture[
     """Also after the loss has been seen to be a mean, when nothing else is looked at."""
     assert train([1.0] * 20 + BAD) == 26
     said = capfd.readouterr().err
-    assert said.count("BFT-1438") == 1
+    assert said.count("BFT-1435") == 1
     assert "in 3 updates in a row, the last of them step 24." in said
 
 
@@ -200,7 +200,7 @@ def test_nothing_is_told_where_losses_are_finite_or_do_not_count(
     train(BAD)
     monkeypatch.setenv("BFT_NAN_UPDATES", "6")
     train(BAD)
-    assert "BFT-1438" not in capfd.readouterr().err
+    assert "BFT-1435" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("updates", [BAD, [1.0, NAN, NAN, NAN]], ids=["amid", "at the end"])
@@ -209,7 +209,7 @@ def test_a_trial_ends(monkeypatch: pytest.MonkeyPatch, updates: list[float]) -> 
     monkeypatch.setenv("BFT_TRIAL", "3")
     with pytest.raises(ElasticError) as ended:
         train(updates)
-    assert ended.value.code == "BFT-1438"
+    assert ended.value.code == "BFT-1435"
 
 
 OF_ONE_MEMBER = """\
@@ -239,4 +239,4 @@ def test_any_member_s_losses_count(tmp_path: Path, template: TemplateProcess) ->
         assert c.workers[first].all(Diverged) == []
         [said] = c.workers[second].all(Diverged)
     assert said.step == 3
-    assert said.cause.startswith("BFT-1438: ")
+    assert said.cause.startswith("BFT-1435: ")

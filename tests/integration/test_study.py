@@ -223,5 +223,5 @@ def test_a_trial_whose_loss_is_nan_ends_at_once(site: Site) -> None:
     trials: list[dict[str, Any]] = user.summary("diverges")["trials"]
     assert [t["stage"] for t in trials] == ["complete", "failed", "complete"]
     assert trials[1]["attempt"] == 0, "another try would end in the same way"
-    assert "BFT-1438: The loss was NaN or infinite in 3 updates in a row" in trials[1]["reason"]
+    assert "BFT-1435: The loss was NaN or infinite in 3 updates in a row" in trials[1]["reason"]
     assert trials[1]["units"] < 3

@@ -247,5 +247,5 @@ def test_a_loss_that_is_nan_is_told(scratch: Path, is_allowed: bool) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["state"] == "finished"
-    assert report["warning"].startswith("BFT-1438: ") is not is_allowed
-    assert ("  warning     BFT-1438: " in done.stderr) is not is_allowed
+    assert report["warning"].startswith("BFT-1435: ") is not is_allowed
+    assert ("  warning     BFT-1435: " in done.stderr) is not is_allowed

@@ -237,9 +237,9 @@ def test_a_loss_that_is_nan_stays_told_by_all_verbs(
     assert (record["state"], progress["step"]) == ("finished", 8)
     for verb in ("status", "explain"):
         assert main([verb, trainer]) == 0
-        assert "BFT-1438: The loss was NaN or infinite in 3 updates in a row" in (
+        assert "BFT-1435: The loss was NaN or infinite in 3 updates in a row" in (
             capsys.readouterr().out
         )
     assert main(["status", "-o", "reason", trainer]) == 0
-    assert "BFT-1438" in capsys.readouterr().out
-    assert page_row(site.view(trainer))["why"].startswith("BFT-1438")  # of the page
+    assert "BFT-1435" in capsys.readouterr().out
+    assert page_row(site.view(trainer))["why"].startswith("BFT-1435")  # of the page

@@ -403,9 +403,9 @@ def test_a_loss_that_diverged_is_kept_until_the_training_begins_before_it(
     site.enter(step=10)
     assert site.commit is not None
     first, second = (member.worker_id for member in site.commit.members)
-    site.say(second, protocol.Diverged(step=14, cause="BFT-1438: of the second."))
-    site.say(first, protocol.Diverged(step=15, cause="BFT-1438: of the first."))
-    kept = Divergence(step=14, cause="BFT-1438: of the second.")
+    site.say(second, protocol.Diverged(step=14, cause="BFT-1435: of the second."))
+    site.say(first, protocol.Diverged(step=15, cause="BFT-1435: of the first."))
+    kept = Divergence(step=14, cause="BFT-1435: of the second.")
     assert site.book.records[site.trainer_id].diverged == kept
     assert [r.diverged for r in journal.trainers()] == [kept], "a daemon that comes after knows it"
     assert len(list(journal.entries("diverged"))) == 1
