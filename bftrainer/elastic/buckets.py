@@ -229,6 +229,8 @@ class GradientReducer:
         self._is_bound = True
         if group is None and not self.works_alone:
             self._unhook()  # at size 1 a step costs nothing extra
+        elif self._trained != [p.requires_grad for p in self._all]:
+            self._watch()  # the script froze some while it trained alone
         elif not self._handles:
             self._hook()
         self._vote = vote

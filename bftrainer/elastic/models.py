@@ -8,7 +8,8 @@ script has built a process group of several members, and where the model is shar
 
 While a run lasts, a torch hook sees every optimizer step of the training thread and raises if
 the script made it itself. Optimizers that are created and discarded within one batch (to perturb
-an input, say) are allowed.
+an input, say) are allowed. Seen is also one that is built over the model's parameters and kept:
+the script believes that the run uses it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -168,22 +169,44 @@ _watching: list[Callable[[], None]] = []  # removes the hook of the latest run
 class StrayUpdates:
     """Watches optimizer steps from the first batch of a run to its end."""
 
-    def __init__(self, registered: tuple[Any, ...]) -> None:
+    def __init__(self, registered: tuple[Any, ...], parameters: Iterable[Any] = ()) -> None:
         # By id, because the hook sees the wrapped optimizer, not a wrapper.
         self._registered = {id(optimizer) for optimizer in registered}
+        self._parameters = {id(p) for p in parameters}  # of the model, which lives as long
         self._thread = 0
         self._batch = 0
-        self._is_ours = False
+        self._is_in_hand = self._is_ours = False
         self._first: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        # Built since, and in the step of which batch they must be gone.
+        self._built: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def next_batch(self) -> None:
         """Count the batch that the script gets; watch from the first one on."""
         self._batch += 1
+        self._is_in_hand = True
         if self._batch > 1:
             return
         self._thread = threading.get_ident()
         end_watch()  # of a run that this one replaces
         _watching.append(register_optimizer_step_pre_hook(self._see).remove)
+        _watching.append(_watch_building(self._see_built))
+
+    def require_no_other(self) -> None:
+        """Require that the script has not put another optimizer in the place of a registered one.
+
+        Raises:
+            ElasticError: BFT-1422.
+        """
+        self._is_in_hand = False
+        for optimizer, last in self._built.items():
+            if self._batch < last or optimizer in self._first:  # it steps itself, see ``_see``
+                continue
+            raise ElasticError(
+                "BFT-1422",
+                f"The script has built another {type(optimizer).__name__} over the model's"
+                " parameters since Run, and run.step() goes on with the one that Run was given.",
+                "Change the options of that one's param_groups, or add groups to it.",
+            )
 
     @contextmanager
     def updating(self) -> Iterator[None]:
@@ -193,6 +216,14 @@ class StrayUpdates:
             yield
         finally:
             self._is_ours = False
+
+    def _see_built(self, optimizer: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        groups = optimizer.param_groups
+        if any(id(p) in self._parameters for group in groups for p in group["params"]):
+            # One that each batch builds anew lives until the next one has built its own.
+            self._built[optimizer] = self._batch + 2 if self._is_in_hand else 0
 
     def _see(self, optimizer: Any, _args: object, _kwargs: object) -> None:
         if self._is_ours or threading.get_ident() != self._thread:
@@ -216,6 +247,22 @@ class StrayUpdates:
             " elastic.Run([model_a, model_b], [opt_a, opt_b], ...); see"
             " docs/howto/train-pytorch.md, Several models.",
         )
+
+
+def _watch_building(tell: Callable[[Any], None]) -> Callable[[], None]:
+    """Have ``tell`` told each optimizer that is built; return what ends that."""
+    real = torch.optim.Optimizer.__init__
+
+    def build(self: Any, *args: Any, **kwargs: Any) -> None:
+        real(self, *args, **kwargs)
+        tell(self)
+
+    def end() -> None:
+        if torch.optim.Optimizer.__init__ is build:
+            torch.optim.Optimizer.__init__ = real  # type: ignore[method-assign]
+
+    torch.optim.Optimizer.__init__ = build  # type: ignore[method-assign]
+    return end
 
 
 def end_watch() -> None:

@@ -69,7 +69,7 @@ def reader(
             if shards is None and count == 1:
                 return checkpoint.read(path)
             if shards is not None:
-                structure = _followed(header, optimizer, extra)
+                structure = _followed(header, parameters, optimizer, extra)
                 header = {**header, "structure": structure}
             boxes = _own_boxes(header, parameters if shards is not None else ())
             kinds = [[name, box.shape] for (name, _), box in _pairs(header["tensors"], boxes)]
@@ -154,7 +154,9 @@ class _Slot(int):
         return self
 
 
-def _followed(header: dict[str, Any], optimizer: Any, extra: Mapping[str, Any]) -> Any:
+def _followed(
+    header: dict[str, Any], parameters: Sequence[Any], optimizer: Any, extra: Mapping[str, Any]
+) -> Any:
     """Return the structure with those tensors cut that an optimizer keeps for cut parameters.
 
     In a whole checkpoint nothing says that they are; they have the shape of their parameter. So are
@@ -169,16 +171,27 @@ def _followed(header: dict[str, Any], optimizer: Any, extra: Mapping[str, Any]) 
         for slot, tensor in _matching(whole["extra"].get(name), thing.state_dict()):
             if shapes[slot] == tuple(tensor.shape):
                 cuts[slot] = Cut.of(tensor)
-    for one, told in zip(parts_of(optimizer), tree.get("parts", [tree]), strict=True):
-        params = [p for group in one.param_groups for p in group["params"]]
+    for held, told in zip(
+        _held(whole, optimizer, parameters), tree.get("parts", [tree]), strict=True
+    ):
         numbers = [n for group in told["param_groups"] for n in group["params"]]
-        for p, number in zip(params, numbers, strict=True):
+        for p, number in zip(held, numbers, strict=True):
             for slot in told["state"].get(number, {}).values():
                 if isinstance(slot, _Slot) and is_sharded(p) and shapes[slot] == tuple(p.shape):
                     cuts[slot] = Cut.of(p)
     return checkpoint.replaced(
         structure, "t", lambda n: {"h": [n, cuts[n].body()]} if n in cuts else None
     )
+
+
+def _held(whole: dict[str, Any], optimizer: Any, parameters: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yield the parameters of each saved optimizer, which may have got other groups since."""
+    if "grouping" in whole:
+        for groups in whole["grouping"]:
+            yield [parameters[number] for group in groups for number in group]
+        return
+    for part in parts_of(optimizer):  # earlier releases tell none
+        yield [p for group in part.param_groups for p in group["params"]]
 
 
 def _matching(told: Any, own: Any) -> Iterator[tuple[int, Any]]:

@@ -82,7 +82,7 @@ class Run(Position):
             model = [unwrap(one, self.no_sync) for one in model]
         model = unwrap(models.one_model(model), self.no_sync)
         optimizer = models.one_optimizer(optimizer)
-        self._strays = StrayUpdates(models.parts_of(optimizer))
+        self._strays = StrayUpdates(models.parts_of(optimizer), model.parameters())
         self._loader = Loader(loader, indices=indices)
         self._plan = self._loader.plan
         self._shards = shards = shards_of(model)
@@ -120,6 +120,7 @@ class Run(Position):
         self._batch: int | None = None  # global size of the batch the script is working on
         self._is_last_pass = True  # over that batch
         self._is_empty = False  # this worker has no samples in this pass
+        self._ahead: dict[str, Any] | None = None  # see ``_enter_before_epoch``
         self._has_news = self._saves = False  # what all workers of the node know
         self._undo: dict[str, Any] | None = None  # light state, to undo what a pass changes
         self._short_batch: int | None = None  # of the last step, if some had no samples
@@ -232,6 +233,9 @@ class Run(Position):
         if not self._is_entered:
             yield from self._rehearse()
             self._enter_first()
+        if self._ahead is not None:
+            self._state.restore_light(self._ahead)
+            self._ahead = None
         while True:
             self._boundary()
             batch = self._next_batch()
@@ -265,6 +269,8 @@ class Run(Position):
                 "Call it exactly once for each batch of run.batches().",
             )
         batch, self._batch = self._batch, None
+        self._state.require_as_built()
+        self._strays.require_no_other()
         if reducer is not None and not reducer.is_finished:
             reducer.finish()  # there was no backward pass, or all were under no_sync
         if reducer is not None:
@@ -496,7 +502,25 @@ class Run(Position):
             # Only the code after the loops is left to run: nothing to rehearse.
             self._control.say_warm()
             self._enter_first()
+        elif self._any(known.is_complete):
+            self._enter_before_epoch()
+            return self.epoch
         return known.epoch
+
+    def _enter_before_epoch(self) -> None:
+        """Go on from the end of a run that was complete and is asked for more.
+
+        What the script does at the beginning of an epoch (thaw layers, add groups, set a rate) is
+        in every other state: it is done before the first batch, where states are handed over. This
+        one lacks it, so the script must have the state when it does it.
+        """
+        built = self._state.snapshot_light()
+        self._control.say_warm()
+        if self._enter_first() and not self._membership.counters.position:
+            return
+        # Others had gone on: what it does now is in their state.
+        self._ahead = self._state.snapshot_light()
+        self._state.restore_light(built)
 
     def _rehearse(self) -> Iterator[Any]:
         """Run one step on discarded data while the others train, to warm everything up."""
@@ -534,12 +558,13 @@ class Run(Position):
             yield self._loader.rehearsal(samples)
         self._require_stepped()
 
-    def _enter_first(self) -> None:
+    def _enter_first(self) -> bool:
+        """Enter; return whether that reopened a run that was complete."""
         membership = self._membership
         membership.enter_first()
         self._is_entered = True
         counters = membership.counters
-        if self._length.open(counters):
+        if is_reopened := self._length.open(counters):
             self._state.resume_epoch()
         if self._is_done() and self.rank == 0:
             sys.stderr.write(
@@ -547,6 +572,7 @@ class Run(Position):
                 f" done, {self._length} requested; only the code after the loops runs."
                 " To train on, request more.\n"
             )
+        return is_reopened
 
     # ---- one step --------------------------------------------------------------------
 

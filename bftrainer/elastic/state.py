@@ -22,11 +22,11 @@ from typing import Any
 import torch
 
 from bftrainer.elastic import checkpoint, reports, resharding
+from bftrainer.elastic.as_built import AsBuilt
 from bftrainer.elastic.batch import mix
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.grouping import drop_apart, foreign, grouping_of, regroup, unfit, with_apart
 from bftrainer.elastic.shards import Cut, Shards, is_sharded, local_of
-
-_unfit = partial(ElasticError, "BFT-1401")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +77,16 @@ class State:
         self._within_epoch: dict[str, Any] | None = None  # see ``keep_within_epoch``
         self.calls: list[float] = []  # mark of ``shared_values``
         _check(model, optimizer, scheduler, self.extra)
+        self._as_built = AsBuilt(model, optimizer, is_sharded=shards is not None)
+
+    def require_as_built(self) -> None:
+        """Require that the state still has the parts that it was registered with.
+
+        Raises:
+            ElasticError: BFT-1401, the script exchanged a part of the model, or gave the optimizer
+                parameters that are not in it.
+        """
+        self._as_built.require()
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Return the model's parameters, each once."""
@@ -118,13 +128,16 @@ class State:
 
     def encode_rest(self, counters: Counters) -> tuple[Any, list[torch.Tensor]]:
         """Return structure and tensors of everything but the model, not copied."""
-        tree = {
-            "counters": counters.as_dict(),
-            "trained": [p.requires_grad for p in self.parameters()],
-            "optimizer": self.optimizer.state_dict(),
-            "calls": self.calls,
-            **self._user_state(),
-        }
+        with with_apart(self.optimizer, self.parameters()) as apart:
+            tree = {
+                "counters": counters.as_dict(),
+                "trained": self._trained(),
+                "grouping": grouping_of(self.optimizer, self.parameters()),
+                "apart": apart,
+                "optimizer": self.optimizer.state_dict(),
+                "calls": self.calls,
+                **self._user_state(),
+            }
         if self._within_epoch is not None:
             tree["within_epoch"] = self._within_epoch
         return checkpoint.encode(tree)
@@ -132,11 +145,15 @@ class State:
     def decode_rest(self, structure: Any, tensors: list[torch.Tensor]) -> Counters:
         """Restore what ``encode_rest`` returned on any member."""
         tree = checkpoint.decode(structure, tensors, _wrapped if self.shards else None)
-        for p, is_trained in zip(self.parameters(), tree["trained"], strict=True):
-            p.requires_grad_(is_trained)
+        self._train_only(tree["trained"])
+        for p in self.parameters():
             p.grad = None
         try:
+            if "grouping" in tree:  # earlier releases tell none
+                regroup(self.optimizer, self.parameters(), tree["grouping"])
             self.optimizer.load_state_dict(tree["optimizer"])
+            if "apart" in tree:
+                drop_apart(self.optimizer, tree["apart"])
         except ValueError as problem:
             raise ElasticError(
                 "BFT-1408",
@@ -154,12 +171,21 @@ class State:
         return [{k: v for k, v in group.items() if k != "params"} for group in groups]
 
     def snapshot_light(self) -> dict[str, Any]:
-        """Return a copy of the small state: options, scheduler, extra; no tensors of the model."""
-        return copy.deepcopy({"groups": self.options(), **self._user_state()})
+        """Return a copy of the small state: groups, scheduler, extra; no tensors of the model."""
+        light = {
+            "groups": self.options(),
+            "grouping": grouping_of(self.optimizer, self.parameters()),
+            "trained": self._trained(),
+            **self._user_state(),
+        }
+        return copy.deepcopy(light)
 
     def restore_light(self, snapshot: dict[str, Any]) -> None:
         """Restore the small state of a snapshot."""
         tree = copy.deepcopy(snapshot)
+        if "grouping" in tree:  # one in a checkpoint of an earlier release has none
+            regroup(self.optimizer, self.parameters(), tree["grouping"])
+            self._train_only(tree["trained"])
         for group, values in zip(self.optimizer.param_groups, tree["groups"], strict=True):
             group.update(values)
         self._load_user_state(tree)
@@ -179,6 +205,14 @@ class State:
         if self._within_epoch is not None:
             self.restore_light(self._within_epoch)
             self._within_epoch = None
+
+    def _trained(self) -> list[bool]:
+        return [p.requires_grad for p in self.parameters()]
+
+    def _train_only(self, trained: Iterable[bool]) -> None:
+        for p, is_trained in zip(self.parameters(), trained, strict=True):
+            if p.requires_grad != is_trained:
+                p.requires_grad_(is_trained)
 
     def _user_state(self) -> dict[str, Any]:
         return {
@@ -268,12 +302,9 @@ def _check(model: Any, optimizer: Any, scheduler: Any, extra: dict[str, Any]) ->
     own = {id(p) for p in model.parameters()}
     held = [p for group in optimizer.param_groups for p in group["params"]]
     if any(id(p) not in own for p in held):
-        raise _unfit(
-            "The optimizer holds parameters that are not in the model.",
-            "Register one module that holds all parameters of the optimizer.",
-        )
+        raise foreign()
     if not any(p.requires_grad for p in held):
-        raise _unfit(
+        raise unfit(
             "The optimizer holds no parameter of the model that requires a gradient.",
             "Build the optimizer from model.parameters() before Run.",
         )
@@ -281,7 +312,7 @@ def _check(model: Any, optimizer: Any, scheduler: Any, extra: dict[str, Any]) ->
         if thing is not None and not (
             hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
         ):
-            raise _unfit(
+            raise unfit(
                 f"{name!r} is a {type(thing).__name__} without state_dict/load_state_dict.",
                 "Register objects with state_dict() and load_state_dict().",
             )

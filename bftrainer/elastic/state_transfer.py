@@ -112,7 +112,8 @@ class OwnOptions:
 
     def put_back(self) -> None:
         """Set them again, after a checkpoint was loaded."""
-        for group, own in zip(self._state.optimizer.param_groups, self._groups, strict=True):
+        # The other trial's script may have added groups.
+        for group, own in zip(self._state.optimizer.param_groups, self._groups, strict=False):
             began, now = group.get("initial_lr"), group.get("lr")
             group.update(own)
             if began and "initial_lr" in own:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from bftrainer.elastic import checkpoint, files, resharding
+from bftrainer.elastic import checkpoint, files, resharding, shards
+from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import Cutting, GlobalBatch
 from bftrainer.elastic.shards import Box, whole_box
-from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic.state import Counters, Snapshots, State
 from bftrainer.study import checkpoint_files, disk
 
 ROWS, COLUMNS = 5, 3
@@ -179,3 +181,51 @@ def test_a_new_trainer_starts_from_all_parts(tmp_path: Path) -> None:
     assert found_by(state, aside) is not None
     disk.drop_checkpoints(aside)
     assert list(aside.iterdir()) == []
+
+
+@pytest.fixture
+def mesh_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The mesh of a node with one worker, in this process."""
+    monkeypatch.setattr(control_module, "_current", [])
+    monkeypatch.setattr(shards, "_mesh", [])
+    yield shards.node_mesh()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_groups_that_a_script_changed_are_resumed_sharded(
+    tmp_path: Path, mesh_of_one: Any, *, is_removed: bool
+) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    def built(*, is_sharded: bool) -> State:
+        torch.manual_seed(4)
+        net = nn.Sequential(nn.Linear(COLUMNS, ROWS), nn.Linear(ROWS, 1))
+        if is_sharded:
+            fully_shard(net, mesh=mesh_of_one)
+        optimizer = torch.optim.Adam(net[0].parameters())
+        return State(net, optimizer, None, {}, shards=shards.shards_of(net))
+
+    def step(state: State) -> None:
+        state.model(torch.ones(2, COLUMNS)).sum().backward()
+        state.optimizer.step()
+
+    whole, cut = built(is_sharded=False), built(is_sharded=True)
+    step(whole)
+    _, last = whole.model.children()
+    whole.optimizer.add_param_group({"params": list(last.parameters()), "lr": 0.1})
+    step(whole)
+    if is_removed:
+        del whole.optimizer.param_groups[0]
+    snapshot = Snapshots(whole).take(Counters(seed=1, step=2))
+    path = tmp_path / "step-000000000002-g1.bft"
+    checkpoint.write(path, snapshot.header, snapshot.tensors)
+
+    read = resharding.reader(cut.parameters(), cut.optimizer, {}, cut.shards)
+    header, tensors = read(path)
+    cut.decode_rest(header["structure"], tensors[4:])
+    assert len(cut.optimizer.param_groups) == len(whole.optimizer.param_groups)
+    for own, other in zip(cut.parameters(), whole.parameters(), strict=True):
+        moments = cut.optimizer.state[own]["exp_avg"]
+        assert shards.is_sharded(moments)
+        assert torch.equal(moments.full_tensor(), whole.optimizer.state[other]["exp_avg"])

@@ -1,0 +1,99 @@
+"""What must stay as it was when the run was built: the model's parameters and buffers.
+
+Those who join, and a trainer that starts again, build the script's model and then take the
+state. A part that was put in later is in no state, and its gradients are averaged by nobody. So
+that is an error at the next update, not at the next restart. Used by ``state``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from bftrainer.elastic.grouping import foreign, unfit
+
+Kind = tuple[torch.Size, torch.dtype]
+
+
+class AsBuilt:
+    """The parts of one model and the parameters of its optimizer.
+
+    Looks only at what is kept in dictionaries of the modules while nothing has changed: some
+    microseconds for a hundred parameters. FSDP2 exchanges the parameters of a sharded model
+    itself, so there only the modules count.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: Any, *, is_sharded: bool) -> None:
+        self._model, self._optimizer, self._is_sharded = model, optimizer, is_sharded
+        self._parameters = {id(p) for p in model.parameters()}
+        self._held: list[int] = []  # by the optimizer when it was last looked at
+        self._named = self._parts()
+        self._look_closely()
+
+    def require(self) -> None:
+        """Require that nothing was replaced, added or removed.
+
+        Raises:
+            ElasticError: BFT-1401, something was; or the optimizer has parameters of others.
+        """
+        if [id(part) for own in self._dicts for part in own.values()] != self._ids or (
+            self._kinds() != self._known_kinds
+        ):
+            parts = self._parts()
+            if change := _change(self._named, parts):
+                raise unfit(
+                    f"The model was changed after Run: {change}.",
+                    "Build it before Run as it stays. Layers that come in later can be in it from"
+                    " the beginning, unused or without requires_grad.",
+                )
+            self._look_closely()  # modules without a state, which the script exchanges itself
+        held = [id(p) for group in self._optimizer.param_groups for p in group["params"]]
+        if held != self._held:
+            if not self._is_sharded and not self._parameters.issuperset(held):
+                raise foreign()
+            self._held = held
+
+    def _look_closely(self) -> None:
+        modules = list(self._model.modules())
+        self._dicts: list[dict[str, Any]] = [m._modules for m in modules]  # noqa: SLF001 - fast
+        if not self._is_sharded:
+            self._dicts += [m._parameters for m in modules]  # noqa: SLF001
+        self._buffers = [m._buffers for m in modules]  # noqa: SLF001
+        self._kept = [part for own in self._dicts for part in own.values()]  # ids stay theirs
+        self._ids = list(map(id, self._kept))
+        self._known_kinds = self._kinds()
+
+    def _kinds(self) -> list[Kind | None]:
+        return [
+            None if b is None else (b.shape, b.dtype) for own in self._buffers for b in own.values()
+        ]
+
+    def _parts(self) -> dict[str, tuple[str, Any]]:
+        """Return what has a state, by name: what it is, and by what it is told from another."""
+        model = self._model
+        parts: dict[str, tuple[str, Any]] = {
+            name: ("buffer", (b.shape, b.dtype)) for name, b in model.named_buffers()
+        }
+        if self._is_sharded:
+            owners = [(n, m) for n, m in model.named_modules() if m._parameters]  # noqa: SLF001
+            return {**parts, **{name: ("module", m) for name, m in owners}}
+        return {**parts, **{name: ("parameter", p) for name, p in model.named_parameters()}}
+
+
+def _change(before: dict[str, tuple[str, Any]], now: dict[str, tuple[str, Any]]) -> str:
+    """Return what differs; empty: nothing."""
+    for name, (kind, own) in now.items():
+        if name not in before:
+            return f"its {kind} {name!r} is new"
+        was = before[name][1]
+        if kind == "buffer" and was != own:
+            return f"its buffer {name!r} has {_words(own)} and had {_words(was)}"
+        if kind != "buffer" and was is not own:
+            return f"its {kind} {name!r} is another one"
+    gone = [f"its {kind} {name!r} is gone" for name, (kind, _) in before.items() if name not in now]
+    return gone[0] if gone else ""
+
+
+def _words(kind: Kind) -> str:
+    return f"shape {tuple(kind[0])}, {str(kind[1]).removeprefix('torch.')}"
