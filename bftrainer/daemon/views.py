@@ -336,7 +336,9 @@ class DaemonViews:
 
     def _not_saved(self, trainer_id: str) -> tuple[str, ...]:
         trainer = self._trainers.trainers.get(trainer_id)
-        return () if trainer is None or not (why := trainer.machine.not_saved) else (why,)
+        if trainer is None:
+            return ()
+        return tuple(filter(None, (trainer.machine.not_saved, trainer.machine.passed_over)))
 
     def _stops(self) -> tuple[str, ...]:
         why = self._state.draining.sentence()

@@ -13,7 +13,7 @@ import torch
 
 from bftrainer.elastic.grouping import foreign, unfit
 
-Kind = tuple[torch.Size, torch.dtype]
+BufferKind = tuple[torch.Size, torch.dtype]
 
 
 class AsBuilt:
@@ -64,7 +64,7 @@ class AsBuilt:
         self._ids = list(map(id, self._kept))
         self._known_kinds = self._kinds()
 
-    def _kinds(self) -> list[Kind | None]:
+    def _kinds(self) -> list[BufferKind | None]:
         return [
             None if b is None else (b.shape, b.dtype) for own in self._buffers for b in own.values()
         ]
@@ -95,5 +95,5 @@ def _change(before: dict[str, tuple[str, Any]], now: dict[str, tuple[str, Any]])
     return gone[0] if gone else ""
 
 
-def _words(kind: Kind) -> str:
+def _words(kind: BufferKind) -> str:
     return f"shape {tuple(kind[0])}, {str(kind[1]).removeprefix('torch.')}"

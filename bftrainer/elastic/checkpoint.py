@@ -21,7 +21,7 @@ import torch
 from bftrainer.elastic import files
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import write_whole
-from bftrainer.elastic.files import UnreadableError
+from bftrainer.elastic.files import ForeignError, UnreadableError
 from bftrainer.elastic.shards import Cut, is_sharded, local_of
 
 log = logging.getLogger("bftrainer.elastic")
@@ -257,7 +257,7 @@ def find(
         header, tensors = read(path)
         if header.get("layout") not in layouts:
             others.append(path)
-            raise UnreadableError("it was written by a different model")
+            raise ForeignError("it was written by a different model")
         if "structure" not in header:
             raise UnreadableError("it has no structure")
         try:  # its checksum does not prove that

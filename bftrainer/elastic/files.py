@@ -30,6 +30,7 @@ from bftrainer.elastic.fence import SUFFIX
 from bftrainer.elastic.regular_file import REFUSALS, open_stream
 
 MAGIC = b"bftrainer checkpoint 1\n"
+_ANY_MAGIC = b"bftrainer checkpoint "  # of a later release, perhaps
 KEEP = 2
 MAX_HEADER_BYTES = 256 << 20
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -37,6 +38,14 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 
 class UnreadableError(Exception):
     """Not a complete checkpoint of ours; the text says why."""
+
+
+class DamagedError(UnreadableError):
+    """It was one, and its bytes are not those that were written."""
+
+
+class ForeignError(UnreadableError):
+    """It is sound, and of another model."""
 
 
 def newest_first(directory: Path) -> list[Path]:
@@ -130,10 +139,10 @@ def read_from(
     header = _read_header(file, digest)
     for data in allocate(header):
         if file.readinto(data) != len(data):  # type: ignore[attr-defined]  # buffered readers have it
-            raise UnreadableError("it is cut short")
+            raise DamagedError("it is cut short")
         digest.update(data)
     if file.read() != digest.digest():
-        raise UnreadableError("its checksum does not match")
+        raise DamagedError("its checksum does not match")
     return header
 
 
@@ -164,19 +173,21 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 def _read_header(file: BinaryIO, digest: Any) -> dict[str, Any]:
     start = file.read(len(MAGIC) + 8)
     if not start.startswith(MAGIC) or len(start) != len(MAGIC) + 8:
-        raise UnreadableError("it does not start like a checkpoint")
+        is_later = start.startswith(_ANY_MAGIC) and not MAGIC.startswith(start[: len(MAGIC)])
+        kind = UnreadableError if is_later else DamagedError
+        raise kind("it does not start like a checkpoint")
     length = int.from_bytes(start[len(MAGIC) :], "little")
     if length > MAX_HEADER_BYTES:
-        raise UnreadableError("its header is too long")
+        raise DamagedError("its header is too long")
     text = file.read(length)
     digest.update(start)
     digest.update(text)
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise UnreadableError(f"its header is damaged: {problem}") from problem
+        raise DamagedError(f"its header is damaged: {problem}") from problem
     if not isinstance(header, dict):
-        raise UnreadableError("its header is damaged")
+        raise DamagedError("its header is damaged")
     return header
 
 
@@ -221,10 +232,20 @@ def patiently(read: Callable[[], T], place: Path) -> T:
         time.sleep(PAUSE_S)
 
 
-def newest(directory: Path | None, read: Callable[[Path], T]) -> T | None:
+SkipNote = Callable[[Path, Exception], None]  # is told a checkpoint that is skipped, and why
+
+
+def log_skipped(path: Path, problem: Exception) -> None:
+    """Say in the log why a checkpoint is skipped."""
+    log.warning("BFT-1413: skipped checkpoint %s: %s", path, problem)
+
+
+def newest(
+    directory: Path | None, read: Callable[[Path], T], note: SkipNote = log_skipped
+) -> T | None:
     """Return what ``read`` returns of the newest checkpoint that it does not refuse.
 
-    The log says why others were skipped. None: there is none.
+    ``note`` is told why others are skipped. None: there is none.
 
     Raises:
         ElasticError: BFT-1343, when the file system does not let them be read now.
@@ -235,5 +256,5 @@ def newest(directory: Path | None, read: Callable[[Path], T]) -> T | None:
         try:
             return patiently(partial(read, path), path)
         except (OSError, UnreadableError) as problem:
-            log.warning("BFT-1413: skipped checkpoint %s: %s", path, problem)
+            note(path, problem)
     return None

@@ -296,6 +296,13 @@ class Diverged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassedOver:
+    """The training began without newer checkpoints, or anew. Older agents and daemons drop it."""
+
+    cause: Words  # with its code, and where it began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The worker is not in the new generation and exits with status 0."""
 
@@ -349,6 +356,7 @@ FromWorker: TypeAlias = (
     | Saved
     | Unsaved
     | Diverged
+    | PassedOver
     | Left
     | Finished
     | Failed
@@ -360,6 +368,7 @@ _TYPES: dict[str, type[Any]] = {
     for cls in (
         Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Reported, Alive, Interrupted, Saved,
         Left, Finished, Failed, WorkerConfig, Unreachable, Unsaved, Diverged,
+        PassedOver,
     )
 }  # fmt: skip
 

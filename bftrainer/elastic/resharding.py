@@ -206,7 +206,12 @@ def _matching(told: Any, own: Any) -> Iterator[tuple[int, Any]]:
             yield from _matching(a, b)
 
 
-def newest_of_node(node: NodeTeam, directory: Path | None, read: Callable[[Path], T]) -> T | None:
+def newest_of_node(
+    node: NodeTeam,
+    directory: Path | None,
+    read: Callable[[Path], T],
+    note: files.SkipNote = files.log_skipped,
+) -> T | None:
     """Return the same as ``files.newest`` for all workers of a node, each its own part."""
     names = ""
     if node.rank == 0 and directory is not None:
@@ -214,11 +219,13 @@ def newest_of_node(node: NodeTeam, directory: Path | None, read: Callable[[Path]
         names = "/".join(path.name for path in found)
     for name in filter(None, node.first(names).split("/")):
         result: T | None = None
+        problem: Exception = UnreadableError("another worker of the node cannot read it")
         path = Path(directory or "", name)
         try:
             result = files.patiently(partial(read, path), path)
-        except (OSError, UnreadableError) as problem:
-            log.warning("BFT-1413: skipped checkpoint %s: %s", path, problem)
+        except (OSError, UnreadableError) as error:
+            problem = error
         if node.all(result is not None):
             return result
+        note(path, problem)  # when nobody reads it any more
     return None

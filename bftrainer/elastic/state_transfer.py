@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from bftrainer.elastic import checkpoint, files, reports, resharding, sample_prints, transfer
+from bftrainer.elastic import checkpoint, reports, resharding, sample_prints, transfer
 from bftrainer.elastic.batch import NO_PLAN, EpochPlan
 from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.collective import AbandonableCall, Broken, settle
@@ -28,6 +28,7 @@ from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Group
+from bftrainer.elastic.passed_over import TellingSearch
 from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.sample_prints import Prints
 from bftrainer.elastic.state import Counters, State, pack, unpack
@@ -268,9 +269,14 @@ class StateTransfer:
         """Load the first state of a run: a checkpoint, or what the script built."""
         state = self.state
         read = resharding.reader(state.parameters(), state.optimizer, state.extra, state.shards)
-        newest: checkpoint.Newest = files.newest
+        newest = TellingSearch(self.control)
         if state.shards is not None:
-            newest = partial(resharding.newest_of_node, state.shards.node)
+            node = state.shards.node
+            newest = TellingSearch(
+                self.control,
+                partial(resharding.newest_of_node, node),
+                is_first=node.rank == 0,
+            )
         found = checkpoint.find(self.writer.directory, state.layouts, read, newest)
         if found is None:
             if self.initial is not None:

@@ -26,7 +26,7 @@ from bftrainer.elastic.checkpoint_gap import (
 )
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence, path_for
-from bftrainer.elastic.protocol import Left, WorkerConfig
+from bftrainer.elastic.protocol import Left, PassedOver, WorkerConfig
 from bftrainer.elastic.state import Counters, State
 from bftrainer.elastic.writer import CheckpointWriter
 from tests.elastic import journal
@@ -285,7 +285,10 @@ def test_periodic_checkpoints_resume_past_a_corrupt_one(
         entered = c.form(again, new=again)
         assert entered[0].resumed_from == str(expected)
         assert f"step-{entered[0].step:012d}" in expected.name
-        assert "BFT-1413" in c.workers[again[0]].log.read_text()
+        (told,) = c.workers[again[0]].all(PassedOver)
+        assert told.cause in c.workers[again[0]].log.read_text()
+        assert told.cause.endswith(f"goes on from step {entered[0].step} ({expected.name}).")
+        assert newest_path.with_name(f"{newest_path.name}.damaged").exists()
     assert journal.entries(tmp_path, "entered")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from bftrainer.batch import process
 from bftrainer.daemon.metrics import MEANINGS
+from bftrainer.elastic.fence import path_for
 from bftrainer.lab.journal_page import JournalSource
 from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.decision import DecisionRecord
@@ -19,7 +20,7 @@ from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.timeline import USES, NodeUse
 from bftrainer.model.trainer import TrainerState
 from milp.problem import Curve
-from tests.integration.daemon_scripts import BROKEN, SLOW, trainer_spec
+from tests.integration.daemon_scripts import BROKEN, LIGHT, SLOW, trainer_spec
 from tests.support import monitoring
 from tests.support.processes import is_running
 from tests.support.repeating import repeated_equal
@@ -120,6 +121,26 @@ def test_a_controller_that_is_down_changes_nothing(site: DaemonSite) -> None:
     site.server.client.resume()
     wait_for(lambda: site.client.status().observed == "present", what="observation is back")
     assert set(site.client.trainer(trainer).observed_nodes) == set(before.observed_nodes)
+
+
+@pytest.mark.parametrize("runtime", ["torch", "mpi"])
+@pytest.mark.long
+def test_a_checkpoint_that_was_damaged_is_told_by_status_and_explain(
+    site: DaemonSite, runtime: str
+) -> None:
+    directory = site.base / site.prefix / "checkpoints"
+    directory.mkdir(parents=True)
+    damaged = path_for(directory, 60, 1)
+    damaged.write_bytes(b"")
+    text, more = (SLOW, {}) if runtime == "torch" else (LIGHT, {"epochs": None})
+    where = str(directory)
+    trainer = site.submit("slow", text, runtime=runtime, checkpoint_dir=where, **more)
+    site.trains_on(trainer)
+    told = f"BFT-1413: Not used of {directory}: {damaged.name} (it does not start like a checkpoint"
+    assert site.view(trainer).trouble.startswith(told)
+    explained = site.client.explain(trainer).sentences
+    assert [one for one in explained if one.startswith(told) and one.endswith("began anew.")]
+    assert damaged.with_name(f"{damaged.name}.damaged").exists()
 
 
 def test_ordinary_jobs_get_their_nodes_and_the_trainer_resumes(site: DaemonSite) -> None:

@@ -36,6 +36,7 @@ from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.generations import WorkerGenerations
 from bftrainer.elastic.horovod.world import HorovodContext
 from bftrainer.elastic.main_module import first_path, run_main
+from bftrainer.elastic.passed_over import TellingSearch
 from bftrainer.elastic.protocol import Commit, Failed
 from bftrainer.elastic.reports import NO_REPORTS, Reports
 from bftrainer.elastic.run_info import StepDurations
@@ -171,7 +172,7 @@ class Saver(CheckpointDisk):
         Raises:
             ElasticError: BFT-1408 when it is of another script.
         """
-        found = checkpoint.find(self.directory, (LAYOUT,))
+        found = checkpoint.find(self.directory, (LAYOUT,), newest=TellingSearch(self._control))
         if found is None:
             return "", 0, 0
         tree = checkpoint.decode(found.header["structure"], found.tensors)

@@ -20,7 +20,7 @@ from bftrainer.elastic.checkpoint_disk import CheckpointDisk
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
-from bftrainer.elastic.files import UnreadableError
+from bftrainer.elastic.files import DamagedError, UnreadableError
 from bftrainer.elastic.mpi.comm import Comm
 from bftrainer.elastic.mpi.state import (
     BlockRows,
@@ -31,6 +31,7 @@ from bftrainer.elastic.mpi.state import (
     choose,
     pieces,
 )
+from bftrainer.elastic.passed_over import TellingSearch
 from bftrainer.elastic.reports import NO_REPORTS, Reports
 
 _DAMAGED = (KeyError, ValueError, TypeError, OverflowError)  # of a foreign file's header
@@ -78,7 +79,7 @@ class Disk(CheckpointDisk):
             ElasticError: BFT-1408 when it is of another program, BFT-1343 when the file system
                 does not let it be read now.
         """
-        return files.newest(self.directory, self._read)
+        return TellingSearch(self._control)(self.directory, self._read)
 
     def _read(self, path: Path) -> Checkpoint:
         parts: list[bytearray] = []
@@ -93,7 +94,7 @@ class Disk(CheckpointDisk):
             try:
                 sizes = [int(n) for n in header["bytes"]]
                 if sum(sizes) > path.stat().st_size:
-                    raise UnreadableError("it is cut short")
+                    raise DamagedError("it is cut short")
                 parts.extend(bytearray(n) for n in sizes)
             except _DAMAGED as problem:
                 raise UnreadableError(f"bad table of arrays: {problem}") from problem

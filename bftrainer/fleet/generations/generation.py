@@ -94,6 +94,7 @@ class GenerationMachine:
     cut: str = ""  # why the generation that forms goes without members that live
     in_vain: int = 0  # generations in a row that broke without a loss and without a step
     not_saved: str = ""  # why checkpoints are not written
+    passed_over: str = ""  # which checkpoints it began without when it last started
     complaint: tuple[str, str] = ("", "")  # the worker that reported the last one broken, and why
     n_min: int
     join_window_s: float
@@ -112,7 +113,16 @@ class GenerationMachine:
     sizes: tuple[int, ...] = ()  # the only ones of n_min to n_max that it forms; (): all
     # Not written while unused; see CONTRIBUTING.md.
     ADDED: ClassVar = frozenset(
-        {"slow_start_s", "apart", "cut", "in_vain", "complaint", "not_saved", "sizes"}
+        {
+            "slow_start_s",
+            "apart",
+            "cut",
+            "in_vain",
+            "complaint",
+            "not_saved",
+            "passed_over",
+            "sizes",
+        }
     )
 
     def nodes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -528,7 +538,7 @@ class GenerationMachine:
         )
         self.members, self.size_before = (), 0
         self.is_parking = self.is_broken = False
-        self.interrupted_s, self.cut = None, ""
+        self.interrupted_s, self.cut, self.passed_over = None, "", ""
         return [parked]
 
     def _tell(self, worker_ids: Iterable[str], message: protocol.ToWorker) -> list[Instruction]:
@@ -659,6 +669,8 @@ class GenerationMachine:
                 self.not_saved = body.cause
             case protocol.Saved():
                 self.not_saved = ""
+            case protocol.PassedOver():
+                self.passed_over = body.cause
             case protocol.Unreachable():
                 self.apart = self.apart.heard(worker.node, body.nodes, now_s)
 

@@ -127,7 +127,7 @@ class RestartMachine(GenerationMachine):
         self.stopped = stopped
         self.members, self.size_before = (), 0
         self.is_parking = self.is_saved = self.is_broken = False
-        self.interrupted_s, self.cut = None, ""
+        self.interrupted_s, self.cut, self.passed_over = None, "", ""
         if self._are_too_few():
             return self._parked(stopped)
         return self._match_workers_to_targets(now_s)
