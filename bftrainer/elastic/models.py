@@ -169,10 +169,17 @@ _watching: list[Callable[[], None]] = []  # removes the hook of the latest run
 class StrayUpdates:
     """Watches optimizer steps from the first batch of a run to its end."""
 
-    def __init__(self, registered: tuple[Any, ...], parameters: Iterable[Any] = ()) -> None:
+    def __init__(
+        self,
+        registered: tuple[Any, ...],
+        parameters: Iterable[Any] = (),
+        watches: Sequence[Callable[[], Callable[[], None]]] = (),
+    ) -> None:
+        """Watch the steps of these; ``watches`` begin then, too, and return what ends them."""
         # By id, because the hook sees the wrapped optimizer, not a wrapper.
         self._registered = {id(optimizer) for optimizer in registered}
         self._parameters = {id(p) for p in parameters}  # of the model, which lives as long
+        self._watches = watches
         self._thread = 0
         self._batch = 0
         self._is_in_hand = self._is_ours = False
@@ -190,6 +197,7 @@ class StrayUpdates:
         end_watch()  # of a run that this one replaces
         _watching.append(register_optimizer_step_pre_hook(self._see).remove)
         _watching.append(_watch_building(self._see_built))
+        _watching.extend(begin() for begin in self._watches)
 
     def require_no_other(self) -> None:
         """Require that the script has not put another optimizer in the place of a registered one.

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from bftrainer.elastic import comparison, device, group, loss_rule, models, shared_values
+from bftrainer.elastic import comparison, device, group, lone_group, loss_rule, models, shared_values
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import (
     BatchPiece,
@@ -82,10 +82,10 @@ class Run(Position):
             model = [unwrap(one, self.no_sync) for one in model]
         model = unwrap(models.one_model(model), self.no_sync)
         optimizer = models.one_optimizer(optimizer)
-        self._strays = StrayUpdates(models.parts_of(optimizer), model.parameters())
         self._loader = Loader(loader, indices=indices)
         self._plan = self._loader.plan
         self._shards = shards = shards_of(model)
+        self._strays = self._watches(control, model, optimizer)
         self._cutting = cutting = cutting_of(
             batch,
             bitwise,
@@ -124,6 +124,15 @@ class Run(Position):
         self._has_news = self._saves = False  # what all workers of the node know
         self._undo: dict[str, Any] | None = None  # light state, to undo what a pass changes
         self._short_batch: int | None = None  # of the last step, if some had no samples
+
+    def _watches(self, control: Control, model: torch.nn.Module, optimizer: Any) -> StrayUpdates:
+        """Refuse layers that no run can serve; return what watches the script's calls."""
+        watches = []
+        if not control.is_plain:  # in one process a group of one is right
+            lone_group.refuse_layers(model)
+            if self._shards is None:
+                watches.append(lone_group.watch)
+        return StrayUpdates(models.parts_of(optimizer), model.parameters(), watches)
 
     def _new_membership(self, control: Control) -> Membership:
         if self._shards is not None:

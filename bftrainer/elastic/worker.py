@@ -171,6 +171,7 @@ _LESS_MEMORY = (
 # Modules that cut a model's parameters into pieces for the members of a process group.
 _SHARDING = tuple(f"torch.distributed.{name}" for name in ("fsdp", "tensor", "device_mesh"))
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
+_NO_GROUP = "Default process group has not been initialized"
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
@@ -405,6 +406,8 @@ def place_of(problem: BaseException, script: str) -> str:
 def _expects_torchrun(problem: BaseException) -> bool:
     if isinstance(problem, KeyError):
         return bool(problem.args) and problem.args[0] in _TORCHRUN
+    if isinstance(problem, ValueError) and _NO_GROUP in str(problem):
+        return True
     frames = _frames(problem)
     return bool(frames) and frames[-1][0].f_globals.get("__name__") == _RENDEZVOUS
 
