@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from bftrainer.elastic import comparison, device, group, lone_group, loss_rule, models, shared_values
+from bftrainer.elastic import comparison, device, group, lone_group, loss_rule, models
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import (
     BatchPiece,
@@ -30,6 +30,7 @@ from bftrainer.elastic.batch import (
     cutting_of,
 )
 from bftrainer.elastic.buckets import OF_NODE, GradientReducer, OrderedReducer
+from bftrainer.elastic.common_values import CommonValues
 from bftrainer.elastic.comparison import StateComparison
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
@@ -40,7 +41,6 @@ from bftrainer.elastic.loss_alarm import LossAlarm
 from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, unwrap
-from bftrainer.elastic.position import Position
 from bftrainer.elastic.protocol import LEAST_NODES
 from bftrainer.elastic.rates import KEY, Rates, Updater, decided_by
 from bftrainer.elastic.reports import params
@@ -55,7 +55,7 @@ _misplaced = partial(ElasticError, "BFT-1405")
 Hook = Callable[[GenerationInfo], object]
 
 
-class Run(Position):
+class Run(CommonValues):
     """One elastic training run; see ``docs/reference/python-api.md``."""
 
     def __init__(
@@ -362,35 +362,6 @@ class Run(Position):
             samples=counters.samples,
         )
 
-    def mean(self, value: Any, weight: float = 1.0) -> Any:
-        """Return the mean of what all workers give, the same bits on each of them.
-
-        For what a schedule or an early end depends on, such as the mean loss of an epoch:
-        ``run.mean(total / n, weight=n)``. All workers call it at the same place; it works at every
-        size, without an agent, and while evaluating. What a lost member gave does not count.
-        In a rehearsal, and in passes and steps that are undone, it is this worker's own value.
-
-        Args:
-            value: a number, or a tensor of at most ``shared_values.MOST_ELEMENTS``.
-            weight: of this worker's value; if all are 0, the result is NaN.
-
-        Returns:
-            A float, or a tensor of this shape.
-
-        Raises:
-            ElasticError: BFT-1405 outside of the loops; BFT-1436 for another value; BFT-1437 where
-                another worker waits elsewhere.
-        """
-        return self._combined(shared_values.MEAN, value, float(weight))
-
-    def sum(self, value: Any) -> Any:
-        """Return the sum of what all workers give; see ``mean``."""
-        return self._combined(shared_values.SUM, value)
-
-    def max(self, value: Any) -> Any:
-        """Return the largest of what all workers give, element by element; see ``mean``."""
-        return self._combined(shared_values.MAX, value)
-
     def should_log(self) -> bool:
         """Return whether this worker is to log the last committed step to a tracker.
 
@@ -467,30 +438,6 @@ class Run(Position):
     def on_committed(self, hook: Hook) -> None:
         """Call ``hook`` after every committed update."""
         self._on_committed.append(hook)
-
-    def _combined(self, kind: str, value: Any, weight: float = 1.0) -> Any:
-        numbers, remade = shared_values.numbers_in(value)
-        if not self._is_looping:
-            raise _misplaced(
-                f"run.{kind}() was called before run.epochs().",
-                "Call it inside the loop over run.epochs().",
-            )
-        is_early = self._batch is not None and not self._is_last_pass
-        is_alone = self._is_in_vain() or is_early or self._control.is_over
-        ranks = [self.rank] if is_alone else self._callers()
-        if ranks == [self.rank] and is_alone:
-            return remade(numbers)
-        result = self._values.combine(
-            kind, numbers, weight=weight, step=self.step_count, ranks=ranks
-        )
-        self._state.calls = self._values.mark
-        return remade(result)
-
-    def _callers(self) -> Sequence[int]:
-        """Return the ranks that run the script's code at this point."""
-        if self._short_batch is None:
-            return range(self.size)
-        return range(self._cutting.active(self._short_batch, self.size))
 
     def _begin_values(self, _info: GenerationInfo) -> None:
         membership = self._membership

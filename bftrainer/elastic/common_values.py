@@ -1,0 +1,83 @@
+"""``run.mean``, ``run.sum`` and ``run.max``. ``Run`` inherits them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bftrainer.elastic import shared_values
+from bftrainer.elastic.batch import Cutting
+from bftrainer.elastic.control import Control
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.position import Position
+from bftrainer.elastic.shared_values import SharedValues
+from bftrainer.elastic.state import State
+
+
+class CommonValues(Position):
+    """Values of all workers."""
+
+    _control: Control
+    _cutting: Cutting
+    _state: State
+    _values: SharedValues
+    _is_looping: bool
+    _batch: int | None
+    _short_batch: int | None
+
+    def _is_in_vain(self) -> bool:
+        raise NotImplementedError
+
+    def mean(self, value: Any, weight: float = 1.0) -> Any:
+        """Return the mean of what all workers give, the same bits on each of them.
+
+        For what a schedule or an early end depends on, such as the mean loss of an epoch:
+        ``run.mean(total / n, weight=n)``. All workers call it at the same place; it works at every
+        size, without an agent, and while evaluating. What a lost member gave does not count.
+        In a rehearsal, and in passes and steps that are undone, it is this worker's own value.
+
+        Args:
+            value: a number, or a tensor of at most ``shared_values.MOST_ELEMENTS``.
+            weight: of this worker's value; if all are 0, the result is NaN.
+
+        Returns:
+            A float, or a tensor of this shape.
+
+        Raises:
+            ElasticError: BFT-1405 outside of the loops; BFT-1436 for another value; BFT-1437 where
+                another worker waits elsewhere.
+        """
+        return self._combined(shared_values.MEAN, value, float(weight))
+
+    def sum(self, value: Any) -> Any:
+        """Return the sum of what all workers give; see ``mean``."""
+        return self._combined(shared_values.SUM, value)
+
+    def max(self, value: Any) -> Any:
+        """Return the largest of what all workers give, element by element; see ``mean``."""
+        return self._combined(shared_values.MAX, value)
+
+    def _combined(self, kind: str, value: Any, weight: float = 1.0) -> Any:
+        numbers, remade = shared_values.numbers_in(value)
+        if not self._is_looping:
+            raise ElasticError(
+                "BFT-1405",
+                f"run.{kind}() was called before run.epochs().",
+                "Call it inside the loop over run.epochs().",
+            )
+        is_early = self._batch is not None and not self._is_last_pass
+        is_alone = self._is_in_vain() or is_early or self._control.is_over
+        ranks = [self.rank] if is_alone else self._callers()
+        if ranks == [self.rank] and is_alone:
+            return remade(numbers)
+        result = self._values.combine(
+            kind, numbers, weight=weight, step=self.step_count, ranks=ranks
+        )
+        self._state.calls = self._values.mark
+        return remade(result)
+
+    def _callers(self) -> Sequence[int]:
+        """Return the ranks that run the script's code at this point."""
+        if self._short_batch is None:
+            return range(self.size)
+        return range(self._cutting.active(self._short_batch, self.size))
