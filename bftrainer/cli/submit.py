@@ -30,6 +30,7 @@ from bftrainer.api.client import Client
 from bftrainer.api.documents import document, encode, listing, schema
 from bftrainer.cli.array_table import INDEX
 from bftrainer.cli.common import AWAY, connect
+from bftrainer.cli.going_on import CONTINUE_OPTION, ContinuingCommand, marked, said_of_start
 from bftrainer.cli.module_script import AS_MODULE, check_module, file_of
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
 from bftrainer.cli.output import print_json, print_lines, print_pairs
@@ -396,7 +397,9 @@ _EXIT_CODES = {
     option("--resume-from ID|DIR", "Start from the newest checkpoint of a trainer, which keeps "
            "it."),
     option("--fresh", "Set the checkpoints in its directory aside first."),
+    CONTINUE_OPTION,
     ANY_OWNER_OPTION, JSON, SOCKET, context_settings={"allow_interspersed_args": False},
+    cls=ContinuingCommand,
     example="bftrainer submit --nodes 1:8 --epochs 30 --job-name digits train.py --lr 0.1",
 )  # fmt: skip
 @click.pass_context
@@ -407,6 +410,7 @@ def submit(
     args: tuple[str, ...],
     socket_name: str | None,
     resume_from: str | None,
+    way: str | None,
     *,
     is_module: bool,
     fresh: bool,
@@ -436,16 +440,22 @@ def submit(
     specs = specs_of(
         spec, values.get("array"), has_own_dir=values.get("checkpoint_dir") is not None
     )
+    exported, has_source = values.get("environment", ()), resume_from is not None
+    specs = tuple(marked(one, exported, way, has_source=has_source) for one in specs)
     for one in specs:
         check_spec(one)
     checks = check_here(specs[0])
     warn_of_late_options(ctx, script, args)
+    said = () if has_source else tuple(said_of_start(s, None, is_fresh=fresh) for s in specs)
     if dry_run:
+        print_lines(*filter(None, said), err=True)
         _print_dry_run(specs, checks, as_json=as_json)
         return ExitCode.OK
     client = connect(socket_name)
     state = StartState(source=source_of(client, resume_from), is_fresh=fresh)
     views = send_all(client, specs, state)
+    said = said or tuple(said_of_start(s, state.source, is_fresh=fresh) for s in specs)
+    print_lines(*filter(None, said), err=True)
     for view in views if not as_json else ():
         trainer_id = view.record.trainer_id
         print_lines(trainer_id if parsable else f"Submitted trainer {trainer_id}")

@@ -13,7 +13,7 @@ import copy
 import random
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -142,8 +142,13 @@ class State:
             tree["within_epoch"] = self._within_epoch
         return checkpoint.encode(tree)
 
-    def decode_rest(self, structure: Any, tensors: list[torch.Tensor]) -> Counters:
-        """Restore what ``encode_rest`` returned on any member."""
+    def decode_rest(
+        self, structure: Any, tensors: list[torch.Tensor], unloaded: Collection[str] = ()
+    ) -> Counters:
+        """Restore what ``encode_rest`` returned on any member.
+
+        ``unloaded``: registered objects that stay as they are, "scheduler" among them.
+        """
         tree = checkpoint.decode(structure, tensors, _wrapped if self.shards else None)
         self._train_only(tree["trained"])
         for p in self.parameters():
@@ -160,8 +165,9 @@ class State:
                 f"The optimizer of this worker does not fit the shared state: {problem}.",
                 "Build the same optimizer in every worker, before Run.",
             ) from problem
-        self._load_user_state(tree)
-        self._within_epoch = tree.get("within_epoch")
+        self._load_user_state(_without(tree, unloaded))
+        within_epoch = tree.get("within_epoch")
+        self._within_epoch = None if within_epoch is None else _without(within_epoch, unloaded)
         self.calls = tree.get("calls", [])  # earlier releases have none
         return Counters(**tree["counters"])
 
@@ -241,6 +247,12 @@ def _layout_of(named: Iterable[tuple[str, torch.Tensor]]) -> int:
     text = ";".join(f"{n}:{t.dtype}:{tuple(t.shape)}" for n, t in named)
     data = text.encode()
     return mix(*(int.from_bytes(data[i : i + 7]) for i in range(0, len(data), 7)))
+
+
+def _without(tree: dict[str, Any], unloaded: Collection[str]) -> dict[str, Any]:
+    extra = {name: state for name, state in tree["extra"].items() if name not in unloaded}
+    scheduler = None if "scheduler" in unloaded else tree["scheduler"]
+    return {**tree, "scheduler": scheduler, "extra": extra}
 
 
 def _wrapped(local: torch.Tensor, cut: list[Any]) -> Any:
@@ -329,8 +341,9 @@ class StateSnapshot:
 class Snapshots:
     """Takes snapshots; each overwrites the tensors of the previous one."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, origin: Mapping[str, Any] | None = None) -> None:
         self._state = state
+        self._origin = origin or {}  # what headers have of the run
         self._memory: list[torch.Tensor] = []
         self._is_prepared = False  # whether memory for the next one was prepared
 
@@ -342,6 +355,7 @@ class Snapshots:
             "counters": counters.as_dict(),
             "structure": structure,
             **reports.trial_mark(),
+            **self._origin,
         }
         own = self._state.model_tensors()
         if (shards := self._state.shards) is not None:

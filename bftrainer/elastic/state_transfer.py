@@ -12,18 +12,18 @@ the schedule is; all else is the checkpoint's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
 from bftrainer.elastic import checkpoint, reports, resharding, sample_prints, transfer
 from bftrainer.elastic.batch import NO_PLAN, EpochPlan
 from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.collective import AbandonableCall, Broken, settle
+from bftrainer.elastic.continuing import OwnOptions
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.errors import ElasticError
@@ -101,39 +101,6 @@ def _unlike(standings: Sequence[MemberStatus], nodes: Sequence[str]) -> ElasticE
 
 
 T = TypeVar("T")
-
-
-class OwnOptions:
-    """The options that this script gave to its optimizers and schedulers."""
-
-    def __init__(self, state: State, groups: list[dict[str, Any]]) -> None:
-        self._state = state
-        self._groups = groups  # without parameters
-        self._base = [list(one.base_lrs) for one in self._schedulers()]
-
-    def put_back(self) -> None:
-        """Set them again, after a checkpoint was loaded."""
-        # The other trial's script may have added groups.
-        for group, own in zip(self._state.optimizer.param_groups, self._groups, strict=False):
-            began, now = group.get("initial_lr"), group.get("lr")
-            group.update(own)
-            if began and "initial_lr" in own:
-                # A schedule has got this far from its beginning.
-                group["lr"] = own["initial_lr"] * (now / began)
-        for scheduler, rates in zip(self._schedulers(), self._base, strict=True):
-            scheduler.base_lrs = rates
-
-    def _schedulers(self) -> Iterator[LRScheduler]:
-        return _within([self._state.scheduler, *self._state.extra.values()])
-
-
-def _within(things: Iterable[Any]) -> Iterator[LRScheduler]:
-    """Yield the schedulers with learning rates of their own, also those within others."""
-    for thing in things:
-        if isinstance(thing, LRScheduler):
-            if hasattr(thing, "base_lrs"):
-                yield thing
-            yield from _within(getattr(thing, "_schedulers", ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,8 +255,13 @@ class StateTransfer:
         options = self.initial.light["groups"] if self.initial else self.state.options()
         own = OwnOptions(self.state, options)
         count = len(self.state.model_tensors())
+        rest = found.tensors[count:]
+        goes_on = self.writer.origin.continuation(found.header, found.source, rest)
         self._copy_into_model(found.tensors[:count])
-        self.counters = self.state.decode_rest(found.header["structure"], found.tensors[count:])
+        unloaded = goes_on.unloaded if goes_on is not None else frozenset()
+        self.counters = self.state.decode_rest(found.header["structure"], rest, unloaded)
+        if goes_on is not None:
+            goes_on.apply()
         if reports.is_inherited(found.header):
             self.state.resume_epoch()  # it would bring the other trial's options later
             own.put_back()

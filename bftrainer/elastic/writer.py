@@ -15,6 +15,7 @@ from contextlib import suppress
 from bftrainer.elastic import checkpoint, checkpoint_gap, fence, files, resharding
 from bftrainer.elastic.checkpoint_disk import SLOW_S, TIMES, CheckpointDisk
 from bftrainer.elastic.checkpoint_gap import Ages, Cost, Slowdown
+from bftrainer.elastic.continuing import Continuing
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.state import Counters, Snapshots, State, StateSnapshot
@@ -37,7 +38,8 @@ class CheckpointWriter(CheckpointDisk):
         self.last_s = self._came_s = self._noted_s = time.monotonic()
         self._slowdown = Slowdown()
         self._step = self._begun = -1  # last committed step, step of the newest snapshot
-        self._snapshots = Snapshots(state)
+        self.origin = Continuing(config, state)
+        self._snapshots = Snapshots(state, self.origin.header())
         self._ages = Ages(self.interval_s)
         self.cost = Cost()  # of the last checkpoint
         self._hold_s = 0.0  # for which the training stood still for the last snapshot

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bftrainer.elastic.origin_check import CONTINUE
 from bftrainer.elastic.protocol import Interrupted, Reported
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
@@ -57,10 +58,11 @@ def test_rescaled_it_trains_as_without_us(
 def test_a_complete_run_goes_on_where_its_script_wants_more_epochs(
     tmp_path: Path, template: TemplateProcess, framework: Framework
 ) -> None:
+    ways = {"BFT_TEST_DIR": str(tmp_path), "OMP_NUM_THREADS": "1", CONTINUE: "schedule-new"}
     for epochs in (1, 3):
         with Controller(tmp_path, template) as c:
-            ids = start(c, framework, samples=73, epochs=epochs)[:1]
-            c.form(ids, new=ids)
+            settings = json.dumps({"samples": 73, "epochs": epochs})
+            c.begin(SCRIPTS / framework.script, [settings], environment=tuple(ways.items()))
             c.finished()
         got = journal.result(tmp_path)
         assert (got["steps"], got["epoch"]) == (10 * epochs, epochs)

@@ -12,9 +12,9 @@ import torch
 from torch.optim import lr_scheduler as schedules
 
 from bftrainer.elastic import reports
+from bftrainer.elastic.continuing import OwnOptions
 from bftrainer.elastic.reports import is_inherited, trial_mark
 from bftrainer.elastic.state import Counters, State
-from bftrainer.elastic.state_transfer import OwnOptions
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -34,8 +34,8 @@ def train(c: Controller, trial: str, *, lr: float, **length: int) -> tuple[int, 
 
 @pytest.mark.parametrize(
     ("parent", "child", "own_lr"),
-    [("0", "1", True), ("", "1", True), ("0", "0", False), ("0", "", False), ("", "", False)],
-    ids=["another", "no-trial", "itself", "no-trial-any-more", "never-one"],
+    [("0", "1", True), ("", "1", True), ("0", "0", False)],
+    ids=["another", "no-trial", "itself"],
 )
 def test_learning_rates_are_the_script_s_where_another_trial_s_state_goes_on(
     tmp_path: Path, template: TemplateProcess, parent: str, child: str, own_lr: bool

@@ -13,6 +13,7 @@ import pytest
 
 import trainers.examples
 from bftrainer.batch import process
+from bftrainer.elastic.origin_check import CONTINUE
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Progress
 from bftrainer.elastic.store import StoreClient
 from tests.elastic.controller import Controller
@@ -33,7 +34,15 @@ def control(tmp_path: Path) -> Iterator[Controller]:
 
 
 def start(c: Controller, script: Path, *args: object, count: int = 3) -> list[str]:
-    ids = c.start(script, [str(a) for a in args], count=count, checkpoint_interval_s=600.0)
+    # A trainer's arguments never change; here the one that is resumed gets others.
+    ways = {"BFT_TEST_DIR": str(c.directory), "OMP_NUM_THREADS": "1", CONTINUE: "arguments"}
+    ids = c.start(
+        script,
+        [str(a) for a in args],
+        count=count,
+        environment=tuple(ways.items()),
+        checkpoint_interval_s=600.0,
+    )
     c.warm(ids)
     return ids
 

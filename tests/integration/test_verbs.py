@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from bftrainer.cli.main import main
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerChange, TrainerSpec, TrainerState
 from milp.problem import Curve
+from tests.elastic.controller import SCRIPTS
 from tests.integration.daemon_scripts import SLOW, trainer_spec, write_script
 from tests.support.site import Site
 from tests.support.waiting import wait_for
@@ -243,3 +245,37 @@ def test_a_loss_that_is_nan_stays_told_by_all_verbs(
     assert main(["status", "-o", "reason", trainer]) == 0
     assert "BFT-1435" in capsys.readouterr().out
     assert page_row(site.view(trainer))["why"].startswith("BFT-1435")  # of the page
+
+
+def test_a_run_is_what_its_arguments_say(
+    site: VerbSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = site.base / site.prefix
+    directory.mkdir(parents=True)
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("BFTRAINER_SOCKET", str(site.client.socket_path))
+    shutil.copy(SCRIPTS / "sweep.py", directory)
+    run = ["--export", "OMP_NUM_THREADS=1", "--export", f"BFT_TEST_DIR={directory}"]
+    first = ["sweep.py", "--lr", "0.1", "--epochs", "2"]
+    other = ["sweep.py", "--lr", "0.01", "--epochs", "3"]
+    assert main(["submit", "--wait", *run, *first]) == 0
+    kept = sorted(Path("bft-sweep").glob("*.bft"))
+    assert main(["submit", *run, *other]) == 2
+    assert "BFT-1450" in capsys.readouterr().err
+    assert main(["submit", "-J", "late", "--hold", "--parsable", *run, *other]) == 0
+    late = capsys.readouterr().out.strip()
+    shutil.copy(kept[-1], "bft-late")  # it comes after the submission
+    site.client.change(late, RELEASE)
+    record = site.in_state(late, TrainerState.FAILED).record
+    assert record.failures == 1
+    assert "BFT-1450" in record.failing.cause
+    assert "--lr 0.01 (it has --lr 0.1)" in record.failing.cause
+    assert Path("bft-late", kept[-1].name).read_bytes() == kept[-1].read_bytes()
+    assert main(["submit", "-J", "late", "--wait", "--continue", *run, *other]) == 0
+    result = json.loads(Path("result.json").read_text())
+    assert (result["rates"], result["steps"]) == ([0.01], 15)
+    more = ["sweep.py", "--lr", "0.01", "--epochs", "4"]  # own arguments, a greater length
+    assert main(["submit", "-J", "late", "--wait", *run, *more]) == 0
+    assert json.loads(Path("result.json").read_text())["steps"] == 20
+    assert main(["submit", "-J", "heir", "--resume-from", late, "--wait", *run, *first]) == 0
+    assert "heir goes on from step" in capsys.readouterr().err

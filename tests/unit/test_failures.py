@@ -35,7 +35,9 @@ class Tries:
         return given_up(self.failures, self.record, POLICY)
 
 
-@pytest.mark.parametrize("code", ["BFT-1401", "BFT-1404", "BFT-1424", "BFT-1428", "BFT-1611"])
+@pytest.mark.parametrize(
+    "code", ["BFT-1401", "BFT-1404", "BFT-1424", "BFT-1428", "BFT-1450", "BFT-1611"]
+)
 def test_what_would_happen_again_anywhere_is_not_tried_again(code: str) -> None:
     why = Tries().fail(f"{code}: The reported metric is not a finite number: nan.")
     assert why == "This fails on every node, so it is not tried again."

@@ -36,6 +36,7 @@ from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.generations import WorkerGenerations
 from bftrainer.elastic.horovod.world import HorovodContext
 from bftrainer.elastic.main_module import first_path, run_main
+from bftrainer.elastic.origin_check import OriginCheck
 from bftrainer.elastic.passed_over import TellingSearch
 from bftrainer.elastic.protocol import Commit, Failed
 from bftrainer.elastic.reports import NO_REPORTS, Reports
@@ -150,6 +151,7 @@ class Saver(CheckpointDisk):
         self._interval_s = control.config.checkpoint_interval_s
         self._counts, self._reports = counts, reports
         self._last_s = float("-inf")  # the first commit is written
+        self._origin = OriginCheck(control.config)
 
     def is_due(self) -> bool:
         """Return whether a committed state should be written now."""
@@ -170,11 +172,13 @@ class Saver(CheckpointDisk):
         The path is "" if there is none; the state is then unchanged.
 
         Raises:
-            ElasticError: BFT-1408 when it is of another script.
+            ElasticError: BFT-1408 when it is of another script, BFT-1450 when it was trained
+                with other arguments.
         """
         found = checkpoint.find(self.directory, (LAYOUT,), newest=TellingSearch(self._control))
         if found is None:
             return "", 0, 0
+        self._origin.admit(found.header, found.source)
         tree = checkpoint.decode(found.header["structure"], found.tensors)
         try:
             put_back(state, tree)
@@ -192,7 +196,7 @@ class Saver(CheckpointDisk):
         structure, tensors = checkpoint.encode(committed(state), "hvd.elastic.State")
         step, samples = self._counts.committed
         where = {"step": step, "samples": samples, "reports": self._reports.state_dict()}
-        header = {"layout": LAYOUT, **where, "structure": structure}
+        header = {"layout": LAYOUT, **where, "structure": structure, **self._origin.header()}
         parts = checkpoint.parts_of(header, tensors)
         return partial(self.write, parts, writer, step=step, samples=samples, layout=LAYOUT)
 

@@ -31,6 +31,7 @@ from bftrainer.elastic.mpi.state import (
     choose,
     pieces,
 )
+from bftrainer.elastic.origin_check import OriginCheck
 from bftrainer.elastic.passed_over import TellingSearch
 from bftrainer.elastic.reports import NO_REPORTS, Reports
 
@@ -56,6 +57,7 @@ class Disk(CheckpointDisk):
     def __init__(self, control: Control, state: MpiState, directory: str) -> None:
         super().__init__(control, directory)
         self._state = state
+        self._origin = OriginCheck(control.config)
 
     def save(self, checkpoint: Checkpoint, fence: Fence) -> None:
         """Write; ``checkpoint`` must not change any more."""
@@ -68,6 +70,7 @@ class Disk(CheckpointDisk):
             "reports": checkpoint.reports,
             "bytes": [len(part) for part in buffers],
             **reports.trial_mark(),
+            **self._origin.header(),
         }
         parts = files.parts_of(header, map(memoryview, buffers))
         self.write(parts, fence, step=step, samples=samples, layout=self._state.layout())
@@ -77,7 +80,7 @@ class Disk(CheckpointDisk):
 
         Raises:
             ElasticError: BFT-1408 when it is of another program, BFT-1343 when the file system
-                does not let it be read now.
+                does not let it be read now, BFT-1450 when it was made with other arguments.
         """
         return TellingSearch(self._control)(self.directory, self._read)
 
@@ -102,6 +105,7 @@ class Disk(CheckpointDisk):
 
         with files.opened(path) as file:
             header = files.read_from(file, allocate)
+        self._origin.admit(header, str(path))
         n_arrays = len(self._state.arrays)
         # Earlier releases have none, and what another trial reported is not ours.
         is_own = "reports" in header and not reports.is_inherited(header)

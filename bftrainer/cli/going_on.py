@@ -1,0 +1,106 @@
+"""What ``bftrainer submit`` says of the checkpoint from which a trainer will go on.
+
+``elastic.origin`` compares. A checkpoint of other arguments is refused here, before anything is
+sent, and once more by the worker: a checkpoint may come into the directory in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from bftrainer.cli.options import option
+from bftrainer.cli.spec import ALL, COMMAND, NONE
+from bftrainer.elastic import files
+from bftrainer.elastic.origin import ARRAY_INDEX, EXPORTED, Difference, RunOrigin, compare
+from bftrainer.elastic.origin_check import (
+    ARGUMENTS,
+    CONTINUE,
+    SCHEDULE_NEW,
+    WAYS,
+    in_a_sentence,
+    newest_header,
+    origin_of,
+    refusal,
+)
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import UsageError
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.study.checkpoint_files import unstartable
+
+_BARE = "--continue"
+CONTINUE_OPTION = option(
+    f"{_BARE} [=schedule-old|=schedule-new]",
+    "Go on from a checkpoint of other arguments with the new ones; which schedule counts if they"
+    " differ.",
+    click.Choice(WAYS),
+    name="way",
+)
+
+
+class ContinuingCommand(click.Command):
+    """A command whose ``--continue`` may stand without a value before a script."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give the option its value, but not among the script's arguments."""
+        whole = [f"{_BARE}={ARGUMENTS}" if text == _BARE else text for text in args]
+        values, _, _ = self.make_parser(ctx).parse_args(list(whole))
+        of_script = values.get("args")  # the last ones
+        start = len(args) - (len(of_script) if isinstance(of_script, tuple) else 0)
+        return super().parse_args(ctx, [*whole[:start], *args[start:]])
+
+
+def marked(
+    spec: TrainerSpec, exported: Sequence[tuple[str, str]], way: str | None, *, has_source: bool
+) -> TrainerSpec:
+    """Return the spec with what its workers need to compare and to go on.
+
+    Args:
+        spec: of one trainer, an index included.
+        exported: the values of ``--export``.
+        way: ``--continue``; None: it was not given.
+        has_source: it starts from the checkpoint of another trainer: its arguments count.
+    """
+    if spec.runtime == COMMAND:
+        if way is not None:
+            raise unstartable(
+                "Programs of runtime command keep their state in files of their own.",
+                "Leave out --continue: the program gets its arguments and goes on as it does.",
+            )
+        return spec
+    way = way or (SCHEDULE_NEW if has_source else None)
+    own = {} if way is None else {CONTINUE: way}
+    names = dict.fromkeys([*(name for name, _ in exported if name not in (ALL, NONE)), ARRAY_INDEX])
+    present = dict(spec.environment)
+    if present:
+        own[EXPORTED] = " ".join(name for name in names if name in present)
+    kept = [pair for pair in spec.environment if pair[0] not in own]
+    return replace(spec, environment=(*kept, *own.items()))
+
+
+def said_of_start(spec: TrainerSpec, source: Path | None, *, is_fresh: bool) -> str:
+    """Return from where a trainer will go on and what differs there; "": it begins anew.
+
+    Args:
+        spec: of one trainer.
+        source: directory of another trainer that it starts from.
+        is_fresh: its own checkpoints are set aside.
+
+    Raises:
+        UsageError: BFT-1450, its checkpoint is of other arguments.
+    """
+    if spec.runtime == COMMAND or (is_fresh and source is None):
+        return ""
+    newest = newest_header(source or Path(spec.checkpoint_dir))
+    if newest is None:
+        return ""
+    path, header = newest
+    old, step = RunOrigin.read(header), files.step_of(path)
+    difference = Difference() if old is None else compare(old, origin_of(spec))
+    if old is not None and difference.refused and CONTINUE not in dict(spec.environment):
+        error = refusal(spec.checkpoint_dir, step, old, difference)
+        raise UsageError(error.code, error.cause, error.next_step)
+    return f"{shown(spec.name)} {shown(in_a_sentence(step, old, difference))}"

@@ -1,0 +1,241 @@
+"""Goes on from a checkpoint with the arguments of this script, where they are others.
+
+The base learning rates and all other options of the optimizers' groups are the script's. The
+current rates are scaled by new over old base. A schedule goes on as it was where its settings are
+the same; where they differ the user says which one counts: the old one at the script's rates, or
+the script's at the position of the old one.
+
+Without a wish to do so the state is restored as it is, and ``origin_check`` has the last word.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from bftrainer.elastic import checkpoint, reports, schedules
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.origin_check import ARGUMENTS, SCHEDULE_NEW, SCHEDULE_OLD, OriginCheck
+from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.schedules import ScheduleSettings
+from bftrainer.elastic.state import State
+
+_RATES, _SCHEDULES = "base_rates", "schedules"  # in headers of checkpoints
+_OWN = "scheduler"  # the name of that one, as in a state
+
+
+class OwnOptions:
+    """The options that this script gave to its optimizers and schedulers."""
+
+    def __init__(self, state: State, groups: list[dict[str, Any]]) -> None:
+        self._state = state
+        self._groups = groups  # without parameters
+        self._base = [list(one.base_lrs) for one in self._schedulers()]
+
+    def put_back(self, bases: Sequence[float] = ()) -> None:
+        """Set them again, after a checkpoint was loaded.
+
+        ``bases``: base learning rates of the checkpoint's groups, where they are known.
+        """
+        groups = self._state.optimizer.param_groups
+        # The checkpoint's script may have added groups.
+        for number, (group, own) in enumerate(zip(groups, self._groups, strict=False)):
+            began = group.get("initial_lr") if "initial_lr" in own else None
+            if number < len(bases):
+                began = bases[number]
+            now = group.get("lr")
+            group.update(own)
+            if began and now is not None:
+                # A schedule, or the script by itself, has got this far from the beginning.
+                group["lr"] = own.get("initial_lr", own["lr"]) * (now / began)
+        for scheduler, rates in zip(self._schedulers(), self._base, strict=True):
+            scheduler.base_lrs = rates
+
+    def _schedulers(self) -> Iterator[LRScheduler]:
+        return _within([self._state.scheduler, *self._state.extra.values()])
+
+
+def _within(things: Iterable[Any]) -> Iterator[LRScheduler]:
+    """Yield the schedulers with learning rates of their own, also those within others."""
+    for thing in things:
+        if isinstance(thing, LRScheduler):
+            if hasattr(thing, "base_lrs"):
+                yield thing
+            yield from _within(getattr(thing, "_schedulers", ()))
+
+
+class BuiltState:
+    """The rates, options and schedules of a state as the script built it."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.options = copy.deepcopy(state.options())
+        self.schedules: dict[str, Any] = {
+            name: one
+            for name, one in {_OWN: state.scheduler, **state.extra}.items()
+            if one is not None and (name == _OWN or isinstance(schedules.inner(one), LRScheduler))
+        }
+        self.fresh = {n: copy.deepcopy(one.state_dict()) for n, one in self.schedules.items()}
+        self.settings = {n: schedules.settings_of(one) for n, one in self.schedules.items()}
+
+    def header(self) -> dict[str, Any]:
+        """Return what headers of checkpoints have of it."""
+        rates = [float(one.get("initial_lr", one.get("lr")) or 0.0) for one in self.options]
+        return {_RATES: rates, _SCHEDULES: self.settings}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedSchedules:
+    """The schedules of a checkpoint."""
+
+    bases: tuple[float, ...]  # learning rates of the groups; (): not known
+    settings: Mapping[str, ScheduleSettings] | None  # by name; None: not known
+    positions: Mapping[str, int]  # how many times each was stepped
+
+    @classmethod
+    def read(cls, header: Mapping[str, Any], state: Mapping[str, Any]) -> SavedSchedules:
+        """Return them from a verified header and the decoded state beside it."""
+        light = state.get("within_epoch") or state
+        saved = {_OWN: light["scheduler"], **light["extra"]}
+        return cls(
+            bases=tuple(header.get(_RATES, ())),
+            settings=header.get(_SCHEDULES),
+            positions={name: schedules.position_in(one) for name, one in saved.items()},
+        )
+
+    def differing(
+        self, own: Mapping[str, ScheduleSettings]
+    ) -> dict[str, tuple[ScheduleSettings, ScheduleSettings]]:
+        """Return their settings and the script's by name, where they differ."""
+        if self.settings is None:
+            return {}
+        both = {n: (self.settings.get(n, {}), own.get(n, {})) for n in {**own, **self.settings}}
+        return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+
+
+class Continuing(OriginCheck):
+    """Decides how this run goes on from a checkpoint."""
+
+    def __init__(self, config: WorkerConfig, state: State) -> None:
+        super().__init__(config)
+        self._built = BuiltState(state) if config.checkpoint_dir else None
+
+    def header(self) -> dict[str, Any]:
+        """Return what headers of checkpoints have of it."""
+        return {**super().header(), **(self._built.header() if self._built else {})}
+
+    def continuation(
+        self, header: Mapping[str, Any], source: str, tensors: Sequence[Any]
+    ) -> Continuation | None:
+        """Return how to go on from a verified checkpoint; None: with its state as it is.
+
+        ``tensors``: those of the state without the model.
+
+        Raises:
+            ElasticError: BFT-1450, it was trained with other arguments; BFT-1451, with another
+                schedule.
+        """
+        is_own_way = self.admit(header, source)
+        if self._built is None or reports.trial_mark():
+            return None
+        state = checkpoint.decode(header["structure"], tensors)
+        saved = SavedSchedules.read(header, state)
+        pairs = saved.differing(self._built.settings)
+        words = "; ".join(schedules.differing(*pair) for pair in pairs.values())
+        has_other_code = any(schedules.has_other_code(*pair) for pair in pairs.values())
+        if not is_own_way:
+            if pairs:
+                _tell(f"the schedule stays the checkpoint's; the script's is {words}")
+            return None
+        if pairs and (self.way == ARGUMENTS or (has_other_code and self.way == SCHEDULE_OLD)):
+            raise _unclear(words, has_other_code=has_other_code)
+        if pairs:
+            _tell(f"{self.way}: the script's schedule is {words}")
+        is_new = self.way == SCHEDULE_NEW and (bool(pairs) or saved.settings is None)
+        return Continuation(self._built, saved, is_new=is_new)
+
+
+def _unclear(words: str, *, has_other_code: bool) -> ElasticError:
+    ways = "" if has_other_code else " or --continue=schedule-old to keep the checkpoint's,"
+    return ElasticError(
+        "BFT-1451",
+        f"The checkpoint was trained with another schedule of learning rates: {words}.",
+        f"Submit it with --continue=schedule-new to take the script's at the same position,{ways}"
+        " or with --fresh.",
+    )
+
+
+class Continuation:
+    """One restoration of a checkpoint's state under the arguments of this script."""
+
+    def __init__(self, built: BuiltState, saved: SavedSchedules, *, is_new: bool) -> None:
+        self._built, self._saved, self._is_new = built, saved, is_new
+        self._pairs = saved.differing(built.settings)
+        self._own = OwnOptions(built.state, copy.deepcopy(built.options))
+        self._follows = any(map(schedules.follows_metrics, built.schedules.values()))
+
+    @property
+    def unloaded(self) -> frozenset[str]:
+        """The schedules that are not to take over the checkpoint's state."""
+        if not self._is_new:
+            return frozenset()
+        if not self._follows:  # they are stepped from their beginning
+            return frozenset(self._built.schedules)
+        of_other_class = {
+            n for n, (old, own) in self._pairs.items() if old.get("class") != own.get("class")
+        }
+        return frozenset(of_other_class)
+
+    def apply(self) -> None:
+        """Change the state, which the checkpoint's was loaded into, and say what has changed."""
+        state = self._built.state
+        state.resume_epoch()  # it would bring the checkpoint's options later
+        before = copy.deepcopy(state.options())
+        if not self._is_new:
+            self._own.put_back(self._saved.bases)
+        elif self._follows:
+            self._own.put_back(self._saved.bases)
+            self._set_anew()
+        else:
+            self._step_anew()
+        for number, (old, new) in enumerate(zip(before, state.options(), strict=True)):
+            changed = [
+                f"{name} {_written(value)} (it had {_written(old.get(name))})"
+                for name, value in new.items()
+                if _written(value) != _written(old.get(name))
+            ]
+            if changed:
+                _tell(f"group {number} of the optimizer has {', '.join(changed)}")
+
+    def _step_anew(self) -> None:
+        """Take the script's schedules to where the checkpoint's were."""
+        built = self._built
+        groups = built.state.optimizer.param_groups
+        for group, own in zip(groups, copy.deepcopy(built.options), strict=True):
+            group.update(own)
+        for name, one in built.schedules.items():
+            one.load_state_dict(copy.deepcopy(built.fresh[name]))
+            schedules.advance(one, self._saved.positions.get(name, 0))
+
+    def _set_anew(self) -> None:
+        """Give schedules that follow a metric the script's settings; what they saw stays."""
+        built = self._built
+        for name, (old, own) in self._pairs.items():
+            if name in built.schedules and name not in self.unloaded:
+                changed = {key for key in own if own[key] != old.get(key)}
+                fresh = {k: v for k, v in built.fresh[name].items() if k in changed}
+                one = built.schedules[name]
+                one.load_state_dict({**one.state_dict(), **copy.deepcopy(fresh)})
+
+
+def _written(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"bftrainer: {text}\n")
