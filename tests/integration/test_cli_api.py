@@ -78,7 +78,8 @@ def test_submit_sends_the_very_spec_of_the_dry_run(service: MemoryService, outpu
     assert spec == decode(TrainerSpec, dry["spec"])
     assert (spec.n_min, spec.n_max, spec.epochs) == (2, 6, 3)
     assert spec.args == ("--lr", "0.1", "-f")
-    assert spec.environment == (("A", "1"), ("B", "x=y"))
+    # The last says which were named: workers compare those with a checkpoint's.
+    assert spec.environment == (("A", "1"), ("B", "x=y"), ("BFT_EXPORTED", "A B"))
     assert spec.name == "naïve; $(touch canary)"
     assert spec.user == ME
     assert spec.interpreter == sys.executable
