@@ -154,6 +154,7 @@ def test_with_continue_a_schedule_goes_on_at_the_new_rate(site: Site) -> None:
     assert more["rates"] == pytest.approx([0.02 * 0.25])
 
 
+@pytest.mark.long
 def test_a_schedule_of_another_horizon_needs_a_word(site: Site) -> None:
     site.train("--schedule cosine --horizon 4 --epochs 2")
     other = "--schedule cosine --horizon 8 --epochs 3"
@@ -180,6 +181,7 @@ def test_a_schedule_of_another_class_cannot_stay(site: Site) -> None:
     assert "StepLR" in new["log"]
 
 
+@pytest.mark.long
 def test_a_trial_is_not_asked(site: Site) -> None:
     site.train("--lr 0.1 --epochs 1", trial="1")
     assert site.train("--lr 0.01 --epochs 2", trial="2")["rates"] == pytest.approx([0.01])
