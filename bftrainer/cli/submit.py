@@ -436,14 +436,8 @@ def submit(
         script = find_command(script, os.environ)
     check_script(script)
     values = {**chosen(ctx, script), "module": module}
-    spec = build_spec(script, args, values, os.environ)
-    specs = specs_of(
-        spec, values.get("array"), has_own_dir=values.get("checkpoint_dir") is not None
-    )
-    exported, has_source = values.get("environment", ()), resume_from is not None
-    specs = tuple(marked(one, exported, way, has_source=has_source) for one in specs)
-    for one in specs:
-        check_spec(one)
+    has_source = resume_from is not None
+    specs = _specs(script, args, values, way, has_source=has_source)
     checks = check_here(specs[0])
     warn_of_late_options(ctx, script, args)
     said = () if has_source else tuple(said_of_start(s, None, is_fresh=fresh) for s in specs)
@@ -465,6 +459,20 @@ def submit(
         is_array = values.get("array") is not None
         print_json(listing("trainers", views) if is_array else document("trainer", views[0]))
     return _outcome(views) if wait else ExitCode.OK
+
+
+def _specs(
+    script: str, args: tuple[str, ...], values: dict[str, Any], way: str | None, *, has_source: bool
+) -> tuple[TrainerSpec, ...]:
+    """Return the trainers of a submission, checked; an array has several."""
+    spec = build_spec(script, args, values, os.environ)
+    has_own_dir = values.get("checkpoint_dir") is not None
+    specs = specs_of(spec, values.get("array"), has_own_dir=has_own_dir)
+    exported = values.get("environment", ())
+    specs = tuple(marked(spec, exported, way, has_source=has_source) for spec in specs)
+    for spec in specs:
+        check_spec(spec)
+    return specs
 
 
 def _outcome(views: Sequence[TrainerView]) -> int:

@@ -32,7 +32,7 @@ from bftrainer.elastic import checkpoint, light
 from bftrainer.elastic.collective import Broken, settle
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Group
-from bftrainer.elastic.light import Difference
+from bftrainer.elastic.light import LeafDifference
 from bftrainer.elastic.loader import PerSample
 from bftrainer.elastic.models import parts_of
 from bftrainer.elastic.shards import local_of
@@ -53,10 +53,6 @@ OWN_EXTRA: Final = ("bft-", "framework")  # prefixes of extra objects that are n
 MOST_SHOWN: Final = 3  # differences in an error
 MOST_VALUE: Final = 200  # characters of a value that is exchanged
 PAGE: Final = "docs/howto/same-on-all-workers.md"
-NEXT_STEP: Final = (
-    "Compute what a schedule depends on from values that are the same on all workers"
-    f" (run.mean(value), run.step_count), see {PAGE}."
-)
 _EXTRA: Final = "extra."
 _SCHEDULE: Final = ("optimizer.param_groups", "scheduler")
 _WORD_BYTES: Final = 8
@@ -252,7 +248,13 @@ class StateComparison:
         if may_adopt and strict and all(d.path.startswith(_SCHEDULE) for d in strict):
             self._adopt(answers[0]["schedule"], strict)
         elif strict:
-            raise ElasticError("BFT-1438", *self._in_words(strict))
+            raise ElasticError(
+                "BFT-1438",
+                f"The workers of this trainer differ before update {self._counters().step + 1}:"
+                f" {_in_words(strict)}.",
+                "Compute what a schedule depends on from values that are the same on all workers"
+                f" (run.mean(value), run.step_count), see {PAGE}.",
+            )
         self._report_extra(of_extra)
         return None
 
@@ -268,15 +270,7 @@ class StateComparison:
                 table |= light.leaves(thing.state_dict(), kind)
         return {path: _bounded(value) for path, value in table.items()}
 
-    def _in_words(self, differences: Sequence[Difference]) -> tuple[str, str]:
-        shown = "; ".join(map(str, differences[:MOST_SHOWN]))
-        more = len(differences) - MOST_SHOWN
-        rest = f"; and {more} more" if more > 0 else ""
-        update = self._counters().step + 1
-        cause = f"The workers of this trainer differ before update {update}: {shown}{rest}."
-        return cause, NEXT_STEP
-
-    def _report_extra(self, differences: Sequence[Difference]) -> None:
+    def _report_extra(self, differences: Sequence[LeafDifference]) -> None:
         for difference in differences:
             name = difference.path.removeprefix(_EXTRA).partition(".")[0].partition("[")[0]
             self._uncounted.add(name)
@@ -299,7 +293,7 @@ class StateComparison:
         values = [tensor.tolist() for tensor in tensors]
         return [structure, list(zip(kinds, values, strict=True))]
 
-    def _adopt(self, schedule: Any, differences: Sequence[Difference]) -> None:
+    def _adopt(self, schedule: Any, differences: Sequence[LeafDifference]) -> None:
         structure, values = schedule
         tensors = [torch.tensor(value, dtype=getattr(torch, kind)) for kind, value in values]
         tree = checkpoint.decode(structure, tensors)
@@ -310,10 +304,10 @@ class StateComparison:
             self._state.scheduler.load_state_dict(tree["scheduler"])
         self.adopted += 1
         if self._rank == 0 and self.adopted == 1:
-            cause, next_step = self._in_words(differences)
             sys.stderr.write(
-                f"bftrainer: warning: BFT-1438: {cause} Rank 0's are taken, now and in further"
-                f" updates (equal='adopt'). {next_step}\n"
+                f"bftrainer: warning: BFT-1438: The workers differ before update"
+                f" {self._counters().step + 1}: {_in_words(differences)}. Rank 0's values are"
+                f" taken, now and in further updates (equal='adopt'), see {PAGE}.\n"
             )
 
     # ---- tensors ---------------------------------------------------------------------
@@ -365,7 +359,7 @@ class StateComparison:
             facts.append(str(shards.node.rank))
         return zlib.crc32(repr(facts).encode())
 
-    def _tensors_differ(self, differences: Sequence[Difference]) -> ElasticError:
+    def _tensors_differ(self, differences: Sequence[LeafDifference]) -> ElasticError:
         names = ", ".join(d.path for d in differences[:MOST_SHOWN])
         more = len(differences) - MOST_SHOWN
         rest = f" and {more} more" if more > 0 else ""
@@ -407,6 +401,12 @@ class MemberExchange:
             return broken
         pairs = zip(table, lengths, strict=True)
         return [json.loads(bytes(row[:length].tolist())) for row, (length,) in pairs]
+
+
+def _in_words(differences: Sequence[LeafDifference]) -> str:
+    shown = "; ".join(map(str, differences[:MOST_SHOWN]))
+    more = len(differences) - MOST_SHOWN
+    return f"{shown}; and {more} more" if more > 0 else shown
 
 
 def _key(item: tuple[Any, Any]) -> str:

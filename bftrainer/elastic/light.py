@@ -33,7 +33,7 @@ _UNREAD: Final = "?"  # stands for what does not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class LeafDifference:
     """A value of the light state that is not the same on all ranks."""
 
     path: str  # such as "optimizer.param_groups[0].lr"
@@ -159,15 +159,15 @@ def leaves(value: Any, path: str) -> dict[str, Any]:
     return table
 
 
-def differing(tables: Mapping[int, Mapping[str, Any]]) -> list[Difference]:
+def differing(tables: Mapping[int, Mapping[str, Any]]) -> list[LeafDifference]:
     """Return what differs between the leaves of ranks, learning rates first."""
     paths: dict[str, None] = {}
     for table in tables.values():
         paths |= dict.fromkeys(table)
-    differences: list[Difference] = []
+    differences: list[LeafDifference] = []
     for path in paths:
         values = {rank: table[path] for rank, table in tables.items() if path in table}
         shown = {repr(value) for value in values.values()}
         if len(shown) > 1 or len(values) < len(tables):
-            differences.append(Difference(path=path, values=values))
+            differences.append(LeafDifference(path=path, values=values))
     return sorted(differences, key=lambda difference: not difference.path.endswith(".lr"))

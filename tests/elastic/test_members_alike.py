@@ -233,7 +233,7 @@ def test_adopt_takes_the_schedule_of_rank_0_and_says_so(
         ids = c.begin(TRAIN, _settings(**settings), count=2)
         c.finished()
         log = c.workers[ids[0]].log.read_text()
-    assert log.count("Rank 0's are taken") == 1
+    assert log.count("Rank 0's values are taken") == 1
     rates: dict[int, set[float]] = collections.defaultdict(set)
     sums: dict[int, set[float]] = collections.defaultdict(set)
     for entry in journal.entries(tmp_path, "commit"):

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import checkpoint, files
+from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence, claim
 from bftrainer.elastic.mpi.state import MpiState
 from bftrainer.elastic.mpi.state_transfer import Disk
+from bftrainer.elastic.protocol import WorkerConfig
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 
@@ -26,6 +28,9 @@ _HEADER = {
     "bytes": [0],
 }
 _FENCE = b'{"incarnation": 1, "generation": 2, "token": "x", "trainer_id": "t3"}'
+
+
+CONFIG = WorkerConfig(trainer_id="", worker_id="fuzz", node="", script="")
 
 
 class _NoState(MpiState):
@@ -44,7 +49,7 @@ def _resumed(raw: bytes) -> None:
         directory = Path(name)
         (directory / "step-000000000007-generation-00000001.bft").write_bytes(raw)
         checkpoint.find(directory, (LAYOUT,))
-        Disk(None, _NoState(), name).load()  # type: ignore[arg-type]  # load tells nobody
+        Disk(Control(CONFIG, None), _NoState(), name).load()
 
 
 def _with_checksum(header: Any) -> bytes:
