@@ -182,7 +182,9 @@ def one(stage: Stage, kind: str, stop_s: float) -> Cell:
             interval_s=0.02,
         )
     elif kind == "give-back":
-        job_id, spared = site.server.client.submit(n_nodes=1, limit_s=60.0, duration_s=JOB_S), 1
+        job_id = site.server.client.submit(n_nodes=1, limit_s=60.0, duration_s=JOB_S)
+        # A program whose node is taken may get one of the trainer's, and starts anew there.
+        spared = 1 if n_agents == stage.n_torch else 2
     with stage.stopped():
         begun = stage.workers()
         time.sleep(stop_s / 2)

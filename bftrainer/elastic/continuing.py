@@ -216,7 +216,7 @@ class Continuation:
         """Take the script's schedules to where the checkpoint's were."""
         built = self._built
         groups = built.state.optimizer.param_groups
-        for group, own in zip(groups, copy.deepcopy(built.options), strict=True):
+        for group, own in zip(groups, copy.deepcopy(built.options), strict=False):
             group.update(own)
         for name, one in built.schedules.items():
             one.load_state_dict(copy.deepcopy(built.fresh[name]))
