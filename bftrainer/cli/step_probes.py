@@ -158,8 +158,10 @@ def _configs(
 
 def _environment(config: WorkerConfig, directory: str) -> dict[str, str]:
     """Return that of a worker, with as many threads as under an agent if it is one of several."""
+    from trainers.agent.surroundings import HASH_SEED  # noqa: PLC0415 - heavy; -h needs none
+
     threads = {"OMP_NUM_THREADS": "1"} if config.local_size > 1 else {}
-    own = {"BFT_CHECKPOINT_DIR": directory, "TMPDIR": directory}
+    own = {"BFT_CHECKPOINT_DIR": directory, "TMPDIR": directory, **dict([HASH_SEED])}
     return {**threads, **os.environ, **dict(config.environment), **own}
 
 

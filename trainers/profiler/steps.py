@@ -186,6 +186,8 @@ def main() -> None:
     elastic.Run.__init__ = probed
     script = sys.argv[2]
     sys.argv = sys.argv[2:]
+    worker = importlib.import_module("bftrainer.elastic.worker")
+    worker.seed_alike(config["worker"].get("seed", 0))  # as under an agent: workers read the same
     main = importlib.import_module("bftrainer.elastic.main_module")
     sys.path.insert(0, main.first_path(script))
     try:
