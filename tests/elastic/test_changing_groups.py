@@ -339,11 +339,13 @@ def train_epochs(do: Callable[[Run, nn.Sequential], None], *, is_inside: bool = 
 # ---- with workers ----------------------------------------------------------------------
 
 
-def thawed(directory: Path, template: TemplateProcess, **settings: int) -> dict[str, Any]:
-    """Return the result of one worker that nobody disturbs."""
+def thawed(
+    directory: Path, template: TemplateProcess, epochs: int | None = None, delay_s: float = 0.0
+) -> dict[str, Any]:
+    """Return the result of one worker that nobody disturbs; ``epochs``: as of the submission."""
     directory.mkdir()
     with Controller(directory, template) as c:
-        c.begin(THAWING, [json.dumps(settings)])
+        c.begin(THAWING, [json.dumps({"delay_s": delay_s})], epochs=epochs)
         c.finished()
     return journal.result(directory)
 
@@ -383,7 +385,7 @@ def test_what_is_done_at_the_beginning_of_an_epoch_is_done_where_a_complete_run_
     directory = tmp_path / "in_two"
     thawed(directory, template, epochs=epochs)
     with Controller(directory, template) as c:
-        c.begin(THAWING, ["{}"], count=2)
+        c.begin(THAWING, [json.dumps({"delay_s": 0.0})], count=2)
         c.finished()
     assert same(journal.result(directory), expected)
 
@@ -394,7 +396,7 @@ def test_a_joiner_of_a_run_that_goes_on_does_not_do_it_again(
 ) -> None:
     expected = thawed(tmp_path / "alone", template)
     directory = tmp_path / "joined"
-    thawed(directory, template, epochs=3)
+    thawed(directory, template, epochs=3, delay_s=0.1)
     arguments = [json.dumps({"delay_s": 0.1})]
     with Controller(directory, template) as c:
         # Its newest checkpoint stays that of the complete run: the joiner finds it, too.

@@ -90,7 +90,11 @@ class World:
         for done in settled.hand_overs:
             node, gone_s = self.gone[done.pilot_id]
             assert done.node == node
-            assert node in jobs[done.job_id].nodes
+            served = jobs[done.job_id]
+            if node not in served.nodes:  # preempted for it, and another was given back: too late
+                assert done.how is How.PREEMPTED
+                assert served.start_s is not None
+                assert served.start_s > gone_s
             assert abs(done.freed_s - gone_s) <= done.precision_s + 1e-6
             assert done.delay_s is None or done.delay_s >= 0.0
             assert (done.asked_s is None) <= (done.how is How.PREEMPTED)
