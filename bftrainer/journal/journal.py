@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -584,4 +585,6 @@ def _draft(
 ) -> EntryDraft:
     if not _KIND.match(kind) or kind in OWN_KINDS:
         raise ValueError(f"{kind!r} cannot be the kind of an entry")
-    return EntryDraft.of(kind, payload, trainers, pilots)
+    # Every trainer has one; the release before, which may be started again, knows no such field.
+    stored = [replace(record, saved_step=None) for record in trainers]
+    return EntryDraft.of(kind, payload, stored, pilots)
