@@ -135,11 +135,11 @@ def _row(
     allowed = value_table(trainer, n_present, last, t_fwd_s=t_fwd_s, objective=objective)
     magnitude = float(np.abs(allowed).max())
     allowed[1 : trainer.n_min] = -np.inf
-    corners: Iterable[int] = range(trainer.n_min, last + 1)
+    corners: Iterable[int]
     if trainer.sizes:
         corners = trainer.sizes
         allowed[1:][~np.isin(np.arange(1, last + 1), corners)] = -np.inf
-    elif trainer.warm_up_s <= 0:
+    else:
         # Between these v_j is linear, and at C_j it jumps up: no other size is a corner.
         corners = {trainer.n_min, n_present, *rate_curve(trainer, objective).sizes}
     allowed.flags.writeable = False

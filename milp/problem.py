@@ -4,10 +4,12 @@ Source: Liu et al., "BFTrainer" (arXiv 2106.12091), section 3: nodes N, trainers
 with N_j in {0} or [Nmin_j, Nmax_j] (eq. 6-10), piecewise-linear O_j (SOS2), and the
 objective of eq. 16: max sum_j T_fwd O_j(N_j) - sum_j O_j(C_j) R_j.
 
-Beyond the paper a node that joins trains warm_up_s later. Trainer j of size s, where k of the
-nodes are among its current ones, is then worth
+Beyond the paper a node that joins trains warm_up_s later, and until then the trainer goes on with
+what it has. One that grows from C_j to s nodes is then worth, with w = min(warm_up_s, T_fwd),
 
-    O_j(s) / s * (k T_fwd + (s - k) max(0, T_fwd - warm_up_s)) - O_j(C_j) R_j
+    O_j(s) (T_fwd - w) + O_j(C_j) w - O_j(C_j) R_j
+
+samples (or units of the objective) within T_fwd; ``milp.reference.timeline`` is the definition.
 
 Beyond the paper, too, trainers may have a cap together, one may have to run, and one may have
 certain sizes only.

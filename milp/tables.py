@@ -2,8 +2,9 @@
 
 v_j(n) = t_fwd O_j(n) - O_j(C_j) R, with R = R_up for n > C_j, R_dw for n < C_j, 0 at
 C_j; C_j counts the current nodes still in the pool. Unit: that of O_j times seconds.
-A parked trainer has O_j(0) = 0, so starting costs nothing. With a warm-up the n - C_j nodes
-that join earn their share of O_j(n) for that much less than t_fwd. Read by the solvers.
+A parked trainer has O_j(0) = 0, so starting costs nothing. With a warm-up w a trainer that grows
+goes on at O_j(C_j) until its joining nodes are warm: w O_j(C_j) + (t_fwd - w) O_j(n) in place of
+t_fwd O_j(n). ``milp.reference.timeline`` tells the same as a clock. Read by the solvers.
 
 ``rising_edges`` takes values by size; called by ``milp.options``, which remembers the slopes of a
 row. With them at hand the price takes one sort, without them ``milp.exact.dual`` searches for it.
@@ -36,15 +37,12 @@ def value_table(
 ) -> FloatArray:
     """Values of sizes 0..largest (bounds not applied), for a trainer with C_j present."""
     curve, scale = rate_curve(trainer, objective), rate_scale(trainer, objective)
-    sizes = np.arange(largest + 1)
     rate = rates_up_to(curve, largest) * scale
     held = held_rate(trainer, n_present, objective)
     values = t_fwd_s * rate
     if trainer.warm_up_s > 0:
-        joined_s = max(t_fwd_s - trainer.warm_up_s, 0.0)
-        joining = sizes[n_present + 1 :]
-        seconds = (n_present * t_fwd_s + (joining - n_present) * joined_s) / joining
-        values[n_present + 1 :] = rate[n_present + 1 :] * seconds
+        warming_s = min(trainer.warm_up_s, t_fwd_s)
+        values[n_present + 1 :] = rate[n_present + 1 :] * (t_fwd_s - warming_s) + held * warming_s
     values[:n_present] -= held * trainer.rescale_down_s
     values[n_present + 1 :] -= held * trainer.rescale_up_s
     return values

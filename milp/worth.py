@@ -9,10 +9,11 @@ it is worth f O_j(n), whatever the others do. Which nodes it has is no part of t
 the problem is stated several times, each time without some of the slow nodes, and the answer
 that is truly worth most is taken:
 
-    sum over j of  f_j O_j(n_j) T  -  f_j' O_j(C_j) R_j        (eq. 16 with fractions)
+    sum over j of  f_j O_j(n_j) (T - w_j) + f_j' O_j(C_j) w_j - f_j' O_j(C_j) R_j
 
-f_j that of its slowest node then, f_j' now, R_j = R_up where a node joins, also in place of
-another one, R_down where nodes only leave. Called by ``bftrainer.decide.slow_nodes``.
+(eq. 16 with fractions), f_j that of its slowest node then, f_j' now. Where a node joins, also in
+place of another one, w_j is the warm-up, during which the nodes of now go on, and R_j = R_up;
+where nodes only leave, w_j = 0 and R_j = R_down. Called by ``bftrainer.decide.slow_nodes``.
 """
 
 from __future__ import annotations
@@ -54,22 +55,17 @@ def terms(problem: Problem, sizes: Mapping[str, int], before: Sequence[int]) -> 
 def trainer_terms(
     problem: Problem, trainer: ProblemTrainer, *, before: int, size: int
 ) -> tuple[float, ...]:
-    """Return what the trainer earns, then, if it rescales, what that costs (negative)."""
-    earned = mean_earning_s(problem, trainer, kept=min(size, before), size=size)
-    earned *= rate(trainer, size, problem.objective)
+    """Return what it earns at its size and before, then, if it rescales, the cost (negative)."""
+    warming_s = min(trainer.warm_up_s, problem.t_fwd_s) if size > before else 0.0
+    earned = rate(trainer, size, problem.objective) * (problem.t_fwd_s - warming_s)
     if before in (size, 0):  # O_j(0) = 0: starting costs nothing
         return (earned,)
     rescale_s = trainer.rescale_up_s if size > before else trainer.rescale_down_s
     held = rate(trainer, before, problem.objective)
-    return (earned, -held * rescale_s)
-
-
-def mean_earning_s(problem: Problem, trainer: ProblemTrainer, *, kept: int, size: int) -> float:
-    """Seconds of t_fwd_s that one of ``size`` nodes trains, of which ``kept`` did before."""
-    if kept == size or not trainer.warm_up_s:
-        return problem.t_fwd_s
-    joined_s = max(0.0, problem.t_fwd_s - trainer.warm_up_s)
-    return (kept * problem.t_fwd_s + (size - kept) * joined_s) / size
+    if not warming_s:
+        return (earned, -held * rescale_s)
+    # What it has goes on until those that join are warm.
+    return (earned, held * warming_s, -held * rescale_s)
 
 
 def rate(trainer: ProblemTrainer, size: int, objective: Objective) -> float:
@@ -122,14 +118,16 @@ def worth(problem: Problem, fractions: Mapping[str, float], assignment: Mapping[
     for trainer in problem.trainers:
         own = own_of.get(trainer.trainer_id, ())
         before = [name for name in trainer.current if name in nodes]
+        joins = not set(own).issubset(before)
+        warming_s = min(trainer.warm_up_s, problem.t_fwd_s) if joins else 0.0
         if own:
-            kept, size = len(set(own).intersection(before)), len(own)
-            each_s = mean_earning_s(problem, trainer, kept=kept, size=size)
-            worths.append(lowest(own) * rate(trainer, size, problem.objective) * each_s)
-        if before and set(own) != set(before):
-            pause_s = trainer.rescale_up_s if set(own) - set(before) else trainer.rescale_down_s
-            held = rate(trainer, len(before), problem.objective)
-            worths.append(-pause_s * lowest(before) * held)
+            reached = lowest(own) * rate(trainer, len(own), problem.objective)
+            worths.append(reached * (problem.t_fwd_s - warming_s))
+        if before:
+            held = lowest(before) * rate(trainer, len(before), problem.objective)
+            worths.append(held * warming_s)
+            if set(own) != set(before):
+                worths.append(-held * (trainer.rescale_up_s if joins else trainer.rescale_down_s))
     return math.fsum(worths)
 
 

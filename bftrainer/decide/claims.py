@@ -10,9 +10,11 @@ system may delay an agent, so the time limit for agents is learnt (``observe``, 
 Where pilots run as the submitting user (policy ``run_as``), an agent serves trainers of its own
 user only. A node that goes to a trainer of another user is a *swap*: its pilot is released once
 no trainer trains there, and one of the other user is requested. Its price is the work that the
-joining trainer misses until the new agent connects, as for a warm-up (``milp.problem``):
+joining trainer misses, because that node can join only when the new agent has connected and it is
+warm. Until then it trains on the others, i nodes, and where some of those join earlier, it pauses
+once more:
 
-    O_j(s) / s * min(swap_s, T_fwd - warm_up_s)
+    (O_j(s) - O_j(i)) min(swap_s, T_fwd - warm_up_s)  +  O_j(i) R_up if i > C_j
 
 Two answers are compared by their worth less the price of their swaps: the optimum without the
 price, and the optimum if every joining node were a swap. The first is also a bound on every
@@ -252,13 +254,18 @@ def cheapest(
 
 def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: float) -> float:
     """Return the worth of an allocation less the price of its swaps."""
-    trainers, sizes = {t.trainer_id: t for t in problem.trainers}, allocation.sizes()
+    swaps = Counter([allocation.assignment[node] for node in owners.swaps(allocation.assignment)])
+    in_pool, sizes = {node.name for node in problem.nodes}, allocation.sizes()
     prices = []
-    for node in owners.swaps(allocation.assignment):
-        trainer = trainers[allocation.assignment[node]]
-        size = sizes[trainer.trainer_id]
-        missed_s = min(cost_s, max(0.0, problem.t_fwd_s - trainer.warm_up_s))
-        prices.append(rate(trainer, size, problem.objective) / size * missed_s)
+    for trainer in problem.trainers:
+        if late := swaps[trainer.trainer_id]:
+            before, size = len(in_pool.intersection(trainer.current)), sizes[trainer.trainer_id]
+            without = max(before, trainer.largest_of(size - late))
+            missed_s = min(cost_s, max(0.0, problem.t_fwd_s - trainer.warm_up_s))
+            rates = [rate(trainer, n, problem.objective) for n in (without, size)]
+            again = rates[0] * trainer.rescale_up_s if without > before else 0.0
+            # Where more nodes are slower, a swap that delays them is no gain: they need not come.
+            prices.append(max(0.0, (rates[1] - rates[0]) * missed_s + again))
     return allocation.objective - math.fsum(prices)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from fractions import Fraction
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -12,8 +14,9 @@ from bftrainer.decide.claims import Owners
 from bftrainer.decide.policies.base import Decided
 from milp.check import find_violations
 from milp.problem import Allocation, Problem
+from milp.reference.timeline import made_within_horizon, order_of, rate_by_count
 from milp.solve import solve
-from milp.worth import allocation_value, rate
+from milp.worth import allocation_value
 from tests.support.examples import examples
 from tests.support.problems import problems
 
@@ -36,18 +39,27 @@ def _shared(draw: st.DrawFn) -> tuple[Problem, Owners]:
 
 
 def _value(problem: Problem, owners: Owners, assignment: dict[str, str]) -> float | None:
-    """What a map is worth with the price of its swaps, term by term; None: it is not legal."""
+    """What a map is worth with the price of its swaps, by the clock; None: it is not legal."""
     value = allocation_value(problem, assignment)
     stated = Allocation(assignment=assignment, objective=value, node_price=0.0)
     if find_violations(problem, stated):
         return None
-    by_id, sizes = {t.trainer_id: t for t in problem.trainers}, stated.sizes()
-    for node, trainer_id in assignment.items():
-        trainer = by_id[trainer_id]
-        if owners.pilots.get(node, owners.trainers[trainer_id]) != owners.trainers[trainer_id]:
-            missed_s = min(SWAP_S, max(0.0, problem.t_fwd_s - trainer.warm_up_s))
-            size = sizes[trainer_id]
-            value -= rate(trainer, size, problem.objective) / size * missed_s
+    for trainer in problem.trainers:
+        nodes = {node for node, its in assignment.items() if its == trainer.trainer_id}
+        at_once = order_of(problem, trainer, nodes)
+        late = [node for node in at_once.warm_at_s if owners.is_swap(node, trainer.trainer_id)]
+        warm_at_s = {**at_once.warm_at_s, **dict.fromkeys(late, trainer.warm_up_s + SWAP_S)}
+        made = [
+            made_within_horizon(
+                trainer,
+                order,
+                horizon_s=problem.t_fwd_s,
+                rate=rate_by_count(trainer, problem.objective),
+            )
+            for order in (at_once, replace(at_once, warm_at_s=warm_at_s))
+        ]
+        # A trainer that is slower with more nodes gains nothing by a delay.
+        value -= float(max(Fraction(0), made[0] - made[1]))
     return value
 
 

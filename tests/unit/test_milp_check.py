@@ -159,13 +159,12 @@ def test_warm_up_is_a_matter_of_sizes() -> None:
     problem = replace(
         PROBLEM, trainers=(replace(PROBLEM.trainers[0], warm_up_s=10.0), *PROBLEM.trainers[1:])
     )
-    # O(2) = 5/3: the old node earns 100 s, the new one 90 s.
+    # O(1) = 1 for 10 s, O(2) = 5/3 for 90 s, a pause of 2 s at O(1); t2 makes 100 - 0.
     value = objective_value(problem, {"t1": 2, "t2": 1})
-    assert value == pytest.approx(5 / 3 / 2 * 190 - 2.0 + 100.0)
+    assert value == pytest.approx(10.0 + 5 / 3 * 90.0 - 2.0 + 100.0)
     assert allocation_value(problem, {"a1": "t1", "a2": "t1", "b1": "t2"}) == pytest.approx(value)
-    assert objective_value(replace(problem, t_fwd_s=5.0), {"t1": 2}) == pytest.approx(
-        5 / 3 / 2 * 5 - 2.0 - 1.0
-    )
+    # Nobody is warm within 5 s: O(1) for 5 s.
+    assert objective_value(replace(problem, t_fwd_s=5.0), {"t1": 2}) == pytest.approx(5 - 2.0 - 1.0)
 
 
 def test_zero_extras_are_the_plain_objective_to_the_bit() -> None:

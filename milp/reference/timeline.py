@@ -1,0 +1,132 @@
+"""The definition of the objective: what a trainer makes within T_fwd, told by a clock.
+
+A decision orders some nodes to go and others to come. From then on the clock runs:
+
+    training    it makes O(its nodes) each second. Nodes that are to come warm up meanwhile.
+    pause       when nodes join or leave, its nodes stop. Eq. 16 (Liu et al., arXiv 2106.12091)
+                books a pause as what they would have made as they were, O(C_j) R, beside the T_fwd
+                seconds; the clock stands still meanwhile.
+
+Nodes leave at once, in one pause of R_dw. Those that come join as soon as they are warm and the
+trainer may have so many, in one pause of R_up each time; a node that another one replaces trains
+until all have joined. What is ordered is booked in whole, whenever within T_fwd it happens: a node
+that is warm only after T_fwd costs its pause all the same.
+
+Nothing of this is an equation, and it shares no code with ``milp.tables``, ``milp.worth`` or
+``bftrainer.decide.claims``: tests derive each of their terms from it. All numbers are exact
+fractions. Imports ``milp.problem`` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from fractions import Fraction
+
+from milp.problem import Curve, Objective, Problem, ProblemTrainer
+
+Rate = Callable[[AbstractSet[str]], Fraction]  # units of the objective per second, of some nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a decision means for one trainer."""
+
+    has: frozenset[str]  # nodes of the pool that it trains on
+    gets: frozenset[str]  # nodes that it is to have
+    warm_at_s: Mapping[str, float]  # of each that comes: when it can join, in seconds from now
+
+
+def made_within_horizon(
+    trainer: ProblemTrainer, order: Order, *, horizon_s: float, rate: Rate
+) -> Fraction:
+    """Let the clock run for ``horizon_s`` (T_fwd) seconds of training.
+
+    Returns:
+        Samples, or units of the objective times seconds, with the pauses' loss taken off.
+    """
+    end_s, members, made = Fraction(horizon_s), order.has, Fraction(0)
+    coming, leaving = order.gets - order.has, order.has - order.gets
+    if leaving and not coming:
+        made -= rate(members) * Fraction(trainer.rescale_down_s)
+        members, leaving = members - leaving, frozenset()
+    now_s = Fraction(0)
+    for warm_at_s in sorted({Fraction(order.warm_at_s[node]) for node in coming}):
+        until_s = min(warm_at_s, end_s)
+        made += rate(members) * (until_s - now_s)
+        now_s = until_s
+        warm = {node for node in coming if Fraction(order.warm_at_s[node]) <= warm_at_s}
+        changed = _joined(trainer, members, warm, leaving if warm == coming else frozenset())
+        if changed != members:
+            made -= rate(members) * Fraction(trainer.rescale_up_s)
+            members = changed
+    return made + rate(members) * (end_s - now_s)
+
+
+def _joined(
+    trainer: ProblemTrainer,
+    members: frozenset[str],
+    warm: AbstractSet[str],
+    leaving: AbstractSet[str],
+) -> frozenset[str]:
+    """Return its nodes when those that are warm join as far as it may have so many."""
+    staying = members - leaving
+    joining = sorted(warm - staying)
+    allowed = _allowed_size(trainer, len(staying) + len(joining))
+    if allowed < len(members) - len(leaving) or not joining:
+        return members
+    return staying | frozenset(joining[: max(0, allowed - len(staying))])
+
+
+def _allowed_size(trainer: ProblemTrainer, most: int) -> int:
+    """Return the largest size up to ``most`` that it may have; 0: none."""
+    sizes = range(trainer.n_min, min(trainer.n_max, most) + 1)
+    return max([size for size in sizes if not trainer.sizes or size in trainer.sizes], default=0)
+
+
+# ---- problems --------------------------------------------------------------------------------
+
+
+def order_of(problem: Problem, trainer: ProblemTrainer, gets: AbstractSet[str]) -> Order:
+    """Return what it means for the trainer to have those nodes of the pool."""
+    has = frozenset(node.name for node in problem.nodes) & frozenset(trainer.current)
+    warm_at_s = dict.fromkeys(gets - has, trainer.warm_up_s)
+    return Order(has=has, gets=frozenset(gets), warm_at_s=warm_at_s)
+
+
+def worth_of(problem: Problem, assignment: Mapping[str, str]) -> float:
+    """Return what all trainers make within T_fwd with these nodes, node -> trainer_id."""
+    made = Fraction(0)
+    for trainer in problem.trainers:
+        gets = {node for node, its in assignment.items() if its == trainer.trainer_id}
+        order = order_of(problem, trainer, gets)
+        rate = rate_by_count(trainer, problem.objective)
+        made += made_within_horizon(trainer, order, horizon_s=problem.t_fwd_s, rate=rate)
+    return float(made)
+
+
+def rate_by_count(trainer: ProblemTrainer, objective: Objective) -> Rate:
+    """Return O_j where all nodes are alike."""
+    curve = trainer.curve
+    if objective is Objective.UTILITY and trainer.utility is not None:
+        curve = trainer.utility
+
+    def rate(nodes: AbstractSet[str]) -> Fraction:
+        reached = height(curve, len(nodes))
+        if objective in {Objective.THROUGHPUT, Objective.UTILITY}:
+            return reached
+        reached /= height(curve, 1)
+        return reached * Fraction(trainer.weight) if objective is Objective.WEIGHTED else reached
+
+    return rate
+
+
+def height(curve: Curve, size: int) -> Fraction:
+    """Walk along the curve from (0, 0) to ``size``; behind its last corner it is flat."""
+    x, y = 0, Fraction(0)
+    for corner, value in zip(curve.sizes, curve.samples_per_s, strict=True):
+        if size <= corner:
+            return y + (Fraction(value) - y) * Fraction(size - x, corner - x)
+        x, y = corner, Fraction(value)
+    return y
