@@ -13,9 +13,11 @@ makes those of a class alike, as for one class (``milp.exact``).
   every better one lies among the x that cost at most z - v. First few x are tried, which gives a
   good v, then all within z - v; the answer to that is the optimum.
 
-* Caps (``milp.solve``) are rows over x, and so is x >= 1 in all of a trainer that must run. The
-  third search may then be long. When it would be, the second answer is kept, and its distance
-  from z is the gap.
+* Caps (``milp.solve``) are rows over x, and so is x >= 1 in all of a trainer that must run. Sizes
+  beyond a cap of the trainer are left out, because z would be far too high with a part of one, and
+  so are sizes worth less than a smaller one. The last search may then be long: it ends within
+  ``CLOSE_ENOUGH`` of the optimum, or, of even more x, takes the best ``MOST_CAPPED`` only. The
+  distance from what is proven is the gap.
 
 Ties: as they come from HiGHS (one thread, fixed seed: the same problem, the same answer), but
 sizes within a class are those of ``milp.exact``: fewest rescales, then earlier trainers get more.
@@ -39,9 +41,11 @@ from milp.tables import BoolArray, FloatArray, IntArray
 FIRST = 240  # x tried first
 LARGEST_COST = 1e4  # values are scaled to this, far above HiGHS's absolute tolerances
 NOISE = 1e-5  # on that scale
+NO_GAP = 1e-9  # relative: what HiGHS leaves when it ends with the optimum
 DIGITS = 6  # after the point, on that scale: what HiGHS says below hangs on its build
 MOST_NODES = 5_000  # of the search tree: nearly all problems need one
-MOST_CAPPED = 1_000  # x tried at last under caps: 0.1 s
+# Under caps: x of which the best is found, x tried at all, and what is close enough to the best.
+MOST_EXACT, MOST_CAPPED, CLOSE_ENOUGH = 500, 1_000, 0.004
 INFEASIBLE = (
     highspy.HighsModelStatus.kInfeasible,
     highspy.HighsModelStatus.kUnboundedOrInfeasible,
@@ -98,6 +102,8 @@ def solve_classes(
     is_bound = np.array(must_run or [False] * len(accepts), dtype=np.bool_)
     is_mixed = np.array(pool.mixes, dtype=np.bool_) & (accepts.sum(axis=1) > 1)
     choices = _choices(options, accepts, is_mixed)
+    if caps or is_bound.any():
+        choices = _useful(choices, caps, is_mixed)
     split = np.zeros(accepts.shape, dtype=np.int64)
     price = gap = 0.0
     if not np.isin(np.flatnonzero(is_bound), choices.trainer).all():
@@ -126,6 +132,39 @@ def _choices(options: Options, accepts: BoolArray, is_mixed: BoolArray) -> _Choi
     at_nothing = allowed[:, :, 0].max(axis=0)
     gain = allowed[of_class, trainer, size] - at_nothing[trainer]
     return _Choices(trainer=trainer, of_class=of_class, size=size, gain=gain)
+
+
+def _useful(
+    choices: _Choices, caps: Sequence[tuple[Members, int]], is_mixed: BoolArray
+) -> _Choices:
+    """Return the choices within the caps that are worth no less than all smaller ones.
+
+    A smaller size keeps every cap that a larger one keeps. Those that mix classes hold some nodes
+    of each while they shrink, so theirs are only held against the caps.
+    """
+    most = np.full(len(is_mixed), np.iinfo(np.int64).max)
+    for members, limit in caps:
+        own = list(members)
+        most[own] = np.minimum(most[own], limit)
+    # By trainer and class, then by size.
+    order = np.lexsort((choices.size, choices.of_class, choices.trainer))
+    is_useful = choices.size <= most[choices.trainer]
+    best, row_before = 0.0, (-1, -1)
+    trainers, classes = choices.trainer[order].tolist(), choices.of_class[order].tolist()
+    for at, *row, gain in zip(
+        order.tolist(), trainers, classes, choices.gain[order].tolist(), strict=True
+    ):
+        if tuple(row) != row_before:
+            best, row_before = -np.inf, tuple(row)
+        if gain < best and not is_mixed[row[0]]:
+            is_useful[at] = False
+        best = max(best, gain)
+    return _Choices(
+        trainer=choices.trainer[is_useful],
+        of_class=choices.of_class[is_useful],
+        size=choices.size[is_useful],
+        gain=choices.gain[is_useful],
+    )
 
 
 def _settle(
@@ -238,24 +277,29 @@ class _Model:
         prices = np.abs(found.row_dual[self._first_class : self._first_class + len(self._counts)])
         every = np.arange(n_all, dtype=np.int32)
         highs.changeColsIntegrality(n_all, every, np.ones(n_all, dtype=np.uint8))
-        within = float(np.sort(costs)[:FIRST][-1])
+        by_cost = np.sort(costs)
+        within, proven = float(by_cost[:FIRST][-1]), bound  # nothing is worth more than ``proven``
         while True:
             is_open = costs <= within + NOISE
             highs.changeColsBounds(n_x, every[:n_x], np.zeros(n_x), is_open.astype(np.float64))
             value, is_best = self._run(infeasible=None if is_open.all() else -np.inf)
             if bound - value <= within or is_open.all():
+                proven = value if is_best else min(bound, self._highs.getInfo().mip_dual_bound)
                 break
-            near = costs <= bound - value + NOISE
-            if self._is_capped and value > -np.inf and near.sum() > MOST_CAPPED:
-                is_best = False
-                break
+            n_near = int((costs <= bound - value + NOISE).sum())
             within = min(bound - value, float(costs.max()))
+            if self._is_capped and n_near > MOST_EXACT:
+                highs.setOptionValue("mip_rel_gap", CLOSE_ENOUGH)
+                if n_near > MOST_CAPPED and is_open.sum() < MOST_CAPPED:
+                    within = float(by_cost[MOST_CAPPED - 1])
+                elif n_near > MOST_CAPPED and value > -np.inf:
+                    break
         taken = np.array(highs.getSolution().col_value)
         x, chosen = self._choices, np.flatnonzero((taken[:n_x] > 0.5) & ~self._is_mixed)
         split[x.trainer[chosen], x.of_class[chosen]] = x.size[chosen]
         for j, k, column in self._parts:
             split[j, k] = round(taken[column])
-        gap = 0.0 if is_best else max(0.0, round(bound - value, DIGITS))
+        gap = max(0.0, round(proven - value, DIGITS))
         return round(float(prices.max()), DIGITS) / self._scale, gap / self._scale
 
     def _run(self, *, infeasible: float | None) -> tuple[float, bool]:
@@ -275,4 +319,5 @@ class _Model:
                 f"HiGHS has no answer for several classes: {status.name}.",
                 "Report this with the problem: size 0 for everybody is one.",
             )
-        return info.objective_function_value, status == highspy.HighsModelStatus.kOptimal
+        is_best = status == highspy.HighsModelStatus.kOptimal and not info.mip_gap > NO_GAP
+        return info.objective_function_value, is_best
