@@ -245,6 +245,7 @@ MEANINGS = {
     "vain_trainers": "Trainers that used up many pilots without a step (BFT-1311).",
     "unreachable_agents": "Agents that are not heard and did not say that they leave.",
     "left_out": "Trainers, jobs and nodes left out of decisions because they fail on them.",
+    "decision_gap_ratio": "A better decision may be worth so much more; 0: this is the best.",
     "failed_decisions_total": "Failures of decisions, which were repeated without their cause.",
     "sleeps_total": "Times that the daemon did not run for 2 s or longer (BFT-1318).",
     "slept_seconds_total": "Time in which the daemon did not run then.",

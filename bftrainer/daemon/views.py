@@ -18,7 +18,13 @@ from bftrainer.daemon.explain.nodes import (
     true_cause,
     unheard_sentence,
 )
-from bftrainer.daemon.explain.sizes import explain_trainer, impossible, told
+from bftrainer.daemon.explain.sizes import (
+    explain_trainer,
+    gap_share,
+    impossible,
+    not_proven,
+    told,
+)
 from bftrainer.daemon.explain.trainers import (
     backend_sentences,
     batch_sentences,
@@ -96,6 +102,7 @@ class DaemonViews:
             policy_notes=state.policy_notes(),
             late_agents=tuple(state.late.by_node().values()),
             slept=state.awakenings.sentence(),
+            not_proven=not_proven(seen.plan.allocation if seen.plan else None),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
@@ -286,6 +293,7 @@ class DaemonViews:
             "journal_writable": state.journal.trouble is None,
             "left_out": len(memory.left_out),
             "failed_decisions_total": state.failures.count,
+            "decision_gap_ratio": gap_share(plan.allocation if plan else None),
             "sleeps_total": state.awakenings.count,
             "slept_seconds_total": state.awakenings.slept_s,
             "unreachable_agents": len(self._agents.away) + state.pilots.n_silent,

@@ -145,6 +145,7 @@ class StatusView:
     policy_notes: tuple[str, ...] = ()  # of the last reload, a sentence each
     late_agents: tuple[str, ...] = ()  # not connected, a sentence each (docs/howto/slurm-site.md)
     slept: str = ""  # one sentence if the daemon did not run of late (docs/reference/failures.md)
+    not_proven: str = ""  # one sentence if a better decision may exist (docs/design/solver.md)
     other_trainers: int = 0  # of other users, not shown (policy ``visibility``)
 
     @property
@@ -153,6 +154,7 @@ class StatusView:
         found = {
             "drained": [self.draining] if self.draining else (),
             "policy": self.policy_notes,
+            "optimum": [self.not_proven] if self.not_proven else (),
             "back-off": [self.back_off] if self.back_off else (),
             "slept": [self.slept] if self.slept else (),
             "slow node": self.slow_nodes,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.daemon.explain.sizes import explain_trainer
+from bftrainer.daemon.explain.sizes import explain_trainer, not_proven
 from bftrainer.daemon.explain.trainers import backend_sentences, near_speeds
 from bftrainer.model.cluster import Node, NodeState, Snapshot
 from bftrainer.model.decision import Plan, Settings
@@ -87,6 +87,28 @@ def test_the_worth_of_a_node_is_the_reason() -> None:
     assert f"The pool has 4 nodes; {size} of them are worth most here over the next 120 s." in said
     assert "One node more would gain it" in said
     assert "on its way" not in said
+
+
+@pytest.mark.parametrize(
+    ("objective", "gap", "text"),
+    [
+        (200.0, 0.0, ""),
+        (200.0, 0.01, ""),  # 0.005%
+        (200.0, 5.0, "is not proven to be the best one: another may be better by at most 2.5%."),
+        (0.0, 5.0, "another may be better by an unknown share."),
+    ],
+)
+def test_an_answer_that_is_not_proven_says_by_how_much(
+    objective: float, gap: float, text: str
+) -> None:
+    trainers = [record("t1"), record("t2")]
+    plan = _plan(snapshot(BUSY), trainers, "n1", "n2", "n3", "n4")
+    assert plan.allocation is not None
+    bounded = replace(plan.allocation, objective=objective, gap=gap)
+    assert not_proven(bounded).endswith(text)
+    assert bool(not_proven(bounded)) is bool(text)
+    said = _explain(trainers[0], replace(plan, allocation=bounded), queue=tuple(trainers))
+    assert ("not proven" in said) is bool(text)
 
 
 def test_planned_and_observed_sizes_that_differ_are_named() -> None:

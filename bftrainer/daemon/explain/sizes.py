@@ -270,10 +270,31 @@ def _worth(
             f" over the next {settings.t_fwd_s:.0f} s."
         )
     ]
+    if unproven := not_proven(allocation):
+        sentences.append(unproven)
     marginal = allocation.marginals.get(record.trainer_id)
     if marginal and marginal.gain_of_one_more is not None:
         sentences.append(_of_one_more(marginal.gain_of_one_more, allocation.node_price))
     return sentences
+
+
+SHOWN_GAP = 0.0005  # of the answer's worth; below it nothing is said
+
+
+def gap_share(allocation: Allocation | None) -> float:
+    """Return how much more a better answer could be worth, as a share of this one; 0: it is best."""
+    if allocation is None or allocation.gap <= 0.0:
+        return 0.0
+    return allocation.gap / allocation.objective if allocation.objective > 0.0 else math.inf
+
+
+def not_proven(allocation: Allocation | None) -> str:
+    """Return the sentence about an answer that may not be the best; "": it is, or nearly so."""
+    share = gap_share(allocation)
+    if share < SHOWN_GAP:
+        return ""
+    by = f"by at most {share:.1%}" if math.isfinite(share) else "by an unknown share"
+    return f"The last decision is not proven to be the best one: another may be better {by}."
 
 
 def _of_one_more(gain: float, price: float) -> str:
