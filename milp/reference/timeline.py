@@ -30,7 +30,7 @@ Rate = Callable[[AbstractSet[str]], Fraction]  # units of the objective per seco
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class NodeChange:
     """What a decision means for one trainer."""
 
     has: frozenset[str]  # nodes of the pool that it trains on
@@ -39,24 +39,24 @@ class Order:
 
 
 def made_within_horizon(
-    trainer: ProblemTrainer, order: Order, *, horizon_s: float, rate: Rate
+    trainer: ProblemTrainer, change: NodeChange, *, horizon_s: float, rate: Rate
 ) -> Fraction:
     """Let the clock run for ``horizon_s`` (T_fwd) seconds of training.
 
     Returns:
         Samples, or units of the objective times seconds, with the pauses' loss taken off.
     """
-    end_s, members, made = Fraction(horizon_s), order.has, Fraction(0)
-    coming, leaving = order.gets - order.has, order.has - order.gets
+    end_s, members, made = Fraction(horizon_s), change.has, Fraction(0)
+    coming, leaving = change.gets - change.has, change.has - change.gets
     if leaving and not coming:
         made -= rate(members) * Fraction(trainer.rescale_down_s)
         members, leaving = members - leaving, frozenset()
     now_s = Fraction(0)
-    for warm_at_s in sorted({Fraction(order.warm_at_s[node]) for node in coming}):
+    for warm_at_s in sorted({Fraction(change.warm_at_s[node]) for node in coming}):
         until_s = min(warm_at_s, end_s)
         made += rate(members) * (until_s - now_s)
         now_s = until_s
-        warm = {node for node in coming if Fraction(order.warm_at_s[node]) <= warm_at_s}
+        warm = {node for node in coming if Fraction(change.warm_at_s[node]) <= warm_at_s}
         changed = _joined(trainer, members, warm, leaving if warm == coming else frozenset())
         if changed != members:
             made -= rate(members) * Fraction(trainer.rescale_up_s)
@@ -88,11 +88,11 @@ def _allowed_size(trainer: ProblemTrainer, most: int) -> int:
 # ---- problems --------------------------------------------------------------------------------
 
 
-def order_of(problem: Problem, trainer: ProblemTrainer, gets: AbstractSet[str]) -> Order:
+def change_of(problem: Problem, trainer: ProblemTrainer, gets: AbstractSet[str]) -> NodeChange:
     """Return what it means for the trainer to have those nodes of the pool."""
     has = frozenset(node.name for node in problem.nodes) & frozenset(trainer.current)
     warm_at_s = dict.fromkeys(gets - has, trainer.warm_up_s)
-    return Order(has=has, gets=frozenset(gets), warm_at_s=warm_at_s)
+    return NodeChange(has=has, gets=frozenset(gets), warm_at_s=warm_at_s)
 
 
 def worth_of(problem: Problem, assignment: Mapping[str, str]) -> float:
@@ -100,9 +100,9 @@ def worth_of(problem: Problem, assignment: Mapping[str, str]) -> float:
     made = Fraction(0)
     for trainer in problem.trainers:
         gets = {node for node, its in assignment.items() if its == trainer.trainer_id}
-        order = order_of(problem, trainer, gets)
+        change = change_of(problem, trainer, gets)
         rate = rate_by_count(trainer, problem.objective)
-        made += made_within_horizon(trainer, order, horizon_s=problem.t_fwd_s, rate=rate)
+        made += made_within_horizon(trainer, change, horizon_s=problem.t_fwd_s, rate=rate)
     return float(made)
 
 

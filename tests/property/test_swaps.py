@@ -14,7 +14,7 @@ from bftrainer.decide.claims import Owners
 from bftrainer.decide.policies.base import Decided
 from milp.check import find_violations
 from milp.problem import Allocation, Problem
-from milp.reference.timeline import made_within_horizon, order_of, rate_by_count
+from milp.reference.timeline import change_of, made_within_horizon, rate_by_count
 from milp.solve import solve
 from milp.worth import allocation_value
 from tests.support.examples import examples
@@ -46,7 +46,7 @@ def _value(problem: Problem, owners: Owners, assignment: dict[str, str]) -> floa
         return None
     for trainer in problem.trainers:
         nodes = {node for node, its in assignment.items() if its == trainer.trainer_id}
-        at_once = order_of(problem, trainer, nodes)
+        at_once = change_of(problem, trainer, nodes)
         late = [node for node in at_once.warm_at_s if owners.is_swap(node, trainer.trainer_id)]
         warm_at_s = {**at_once.warm_at_s, **dict.fromkeys(late, trainer.warm_up_s + SWAP_S)}
         made = [

@@ -19,7 +19,13 @@ from milp import worth as product
 from milp.check import find_violations
 from milp.problem import Allocation, Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.reference import timeline
-from milp.reference.timeline import Order, made_within_horizon, order_of, rate_by_count, worth_of
+from milp.reference.timeline import (
+    NodeChange,
+    change_of,
+    made_within_horizon,
+    rate_by_count,
+    worth_of,
+)
 from milp.solve import solve
 from milp.tables import value_table
 from milp.victims import choose_victims
@@ -98,9 +104,9 @@ def _defined(problem: Problem, trainer: ProblemTrainer, size: int) -> float:
     """What the trainer makes with ``size`` nodes, of its own as far as there are."""
     own = [node.name for node in problem.nodes if node.name in trainer.current]
     others = [f"new{k}" for k in range(size)]
-    order = order_of(problem, trainer, {*[*own, *others][:size]})
+    change = change_of(problem, trainer, {*[*own, *others][:size]})
     rate = rate_by_count(trainer, problem.objective)
-    return float(made_within_horizon(trainer, order, horizon_s=problem.t_fwd_s, rate=rate))
+    return float(made_within_horizon(trainer, change, horizon_s=problem.t_fwd_s, rate=rate))
 
 
 @PROPERTY
@@ -195,7 +201,7 @@ def test_slow_nodes_are_counted_as_the_clock_counts_them(
     made = 0.0
     for trainer in problem.trainers:
         gets = {name for name, its in assignment.items() if its == trainer.trainer_id}
-        order = order_of(problem, trainer, gets)
+        change = change_of(problem, trainer, gets)
         # The clock lets it have any number, as the sum does: what it may have, others look after.
         free = replace(trainer, n_min=1, n_max=8, sizes=())
         in_step = rate_by_count(free, problem.objective)
@@ -204,7 +210,7 @@ def test_slow_nodes_are_counted_as_the_clock_counts_them(
             slowest = min([Fraction(fractions.get(name, 1.0)) for name in nodes], default=1)
             return in_step(nodes) * slowest  # noqa: B023 - called before the next one
 
-        made += float(made_within_horizon(free, order, horizon_s=problem.t_fwd_s, rate=rate))
+        made += float(made_within_horizon(free, change, horizon_s=problem.t_fwd_s, rate=rate))
     assert _is(product.worth(problem, fractions, assignment), made, problem)
 
 
@@ -218,12 +224,12 @@ def _made_with_swaps(problem: Problem, owners: Owners, assignment: dict[str, str
     made = Fraction(0)
     for trainer in problem.trainers:
         gets = {name for name, its in assignment.items() if its == trainer.trainer_id}
-        order = order_of(problem, trainer, gets)
-        late = [name for name in order.warm_at_s if owners.is_swap(name, trainer.trainer_id)]
-        warm_at_s = {**order.warm_at_s, **dict.fromkeys(late, trainer.warm_up_s + SWAP_S)}
-        order = Order(has=order.has, gets=order.gets, warm_at_s=warm_at_s)
+        change = change_of(problem, trainer, gets)
+        late = [name for name in change.warm_at_s if owners.is_swap(name, trainer.trainer_id)]
+        warm_at_s = {**change.warm_at_s, **dict.fromkeys(late, trainer.warm_up_s + SWAP_S)}
+        change = NodeChange(has=change.has, gets=change.gets, warm_at_s=warm_at_s)
         rate = rate_by_count(trainer, problem.objective)
-        made += made_within_horizon(trainer, order, horizon_s=problem.t_fwd_s, rate=rate)
+        made += made_within_horizon(trainer, change, horizon_s=problem.t_fwd_s, rate=rate)
     return float(made)
 
 
@@ -287,9 +293,9 @@ ONE = ProblemTrainer(
     ],
 )
 def test_the_clock(has: str, gets: str, warm_at_s: dict[str, float], made: float) -> None:
-    order = Order(has=frozenset(has), gets=frozenset(gets), warm_at_s=warm_at_s)
+    change = NodeChange(has=frozenset(has), gets=frozenset(gets), warm_at_s=warm_at_s)
     rate = timeline.rate_by_count(ONE, Objective.THROUGHPUT)
-    assert made_within_horizon(ONE, order, horizon_s=100.0, rate=rate) == made
+    assert made_within_horizon(ONE, change, horizon_s=100.0, rate=rate) == made
 
 
 def test_more_nodes_of_a_flat_curve_are_taken_though_they_warm_up_for_long() -> None:

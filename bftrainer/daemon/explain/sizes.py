@@ -282,7 +282,7 @@ SHOWN_GAP = 0.0005  # of the answer's worth; below it nothing is said
 
 
 def gap_share(allocation: Allocation | None) -> float:
-    """Return how much more a better answer could be worth, as a share of this one; 0: it is best."""
+    """Return how much more a better answer may be worth, as a share of this; 0: it is the best."""
     if allocation is None or allocation.gap <= 0.0:
         return 0.0
     return allocation.gap / allocation.objective if allocation.objective > 0.0 else math.inf
