@@ -5,8 +5,9 @@ bucket is reduced at once. The last bucket also carries every worker's vote to s
 generation, so all agree on the step without an extra message, and the sum of weights that the
 script gives; where gradients stay on GPUs they have a bucket of their own, reduced last. When
 ``backward()`` returns, ``p.grad`` is the gradient of the whole batch, as with
-DistributedDataParallel. In a step of several passes all but the last only accumulate. Used by
-``run`` at sizes above 1, and at size 1 where a step may have several passes.
+DistributedDataParallel. In a step of several passes all but the last only accumulate; where the
+script says that an update has several averaged passes, each is reduced (``averaged_passes``). Used
+by ``run`` at sizes above 1, and at size 1 where a step may have several passes.
 
 In bitwise mode ``OrderedReducer`` adds the gradients of logical workers in a fixed order. Each
 worker keeps the gradients of its logical workers separate. Every member then receives one slice of
@@ -29,72 +30,19 @@ from torch.autograd import Variable
 from bftrainer.elastic import comparison as comparisons
 from bftrainer.elastic import device
 from bftrainer.elastic import group as groups
+from bftrainer.elastic.averaged_passes import AveragedPasses
 from bftrainer.elastic.comparison import StateComparison
 from bftrainer.elastic.device import host_memory
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.gradient_bucket import GradientBucket, layout
 from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.loss_rule import MEAN, LossRule
 from bftrainer.elastic.shards import Cut, Shards, is_sharded, local_of
 from bftrainer.elastic.state import pack, unpack
 
-FIRST_BUCKET_BYTES = 1 << 20  # small, so that the first reduction starts early
-BUCKET_BYTES = 25 << 20
 FRESH_BYTES_PER_S = 2e9  # rate at which the kernel provides zeroed memory
 OF_NODE = "another worker of the node could not reach the other nodes"
 _FLAG_DTYPES = (torch.float32, torch.float64)
-
-
-class GradientBucket:
-    """A flat tensor that holds the gradients of consecutive parameters."""
-
-    def __init__(
-        self,
-        members: list[int],
-        params: Sequence[torch.Tensor],
-        flags: int,
-        *,
-        of_node: bool = False,
-    ) -> None:
-        first = params[members[0]] if members else torch.empty(0)
-        count = sum(params[i].numel() for i in members)
-        self.members = members
-        # Zeros, not empty: page faults happen now, off the critical path.
-        self.flat = torch.zeros(count + flags, dtype=first.dtype, device=first.device)
-        self.flags = self.flat[count:]
-        self.views: dict[int, torch.Tensor] = {}
-        offset = 0
-        for i in members:
-            self.views[i] = self.flat[offset : offset + params[i].numel()].view(params[i].shape)
-            offset += params[i].numel()
-        self.count = count
-        self.carry: torch.Tensor | None = None  # sum of the step's earlier passes
-        self.missing = len(members)
-        self.work: Any = None
-        self.is_haunted = False  # an abandoned collective may still write into it
-        self.of_node = of_node  # parameters that are whole beside sharded ones
-
-
-def layout(params: Sequence[torch.Tensor], whole: Sequence[bool] = ()) -> list[list[int]]:
-    """Return which parameters share a bucket: last ones first, one type per bucket.
-
-    ``whole``: for each parameter, whether it is so beside sharded ones; never in one bucket.
-    """
-    whole = whole or [False] * len(params)
-    buckets: list[list[int]] = []
-    size_bytes = 0
-    limit = FIRST_BUCKET_BYTES
-    for i in reversed(range(len(params))):
-        p = params[i]
-        last = params[buckets[-1][0]] if buckets else None
-        fits = last is not None and (last.dtype, last.device) == (p.dtype, p.device)
-        fits = fits and whole[buckets[-1][0]] == whole[i]
-        if not fits or size_bytes >= limit:
-            limit = BUCKET_BYTES if buckets else FIRST_BUCKET_BYTES
-            buckets.append([])
-            size_bytes = 0
-        buckets[-1].append(i)
-        size_bytes += p.numel() * p.element_size()
-    return buckets
 
 
 class GradientReducer:
@@ -111,8 +59,10 @@ class GradientReducer:
         measures: bool = False,
         shards: Shards | None = None,
         comparison: StateComparison | None = None,
+        averages: int = 1,
     ) -> None:
         self._all = list(parameters)
+        self.averaged = AveragedPasses(averages)
         self._comparison = comparison
         self._width = 0 if comparison is None else comparisons.WIDTH  # of what is compared
         self._shards = shards
@@ -283,6 +233,12 @@ class GradientReducer:
         if number == 0:
             self._given_before = (0.0, 0.0)
         self._streams = self._is_last and self.overlaps and bool(self._rule.kind)
+        self.has_samples = True
+        self.averaged.begin()
+        self._arm()
+
+    def _arm(self) -> None:
+        """Have the hooks await the next backward pass."""
         self._square = 0.0
         self._seen = [False] * len(self.params)
         self._count = 0
@@ -291,7 +247,7 @@ class GradientReducer:
             bucket.missing = len(bucket.members)
             bucket.work = None
         self.is_finished = False
-        self.is_listening = self.has_samples = True
+        self.is_listening = True
 
     def _hook_of(self, i: int) -> Callable[[torch.Tensor], None]:
         def hook(p: torch.Tensor) -> None:
@@ -302,10 +258,12 @@ class GradientReducer:
                 raise ElasticError(
                     "BFT-1404",
                     "A second backward pass reached the same parameter within one step.",
-                    "Wrap all but the last backward pass in run.no_sync()"
-                    " (and use checkpoint(..., use_reentrant=False)). Models that are updated in"
-                    " turn, as in a GAN: docs/howto/train-pytorch.md, Several models.",
+                    "Where gradients are added up, wrap all but the last backward pass in"
+                    " run.no_sync() (and use checkpoint(..., use_reentrant=False)). Where the"
+                    " script uses those of each, as SAM does, give Run(..., backward_passes=2)."
+                    " See docs/howto/train-pytorch.md, Several models and Several gradients.",
                 )
+            self.averaged.require_new(i, p)
             if self._count == 0:
                 # Runs at the end of this backward pass, as in DistributedDataParallel.
                 _at_end(self.finish if self._shards is None else self._finish_last)
@@ -348,7 +306,7 @@ class GradientReducer:
 
     def _take(self, i: int) -> None:
         """Copy the gradient of a parameter, weighted, into its place."""
-        grad, weight = self.params[i].grad, self._weight
+        grad, weight = self.averaged.own(i, self.params[i]), self._weight
         if self._shards is not None:
             share = self._shards.share_of(self.params[i])
             weight = 1.0 if self._shards.is_weighted(self.params[i]) else weight * share
@@ -371,7 +329,7 @@ class GradientReducer:
 
     def _write_flags(self, bucket: GradientBucket) -> None:
         bucket.flags.fill_(1.0)
-        bucket.flags[0] = 1.0 if self._vote() else 0.0
+        bucket.flags[0] = 1.0 if self.averaged.is_last and self._vote() else 0.0
         if self._count < len(self.params) or self._weight <= 0:
             bucket.flags[1 : 1 + len(self.params)] = torch.tensor(
                 self._marks(), dtype=bucket.flags.dtype
@@ -386,6 +344,8 @@ class GradientReducer:
     def _compared(self) -> list[float]:
         """Return what tells the others whether this member's state is theirs."""
         if self._comparison is None or self.group is None or not self._width:
+            return [0.0] * self._width
+        if not self.averaged.is_last:  # the script may have changed parameters for this update
             return [0.0] * self._width
         return self._comparison.votes(has_samples=self.has_samples)
 
@@ -428,25 +388,33 @@ class GradientReducer:
     def _marks(self) -> list[float]:
         """Return 1.0 for each parameter with a gradient of this worker in this step."""
         counts = self._weight > 0 or self._shards is not None
-        pairs = zip(self.params, self._carried, strict=True)
-        return [float(carried or (counts and p.grad is not None)) for p, carried in pairs]
+        owns = [self.averaged.own(i, p) is not None for i, p in enumerate(self.params)]
+        pairs = zip(owns, self._carried, strict=True)
+        return [float(carried or (counts and has_own)) for has_own, carried in pairs]
 
     def contribute_nothing(self, passes: Sequence[int] = (1,)) -> None:
         """Take part in a step in which this worker has no samples."""
         self.begin(0.0, passes=passes)
-        self.is_listening = self.has_samples = False
-        for bucket in self.buckets:
-            bucket.flat.zero_()
-            bucket.missing = 0
-        self._decide()
-        if self.broken is None:
-            self._launch_ready()
-        self.finish()
+        self.has_samples = False
+        while not self.is_finished:
+            for bucket in self.buckets:
+                bucket.flat.zero_()
+                bucket.missing = 0
+            self._decide()
+            if self.broken is None:
+                self._launch_ready()
+            self.finish()
 
     def finish(self) -> None:
         """Reduce the remaining buckets and wait; sets ``broken`` and ``votes``."""
         if self.is_finished:
             return
+        self._finish_pass()
+        if not self.averaged.is_last:
+            self.averaged.go_on(self.params if self.has_samples else ())
+            self._arm()
+
+    def _finish_pass(self) -> None:
         self.is_finished = True
         self.is_listening = False
         self._decide()
@@ -515,7 +483,8 @@ class GradientReducer:
         self.votes = round(votes)
         total, given_share, *rest = marks[len(self.params) :]
         sums, squares = rest[: self._width], rest[self._width :]
-        if self._comparison is not None and self.group is not None and self._width:
+        is_heard = self._comparison is not None and self.group is not None and self._width > 0
+        if self._comparison is not None and is_heard and self.averaged.is_last:
             self._comparison.heard(sums)
         factor = self._rule.weigh(total, given_share)
         if factor != 1.0:
@@ -526,7 +495,8 @@ class GradientReducer:
             self.squares = (squares[0] * factor**2, mean)
         for i, (p, mark) in enumerate(zip(self.params, marks, strict=False)):
             # A parameter without a gradient on any member keeps None, as in plain torch.
-            p.grad = self._as_grad(i, self._slots[i][1]) if mark else None
+            grad = self._as_grad(i, self._slots[i][1]) if mark else None
+            p.grad = self.averaged.handed_out(i, p, grad)
 
 
 def _at_end(action: Callable[[], None]) -> None:

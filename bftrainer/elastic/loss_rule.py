@@ -411,6 +411,7 @@ class LossRule:
         self.sum_weight = 1.0  # of a share whose loss is a sum
         self.on_loss: Callable[[float], object] | None = None  # is told each outer loss
         self.on_roots: Callable[[Sequence[Any]], object] | None = None  # the same, as tensors
+        self.is_added_up = True  # the losses of several backward passes over the same samples
         self.samples = self.passes = 0  # of the pass in hand; until now
         self._terms: tuple[LossTerm, ...] = ()  # of its backward passes
         self._seen: list[SampleLoss] = []  # the last few losses
@@ -599,9 +600,10 @@ class LossRule:
             terms = [t for root in roots for t in terms_of(root, own, self._loss_scale())]
         except (RuntimeError, AttributeError, TypeError, IndexError):
             terms = [LossTerm()]  # a node that torch shows in another way
-        if self._terms:  # an earlier backward pass over the same samples
+        if self._terms and self.is_added_up:  # an earlier backward pass over the same samples
             self._seen.pop()
-        self._terms = together(self._terms, terms) if self._terms else tuple(terms)
+            terms = [*together(self._terms, terms)]
+        self._terms = tuple(terms)
         seen = SampleLoss(samples=self.samples, terms=self._terms)
         self._seen = [*self._seen[-_MOST:], seen]
         if self._declared:

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 
 from bftrainer.elastic import comparison, device, group, lone_group, loss_rule, models
 from bftrainer.elastic import control as control_module
+from bftrainer.elastic.averaged_passes import averages_of
 from bftrainer.elastic.batch import (
     BatchPiece,
     GlobalBatch,
@@ -74,6 +75,7 @@ class Run(CommonValues):
         indices: Indices | None = None,
         loss: str | None = None,
         equal: str = comparison.ERROR,
+        backward_passes: int = 1,
     ) -> None:
         self._control = control = control_module.current()
         config = control.config
@@ -95,8 +97,10 @@ class Run(CommonValues):
             parts=shards.parts if shards is not None else 0,
         )
         self._loader.cutting = cutting
+        self._averages = averages_of(backward_passes, cutting, is_sharded=shards is not None)
         self._rates = Rates(cutting, self._plan.batch)
         self._rule = LossRule(loss, model.parameters(), lambda: self._updater.scale)
+        self._rule.is_added_up = self._averages == 1
         registered = self._registered(extra or {})
         self._updater = Updater(optimizer, registered)
         self._rows = PerSampleStates(registered, self._plan.batch, cutting)
@@ -280,11 +284,13 @@ class Run(CommonValues):
         batch, self._batch = self._batch, None
         self._state.require_as_built()
         self._strays.require_no_other()
-        if reducer is not None and not reducer.is_finished:
+        while reducer is not None and not reducer.is_finished:
             reducer.finish()  # there was no backward pass, or all were under no_sync
         if reducer is not None:
             reducer.is_in_hand = False
         if self._is_rehearsing:
+            if reducer is not None:
+                reducer.averaged.put_back()
             self._updater.forget()
             return False
         if not self._is_last_pass:
@@ -295,6 +301,7 @@ class Run(CommonValues):
         self._agree_in_node()
         if membership.size > 1 and reducer is not None and reducer.broken is not None:
             # The step is void: whatever the script does until the next batch is undone.
+            reducer.averaged.put_back()
             self._updater.forget()
             self._rule.forget()
             membership.undo = self._state.snapshot_light()
@@ -592,6 +599,7 @@ class Run(CommonValues):
                 measures=self._rates.measures,
                 shards=shards,
                 comparison=self._comparison,
+                averages=self._averages,
             )
         if shards is not None:
             shards.weight = reducer.pass_weight
@@ -738,7 +746,10 @@ class Run(CommonValues):
             raise ElasticError(
                 "BFT-1406",
                 "run.batches() was asked for another batch without run.step() in between.",
-                "Call run.step() for every batch; use run.no_sync() to accumulate.",
+                "Call run.step() for every batch. Instead of accumulating over K of them, give the"
+                " loader a K times larger batch_size, and where memory is short Run(...,"
+                " batch=elastic.GlobalBatch(max_per_worker=N)): see docs/howto/train-pytorch.md,"
+                " Accumulation.",
             )
 
     # ---- where the run is ----------------------------------------------------------------

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from bftrainer.batch import process
 from bftrainer.elastic import ElasticError, GenerationInfo, Run
 from bftrainer.elastic import control as control_module
-from bftrainer.elastic.buckets import GradientReducer, layout
+from bftrainer.elastic.buckets import GradientReducer
+from bftrainer.elastic.gradient_bucket import layout
 from bftrainer.elastic.protocol import Interrupted
 from bftrainer.elastic.state_transfer import MemberStatus, choose_source
 from tests.elastic import journal

@@ -36,7 +36,7 @@ class Tries:
 
 
 @pytest.mark.parametrize(
-    "code", ["BFT-1401", "BFT-1404", "BFT-1424", "BFT-1428", "BFT-1450", "BFT-1611"]
+    "code", ["BFT-1401", "BFT-1404", "BFT-1424", "BFT-1428", "BFT-1450", "BFT-1453", "BFT-1611"]
 )
 def test_what_would_happen_again_anywhere_is_not_tried_again(code: str) -> None:
     why = Tries().fail(f"{code}: The reported metric is not a finite number: nan.")
