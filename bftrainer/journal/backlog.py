@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from bftrainer.journal.differences import Shortened
 from bftrainer.journal.errors import JournalError
-from bftrainer.journal.projection import CAUGHT_UP, PilotRecord
+from bftrainer.journal.projection import CAUGHT_UP, PilotRecord, plain_of
 from bftrainer.model.canonical import parse, text_of, to_plain
 from bftrainer.model.trainer import TrainerRecord
 
@@ -45,8 +45,12 @@ class EntryDraft:
         Raises:
             CanonicalError: BFT-2220, a part has no canonical form.
         """
-        records = [tuple([text_of(to_plain(one)) for one in some]) for some in (trainers, pilots)]
-        return cls(kind, text_of(to_plain(payload)), *records)
+        return cls(
+            kind,
+            text_of(to_plain(payload)),
+            tuple([text_of(plain_of(one)) for one in trainers]),
+            tuple([text_of(to_plain(one)) for one in pilots]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -585,6 +584,4 @@ def _draft(
 ) -> EntryDraft:
     if not _KIND.match(kind) or kind in OWN_KINDS:
         raise ValueError(f"{kind!r} cannot be the kind of an entry")
-    # Every trainer has one; the release before, which may be started again, knows no such field.
-    stored = [replace(record, saved_step=None) for record in trainers]
-    return EntryDraft.of(kind, payload, stored, pilots)
+    return EntryDraft.of(kind, payload, trainers, pilots)

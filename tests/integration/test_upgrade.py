@@ -26,7 +26,7 @@ from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.journal import Journal
 from bftrainer.lab.demo.local_site import DemoSite
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.model.trainer import TrainerSpec, TrainerState
+from bftrainer.model.trainer import Divergence, TrainerSpec, TrainerState
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.e2e import train_digits
 from tests.e2e.records import committed_samples, read_records
@@ -230,6 +230,43 @@ def test_daemons_of_two_releases_take_turns_and_no_worker_notices(
     assert "Traceback" not in said
     assert "cannot be read" not in said
     assert "BFT-1028" not in said
+
+
+_TAKES_OVER = """
+import dataclasses, sys
+from bftrainer.journal import Journal
+with Journal.open(sys.argv[1], clock=lambda: 2.0) as journal:
+    journal.verify()
+    journal.begin_incarnation()
+    [record, other] = journal.trainers()
+    print(record.state, record.reason)
+    journal.note("moved", {}, trainers=[dataclasses.replace(other, reason="Changed.")])
+    journal.checkpoint(0.0)
+"""
+
+
+@pytest.mark.long
+def test_the_release_before_reads_trainers_with_what_it_lacks_and_keeps_it(
+    installed: Installed, tmp_path: Path
+) -> None:
+    path, divergence = tmp_path / "journal.db", Divergence(step=7, cause="BFT-1435: NaN.")
+    with Journal.open(path, clock=lambda: 1.0) as journal:
+        journal.begin_incarnation()
+        specs = [TrainerSpec(name=name, user="ada", script="s") for name in ("one", "two")]
+        wanted = [
+            replace(journal.submit(spec, 1.0), saved_step=5, diverged=divergence) for spec in specs
+        ]
+        journal.note("diverged", {}, trainers=wanted)
+        assert list(journal.trainers()) == wanted
+    argv = [sys.executable, "-c", _TAKES_OVER, str(path)]
+    said = subprocess.run(
+        argv, capture_output=True, check=True, timeout=120, cwd=installed.path, text=True
+    )
+    assert said.stdout == "queued Waits for its first nodes.\n", said.stderr
+    with Journal.open(path, clock=lambda: 3.0) as journal:
+        journal.verify()
+        changed = replace(wanted[1], saved_step=None, diverged=None, reason="Changed.")
+        assert list(journal.trainers()) == [wanted[0], changed]
 
 
 _CRAFTED = ("root", "0", "", "ada\nroot", "../root", "'; DROP TABLE trainers; --", "%s {0}", "ada")

@@ -353,8 +353,7 @@ def test_a_daemon_that_starts_cut_off_takes_a_trainer_over_as_it_is(
     heir = _heir(site, tmp_path, *heard)
     heir.target(*heard)
     _pass(heir, 10_000.0)
-    # The journal leaves a checkpoint's step out: a release that lacks the field may come next.
-    assert heir.book.records[site.trainer_id] == replace(before, saved_step=None)
+    assert heir.book.records[site.trainer_id] == before
     assert set(heir.book.occupancy().training) == {"n1", "n2"}
     assert site.trainer_id in heir.book.occupancy().settled_until_s
     for node in {"n1", "n2"} - set(heard):
