@@ -83,18 +83,19 @@ def measure_steps(
                 left.callback(child.wait)
                 left.callback(process.kill_group, child.pid)
             _await_all(workers, limit_s)
-        found = [one for worker in workers if (one := worker.found()) is not None]
-        said = [worker.last_line() for worker in workers]
+        results = [result for worker in workers if (result := worker.result()) is not None]
+        last_lines = [worker.last_line() for worker in workers]
     codes = [worker.status for worker in workers]
-    lacks = any(one["lacks_memory"] for one in found) or -signal.SIGKILL in codes
-    measured = _merged(found, sizes, lacks_memory=lacks) if len(found) == per_node else None
+    lacks = any(result["lacks_memory"] for result in results) or -signal.SIGKILL in codes
+    measured = _merged(results, sizes, lacks_memory=lacks) if len(results) == per_node else None
     if measured is not None:
         is_whole = len(measured.nodes) == len(sizes)
         if is_whole or lacks or not any(code != 0 for code in codes):
             return measured
     if lacks:
         raise too_large(max(sizes))
-    why = next((line for code, line in zip(codes, said, strict=True) if code), said[0])
+    failed = (line for code, line in zip(codes, last_lines, strict=True) if code)
+    why = next(failed, last_lines[0])
     is_late = None in codes and not any(codes)
     raise _no_result(script, why[:300] or "no output", steps, sizes, is_late=is_late)
 
@@ -128,7 +129,7 @@ class _Worker:
             self.status = self._child.poll()
         return self.status
 
-    def found(self) -> dict[str, Any] | None:
+    def result(self) -> dict[str, Any] | None:
         """Return what it has measured."""
         return json.loads(self._out.read_text()) if self._out.exists() else None
 
@@ -178,14 +179,14 @@ def _await_all(workers: Sequence[_Worker], limit_s: float) -> None:
 
 
 def _merged(
-    found: Sequence[dict[str, Any]], sizes: Sequence[int], *, lacks_memory: bool
+    results: Sequence[dict[str, Any]], sizes: Sequence[int], *, lacks_memory: bool
 ) -> NodeProfile | None:
     """Put together what the workers of the node have written; None: nothing was measured."""
-    by_worker = [{row["size"]: row for row in one["rows"]} for one in found]
+    by_worker = [{row["size"]: row for row in result["rows"]} for result in results]
     nodes = sorted(set(by_worker[0]).intersection(*by_worker[1:]))
     if not nodes:
         return None
-    first = found[0]
+    first = results[0]
     rows = [
         {
             **by_worker[0][n],
@@ -194,14 +195,14 @@ def _merged(
         }
         for n in nodes
     ]
-    passes = [max(one) for one in zip(*(one["passes"] for one in found), strict=True)]
+    passes = [max(counts) for counts in zip(*(r["passes"] for r in results), strict=True)]
     failed = max(set(sizes) - set(nodes), default=0) if lacks_memory else 0
     pairs = [(passes[min(row["size"], len(passes)) - 1], row["peak"]) for row in rows]
     return NodeProfile(
         steps=steps_from(first["weights"], rows, first["replicas"], first["grows"]),
         memory=memory_use(pairs, passes, failed),
         nodes=tuple(nodes),
-        gpu_bytes=min(one["total"] for one in found),
+        gpu_bytes=min(result["total"] for result in results),
     )
 
 

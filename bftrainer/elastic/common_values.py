@@ -67,11 +67,10 @@ class CommonValues(Position):
             )
         is_early = self._batch is not None and not self._is_last_pass
         is_alone = self._is_in_vain() or is_early or self._control.is_over
-        ranks = [self.rank] if is_alone else self._callers()
-        if ranks == [self.rank] and is_alone:
+        if is_alone:
             return remade(numbers)
         result = self._values.combine(
-            kind, numbers, weight=weight, step=self.step_count, ranks=ranks
+            kind, numbers, weight=weight, step=self.step_count, ranks=self._callers()
         )
         self._state.calls = self._values.mark
         return remade(result)

@@ -35,7 +35,7 @@ class OwnOptions:
     def __init__(self, state: State, groups: list[dict[str, Any]]) -> None:
         self._state = state
         self._groups = groups  # without parameters
-        self._base = [list(one.base_lrs) for one in self._schedulers()]
+        self._base = [list(scheduler.base_lrs) for scheduler in self._schedulers()]
 
     def put_back(self, bases: Sequence[float] = ()) -> None:
         """Set them again, after a checkpoint was loaded.
@@ -76,16 +76,23 @@ class BuiltState:
         self.state = state
         self.options = copy.deepcopy(state.options())
         self.schedules: dict[str, Any] = {
-            name: one
-            for name, one in {_OWN: state.scheduler, **state.extra}.items()
-            if one is not None and (name == _OWN or isinstance(schedules.inner(one), LRScheduler))
+            name: schedule
+            for name, schedule in {_OWN: state.scheduler, **state.extra}.items()
+            if schedule is not None
+            and (name == _OWN or isinstance(schedules.inner(schedule), LRScheduler))
         }
-        self.fresh = {n: copy.deepcopy(one.state_dict()) for n, one in self.schedules.items()}
-        self.settings = {n: schedules.settings_of(one) for n, one in self.schedules.items()}
+        self.fresh = {
+            n: copy.deepcopy(schedule.state_dict()) for n, schedule in self.schedules.items()
+        }
+        self.settings = {
+            n: schedules.settings_of(schedule) for n, schedule in self.schedules.items()
+        }
 
     def header(self) -> dict[str, Any]:
         """Return what headers of checkpoints have of it."""
-        rates = [float(one.get("initial_lr", one.get("lr")) or 0.0) for one in self.options]
+        rates = [
+            float(options.get("initial_lr", options.get("lr")) or 0.0) for options in self.options
+        ]
         return {_RATES: rates, _SCHEDULES: self.settings}
 
 
@@ -105,7 +112,7 @@ class SavedSchedules:
         return cls(
             bases=tuple(header.get(_RATES, ())),
             settings=header.get(_SCHEDULES),
-            positions={name: schedules.position_in(one) for name, one in saved.items()},
+            positions={name: schedules.position_in(schedule) for name, schedule in saved.items()},
         )
 
     def differing(
@@ -218,9 +225,9 @@ class Continuation:
         groups = built.state.optimizer.param_groups
         for group, own in zip(groups, copy.deepcopy(built.options), strict=False):
             group.update(own)
-        for name, one in built.schedules.items():
-            one.load_state_dict(copy.deepcopy(built.fresh[name]))
-            schedules.advance(one, self._saved.positions.get(name, 0))
+        for name, schedule in built.schedules.items():
+            schedule.load_state_dict(copy.deepcopy(built.fresh[name]))
+            schedules.advance(schedule, self._saved.positions.get(name, 0))
 
     def _set_anew(self) -> None:
         """Give schedules that follow a metric the script's settings; what they saw stays."""
@@ -229,8 +236,8 @@ class Continuation:
             if name in built.schedules and name not in self.unloaded:
                 changed = {key for key in own if own[key] != old.get(key)}
                 fresh = {k: v for k, v in built.fresh[name].items() if k in changed}
-                one = built.schedules[name]
-                one.load_state_dict({**one.state_dict(), **copy.deepcopy(fresh)})
+                schedule = built.schedules[name]
+                schedule.load_state_dict({**schedule.state_dict(), **copy.deepcopy(fresh)})
 
 
 def _written(value: Any) -> str:

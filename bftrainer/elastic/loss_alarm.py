@@ -114,7 +114,7 @@ class FiniteLosses:
         """Count the updates whose losses have come; wait for all but ``most_left``."""
         while self._waiting and (len(self._waiting) > most_left or self._has_come()):
             step, values = self._waiting.popleft()
-            if all(one.is_finite for one in values):
+            if all(value.is_finite for value in values):
                 self._in_a_row, self._is_told = 0, False
                 continue
             self._in_a_row += 1
@@ -123,7 +123,7 @@ class FiniteLosses:
                 self._tell(self._in_a_row, step)
 
     def _has_come(self) -> bool:
-        return all(one.has_come() for one in self._waiting[0][1])
+        return all(value.has_come() for value in self._waiting[0][1])
 
 
 def diverged(count: int, step: int) -> ElasticError:

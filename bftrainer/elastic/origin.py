@@ -86,7 +86,7 @@ class RunOrigin:
 
 
 def _is_of_texts(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +142,17 @@ def options_of(args: Iterable[str]) -> Options:
 
     ``--lr=1`` is ``--lr 1``. Without the script's parser, what follows a flag counts as its value.
     """
-    given: list[tuple[str, list[str]]] = [("", [])]
+    occurrences: list[tuple[str, list[str]]] = [("", [])]
     for text in args:
         name, has_value, value = text.partition("=")
         if text.startswith("-") and text != "-" and not _NUMBER.match(text):
-            given.append((name, [value] if has_value else []))
-        elif given[-1][0] == "" and _ASSIGNED.match(text):
-            given.insert(-1, (f"{name}=", [value]))
+            occurrences.append((name, [value] if has_value else []))
+        elif occurrences[-1][0] == "" and _ASSIGNED.match(text):
+            occurrences.insert(-1, (f"{name}=", [value]))
         else:
-            given[-1][1].append(text)
+            occurrences[-1][1].append(text)
     options: Options = {}
-    for name, values in given:
+    for name, values in occurrences:
         if name or values:
             options[name] = (*options.get(name, ()), tuple(values))
     return options

@@ -450,7 +450,7 @@ class Run(CommonValues):
         membership = self._membership
         per_node = membership.control.config.local_size
         self._values.begin(membership.commit, membership.rank, per_node)
-        self._state.calls = []
+        self._state.calls = {}
 
     # ---- joining ---------------------------------------------------------------------
 

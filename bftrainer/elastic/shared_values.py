@@ -24,7 +24,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -278,14 +278,14 @@ class SharedValues:
         return self._boards[key]
 
     @property
-    def mark(self) -> list[float]:
+    def mark(self) -> dict[str, Any]:
         """The number of calls and the last result, for a member that did not make them."""
-        return [float(self._number), *self._last]
+        return {"number": self._number, "last": list(self._last)}
 
-    def resume(self, mark: Sequence[float]) -> None:
-        """Go on after the calls of another member."""
+    def resume(self, mark: Mapping[str, Any]) -> None:
+        """Go on after the calls of another member; an empty mark is that of nobody."""
         if mark:
-            self._number, self._last = int(mark[0]), tuple(mark[1:])
+            self._number, self._last = mark["number"], tuple(mark["last"])
 
     # ---- elsewhere -------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class State:
         self.extra = dict(extra)
         self._layouts: tuple[int, ...] | None = None
         self._within_epoch: dict[str, Any] | None = None  # see ``keep_within_epoch``
-        self.calls: list[float] = []  # mark of ``shared_values``
+        self.calls: dict[str, Any] = {}  # mark of ``shared_values``
         _check(model, optimizer, scheduler, self.extra)
         self._as_built = AsBuilt(model, optimizer, is_sharded=shards is not None)
 
@@ -168,7 +168,7 @@ class State:
         self._load_user_state(_without(tree, unloaded))
         within_epoch = tree.get("within_epoch")
         self._within_epoch = None if within_epoch is None else _without(within_epoch, unloaded)
-        self.calls = tree.get("calls", [])  # earlier releases have none
+        self.calls = tree.get("calls", {})  # earlier releases have none
         return Counters(**tree["counters"])
 
     def options(self) -> list[dict[str, Any]]:
