@@ -53,6 +53,10 @@ OWN_EXTRA: Final = ("bft-", "framework")  # prefixes of extra objects that are n
 MOST_SHOWN: Final = 3  # differences in an error
 MOST_VALUE: Final = 200  # characters of a value that is exchanged
 PAGE: Final = "docs/howto/same-on-all-workers.md"
+_MASK: Final = (1 << PIECE_BITS) - 1
+_SHIFTS: Final = tuple(PIECE_BITS * piece for piece in range(PIECES))
+_SQUARES: Final = tuple(float(piece * piece) for piece in range(_MASK + 1))
+_PLACES: Final = range(1, 1 + PIECES)  # of the pieces in the votes
 _EXTRA: Final = "extra."
 _SCHEDULE: Final = ("optimizer.param_groups", "scheduler")
 _WORD_BYTES: Final = 8
@@ -66,17 +70,18 @@ def votes_of(number: int, *, asks: bool) -> list[float]:
         number: its digest.
         asks: that the tensors be compared.
     """
-    mask = (1 << PIECE_BITS) - 1
-    pieces = [float(number >> (PIECE_BITS * i) & mask) for i in range(PIECES)]
-    return [1.0, *pieces, *(piece * piece for piece in pieces), float(asks)]
+    pieces = [number >> shift & _MASK for shift in _SHIFTS]
+    return [1.0, *pieces, *[_SQUARES[piece] for piece in pieces], float(asks)]
 
 
 def are_equal(sums: Sequence[float]) -> bool:
     """Return whether all that voted have the same digest, from the sums of their votes."""
     n_votes = sums[0]
-    pieces, squares = sums[1 : 1 + PIECES], sums[1 + PIECES : 1 + 2 * PIECES]
-    pairs = zip(pieces, squares, strict=True)
-    return all(n_votes * square == piece * piece for piece, square in pairs)
+    for place in _PLACES:
+        piece = sums[place]
+        if n_votes * sums[place + PIECES] != piece * piece:
+            return False
+    return True
 
 
 def digests_of(tensors: Iterable[torch.Tensor]) -> list[int]:
@@ -171,7 +176,13 @@ class StateComparison:
         if not (self.is_on and has_samples):
             return [0.0] * WIDTH
         asks = self._rank == 0 and (time.monotonic() >= self._next_s or self._is_save_due())
-        return votes_of(light.digest(self._in_votes()), asks=asks)
+        groups = self._state.optimizer.param_groups
+        if len(groups) > MOST_GROUPS:
+            rates = [group.get("lr") for group in groups]
+            number = light.digest([rates, *self._in_votes()])
+        else:
+            number = light.digest(self._in_votes(), groups)
+        return votes_of(number, asks=asks)
 
     def heard(self, sums: Sequence[float]) -> None:
         """Take the sums of all members' votes."""
@@ -179,14 +190,9 @@ class StateComparison:
         self._is_asked = self.is_on and sums[-1] > 0.0
 
     def _in_votes(self) -> list[Any]:
-        groups = self._state.optimizer.param_groups
-        if len(groups) <= MOST_GROUPS:
-            options: list[Any] = self._state.options()
-        else:
-            options = [group.get("lr") for group in groups]
+        """Return what is compared beside the optimizer's groups."""
         counters, scheduler = self._counters(), self._state.scheduler
         return [
-            options,
             None if scheduler is None else scheduler.state_dict(),
             (counters.step, counters.epoch, counters.position, counters.samples),
             *self._extras_in_votes(),

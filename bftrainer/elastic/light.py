@@ -12,7 +12,7 @@ GPU would stop it; what is no value, such as a function, does not count.
 from __future__ import annotations
 
 import hashlib
-import math
+import struct
 from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +25,9 @@ import torch
 DIGEST_BITS: Final = 36
 MOST_ELEMENTS: Final = 16  # of a tensor that counts
 _DIGEST_BYTES: Final = 5
+_MARK_BYTES: Final = 6
+_QUIET_NAN: Final = 0x7FFC << 48  # the bits of a double; those below may be any
+_PARAMETERS: Final = frozenset({"params"})
 _FLOATS: Final = frozenset({float, bool})
 _SEQUENCES: Final = frozenset({list, tuple, deque})
 _EXACT: Final = 1 << 53  # integers up to here are floats
@@ -53,55 +56,76 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks))}"
 
 
-def digest(values: Iterable[Any]) -> int:
+def digest(values: Iterable[Any], groups: Sequence[Mapping[str, Any]] = ()) -> int:
     """Return a number of ``DIGEST_BITS`` bits that differs when any value does.
 
     1, 1.0 and True are one value.
+
+    Args:
+        values: that count.
+        groups: of an optimizer, which count without their parameters.
     """
-    numbers: list[float] = []
+    numbers: list[float] = [len(groups)]
     texts: list[str] = []
-    for value in values:
-        _flatten(value, numbers, texts)
+    for group in groups:
+        keys, mark = _order_of(tuple(group), _PARAMETERS)
+        numbers.append(mark)
+        _flatten_all(map(group.__getitem__, keys), numbers, texts)
+    _flatten_all(values, numbers, texts)
     # Most values are numbers: as an array they take a third of the time of repr().
     text = array("d", numbers).tobytes() + "\0".join(texts).encode()
     data = hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
     return int.from_bytes(data) >> (8 * _DIGEST_BYTES - DIGEST_BITS)
 
 
-def _flatten(value: Any, numbers: list[float], texts: list[str]) -> None:
-    """Append the value's numbers, and for each text a number that keeps its place."""
-    kind = type(value)
-    if kind in _FLOATS or (kind is int and -_EXACT <= value <= _EXACT):
-        numbers.append(value)
-    elif value is None or kind is str or kind is int:
-        _append_text(repr(value), numbers, texts)
-    elif kind in _SEQUENCES:
-        _append_text(f"[{len(value)}", numbers, texts)
-        for part in value:
-            _flatten(part, numbers, texts)
-    elif isinstance(value, dict):
-        keys, text = _order_of(tuple(value))
-        _append_text(text, numbers, texts)
-        for key in keys:
-            part = value[key]
-            if type(part) in _FLOATS:  # most are: a call would take half of the time
-                numbers.append(part)
-            else:
-                _flatten(part, numbers, texts)
-    else:
-        _flatten(_plain(value), numbers, texts)
+def _flatten_all(values: Iterable[Any], numbers: list[float], texts: list[str]) -> None:
+    """Append the numbers of values, and for each text a number that keeps its place."""
+    for value in values:
+        kind = type(value)
+        if kind in _FLOATS:
+            numbers.append(value)
+        elif value is None:
+            numbers.append(_NONE)
+        elif kind is int and -_EXACT <= value <= _EXACT:
+            numbers.append(value)
+        elif kind in _SEQUENCES:
+            numbers.append(_length_mark(len(value)))
+            _flatten_all(value, numbers, texts)
+        elif kind is str or kind is int:
+            numbers.append(_TEXT)
+            texts.append(repr(value))
+        elif isinstance(value, dict):
+            keys, mark = _order_of(tuple(value))
+            numbers.append(mark)
+            _flatten_all(map(value.__getitem__, keys), numbers, texts)
+        else:
+            _flatten_all((_plain(value),), numbers, texts)
 
 
-def _append_text(text: str, numbers: list[float], texts: list[str]) -> None:
-    numbers.append(math.nan)
-    texts.append(text)
+def _mark_of(what: str) -> float:
+    """Return a number that stands for something that is none: a NaN that no computation makes."""
+    data = hashlib.blake2b(what.encode(), digest_size=_MARK_BYTES).digest()
+    bits = int.from_bytes(data) | _QUIET_NAN  # a signalling one would not keep its bits everywhere
+    (number,) = struct.unpack("<d", struct.pack("<Q", bits))
+    return float(number)
+
+
+_NONE: Final = _mark_of("None")
+_TEXT: Final = _mark_of("a text")
 
 
 @lru_cache(maxsize=256)
-def _order_of(keys: tuple[Any, ...]) -> tuple[list[Any], str]:
-    """Return keys in one order, as a restored table may have another, and a text of them."""
-    in_order = _sorted(keys)
-    return in_order, repr(in_order)
+def _length_mark(length: int) -> float:
+    return _mark_of(f"[{length}")
+
+
+@lru_cache(maxsize=256)
+def _order_of(
+    keys: tuple[Any, ...], left_out: frozenset[Any] = frozenset()
+) -> tuple[list[Any], float]:
+    """Return keys in one order, as a restored table may have another, and a mark of them."""
+    in_order = _sorted(key for key in keys if key not in left_out)
+    return in_order, _mark_of(repr(in_order))
 
 
 def _sorted(keys: Iterable[Any]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,40 @@ def test_digests_are_those_of_the_values(one: Any, other: Any) -> None:
 )
 def test_what_came_through_a_checkpoint_is_the_same_value(here: Any, there: Any) -> None:
     assert light.digest([here]) == light.digest([there])
+
+
+def test_nothing_but_a_value_stands_for_it() -> None:
+    trees: list[Any] = [
+        None,
+        math.nan,
+        math.inf,
+        [],
+        {},
+        [[]],
+        [None],
+        "",
+        "None",
+        0,
+        [0],
+        {"a": 0},
+    ]
+    assert len({light.digest([tree]) for tree in trees}) == len(trees)
+    assert len({light.digest(trees[:length]) for length in range(len(trees))}) == len(trees)
+
+
+def test_the_options_of_an_optimizer_count_without_its_parameters() -> None:
+    group = {"lr": 0.1, "betas": (0.9, 0.99), "params": [torch.zeros(1)], "foreach": None}
+    again = {"foreach": None, "params": [], "betas": [0.9, 0.99], "lr": 0.1}
+    assert light.digest([7], [group]) == light.digest([7], [again])
+    others = [
+        [group | {"lr": 0.2}],
+        [group | {"foreach": False}],
+        [group | {"more": None}],
+        [group, group],
+        [],
+    ]
+    numbers = {light.digest([7], groups) for groups in [[group], *others]}
+    assert len(numbers) == 1 + len(others)
 
 
 def test_a_string_made_at_run_time_is_the_same_string() -> None:
