@@ -14,7 +14,7 @@ import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -29,10 +29,26 @@ _RATES, _SCHEDULES = "base_rates", "schedules"  # in headers of checkpoints
 _OWN = "scheduler"  # the name of that one, as in a state
 
 
+class Registered(Protocol):
+    """Where the optimizers and schedulers of a script are: a ``State``, or what has the same."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer, or several as one."""
+
+    @property
+    def scheduler(self) -> Any:
+        """The one that steps with the optimizer; None: there is none."""
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """All else, by name."""
+
+
 class OwnOptions:
     """The options that this script gave to its optimizers and schedulers."""
 
-    def __init__(self, state: State, groups: list[dict[str, Any]]) -> None:
+    def __init__(self, state: Registered, groups: list[dict[str, Any]]) -> None:
         self._state = state
         self._groups = groups  # without parameters
         self._base = [list(scheduler.base_lrs) for scheduler in self._schedulers()]
@@ -210,14 +226,7 @@ class Continuation:
             self._set_anew()
         else:
             self._step_anew()
-        for number, (old, new) in enumerate(zip(before, state.options(), strict=True)):
-            changed = [
-                f"{name} {_written(value)} (it had {_written(old.get(name))})"
-                for name, value in new.items()
-                if _written(value) != _written(old.get(name))
-            ]
-            if changed:
-                _tell(f"group {number} of the optimizer has {', '.join(changed)}")
+        tell_changes(before, state.options())
 
     def _step_anew(self) -> None:
         """Take the script's schedules to where the checkpoint's were."""
@@ -238,6 +247,18 @@ class Continuation:
                 fresh = {k: v for k, v in built.fresh[name].items() if k in changed}
                 schedule = built.schedules[name]
                 schedule.load_state_dict({**schedule.state_dict(), **copy.deepcopy(fresh)})
+
+
+def tell_changes(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> None:
+    """Say which options the optimizer's groups have now, and which they had."""
+    for number, (old, new) in enumerate(zip(before, now, strict=True)):
+        changed = [
+            f"{name} {_written(value)} (it had {_written(old.get(name))})"
+            for name, value in new.items()
+            if _written(value) != _written(old.get(name))
+        ]
+        if changed:
+            _tell(f"group {number} of the optimizer has {', '.join(changed)}")
 
 
 def _written(value: Any) -> str:

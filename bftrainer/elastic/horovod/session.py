@@ -34,6 +34,7 @@ from bftrainer.elastic.control import Control, die, key_of
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.generations import WorkerGenerations
+from bftrainer.elastic.horovod.own_rates import OwnRates
 from bftrainer.elastic.horovod.world import HorovodContext
 from bftrainer.elastic.main_module import first_path, run_main
 from bftrainer.elastic.origin_check import OriginCheck
@@ -178,7 +179,8 @@ class Saver(CheckpointDisk):
         found = checkpoint.find(self.directory, (LAYOUT,), newest=TellingSearch(self._control))
         if found is None:
             return "", 0, 0
-        self._origin.admit(found.header, found.source)
+        own_rates = OwnRates(state)
+        goes_own_way = self._origin.admit(found.header, found.source)
         tree = checkpoint.decode(found.header["structure"], found.tensors)
         try:
             put_back(state, tree)
@@ -189,6 +191,8 @@ class Saver(CheckpointDisk):
                 f"The checkpoint {found.source} was written by a different script: {why}.",
                 "Name another --checkpoint-dir, or remove the old checkpoints.",
             ) from None
+        if goes_own_way:
+            own_rates.put_back()
         self._reports.load_state_dict(found.header.get("reports", NO_REPORTS))
         return found.source, int(found.header["step"]), int(found.header["samples"])
 

@@ -1,0 +1,62 @@
+"""Goes on with the script's learning rates under Horovod, as ``continuing`` does for torch.
+
+A ``hvd.elastic.State`` keeps optimizers and schedules among its values, each perhaps in a handler
+(horovod 0.28, ``horovod/torch/elastic/state.py``). The schedules stay the checkpoint's, at the
+script's rates; where the optimizer's groups have no base rate of a schedule, the script's rate
+counts as it is. Rank 0 does it, and hands the state on. Used by ``session``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bftrainer.elastic.continuing import OwnOptions, tell_changes
+from bftrainer.elastic.models import Optimizers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredValues:
+    """What a Horovod state has, as far as rates concern it."""
+
+    optimizer: Optimizers
+    extra: Mapping[str, Any]
+    scheduler: None = None
+
+    @classmethod
+    def of(cls, state: Any) -> RegisteredValues:
+        """Return that of a state as it is now."""
+        handlers = getattr(state, "_handlers", {}).values()
+        values = dict(getattr(state, "_saved_state", {}))
+        values |= {f"handler {number}": h.value for number, h in enumerate(handlers)}
+        optimizers = [v for v in values.values() if isinstance(v, torch.optim.Optimizer)]
+        return cls(optimizer=Optimizers(optimizers), extra=values)
+
+    def options(self) -> list[dict[str, Any]]:
+        """Return the options of all groups, copied, without their parameters."""
+        groups = self.optimizer.param_groups
+        return [
+            {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
+            for group in groups
+        ]
+
+
+class OwnRates:
+    """The options that a script gave to the optimizers of its Horovod state."""
+
+    def __init__(self, state: Any) -> None:
+        """Keep them; call it before a checkpoint is loaded."""
+        values = RegisteredValues.of(state)
+        self._state = state
+        self._own = OwnOptions(values, values.options())
+
+    def put_back(self) -> None:
+        """Set them again in what was loaded, commit that, and say what has changed."""
+        before = RegisteredValues.of(self._state).options()
+        self._own.put_back()
+        self._state.save()
+        tell_changes(before, RegisteredValues.of(self._state).options())
