@@ -132,7 +132,8 @@ def diverged(count: int, step: int) -> ElasticError:
         "BFT-1435",
         f"The loss was NaN or infinite in {count} updates in a row, the last of them step {step}.",
         "Lower the learning rate, clip gradients or look at the data, and start again with --fresh;"
-        " --allow-nan is for scripts that deal with it.",
+        " a mean over words needs run.weight(n), as a share may have none of them; --allow-nan is"
+        " for scripts that deal with it.",
     )
 
 

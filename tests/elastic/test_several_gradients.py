@@ -167,7 +167,7 @@ def test_a_void_update_leaves_the_parameters_as_they_were_before_it() -> None:
 
 def test_what_the_second_pass_does_not_reach_keeps_the_average_of_the_first() -> None:
     judge, maker = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
-    reducer = GradientReducer([judge.weight, maker.weight], averages=2)
+    reducer = GradientReducer([*judge.parameters(), *maker.parameters()], averages=2)
     reducer.bind(None, lambda: False, lambda: False)  # no hooks: a group of one
     reducer._hook()
     reducer.begin(1.0)

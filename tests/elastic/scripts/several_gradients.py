@@ -65,8 +65,8 @@ def climb(x: torch.Tensor, y: torch.Tensor) -> None:
     if settings["dies"] == run.step_count + 1 and run.rank == 1 and run.generation == 1:
         os.kill(os.getpid(), 9)
     with torch.no_grad():
-        norm = sum(p.grad.square().sum() for p in net.parameters()).sqrt()  # type: ignore[union-attr]
-        moves = [p.grad * (RHO / norm) for p in net.parameters()]  # type: ignore[operator]
+        grads = [p.grad for p in net.parameters() if p.grad is not None]
+        moves = [grad * (RHO / nn.utils.get_total_norm(grads)) for grad in grads]
         for p, move in zip(net.parameters(), moves, strict=True):
             p.add_(move)
     if kind != "sam without zero_grad":
