@@ -157,6 +157,7 @@ class DaemonViews:
                 *self._cuts(of=trainer_id).values(),
                 *self._not_saved(trainer_id),
                 *divergence_sentences(record),
+                *record.remark_sentences,
                 *self._pilot_sentences(record, view.planned_nodes),
                 *self._size_sentences(record, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, state.in_force.settings, view.observed_nodes),
@@ -411,7 +412,7 @@ class DaemonViews:
                 or trouble(record, state.in_force.policy.failure_budget, state.plane.steady())
                 or cut.get(record.trainer_id)
                 or " ".join(self._not_saved(record.trainer_id))
-                or " ".join(divergence_sentences(record))
+                or " ".join((*divergence_sentences(record), *record.remark_sentences))
                 or hopeless.get(record.trainer_id)
                 or self._refused(record, observed)
                 or vain_sentence(record, now_s())

@@ -296,6 +296,16 @@ class Diverged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remarked:
+    """What a user should know of a training that goes on. Older agents and daemons drop it."""
+
+    kind: Name  # the first of each kind counts
+    step: Count  # committed steps by then
+    cause: Words  # with its code
+    generation: Count = 0  # the only one that it is true of; 0: it is of the training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassedOver:
     """The training began without newer checkpoints, or anew. Older agents and daemons drop it."""
 
@@ -356,6 +366,7 @@ FromWorker: TypeAlias = (
     | Saved
     | Unsaved
     | Diverged
+    | Remarked
     | PassedOver
     | Left
     | Finished
@@ -368,7 +379,7 @@ _TYPES: dict[str, type[Any]] = {
     for cls in (
         Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Reported, Alive, Interrupted, Saved,
         Left, Finished, Failed, WorkerConfig, Unreachable, Unsaved, Diverged,
-        PassedOver,
+        PassedOver, Remarked,
     )
 }  # fmt: skip
 

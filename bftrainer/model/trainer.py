@@ -7,6 +7,7 @@ agents. Trainers that are ``withheld`` are left out of decisions; the daemon tel
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -288,6 +289,16 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """What its user should know of a training that goes on."""
+
+    kind: str
+    step: int  # committed updates when it was made
+    generation: int = 0  # the only one that it is true of; 0: it is of the training
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerRecord:
     """A trainer in the daemon's memory and in the journal's projection."""
 
@@ -318,9 +329,16 @@ class TrainerRecord:
     shrunk_s: float | None = None  # when it last shrank, if its spec has a rest after that
     diverged: Divergence | None = None
     saved_step: int | None = None  # of its newest checkpoint
+    remarks: tuple[Remark, ...] = ()  # one of each kind, in order
     ADDED: ClassVar = frozenset(
-        {"reports", "rung_s", "lives", "shrunk_s", "diverged", "saved_step"}
+        {"reports", "rung_s", "lives", "shrunk_s", "diverged", "saved_step", "remarks"}
     )
+
+    @property
+    def remark_sentences(self) -> tuple[str, ...]:
+        """What its workers remark on the training, and on the generation while it lasts."""
+        least = math.inf if self.state.is_final else self.progress.generation
+        return tuple(r.cause for r in self.remarks if not r.generation or r.generation >= least)
 
     @property
     def rests_until_s(self) -> float:
@@ -360,7 +378,7 @@ def as_decided(record: TrainerRecord) -> TrainerRecord:
         seed=0,
     )
     bare = replace(record, spec=spec, reports=(), lives=Lives())
-    return replace(bare, diverged=None, saved_step=None)
+    return replace(bare, diverged=None, saved_step=None, remarks=())
 
 
 _ORDER = (TrainerState.RUNNING, TrainerState.PARKED, TrainerState.QUEUED)  # within an array

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import MAX_REPORTS, Diverged, Progress, Reported, Saved
+from bftrainer.elastic.protocol import MAX_REPORTS, Diverged, Progress, Remarked, Reported, Saved
 from bftrainer.fleet.generations.generation import GenerationMachine, mark_of
 from bftrainer.fleet.generations.members import Ended, Parked, Regrouped, Rescaled
 from bftrainer.model.errors import UsageError
@@ -24,6 +24,7 @@ from bftrainer.model.trainer import (
     Lives,
     Mark,
     MeasuredCosts,
+    Remark,
     TrainerChange,
     TrainerProgress,
     TrainerRecord,
@@ -32,6 +33,7 @@ from bftrainer.model.trainer import (
 )
 
 KEPT = 8  # lives whose length is remembered
+MOST_REMARKS = 12  # of a trainer
 
 
 def written(record: TrainerRecord) -> TrainerRecord:
@@ -187,6 +189,11 @@ def rescaled(
         shrunk_s=now_s if has_shrunk and record.spec.rescale_rest_s else record.shrunk_s,
         saved_step=done.step or None if is_start(done) else record.saved_step,
         diverged=None if is_undone(record.diverged, done.step) else record.diverged,
+        remarks=tuple(
+            remark
+            for remark in record.remarks
+            if not is_undone(remark, done.step) and remark.generation in (0, done.generation)
+        ),
     )
 
 
@@ -200,9 +207,9 @@ def with_checkpoint(record: TrainerRecord, said: Saved) -> TrainerRecord:
     return record if said.step == record.saved_step else replace(record, saved_step=said.step)
 
 
-def is_undone(diverged: Divergence | None, step: int) -> bool:
-    """Return whether a training that begins after ``step`` begins before its loss diverged."""
-    return diverged is not None and step < diverged.step
+def is_undone(said: Divergence | Remark | None, step: int) -> bool:
+    """Return whether a training that begins after ``step`` begins before this was said of it."""
+    return said is not None and step < said.step
 
 
 def with_divergence(record: TrainerRecord, said: Diverged) -> TrainerRecord:
@@ -210,6 +217,21 @@ def with_divergence(record: TrainerRecord, said: Diverged) -> TrainerRecord:
     if record.diverged is not None:
         return record
     return replace(record, diverged=Divergence(step=said.step, cause=said.cause))
+
+
+def with_remark(record: TrainerRecord, said: Remarked) -> TrainerRecord:
+    """Return the record with what a worker remarks.
+
+    Of a kind the first is kept, and that of the newest generation.
+    """
+    same = [remark for remark in record.remarks if remark.kind == said.kind]
+    if any(remark.generation >= said.generation for remark in same):
+        return record
+    others = tuple(remark for remark in record.remarks if remark.kind != said.kind)
+    if len(others) >= MOST_REMARKS:
+        return record
+    new = Remark(kind=said.kind, step=said.step, generation=said.generation, cause=said.cause)
+    return replace(record, remarks=(*others, new))
 
 
 def _begun(record: TrainerRecord, done: Rescaled | Regrouped, now_s: float) -> Lives:

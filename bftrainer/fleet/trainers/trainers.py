@@ -457,6 +457,8 @@ class TrainerBook:
             self._on_saved(trainer, message)
         elif isinstance(message, protocol.Diverged):
             self._on_diverged(trainer, message)
+        elif isinstance(message, protocol.Remarked):
+            self._on_remarked(trainer, message)
         elif isinstance(message, protocol.Unreachable):
             message = breakage.of_agents_there(message, self.agent_on)
         self._handle(trainer, stimuli.WorkerMessage(worker_id=worker_id, message=message))
@@ -574,6 +576,13 @@ class TrainerBook:
         if new is not trainer.record and not new.state.is_final:
             self._set(trainer, new)
             self._write(trainer, "diverged", said)
+            LOG.warning("trainer %s: %s", new.trainer_id, said.cause)
+
+    def _on_remarked(self, trainer: Trainer, said: protocol.Remarked) -> None:
+        new = record_updates.with_remark(trainer.record, said)
+        if new is not trainer.record and not new.state.is_final:
+            self._set(trainer, new)
+            self._write(trainer, "remarked", said)
             LOG.warning("trainer %s: %s", new.trainer_id, said.cause)
 
     def _write_reports(self, trainer: Trainer) -> None:
