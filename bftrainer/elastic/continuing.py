@@ -21,11 +21,13 @@ from torch.optim.lr_scheduler import LRScheduler
 from bftrainer.elastic import checkpoint, reports, schedules
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.origin_check import ARGUMENTS, SCHEDULE_NEW, SCHEDULE_OLD, OriginCheck
-from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.protocol import Remarked, WorkerConfig
 from bftrainer.elastic.schedules import ScheduleSettings
 from bftrainer.elastic.state import State
 
 _RATES, _SCHEDULES = "base_rates", "schedules"  # in headers of checkpoints
+_CONTINUED = "continued"  # kind of a remark
+MOST_CHARACTERS = 600  # of one
 _OWN = "scheduler"  # the name of that one, as in a state
 
 
@@ -214,8 +216,8 @@ class Continuation:
         }
         return frozenset(of_other_class)
 
-    def apply(self) -> None:
-        """Change the state, which the checkpoint's was loaded into, and say what has changed."""
+    def apply(self) -> str:
+        """Change the state, which the checkpoint's was loaded into; say and return what changed."""
         state = self._built.state
         state.resume_epoch()  # it would bring the checkpoint's options later
         before = copy.deepcopy(state.options())
@@ -226,7 +228,7 @@ class Continuation:
             self._set_anew()
         else:
             self._step_anew()
-        tell_changes(before, state.options())
+        return tell_changes(before, state.options())
 
     def _step_anew(self) -> None:
         """Take the script's schedules to where the checkpoint's were."""
@@ -249,8 +251,9 @@ class Continuation:
                 schedule.load_state_dict({**schedule.state_dict(), **copy.deepcopy(fresh)})
 
 
-def tell_changes(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> None:
-    """Say which options the optimizer's groups have now, and which they had."""
+def tell_changes(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
+    """Say and return which options the optimizer's groups have now, and which they had."""
+    changes: list[str] = []
     for number, (old, new) in enumerate(zip(before, now, strict=True)):
         changed = [
             f"{name} {_written(value)} (it had {_written(old.get(name))})"
@@ -258,7 +261,21 @@ def tell_changes(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str,
             if _written(value) != _written(old.get(name))
         ]
         if changed:
-            _tell(f"group {number} of the optimizer has {', '.join(changed)}")
+            changes.append(f"group {number} of the optimizer has {', '.join(changed)}")
+            _tell(changes[-1])
+    return "; ".join(changes)
+
+
+def remark_of(changes: str, step: int) -> Remarked:
+    """Return what the daemon is told of a run that goes on in its own way.
+
+    Args:
+        changes: of the optimizer's groups; "" says that there is none.
+        step: of the checkpoint.
+    """
+    how = f": {changes}" if changes else " and the same rates"
+    cause = f"It went on from step {step} with other arguments{how}."
+    return Remarked(kind=_CONTINUED, step=step, cause=cause[:MOST_CHARACTERS])
 
 
 def _written(value: Any) -> str:

@@ -23,7 +23,7 @@ from bftrainer.elastic import checkpoint, reports, resharding, sample_prints, tr
 from bftrainer.elastic.batch import NO_PLAN, EpochPlan
 from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.collective import AbandonableCall, Broken, settle
-from bftrainer.elastic.continuing import OwnOptions
+from bftrainer.elastic.continuing import OwnOptions, remark_of
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.errors import ElasticError
@@ -261,7 +261,7 @@ class StateTransfer:
         unloaded = goes_on.unloaded if goes_on is not None else frozenset()
         self.counters = self.state.decode_rest(found.header["structure"], rest, unloaded)
         if goes_on is not None:
-            goes_on.apply()
+            self.control.send(remark_of(goes_on.apply(), self.counters.step))
         if reports.is_inherited(found.header):
             self.state.resume_epoch()  # it would bring the other trial's options later
             own.put_back()

@@ -91,13 +91,18 @@ def _saver(directory: Path, lr: float, way: str = "") -> Saver:
 
 @pytest.mark.parametrize("is_handled", [True, False])
 def test_the_schedule_goes_on_at_the_script_s_rate(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], is_handled: bool
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_handled: bool,
 ) -> None:
     first = _State(0.4, is_handled=is_handled)
     assert first.train(3) == [0.4, 0.4, 0.2]
     first.save()
     _saver(tmp_path, 0.4).save_now(first, FENCE)
     again = _State(0.1, is_handled=is_handled)
+    sent: list[Any] = []
+    monkeypatch.setattr(Control, "send", lambda _control, message: sent.append(message))
     assert _saver(tmp_path, 0.1, "arguments").load(again)[0]
     [group] = again.optimizer.param_groups
     assert group["weight_decay"] == pytest.approx(0.01)
@@ -107,6 +112,8 @@ def test_the_schedule_goes_on_at_the_script_s_rate(
     momentum = again.optimizer.state_dict()["state"][0]["momentum_buffer"]
     assert momentum.abs().sum() > 0
     assert "group 0 of the optimizer has lr 0.05 (it had 0.2)" in capfd.readouterr().err
+    (remark,) = sent
+    assert "lr 0.05 (it had 0.2)" in remark.cause
 
 
 def test_without_a_schedule_the_script_s_rate_counts(tmp_path: Path) -> None:

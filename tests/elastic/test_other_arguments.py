@@ -12,7 +12,7 @@ import pytest
 from bftrainer.elastic import checkpoint, files
 from bftrainer.elastic.origin import RunOrigin
 from bftrainer.elastic.origin_check import CONTINUE
-from bftrainer.elastic.protocol import Entered, Failed
+from bftrainer.elastic.protocol import Entered, Failed, Remarked
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
 SWEEP = SCRIPTS / "sweep.py"
@@ -40,8 +40,9 @@ class Site:
             self._generation = c.generation
             (first, *_) = c.workers[worker].all(Entered)
             log = c.workers[worker].log.read_text()
+            remarks = [said.cause for said in c.workers[worker].all(Remarked)]
         result = json.loads((self.directory / "result.json").read_text())
-        return {**result, "from": first.step, "log": log}
+        return {**result, "from": first.step, "log": log, "remarks": remarks}
 
     def refused(self, args: str, *, way: str = "") -> Failed:
         """Start it; return how it failed."""
@@ -141,10 +142,15 @@ def test_with_continue_rates_and_options_are_the_script_s(site: Site) -> None:
     assert (more["from"], more["steps"]) == (PER_EPOCH, 3 * PER_EPOCH)
     assert more["rates"] == pytest.approx([0.02, 0.02])
     assert more["decay"] == 0.5
-    assert "lr 0.02 (it had 0.1), weight_decay 0.5 (it had 0)" in more["log"]
+    changes = "lr 0.02 (it had 0.1), weight_decay 0.5 (it had 0)"
+    assert changes in more["log"]
+    began = f"It went on from step {PER_EPOCH} with other arguments"
+    said = [f"{began}: group 0 of the optimizer has {changes}."]
+    assert more["remarks"] == said, "status has the values, too"
     again = site.train("--lr 0.02 --decay 0.5 --epochs 3", way="arguments", epochs=4)
     assert again["rates"] == pytest.approx([0.02])
     assert "goes on from" not in again["log"]
+    assert again["remarks"] == []
 
 
 @pytest.mark.long

@@ -445,6 +445,20 @@ def test_a_parked_trainer_has_the_step_of_its_checkpoint(tmp_path: Path, journal
     assert [r.saved_step for r in journal.trainers()] == [14], "a daemon that comes after knows it"
 
 
+def test_how_a_training_goes_on_is_remarked_before_it_enters_and_stays(
+    tmp_path: Path, journal: Journal
+) -> None:
+    site = Site(tmp_path, journal)
+    site.target("n1")
+    (worker_id,) = site.machine.workers
+    site.say(worker_id, protocol.Remarked(kind="continued", step=10, cause="With lr 0.1."))
+    site.enter(step=10)
+    site.target("n1", "n2")
+    site.enter(step=16)
+    assert site.book.records[site.trainer_id].remark_sentences == ("With lr 0.1.",)
+    assert [r.remark_sentences for r in journal.trainers()] == [("With lr 0.1.",)]
+
+
 def _shown(site: Site) -> int:
     record = site.book.records[site.trainer_id]
     view = TrainerView(record=record, planned_nodes=(), requested_nodes=(), observed_nodes=())

@@ -54,9 +54,9 @@ class OwnRates:
         self._state = state
         self._own = OwnOptions(values, values.options())
 
-    def put_back(self) -> None:
-        """Set them again in what was loaded, commit that, and say what has changed."""
+    def put_back(self) -> str:
+        """Set them again in what was loaded, commit that; say and return what has changed."""
         before = RegisteredValues.of(self._state).options()
         self._own.put_back()
         self._state.save()
-        tell_changes(before, RegisteredValues.of(self._state).options())
+        return tell_changes(before, RegisteredValues.of(self._state).options())

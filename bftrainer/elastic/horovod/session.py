@@ -30,6 +30,7 @@ from bftrainer.elastic import checkpoint
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.checkpoint_disk import CheckpointDisk
 from bftrainer.elastic.collective import Broken
+from bftrainer.elastic.continuing import remark_of
 from bftrainer.elastic.control import Control, die, key_of
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
@@ -192,7 +193,8 @@ class Saver(CheckpointDisk):
                 "Name another --checkpoint-dir, or remove the old checkpoints.",
             ) from None
         if goes_own_way:
-            own_rates.put_back()
+            changes = own_rates.put_back()
+            self._control.send(remark_of(changes, int(found.header["step"])))
         self._reports.load_state_dict(found.header.get("reports", NO_REPORTS))
         return found.source, int(found.header["step"]), int(found.header["samples"])
 
