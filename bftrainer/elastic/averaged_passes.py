@@ -44,6 +44,18 @@ def averages_of(count: object, cutting: Cutting, *, is_sharded: bool) -> int:
     return count
 
 
+def not_stepped() -> ElasticError:
+    """Return BFT-1406: the script took a batch and made no update of it."""
+    return ElasticError(
+        "BFT-1406",
+        "run.batches() was asked for another batch without run.step() in between.",
+        "Call run.step() for every batch. Instead of accumulating over K of them, give the loader a"
+        " K times larger batch_size, and where memory is short Run(...,"
+        " batch=elastic.GlobalBatch(max_per_worker=N)): see docs/howto/train-pytorch.md,"
+        " Accumulation.",
+    )
+
+
 class AveragedPasses:
     """The averaged backward passes of one update."""
 

@@ -374,6 +374,21 @@ def _is_whole(number: float) -> bool:
     return number > 0.5 and _is_close(number, round(number))
 
 
+def weight_in(value: Any) -> float:
+    """Return the weight that a script gives; a tensor of one number is one, too.
+
+    Raises:
+        ElasticError: BFT-1432, it is negative or not finite.
+    """
+    weight = float(value)
+    if not (math.isfinite(weight) and weight >= 0.0):
+        raise _contradicted(
+            f"run.weight() was given {weight}.",
+            "Give the finite number by which the loss was divided, 0 or more.",
+        )
+    return weight
+
+
 KEY = "bft-loss"  # among the registered objects
 WEIGHTED = "weighted"
 _KINDS = ("", MEAN, SUM, WEIGHTED)

@@ -8,7 +8,6 @@ only inside the generators, where the next batch is fetched: whatever the script
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from bftrainer.elastic import comparison, device, group, lone_group, loss_rule, models
 from bftrainer.elastic import control as control_module
-from bftrainer.elastic.averaged_passes import averages_of
+from bftrainer.elastic.averaged_passes import averages_of, not_stepped
 from bftrainer.elastic.batch import (
     BatchPiece,
     GlobalBatch,
@@ -406,13 +405,7 @@ class Run(CommonValues):
             ElasticError: BFT-1405 outside of a batch or after its backward pass; BFT-1432 when it
                 is no such number, or the loss is a sum.
         """
-        value = float(weight)
-        if not (math.isfinite(value) and value >= 0.0):
-            raise ElasticError(
-                "BFT-1432",
-                f"run.weight() was given {value}.",
-                "Give the finite number by which the loss was divided, 0 or more.",
-            )
+        value = loss_rule.weight_in(weight)
         if self._batch is None:
             raise ElasticError(
                 "BFT-1405",
@@ -743,14 +736,7 @@ class Run(CommonValues):
 
     def _require_stepped(self) -> None:
         if self._batch is not None:
-            raise ElasticError(
-                "BFT-1406",
-                "run.batches() was asked for another batch without run.step() in between.",
-                "Call run.step() for every batch. Instead of accumulating over K of them, give the"
-                " loader a K times larger batch_size, and where memory is short Run(...,"
-                " batch=elastic.GlobalBatch(max_per_worker=N)): see docs/howto/train-pytorch.md,"
-                " Accumulation.",
-            )
+            raise not_stepped()
 
     # ---- where the run is ----------------------------------------------------------------
 
