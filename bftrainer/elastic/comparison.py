@@ -240,7 +240,7 @@ class StateComparison:
         return broken
 
     def _compare_light(self, exchange: MemberExchange, *, has_samples: bool) -> Broken | None:
-        own: dict[str, Any] = {"leaves": self._leaves() if has_samples else None}
+        own: dict[str, Any] = {"leaves": self.leaves() if has_samples else None}
         if self.mode == ADOPT and self._rank == 0:
             own["schedule"] = self._schedule()
         answers = exchange.objects(own)
@@ -264,16 +264,18 @@ class StateComparison:
         self._report_extra(of_extra)
         return None
 
-    def _leaves(self) -> dict[str, Any]:
+    def leaves(self) -> dict[str, Any]:
+        """Return the light state by names, such as "optimizer.param_groups[0].lr"."""
         counters, scheduler = self._counters().as_dict(), self._state.scheduler
         table = light.leaves(self._state.options(), "optimizer.param_groups")
         if scheduler is not None:
             table |= light.leaves(scheduler.state_dict(), "scheduler")
         table |= light.leaves(counters, "counters")
         for name, thing in self._own_extras():
-            if name not in self._uncounted:
+            tree = None if name in self._uncounted else thing.state_dict()
+            if light.count(tree, MOST_LEAVES) <= MOST_LEAVES:
                 kind = "scaler" if isinstance(thing, torch.amp.GradScaler) else f"{_EXTRA}{name}"
-                table |= light.leaves(thing.state_dict(), kind)
+                table |= light.leaves(tree, kind)
         return {path: _bounded(value) for path, value in table.items()}
 
     def _report_extra(self, differences: Sequence[LeafDifference]) -> None:

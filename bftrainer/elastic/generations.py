@@ -81,6 +81,11 @@ class WorkerGenerations:
         """Attempt of the generation entered."""
         return 0 if self.commit is None else self.commit.attempt
 
+    @property
+    def token(self) -> str:
+        """Token of the generation entered, which no other has; "" before the first."""
+        return "" if self.commit is None else self.commit.token
+
     def info(self) -> GenerationInfo:
         """Return this worker's position."""
         step, epoch, samples = self.position()
@@ -193,7 +198,7 @@ class WorkerGenerations:
         return Fence(
             incarnation=0 if self.commit is None else self.commit.incarnation,
             generation=self.generation,
-            token="" if self.commit is None else self.commit.token,
+            token=self.token,
             trainer_id=self.control.config.trainer_id,
         )
 

@@ -9,17 +9,17 @@ only inside the generators, where the next batch is fetched: whatever the script
 from __future__ import annotations
 
 import os
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from bftrainer.elastic import comparison, device, group, lone_group, loss_rule, models
+from bftrainer.elastic import comparison, device, group, lone_group, loss_rule, models, try_record
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.averaged_passes import averages_of, not_stepped
 from bftrainer.elastic.batch import (
@@ -44,10 +44,11 @@ from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, 
 from bftrainer.elastic.protocol import LEAST_NODES
 from bftrainer.elastic.rates import KEY, Rates, Updater, decided_by
 from bftrainer.elastic.reports import params
-from bftrainer.elastic.run_info import RECORD, Length, LoggedStep, SampleRecord, StepDurations
+from bftrainer.elastic.run_info import Length, LoggedStep, StepDurations
 from bftrainer.elastic.shards import local_of, shards_of
 from bftrainer.elastic.shared_values import SharedValues
 from bftrainer.elastic.state import Counters, State, seed_everything
+from bftrainer.elastic.try_record import SampleRecord
 
 _misplaced = partial(ElasticError, "BFT-1405")
 
@@ -100,6 +101,7 @@ class Run(CommonValues):
         self._rates = Rates(cutting, self._plan.batch)
         self._rule = LossRule(loss, model.parameters(), lambda: self._updater.scale)
         self._rule.is_added_up = self._averages == 1
+        self._record = try_record.wanted(lambda: self._membership.token)
         registered = self._registered(extra or {})
         self._updater = Updater(optimizer, registered)
         self._rows = PerSampleStates(registered, self._plan.batch, cutting)
@@ -110,10 +112,11 @@ class Run(CommonValues):
         self._clear()
         total = self._length.total(self._plan.epoch_samples, config, self._plan.batch)
         self._pace = StepDurations(total)
-        self._record = self._recording()
         self._logged = LoggedStep(control.config)
         self.on_entered(self._logged.entered)
         self._watch_losses()
+        if self._record is not None:
+            self._keep(self._record)
         self._rule.look(has_parts=cutting.is_parted or not control.is_plain)
         control.on_script_end, control.report = self.finish, self.report
 
@@ -179,16 +182,14 @@ class Run(CommonValues):
         membership.on_entering = lambda commit: self._values.enters(commit, self.step_count)
         membership.on_waiting = lambda: self._values.waits_in_step(self.step_count)
 
-    def _recording(self) -> SampleRecord | None:
-        """Return the record of this run's samples, if one is wanted."""
-        directory = os.environ.get(RECORD)
-        if not directory:
-            return None
-        record = SampleRecord(Path(directory))
+    def _keep(self, record: SampleRecord) -> None:
+        """Have a record told what happens."""
+        record.watch_updates(self._state, self._comparison.leaves)
+        record.watch_roots(self._rule)
         self.on_entered(record.entered)
         self.on_committed(record.committed)
         self.on_loss(record.lost)
-        return record
+        self.on_generation_end(lambda i: record.finished(i) if self._control.is_over else None)
 
     def _watch_losses(self) -> None:
         """Tell of a loss that is NaN or infinite, unless the user allows it."""
@@ -209,7 +210,9 @@ class Run(CommonValues):
 
     def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         rates = {KEY: self._rates} if self._rates.measures else {}
-        own = {} if self._loader.own is None else {ORDER: self._loader.own}
+        own: dict[str, Any] = {} if self._loader.own is None else {ORDER: self._loader.own}
+        if self._record is not None:
+            own[try_record.KEY] = self._record.made_by
         if self._shards is not None:
             self._shards.check_scaler(extra.values())
         return {**extra, **rates, **own, loss_rule.KEY: self._rule}
@@ -310,6 +313,8 @@ class Run(CommonValues):
         if reducer is not None and reducer.squares is not None:
             passes = self._pass_counts(batch)
             self._rates.measure(batch, passes, reducer.squares, self._updater.scale)
+        if self._record is not None:
+            self._record.before_update(membership.info(), batch)
         with self._strays.updating():
             self._updater.apply(self._rates.factor(membership.terms.scale))
         self._commit(batch)

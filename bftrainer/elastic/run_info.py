@@ -1,4 +1,4 @@
-"""The length of a run, its speed, and the record of what its workers were handed.
+"""The length of a run, its speed, and the last step that was logged.
 
 A step takes as long as its slowest worker, so step durations do not identify that worker. A
 worker's own part of a step does: from the end of one reduction until it only waits in the next.
@@ -6,25 +6,21 @@ worker's own part of a step does: from the end of one reduction until it only wa
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.protocol import BY_AGENT, RUN_ID, TELLS_TOTAL, Progress, WorkerConfig
 from bftrainer.elastic.regular_file import open_file, read_file
-from bftrainer.elastic.worker_keeper import own_name
 
 if TYPE_CHECKING:  # they import torch, which MPI programs do without
-    from bftrainer.elastic.loss_rule import LossRule
     from bftrainer.elastic.state import Counters
 
 PROGRESS_INTERVAL_S = 0.5
@@ -213,45 +209,3 @@ class Length:
         counters.is_complete = True
         counters.asked_epochs, counters.asked_samples = self.epochs, self.samples
         counters.asked_steps = self.steps
-
-
-RECORD = "BFT_RECORD_SAMPLES"
-
-
-class SampleRecord:
-    """Notes which samples a worker was handed, their losses, and which updates it committed.
-
-    Off unless ``$BFT_RECORD_SAMPLES`` names a directory, as ``bftrainer try`` sets it. Every
-    process appends JSON lines to a file of its own, a batch's before the script gets it: a worker
-    may be killed in a step that others commit. ``bftrainer.lab.tryout`` puts them together.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._out = (directory / f"samples-{own_name()}.jsonl").open("a", buffering=1)
-
-    def handed(self, info: GenerationInfo, indices: Sequence[int], **where: int) -> None:
-        """Note the samples of a pass.
-
-        ``where``: ``at``, the place of the first in the epoch; ``of``, the epoch's samples;
-        ``number`` of the pass; ``may_repeat``: the order is the script's own.
-        """
-        self._write("handed", info, epoch=info.epoch, indices=list(indices), **where)
-
-    def lost(self, info: GenerationInfo, loss: float, rule: LossRule) -> None:
-        """Note the loss of a pass, or of a part of one, and how passes are put together."""
-        weight = rule.samples if rule.given is None else rule.given
-        number = rule.passes
-        self._write("loss", info, loss=loss, weight=weight, number=number, reduction=rule.kind)
-
-    def entered(self, info: GenerationInfo) -> None:
-        """Note that a generation begins, after ``step`` updates."""
-        self._write("entered", info, samples=info.samples, at_s=time.time())
-
-    def committed(self, info: GenerationInfo) -> None:
-        """Note an update."""
-        self._write("committed", info, samples=info.samples, at_s=time.time())
-
-    def _write(self, kind: str, info: GenerationInfo, **what: object) -> None:
-        line: dict[str, Any] = {"kind": kind, "generation": info.generation, **what}
-        line |= {"attempt": info.attempt, "step": info.step, "rank": info.rank, "size": info.size}
-        self._out.write(json.dumps(line) + "\n")

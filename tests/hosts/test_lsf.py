@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.run_info import RECORD as VARIABLE
+from bftrainer.elastic.try_record import RECORD as VARIABLE
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.lab.tryout import Records, epochs
+from bftrainer.lab.try_records import Records, epochs
 from tests.integration.daemon_scripts import SCALES, SCALING, trainer_spec
 from tests.integration.lsf_fixtures import PARAMETERS, running_lsf
 from tests.support.hosts import Cluster, running_hosts

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.lab.tryout import Records, epochs
+from bftrainer.lab.try_records import Records, epochs
 from tests.support.hosts import Cluster, running_hosts
 from tests.support.waiting import wait_for
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.lab.tryout import EpochUse
+from bftrainer.lab.try_records import EpochUse
 from tests.support.hosts import Cluster, running_hosts
 from tests.support.hosts.own_daemon import OwnDaemon, updates, uses
 from tests.support.waiting import wait_for

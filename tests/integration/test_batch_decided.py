@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.run_info import RECORD as VARIABLE
+from bftrainer.elastic.try_record import RECORD as VARIABLE
 from bftrainer.fleet.generations.members import Rescaled
-from bftrainer.lab.tryout import Records, epochs
+from bftrainer.lab.try_records import Records, epochs
 from bftrainer.model.trainer import BatchRange, TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.site import Site

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bftrainer.decide.policies.base import policy_names
-from bftrainer.elastic.run_info import RECORD as VARIABLE
+from bftrainer.elastic.try_record import RECORD as VARIABLE
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.lab.tryout import Records, epochs
+from bftrainer.lab.try_records import Records, epochs
 from bftrainer.model.trainer import BatchRange, CheckpointContract, TrainerRecord
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import LIGHT, SLOW, trainer_spec

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.lab.tryout import EpochUse, Line, Records, epochs, losses, newest, speeds
+from bftrainer.lab.try_records import EpochUse, Line, Records, epochs, losses, newest, speeds
 
 SAMPLES, BATCH = 50, 8
 

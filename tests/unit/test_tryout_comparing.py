@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from bftrainer.elastic import checkpoint, files
-from bftrainer.lab.tryout import (
+from bftrainer.lab.try_comparison import (
     Comparison,
     TrainingOutcome,
     comparison_text,
@@ -17,6 +19,7 @@ from bftrainer.lab.tryout import (
     outcome,
     parameter_difference,
 )
+from bftrainer.lab.try_figures import Deviation, FirstDifference
 
 ONE = TrainingOutcome(seconds=31.4, updates=250, samples=4000, loss=0.25, metric=None)
 
@@ -43,7 +46,9 @@ def test_the_largest_difference_is_found_in_any_type(tmp_path: Path, dtype: torc
     assert parameter_difference(one, one) == 0.0
     assert parameter_difference(other, one) == 0.25
     changed[1, 1] = math.nan
-    assert parameter_difference(saved(tmp_path / "nan", zeros, empty, changed), one) == math.inf
+    broken = saved(tmp_path / "nan", zeros, empty, changed)
+    assert parameter_difference(broken, one) == parameter_difference(one, broken) == math.inf
+    assert math.isnan(parameter_difference(broken, broken) or 0.0)
     assert outcome(one, 1.0, {3: 2.0, 7: 1.5}, 0.5) == TrainingOutcome(
         seconds=1.0, updates=7, samples=70, loss=1.5, metric=0.5
     )
@@ -76,6 +81,10 @@ def test_other_models_and_nothing_saved_cannot_be_compared(tmp_path: Path) -> No
 def test_losses_are_compared_where_both_have_them() -> None:
     assert loss_difference({1: 4.0, 2: 1.5, 3: 9.0}, {1: 4.0, 2: 1.0}) == 0.125
     assert loss_difference({}, {1: 4.0}) is None
+    assert loss_difference({1: math.nan}, {1: 4.0}) == math.inf
+    assert loss_difference({1: 4.0}, {1: math.inf}) == math.inf
+    assert loss_difference({1: 4.0, 2: math.nan}, {1: 3.0, 2: math.nan}) == pytest.approx(1 / 3)
+    assert loss_difference({1: math.nan}, {1: math.nan}) is None
 
 
 @pytest.mark.parametrize(
@@ -84,7 +93,8 @@ def test_losses_are_compared_where_both_have_them() -> None:
         (1e-7, 2e-8, "nothing but the order of sums: parameters differ by 1.0e-07"),
         (0.5, 0.1, "changed something: parameters differ by 5.0e-01"),
         (1e-7, 0.1, "changed something"),
-        (math.nan, None, "changed something"),
+        (math.inf, None, "changed something"),
+        (math.nan, None, "final parameters of both runs are NaN or infinite: the script itself"),
         (None, None, "cannot be compared"),
     ],
 )
@@ -96,3 +106,63 @@ def test_the_page_says_what_it_means(
     assert said in text
     assert "250" in text
     assert "reported" not in text
+
+
+FIRST = FirstDifference(
+    update=16,
+    size=3,
+    deviations=(Deviation(kind="options", text="lr is 0.125 on rank 1, alone 0.25"),),
+    before=2e-8,
+    likely="a schedule.",
+)
+
+
+def told(**changes: Any) -> str:
+    same = {"parameters": 1e-7, "losses": 2e-8}
+    return " ".join(comparison_text(Comparison(elastic=ONE, alone=ONE, **(same | changes))))
+
+
+def test_the_page_names_the_first_update_that_differs() -> None:
+    text = told(parameters=0.5, first=FIRST)
+    assert "changed something: parameters differ by 5.0e-01" in text
+    assert "The first difference is in update 16, of 3 workers: lr is 0.125 on rank 1" in text
+    assert "Likely: a schedule." in text
+    assert "changed something" in told(first=FIRST), "small at the end, but no rounding"
+    assert "nothing but the order" in told(first=replace(FIRST, is_jump=False))
+    assert "No update stands out" in told(parameters=0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "unsaid"),
+    [
+        (
+            {"nan_elastic": 12, "nan_alone": 12},
+            (
+                "The losses of both runs are NaN or infinite, from update 12 on: the script itself"
+                " diverges (lower the learning rate, clip gradients). Until then elastic training"
+                " changed nothing but the order of sums."
+            ),
+            "inf of",
+        ),
+        (
+            {"nan_elastic": 20, "nan_alone": 22, "first": FIRST},
+            "from update 20 on in the elastic run, from update 22 on alone",
+            "Until then",
+        ),
+        (
+            {"nan_elastic": 20, "first": FIRST},
+            (
+                "loss of the elastic run is NaN or infinite from update 20 on, not the run alone's."
+                "     The first difference is in update 16"
+            ),
+            "nothing",
+        ),
+        ({"nan_alone": 20}, "loss of the run alone is NaN or infinite from update 20", "inf of"),
+    ],
+)
+def test_losses_that_are_no_numbers_are_told_by_their_first_update(
+    changes: dict[str, Any], said: str, unsaid: str
+) -> None:
+    text = told(parameters=math.nan, losses=math.inf, **changes)
+    assert said in text
+    assert unsaid not in text

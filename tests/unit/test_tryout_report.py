@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.lab.tryout import EpochUse, SpeedBySize, TryReport, WorkerKill, as_text, wrong
+from bftrainer.lab.try_records import EpochUse, SpeedBySize
+from bftrainer.lab.tryout import TryReport, WorkerKill, as_text, wrong
 
 WHOLE = tuple(EpochUse(epoch=n, of=10, used=10) for n in range(3))
 REPORT = TryReport(

@@ -13,7 +13,7 @@ from _bench.own.people import SCRIPT, Researcher, offered_node_s
 from _bench.waiting import wait_until
 from bftrainer.api.client import Client
 from bftrainer.fleet.generations.members import Rescaled
-from bftrainer.lab import tryout
+from bftrainer.lab import try_records
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.canonical import from_plain
 from slurm_plugins.testcluster.workload import WorkloadItem, WorkloadRun
@@ -46,7 +46,7 @@ class Elastic:
     failures: int
     restarts: int  # generations that began from a checkpoint
     pauses_s: tuple[float, ...]
-    epochs: tuple[tryout.EpochUse, ...]
+    epochs: tuple[try_records.EpochUse, ...]
     away_s: float  # without a daemon, which was killed
 
 
@@ -77,7 +77,7 @@ def elastic(one: Researcher, jobs: Sequence[WorkloadItem], seconds: float) -> El
     told = DaemonProcess(one.state, batch_system="slurm", batch_options={})
     rescales = [from_plain(e.payload["what"], Rescaled) for e in told.entries("rescaled")]
     said = (one.state / "daemon.log").read_text()
-    noted_lines = tryout.Records(noted)
+    noted_lines = try_records.Records(noted)
     noted_lines.look()
     return Elastic(
         trained=Trained(
@@ -91,7 +91,7 @@ def elastic(one: Researcher, jobs: Sequence[WorkloadItem], seconds: float) -> El
         failures=view.record.failures,
         restarts=sum(1 for r in rescales[1:] if r.resumed_from),
         pauses_s=tuple(r.pause_s for r in rescales if r.size_before and r.size),
-        epochs=tuple(tryout.epochs(noted_lines.processes)),
+        epochs=tuple(try_records.epochs(noted_lines.processes)),
         away_s=away_s,
     )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bftrainer.batch import process
-from bftrainer.lab.tryout import EpochUse, Line, epochs
+from bftrainer.lab.try_records import EpochUse, Line, epochs
 from tests.support.hosts.cluster import Cluster
 from tests.support.hosts.plan import LOGIN
 from tests.support.waiting import wait_for
