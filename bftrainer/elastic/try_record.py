@@ -1,4 +1,4 @@
-"""What ``bftrainer try`` wants to know of each worker: its samples, losses and updates.
+"""The notes of a worker for ``bftrainer try``: its samples, losses and updates.
 
 Off unless ``$BFT_RECORD_SAMPLES`` names a directory. Every process appends JSON lines to files of
 its own, a batch's before the script gets it: a worker may be killed in a step that others commit.

@@ -60,7 +60,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateFigures:
-    """What one worker noted before an update."""
+    """The figures that one worker noted before an update."""
 
     size: int  # in workers
     batch: int  # samples of all workers
@@ -188,7 +188,7 @@ def _size_of(history: UpdateHistory, update: int) -> int:
 
 
 class _Scales:
-    """What differences are measured by: the largest values so far."""
+    """The largest values so far, by which differences are measured."""
 
     def __init__(self, model: ModelFacts) -> None:
         self.model, self.unit = model, model.unit

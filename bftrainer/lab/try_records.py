@@ -1,4 +1,4 @@
-"""What the workers of a try wrote down: which samples each update took, losses, speeds.
+"""The notes of a try's workers: which samples each update took, losses, speeds.
 
 An update counts if the last state of the run contains it. That is followed from state to state:
 each generation notes which one had made the last update of the state that it began with. Numbers

@@ -292,7 +292,7 @@ READS = {
     "bftrainer/elastic/mpi/membership.py": 1,  # what runtime ``command`` made
     "bftrainer/elastic/ports.py": 1,  # /proc
     "bftrainer/elastic/regular_file.py": 4,
-    "bftrainer/elastic/run_info.py": 1,  # in the scratch directory of ``try``
+    "bftrainer/elastic/try_record.py": 2,  # in the scratch directory of ``try``
     "bftrainer/elastic/worker.py": 1,  # /dev/null
     "bftrainer/elastic/worker_keeper.py": 3,  # /proc
     "bftrainer/study/checkpoint_files.py": 1,  # a copy in a directory made a moment before
