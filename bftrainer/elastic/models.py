@@ -187,6 +187,11 @@ class StrayUpdates:
         # Built since, and in the step of which batch they must be gone.
         self._built: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
+    def enter_loops(self, begin: Callable[[], Callable[[], None]]) -> None:
+        """Watch something from the beginning of the loops on; ``begin`` returns what ends that."""
+        end_watch()  # of a run that this one replaces
+        _watching.append(begin())
+
     def next_batch(self) -> None:
         """Count the batch that the script gets; watch from the first one on."""
         self._batch += 1
@@ -194,7 +199,6 @@ class StrayUpdates:
         if self._batch > 1:
             return
         self._thread = threading.get_ident()
-        end_watch()  # of a run that this one replaces
         _watching.append(register_optimizer_step_pre_hook(self._see).remove)
         _watching.append(_watch_building(self._see_built))
         _watching.extend(begin() for begin in self._watches)
@@ -241,7 +245,8 @@ class StrayUpdates:
             raise ElasticError(
                 "BFT-1422",
                 f"The script calls step() of its {name}, which run.step() does.",
-                "Remove the call.",
+                "Remove the call; with mixed precision it is scaler.step(optimizer), and"
+                " scaler.update() goes with it, see docs/howto/train-pytorch.md, Mixed precision.",
             )
         if self._first.setdefault(optimizer, self._batch) == self._batch:
             return

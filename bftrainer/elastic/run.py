@@ -8,8 +8,8 @@ only inside the generators, where the next batch is fetched: whatever the script
 
 from __future__ import annotations
 
-import os
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +36,7 @@ from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.group import Broken
+from bftrainer.elastic.late_schedules import LateSchedules
 from bftrainer.elastic.loader import ORDER, Indices, Loader, PerSampleStates, View, least_share
 from bftrainer.elastic.loss_alarm import LossAlarm
 from bftrainer.elastic.loss_rule import LossRule, end_looking
@@ -88,6 +89,7 @@ class Run(CommonValues):
         self._plan = self._loader.plan
         self._shards = shards = shards_of(model)
         self._strays = self._watches(control, model, optimizer)
+        self._late_schedules = LateSchedules(models.parts_of(optimizer))
         self._cutting = cutting = cutting_of(
             batch,
             bitwise,
@@ -224,6 +226,7 @@ class Run(CommonValues):
         if self._is_looping:
             raise _misplaced("run.epochs() was called twice.", "Use one loop over run.epochs().")
         self._is_looping = True
+        self._strays.enter_loops(self._late_schedules.begin)
         expected = self._before_first_epoch()
         while not (self._is_entered and self._is_done()):
             yield self._membership.counters.epoch if self._is_entered else expected
@@ -286,6 +289,7 @@ class Run(CommonValues):
         batch, self._batch = self._batch, None
         self._state.require_as_built()
         self._strays.require_no_other()
+        self._late_schedules.require_none()
         while reducer is not None and not reducer.is_finished:
             reducer.finish()  # there was no backward pass, or all were under no_sync
         if reducer is not None:

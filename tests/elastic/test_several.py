@@ -78,6 +78,7 @@ def test_a_script_that_also_calls_step_of_its_optimizer_is_told() -> None:
     with pytest.raises(ElasticError, match=r"which run\.step\(\) does") as refused:
         train(lambda _run, _net, optimizer: optimizer.step())
     assert refused.value.code == "BFT-1422"
+    assert "scaler.step(optimizer)" in refused.value.next_step
 
 
 def test_an_optimizer_that_lives_for_one_batch_is_the_scripts_own() -> None:
