@@ -41,7 +41,7 @@ from bftrainer.decide.exclusion import sentences as left_out_sentences
 from bftrainer.decide.isolation import unfit
 from bftrainer.fleet.pilots.refusals import waiting, waiting_sentences
 from bftrainer.fleet.trainers import unreachable
-from bftrainer.model.cluster import JobState, Node, NodeState
+from bftrainer.model.cluster import FREE, JobState, Node, NodeState
 from bftrainer.model.decision import Plan, Terms
 from bftrainer.model.reports import AccountReport, Asked, HarmReport
 from bftrainer.model.study import Seen
@@ -53,9 +53,9 @@ from bftrainer.model.views import (
     NodeView,
     StatusView,
     TrainerView,
+    idle_nodes,
 )
 
-_FREE = (NodeState.IDLE, NodeState.PLANNED)
 SHOWN_LATE = 3  # agents of one trainer
 SHOWN_WORKERS = 8  # of one trainer, with their histories
 
@@ -72,6 +72,8 @@ class DaemonViews:
         """Return the daemon's state."""
         state, seen, pilots = self._state, self._state.seen, self._state.pilots
         snapshot, nodes, held = seen.snapshot, self._nodes(), len(self._agents.held)
+        by_node = pilots.by_node().items()
+        held_nodes = {n for n, pilot in by_node if pilot.record.pilot_id in self._agents.held}
         return StatusView(
             incarnation=state.incarnation,
             pid=os.getpid(),
@@ -81,7 +83,7 @@ class DaemonViews:
             failures=self._failures(),
             policy_hash=state.in_force.policy_hash,
             nodes_total=len(nodes),
-            nodes_idle=sum(1 for n in nodes if n.state in _FREE),
+            nodes_idle=idle_nodes(nodes, held_nodes),
             nodes_held=held,
             nodes_requested=len(pilots.pilots) - held,
             decisions=seen.decisions,
@@ -444,7 +446,7 @@ class DaemonViews:
             use, reason = "reserve", true_cause(reason, plan, state.in_force.settings)
         elif node.name in state.seen.memory.held_off:
             use = "held-off"
-        elif node.state in _FREE:
+        elif node.state in FREE:
             use = "free"
         elif node.state is NodeState.ALLOCATED:
             use = "busy"

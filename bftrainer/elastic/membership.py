@@ -18,6 +18,7 @@ from bftrainer.elastic import reports
 from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.batch import NO_PLAN, EpochPlan, Terms, in_words
 from bftrainer.elastic.buckets import GradientReducer
+from bftrainer.elastic.collective import GROUP_TIMEOUT_S
 from bftrainer.elastic.control import Control, key_of, leave_end_to_agent
 from bftrainer.elastic.generations import GenerationInfo, WorkerGenerations
 from bftrainer.elastic.group import Broken, FormingGroups, Group
@@ -30,6 +31,7 @@ from bftrainer.elastic.writer import CheckpointWriter
 
 log = logging.getLogger("bftrainer.elastic")
 LOOPBACK = "127.0.0.1"
+NEARLY = 0.9  # a collective begins before we come to wait for it
 
 
 class Membership(WorkerGenerations):
@@ -60,6 +62,7 @@ class Membership(WorkerGenerations):
         self.group: Group | None = None
         self.nodes = 1
         self.undo: dict[str, Any] | None = None  # light state when a step failed
+        self._why_broken = ""  # the present generation, as far as this worker knows
         self.on_generation_end: list[Callable[[GenerationInfo], object]] = []
         self.on_entered: list[Callable[[GenerationInfo], object]] = []
         self.on_entering: Callable[[Commit], object] = lambda _commit: None
@@ -135,6 +138,9 @@ class Membership(WorkerGenerations):
 
     def recover(self, broken: Broken) -> None:
         """After a failed collective: report it and enter the next generation."""
+        waited_s = 0.0 if self.reducer is None else self.reducer.waited_s
+        since_s = 0.0 if self.stepped_s is None else time.monotonic() - self.stepped_s
+        self._why_broken = why_broken(broken, self.rank, since_s - waited_s, waited_s)
         self._report(broken)
         self.enter(self.wait())
 
@@ -206,7 +212,9 @@ class Membership(WorkerGenerations):
             self.writer.begin()
         if commit.abandon and self.commit is not None:
             step = self.counters.step + 1
-            sys.stderr.write(f"bftrainer: {_lost(self.commit, commit)}: step {step} is redone\n")
+            lost = _lost(self.commit, commit, self._why_broken)
+            sys.stderr.write(f"bftrainer: {lost}: step {step} is redone\n")
+        self._why_broken = ""
         self.nodes, size = me.nodes, me.size
         self.handover.complete()
         counters = self.counters
@@ -250,8 +258,29 @@ class Membership(WorkerGenerations):
         return moved if isinstance(moved, Broken) else self.rank >= active
 
 
-def _lost(old: Commit, new: Commit) -> str:
+def _lost(old: Commit, new: Commit, why: str) -> str:
     left = {m.worker_id for m in new.members}
     nodes = [m.node or m.worker_id for m in old.members if m.worker_id not in left]
     number = f"generation {old.generation}.{old.attempt}"
-    return f"lost {', '.join(nodes)} of {number}" if nodes else f"{number} failed"
+    if nodes:
+        return f"lost {', '.join(nodes)} of {number}"
+    return f"{number} failed{f' ({why})' if why else ''}"
+
+
+def why_broken(broken: Broken, rank: int, worked_s: float, waited_s: float) -> str:
+    """Return in words what a worker knows of a collective that failed.
+
+    Args:
+        broken: how it failed here.
+        rank: of this worker.
+        worked_s: from its last update until it came to the collective.
+        waited_s: from then until it failed.
+    """
+    if worked_s >= GROUP_TIMEOUT_S:
+        return (
+            f"rank {rank} was silent for {worked_s:.0f} s between two updates, and members wait"
+            f" {GROUP_TIMEOUT_S:.0f} s for each other: let all workers do what takes so long"
+        )
+    if waited_s >= NEARLY * GROUP_TIMEOUT_S:
+        return f"rank {rank} waited {waited_s:.0f} s for another worker, which was silent"
+    return f"rank {rank}: {broken.reason.rstrip('.')}"

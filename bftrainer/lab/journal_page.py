@@ -23,14 +23,13 @@ from bftrainer.daemon.harm import monitor
 from bftrainer.journal.decisions import DecisionReader
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import JournalEntry
-from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.errors import UsageError
 from bftrainer.model.reports import Asked
 from bftrainer.model.study import Seen
 from bftrainer.model.timeline import NodeUses, TimelineView
 from bftrainer.model.trainer import TrainerRecord
-from bftrainer.model.views import Explanation, StatusView, TrainerView
+from bftrainer.model.views import Explanation, StatusView, TrainerView, idle_nodes
 from bftrainer.site.policy.model import SitePolicy
 
 _NOTHING_NEW_S = 10.0
@@ -111,7 +110,7 @@ def _status(
     last: DecisionRecord, trainers: tuple[TrainerRecord, ...], n_decisions: int
 ) -> StatusView:
     given, nodes = last.input, last.input.snapshot.nodes or ()
-    n_held = sum(1 for pilot in given.pilots if pilot.is_held)
+    held_nodes = [pilot.node for pilot in given.pilots if pilot.is_held]
     return StatusView(
         incarnation=0,
         pid=0,
@@ -121,9 +120,9 @@ def _status(
         failures=given.snapshot.failures,
         policy_hash=last.policy_hash,
         nodes_total=len(nodes),
-        nodes_idle=sum(1 for n in nodes if n.state in (NodeState.IDLE, NodeState.PLANNED)),
-        nodes_held=n_held,
-        nodes_requested=len(given.pilots) - n_held,
+        nodes_idle=idle_nodes(nodes, held_nodes),
+        nodes_held=len(held_nodes),
+        nodes_requested=len(given.pilots) - len(held_nodes),
         decisions=n_decisions,
         last_decision_ms=last.took_ms,
         last_decision_s=given.now_s,

@@ -94,6 +94,8 @@ class NodeState(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+FREE = (NodeState.IDLE, NodeState.PLANNED)  # states of nodes without any job
+
 BEFORE_ALL = float(1 << 32)
 """Priority of a job that comes before all others, of any tier; batch systems' have 32 bits."""
 

@@ -23,5 +23,8 @@ def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def shown(text: str) -> str:
-    """Return the text of others, safe for a terminal: no control sequences, the rest escaped."""
-    return in_one_line(text)
+    """Return the text of others, safe for a terminal: no control sequences, the rest escaped.
+
+    Tabs are as many spaces as they take on a terminal.
+    """
+    return in_one_line(text.expandtabs())

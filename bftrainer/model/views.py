@@ -5,8 +5,10 @@ The daemon makes them, the HTTP layer carries them, the command line prints them
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from bftrainer.model.cluster import FREE, Node
 from bftrainer.model.decision import Term
 from bftrainer.model.site import NOTHING, Measured
 from bftrainer.model.trainer import TrainerRecord, TrainerState
@@ -110,6 +112,15 @@ class PollingView:
     last_look_s: float  # duration of the last poll
     requests: tuple[RequestCount, ...]  # so far, by kind
     told: tuple[RequestCount, ...] = ()  # what relays of the hook told so far, by kind
+
+
+def idle_nodes(nodes: Iterable[Node], held_nodes: Collection[str]) -> int:
+    """Return the number of nodes without any job.
+
+    Agents say at once that they hold a node, while the nodes are as the last poll saw them: one
+    that is held by now is not idle any more.
+    """
+    return sum(1 for n in nodes if n.state in FREE and n.name not in held_nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

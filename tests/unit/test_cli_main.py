@@ -150,6 +150,7 @@ def test_columns_align_and_are_not_cut() -> None:
 
 def test_shown_keeps_letters_and_escapes_the_rest() -> None:
     assert shown("naïve 名 \u202e\x1b[0m\x1b[1m\n\x1b") == "naïve 名 \\u202e\\n\\x1b"
+    assert shown("ab\tc\td") == "ab      c       d", "a tab ends at the next multiple of eight"
 
 
 def test_the_reference_names_every_verb_option_and_exit_code() -> None:
