@@ -49,6 +49,7 @@ class Control:
         self.changed = threading.Condition()
         self.newest: Commit | None = None  # replaced whole, so readable without the lock
         self.is_over = False  # the loops are done: later commits do not concern this worker
+        self.was_complete = False  # and were when the script came to them
         self.on_script_end: Callable[[], None] | None = None
         self.on_commit: Callable[[Commit], None] | None = None  # in the control thread
         self.on_neighbour_lost: Callable[[], None] | None = None

@@ -531,6 +531,7 @@ class Run(CommonValues):
         counters = membership.counters
         if is_reopened := self._length.open(counters):
             self._state.resume_epoch()
+        self._control.was_complete = self._is_done()
         if self._is_done() and self.rank == 0:
             sys.stderr.write(
                 f"bftrainer: already complete: {counters.epoch} epochs, {counters.samples} samples"

@@ -15,12 +15,14 @@ child leaves a mark with the worker.
 
 from __future__ import annotations
 
+import ast
 import atexit
 import ctypes
 import gc
 import glob
 import importlib
 import io
+import linecache
 import multiprocessing
 import os
 import re
@@ -87,6 +89,31 @@ def unguarded() -> ElasticError:
         'Put all but imports and definitions under: if __name__ == "__main__". Or let the loader'
         ' fork: multiprocessing_context="fork".',
     )
+
+
+def unset(problem: NameError) -> ElasticError:
+    """Return BFT-1449: the error of a variable that only the loops of a complete run would set."""
+    refused = ElasticError(
+        "BFT-1449",
+        f"The script uses after its loops what only the loops set ({problem}), and this run was"
+        " complete when it started, so that there was nothing left to loop over.",
+        "Give it a value before the loops, keep it in extra (elastic.Value), or compute it anew"
+        " after them. To train on, ask for more --epochs, --samples or --steps.",
+    )
+    return refused.with_traceback(problem.__traceback__)
+
+
+def _is_set_elsewhere(problem: NameError) -> bool:
+    """Return whether the code that lacks a variable sets it somewhere: else it is a slip."""
+    if isinstance(problem, UnboundLocalError):
+        return True
+    frame, _ = _frames(problem)[-1]
+    try:
+        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
+    except (SyntaxError, ValueError):  # it is not a file any more
+        return False
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return any(n.id == problem.name and isinstance(n.ctx, ast.Store) for n in names)
 
 
 GRACE_S = 10.0  # for threads and exit handlers
@@ -292,6 +319,8 @@ def _run_script(
             if control.on_neighbour_lost is not None:
                 control.on_neighbour_lost()  # other nodes need not wait for the agent
             time.sleep(NEIGHBOUR_S)  # if it has ended, the agent ends us: a loss and no failure
+        if isinstance(problem, NameError) and control.was_complete and _is_set_elsewhere(problem):
+            problem = unset(problem)
         failed = _failure_of(unguarded() if guard.is_set else problem)
         if dict(config.environment).get(TELLS_PLACE) == BY_AGENT:
             failed = replace(failed, place=place_of(problem, config.script))

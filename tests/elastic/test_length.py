@@ -10,8 +10,10 @@ import pytest
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.protocol import Failed
 from bftrainer.elastic.run_info import Length
 from bftrainer.elastic.state import Counters
+from bftrainer.model.trainer import happens_anywhere
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -171,3 +173,61 @@ def test_a_run_of_steps_stays_complete_until_more_are_asked_for() -> None:
     assert "steps" not in protocol.to_body(
         protocol.WorkerConfig(trainer_id="t1", worker_id="w", node="n", script="/s")
     ), "older agents refuse what they do not know"
+
+
+USES = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from bftrainer import elastic
+
+
+def main():
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2)
+    run = elastic.Run(model, optimizer, loader, epochs=1)
+    for epoch in run.epochs():
+        for (x,) in run.batches():
+            optimizer.zero_grad()
+            loss = model(x).sum()
+            loss.backward()
+            run.step()
+    {after}
+
+
+{call}
+"""
+BODY = USES.partition("def main():\n")[2].splitlines()
+OF_MODULE = "\n".join(line.removeprefix("    ") for line in BODY)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (USES.format(after="print(loss.item())", call="main()"), "BFT-1449", "'loss'"),
+        (
+            USES.partition("def main")[0]
+            + OF_MODULE.format(after="print(epoch, loss.item())", call=""),
+            "BFT-1449",
+            "name 'epoch' is not defined",
+        ),
+        (USES.format(after="print(lost)", call="main()"), "BFT-1410", "name 'lost' is not defined"),
+    ],
+    ids=["in a function", "in the module", "a slip"],
+)
+def test_a_variable_of_the_loops_that_a_complete_run_never_set_is_told_by_name(
+    tmp_path: Path, template: TemplateProcess, text: str, code: str, said: str
+) -> None:
+    script = tmp_path / "uses.py"
+    script.write_text(text)
+    with Controller(tmp_path, template) as c:
+        (first,) = c.begin(script)
+        c.until(lambda: c.workers[first].returncode is not None, "it ended")
+        is_slip = code == "BFT-1410"
+        assert bool(c.workers[first].all(Failed)) == is_slip
+        c.members = []
+        (again,) = c.begin(script)
+        failed = c.failed(again)
+    assert failed.code == code
+    assert said in failed.cause
+    assert happens_anywhere(f"{failed.code}: {failed.cause}") != is_slip

@@ -15,8 +15,8 @@ from bftrainer.elastic.membership import why_broken
             41.2,  # rank 0 evaluates alone; the others have given up after 30 s
             0.0,
             (
-                "rank 0 was silent for 41 s between two updates, and members wait 30 s for each other:"
-                " let all workers do what takes so long"
+                "rank 0 was silent for 41 s between two updates, and members wait 30 s for each"
+                " other: let all workers do what takes so long"
             ),
         ),
         (0.1, 29.8, "rank 0 waited 30 s for another worker, which was silent"),
