@@ -26,6 +26,7 @@ from bftrainer.lab.try_records import Key, key_of
 
 UNITS: Final = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 JUMP: Final = 10.0
+MOST: Final = 1e9  # of a difference: JSON has no infinity
 # Rates follow counts, or losses, whose rounding is a tenth of this.
 OPTION_TOLERANCE: Final = 1e-5
 NOISE_UNITS: Final = 100.0  # a gradient of so few units of all gradients is rounding alone
@@ -85,7 +86,7 @@ class Deviation:
 
     kind: str  # one of KINDS
     text: str
-    amount: float = math.inf  # relative; infinite: not a matter of degree
+    amount: float = MOST  # relative; at most MOST, which is not a matter of degree
     ratio: float = 1.0  # of the elastic value to that alone
 
 
@@ -276,11 +277,11 @@ def _short(value: Any) -> str:
 
 
 def _apart(ours: Any, theirs: Any) -> float:
-    """Return the relative distance of two values; infinite: they are no real numbers."""
+    """Return the relative distance of two values; ``MOST``: they are no real numbers."""
     if repr(ours) == repr(theirs):
         return 0.0
     is_real = all(isinstance(x, float) and math.isfinite(x) for x in (ours, theirs))
-    return abs(ours - theirs) / max(abs(ours), abs(theirs)) if is_real else math.inf
+    return abs(ours - theirs) / max(abs(ours), abs(theirs)) if is_real else MOST
 
 
 def _tensor_distances(
@@ -319,7 +320,7 @@ def _gradient_distances(
     text = f"the gradients' norm{on} is {total:.6g}, alone {total_alone:.6g}"
     if names:
         text += f" (most in {names[worst]}: {ours[worst]:.6g}, alone {theirs[worst]:.6g})"
-    ratio = total / total_alone if total_alone else 1.0
+    ratio = total / total_alone if total_alone and math.isfinite(total / total_alone) else 1.0
     amount = max(amounts, default=0.0)
     if lone and amount > 0.0:
         text = f"{lone[0]}{on} has a gradient in one of both only"
@@ -334,17 +335,17 @@ def _distance(ours: Any, theirs: Any, scale: float) -> float:
         return 0.0
     with np.errstate(invalid="ignore", over="ignore"):
         amount = float(np.linalg.norm(np.where(is_both, 0.0, ours - theirs))) / scale
-    return amount if math.isfinite(amount) else math.inf
+    return min(amount, MOST) if math.isfinite(amount) else MOST
 
 
 def _amount_text(amount: float) -> str:
-    return f"{amount:.1e}" if math.isfinite(amount) else "no finite number"
+    return f"{amount:.1e}" if amount < MOST else "no finite number"
 
 
 def _loss_distance(ours: float, theirs: float, scales: _Scales) -> Deviation:
     scales.see_loss(theirs)
     amount = _distance(ours, theirs, scales.loss or 1.0)
-    ratio = ours / theirs if theirs and math.isfinite(theirs) else 1.0
+    ratio = ours / theirs if theirs and math.isfinite(ours / theirs) else 1.0
     text = f"its loss is {ours:.6g}, alone {theirs:.6g}"
     return Deviation(kind="loss", text=text, amount=amount, ratio=ratio)
 

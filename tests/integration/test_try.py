@@ -116,6 +116,8 @@ def test_beside_one_process_it_says_what_differs(scratch: Path, norm: str, said:
     is_same = max(found["parameters"], found["losses"]) < 1e-5
     assert is_same == ("nothing" in said)
     assert f"Elastic training {said}" in done.stderr
+    assert (found["first"] is None) == is_same
+    assert is_same or "layer 1 (BatchNorm1d) normalises" in found["first"]["likely"]
     assert list(scratch.glob("bft-try-*")) == []
 
 

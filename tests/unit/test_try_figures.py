@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,7 @@ def test_numbers_that_are_nan_in_both_are_equal_and_in_one_are_not() -> None:
     assert found is not None
     assert (found.update, found.is_jump) == (6, True)
     assert "its loss is nan, alone 2" in found.text
+    json.dumps(asdict(found), allow_nan=False)
     assert not_finite_from(dict(enumerate(broken, 1))) == 6
     assert not_finite_from({1: math.inf, 2: 1.0}) is None, "it got over it"
     assert not_finite_from({}) is None
