@@ -8,8 +8,6 @@ only inside the generators, where the next batch is fetched: whatever the script
 
 from __future__ import annotations
 
-import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
