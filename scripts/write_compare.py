@@ -12,18 +12,25 @@ import platform
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from _bench.targets import ROOT, recorded
 
-from bftrainer.lab.compare import HEADERS, Interval, Row, cells
+from bftrainer.lab.compare import HEADERS, Interval, Row, Score, cells
 from bftrainer.model.columns import columns
 
 PAGE, KEPT = ROOT / "docs/policies/compare.md", ROOT / "docs/policies/compare.json"
 HERE = "<!-- written by scripts/write_compare.py -->\n"
 # Columns of the page, where policies differ in them; the kept file has all.
-SHOWN = {">U": "U", ">JCT AGAINST": "JCT", ">ENDED": "ended", ">JOB WAIT": "job wait"}
+SHOWN = {
+    ">WORK AGAINST": "work",
+    ">U": "U",
+    ">JCT AGAINST": "JCT",
+    ">ENDED": "ended",
+    ">JOB WAIT": "job wait",
+}
 
 
 def main(files: Sequence[str]) -> int:
@@ -72,10 +79,15 @@ def _table(arenas: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _row(plain: Mapping[str, Any]) -> Row:
-    fields = {"job_wait_s": None, "job_wait_added": None, **plain["figures"]}
-    figures = {name: one and Interval(**one) for name, one in fields.items()}
-    against = plain["jct_against"]
-    return Row(policy=plain["policy"], jct_against=against and Interval(**against), figures=figures)
+    every = {one.name: None for one in fields(Score)}  # what an older file lacks
+    figures = {name: one and Interval(**one) for name, one in (every | plain["figures"]).items()}
+    jct, work = plain["jct_against"], plain.get("work_against")
+    return Row(
+        policy=plain["policy"],
+        jct_against=jct and Interval(**jct),
+        work_against=work and Interval(**work),
+        figures=figures,
+    )
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ def test(
     **reading: Any,
 ) -> None:
     """Say what the policy NEW would have done instead of OLD, by the simulator."""
+    from bftrainer.lab.simulator.metrics import WHICH_FIGURE  # noqa: PLC0415 - numpy
     from bftrainer.lab.yesterday import UNKNOWN, figures  # noqa: PLC0415
     from bftrainer.site.policy import load_policy_file  # noqa: PLC0415 - pydantic is slow
 
@@ -107,6 +108,7 @@ def test(
         return
     print_lines(f"{trace.duration_s / 3600.0:.1f} h, {len(trainers)} trainers, replayed twice")
     print_table(("", ">OLD", ">NEW"), _rows(*found))
+    print_lines(WHICH_FIGURE)
     for sentence in UNKNOWN:
         print_lines(f"note: {sentence}")
 
@@ -130,12 +132,15 @@ def _rows(old: Figures, new: Figures) -> list[tuple[str, str, str]]:
             ("node-hours idle or ours", "offered_node_h", ",.1f"),
             ("node-hours harvested", "harvested_node_h", ",.1f"),
             ("node-hours held", "held_node_h", ",.1f"),
-            ("U", "utilization", ".3f"),
+            ("work done, reference node-hours", "reference_node_h", ",.1f"),
+            ("samples", "samples", ",.4g"),
+            ("U, of the trainers that ran", "utilization", ".3f"),
             ("rescales", "rescales", ",d"),
             ("nodes taken from trainers", "nodes_taken", ",d"),
             ("trainers finished", "finished", ",d"),
         )
     ]
+    rows.append(("makespan, if all ended", duration(old.makespan_s), duration(new.makespan_s)))
     for before, after in zip(old.waits, new.waits, strict=True):
         who = f"wait of {shown(before.user)}" if before.user else "wait"
         rows.append((f"{who}, mean", duration(before.mean_s), duration(after.mean_s)))

@@ -107,6 +107,7 @@ def simulate(
         document,
         write_csv,
     )
+    from bftrainer.lab.simulator.metrics import WHICH_FIGURE  # noqa: PLC0415
 
     chosen = _choices(costs, options)
     if csv_file is not None:
@@ -132,6 +133,8 @@ def simulate(
         return
     print_lines(setup.sentence(runs))
     print_table(("", *[f">{run.choices.policy}" for run in runs]), comparison(runs))
+    if len(runs) > 1:
+        print_lines(WHICH_FIGURE)
 
 
 def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
@@ -287,6 +290,7 @@ def compare(
     """Play the same workloads with several policies and show what differs."""
     from bftrainer.lab import compare as table  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.lab.compare import play_all  # noqa: PLC0415
+    from bftrainer.lab.simulator.metrics import WHICH_FIGURE  # noqa: PLC0415
 
     names = _policies(policies)
     if quick:
@@ -308,6 +312,7 @@ def compare(
         rows = table.rows_of(plays, arena.name, names, numbers)
         print_table(table.HEADERS, [table.cells(row) for row in rows])
         print_lines("")
+    print_lines(WHICH_FIGURE)
 
 
 def _policies(text: str) -> list[str]:
@@ -507,6 +512,7 @@ def _sizes(text: str) -> tuple[int, int]:
 
 
 def _print(found: BusinessCase) -> None:
+    from bftrainer.lab.simulator.metrics import WHICH_FIGURE  # noqa: PLC0415
     from bftrainer.lab.whatif import document  # noqa: PLC0415
 
     print_remarks(found.warnings, ())
@@ -517,9 +523,8 @@ def _print(found: BusinessCase) -> None:
         if len(sweep.points) > 1:
             print_lines(document.swept_sentence(sweep))
     print_lines("")
-    print_table(
-        ("POLICY", ">U", ">NODE-HOURS PER DAY", ">OF THE IDLE TIME"), document.expected_rows(found)
-    )
+    print_table(document.EXPECTED_HEADERS, document.expected_rows(found))
+    print_lines(WHICH_FIGURE)
     print_lines("")
     print_table(("ONE SECOND MORE", ">COSTS", ">THAT IS"), document.second_rows(found))
     print_lines("")

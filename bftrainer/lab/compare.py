@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from html import escape
@@ -27,7 +27,13 @@ from bftrainer.lab import html
 from bftrainer.lab.adaptdl import Application, Setup, read_applications, read_jobs
 from bftrainer.lab.adaptdl import play as play_cluster
 from bftrainer.lab.parallel import play_each
-from bftrainer.lab.simulator.metrics import jain, static_samples
+from bftrainer.lab.simulator.metrics import (
+    WHICH_FIGURE,
+    jain,
+    makespan_s,
+    reference_node_h,
+    static_samples,
+)
 from bftrainer.lab.simulator.session import Choices, of_size, play
 from bftrainer.lab.simulator.trainers import SimTrainer
 from bftrainer.lab.site.sidecar import play as play_site
@@ -46,6 +52,10 @@ class Score:
     jct_p95_s: float | None
     makespan_s: float | None  # begin to the last end; None: not all ended
     utilization: float | None  # U; None: the arena has no reference
+    # Work done in node-hours at a fixed reference (bftrainer.lab.simulator.metrics), and samples:
+    # whichever trainers ran. None: the arena counts neither.
+    reference_node_h: float | None = None
+    samples: float | None = None
     node_h: float  # node-hours that trainers had (of GPUs, where a node is one)
     fairness: float | None  # Jain's index
     rescales: int
@@ -98,12 +108,14 @@ class IdleNodes(Arena):
         submissions = shuffled(self.workload, draws)[: self.n_trainers]
         outcome, metrics = play(trace, submissions, replace(self.choices, policy=policy, seed=seed))
         begin_s, end_s = trace.span_s
-        mean_s, p95_s, makespan_s = completions(outcome.trainers, begin_s, end_s)
+        mean_s, p95_s, last_s = completions(outcome.trainers, begin_s, end_s)
         return Score(
             jct_mean_s=mean_s,
             jct_p95_s=p95_s,
-            makespan_s=makespan_s,
+            makespan_s=last_s,
             utilization=metrics.utilization,
+            reference_node_h=metrics.reference_node_h,
+            samples=metrics.a_e,
             node_h=outcome.tally.node_s_used / HOUR_S,
             fairness=metrics.jain_index,
             rescales=metrics.rescales,
@@ -127,22 +139,18 @@ class IdleNodes(Arena):
 Completion = tuple[float | None, float | None, float | None]
 
 
-def completions(trainers: Iterable[SimTrainer], begin_s: float, end_s: float) -> Completion:
+def completions(trainers: Sequence[SimTrainer], begin_s: float, end_s: float) -> Completion:
     """Return mean and 95th percentile of completion times, and the makespan, of those that came."""
     came = [t for t in trainers if t.record.submitted_s < end_s]
     times_s = [(t.finished_s or end_s) - t.record.submitted_s for t in came]
-    ended_s = [t.finished_s for t in came if t.finished_s is not None]
-    return completion(
-        times_s, max(ended_s, default=begin_s) - begin_s, has_all=len(ended_s) == len(came)
-    )
+    return completion(times_s, makespan_s(trainers, begin_s, end_s))
 
 
-def completion(times_s: Sequence[float], last_s: float, *, has_all: bool) -> Completion:
-    """Return the same of given times; ``has_all``: all jobs have ended."""
+def completion(times_s: Sequence[float], last_s: float | None) -> Completion:
+    """Return the same of given times; ``last_s``: the makespan, None unless all jobs have ended."""
     if not times_s:
         return None, None, None
-    makespan_s = last_s if has_all else None
-    return float(np.mean(times_s)), float(np.quantile(times_s, 0.95)), makespan_s
+    return float(np.mean(times_s)), float(np.quantile(times_s, 0.95)), last_s
 
 
 def shuffled(workload: TrainerWorkload, draws: random.Random) -> list[Submission]:
@@ -172,12 +180,12 @@ class Dedicated(Arena):
         found = play_cluster(jobs, rule, Setup(is_rigid=rule.traits.is_rigid, seed=seed))
         times_s = list(found.completion_s().values())
         ends_s = [job.ended_s for job in found.jobs if job.ended_s is not None]
-        last_s = float(max(ends_s, default=0) - min(job.submitted_s for job in jobs))
-        mean_s, p95_s, makespan_s = completion(times_s, last_s, has_all=len(times_s) == len(jobs))
+        all_s = float(max(ends_s, default=0) - min(job.submitted_s for job in jobs))
+        mean_s, p95_s, last_s = completion(times_s, all_s if len(times_s) == len(jobs) else None)
         return Score(
             jct_mean_s=mean_s,
             jct_p95_s=p95_s,
-            makespan_s=makespan_s,
+            makespan_s=last_s,
             utilization=None,
             node_h=sum(job.gpu_s for job in found.jobs) / HOUR_S,
             fairness=None,
@@ -220,7 +228,7 @@ class Site(Arena):
         found = play_site(cell.stage(seed), self._submitted(policy, seed), policy, self.p_jmax)
         span_s = found.end_s - found.begin_s
         trainers = found.trainers
-        mean_s, p95_s, makespan_s = completions(trainers, found.begin_s, found.end_s)
+        mean_s, p95_s, last_s = completions(trainers, found.begin_s, found.end_s)
         reached = sum(t.processed for t in trainers)
         static = static_samples(trainers, found.harvest.idle_s / span_s, self.p_jmax, span_s)
         without_s = sum(before_s for before_s, _ in found.arm.blocks)
@@ -228,8 +236,10 @@ class Site(Arena):
         return Score(
             jct_mean_s=mean_s,
             jct_p95_s=p95_s,
-            makespan_s=makespan_s,
+            makespan_s=last_s,
             utilization=reached / static if static else 0.0,
+            reference_node_h=reference_node_h((t.submission.curve, t.processed) for t in trainers),
+            samples=reached,
             node_h=found.node_s / HOUR_S,
             fairness=jain(trainers, found.end_s),
             rescales=sum(t.rescales for t in trainers),
@@ -279,7 +289,8 @@ def _play(arenas: dict[str, Arena], key: Key) -> Score:
 
 SCHEMA = "bftrainer/compare/1"
 HEADERS = (
-    "POLICY", ">U", ">JCT MEAN h", ">P95 h", ">JCT AGAINST", ">MAKESPAN h", ">NODE-h",
+    "POLICY", ">U", ">WORK node-h", ">WORK AGAINST", ">SAMPLES, 1e6",
+    ">JCT MEAN h", ">P95 h", ">JCT AGAINST", ">MAKESPAN h", ">NODE-h",
     ">FAIRNESS", ">RESCALES", ">DECISION ms", ">ENDED", ">JOB WAIT",
 )  # fmt: skip
 # 97.5% quantiles of Student's distribution, by degrees of freedom from 1 on.
@@ -325,6 +336,7 @@ class Row:
 
     policy: str
     jct_against: Interval | None  # JCT relative to the first policy's minus 1, in pairs
+    work_against: Interval | None  # the same of the work at the fixed reference
     figures: Mapping[str, Interval | None]  # of each field of Score
 
 
@@ -334,19 +346,23 @@ def rows_of(plays: Plays, arena: str, policies: Sequence[str], seeds: Sequence[i
     def scores(policy: str) -> list[Score]:
         return [plays[arena, policy, seed] for seed in seeds]
 
-    first = [score.jct_mean_s for score in scores(policies[0])]
+    def against(own: Sequence[Score], figure: str) -> Interval | None:
+        pairs = [
+            (getattr(one, figure), getattr(first, figure))
+            for one, first in zip(own, scores(policies[0]), strict=True)
+        ]
+        return interval([a / b - 1.0 if a is not None and b else None for a, b in pairs])
+
     found = []
     for policy in policies:
         own = scores(policy)
-        pairs = [
-            score.jct_mean_s / beside - 1.0 if score.jct_mean_s and beside else None
-            for score, beside in zip(own, first, strict=True)
-        ]
+        is_first = policy == policies[0]
         plain = [asdict(score) for score in own]
         found.append(
             Row(
                 policy=policy,
-                jct_against=None if policy == policies[0] else interval(pairs),
+                jct_against=None if is_first else against(own, "jct_mean_s"),
+                work_against=None if is_first else against(own, "reference_node_h"),
                 figures={name: interval([one[name] for one in plain]) for name in plain[0]},
             )
         )
@@ -360,15 +376,20 @@ def cells(row: Row) -> tuple[str, ...]:
         one = row.figures[name]
         return "-" if one is None else one.shown(digits, scale=1.0 / unit)
 
-    against = row.jct_against
+    def held_to_first(one: Interval | None) -> str:
+        return "-" if one is None else f"{one.shown(1, scale=100.0, sign='+')}%"
+
     ended, whole = row.figures["completed"], row.figures["submitted"]
     wait, added = row.figures["job_wait_s"], row.figures["job_wait_added"]
     return (
         row.policy,
         shown("utilization", 3),
+        shown("reference_node_h", 1),
+        held_to_first(row.work_against),
+        shown("samples", 1, 1e6),
         shown("jct_mean_s", 2, HOUR_S),
         shown("jct_p95_s", 2, HOUR_S),
-        "-" if against is None else f"{against.shown(1, scale=100.0, sign='+')}%",
+        held_to_first(row.jct_against),
         shown("makespan_s", 1, HOUR_S),
         shown("node_h", 0),
         shown("fairness", 3),
@@ -395,6 +416,7 @@ def document(
                     {
                         "policy": row.policy,
                         "jct_against": row.jct_against and asdict(row.jct_against),
+                        "work_against": row.work_against and asdict(row.work_against),
                         "figures": {k: v and asdict(v) for k, v in row.figures.items()},
                         "scores": [asdict(plays[arena.name, row.policy, s]) for s in seeds],
                     }
@@ -407,6 +429,7 @@ def document(
 
 
 FIGURES = (  # field of Score, unit, axis
+    ("reference_node_h", 1.0, "work, reference node-h"),
     ("utilization", 1.0, "U"),
     ("jct_mean_s", HOUR_S, "mean JCT, h"),
     ("rescales", 1.0, "rescales"),
@@ -435,7 +458,7 @@ def write_page(
     Raises:
         TraceError: BFT-4002, no file can be there.
     """
-    parts = [f"<p>Means over {len(seeds)} seeds with 95% confidence intervals.</p>"]
+    parts = [f"<p>Means over {len(seeds)} seeds with 95% confidence intervals. {WHICH_FIGURE}</p>"]
     headers = [name.removeprefix(">") for name in HEADERS]
     for arena in arenas:
         rows = rows_of(plays, arena.name, policies, seeds)
@@ -459,4 +482,4 @@ def _figure(rows: Sequence[Row]) -> str:
         axes.set_yticks(places, [row.policy for row in rows])
         axes.set_xlabel(label)
     all_axes[0].invert_yaxis()
-    return f"<figure>{html.picture(canvas, 'U, JCT and rescales')}</figure>"
+    return f"<figure>{html.picture(canvas, 'work, U, JCT and rescales')}</figure>"

@@ -287,7 +287,8 @@ FIGURES = (
         draw=_utilization,
         caption=lambda _: (
             "U: samples processed on the idle fragments (A_e) as a share of what N_eq nodes "
-            "that are always there, shared equally by P_jmax trainers, would process (A_s)."
+            "that are always there, shared equally by P_jmax trainers, would process (A_s), at the "
+            "rates of the trainers that ran."
         ),
     ),
     Figure(

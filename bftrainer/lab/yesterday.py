@@ -183,6 +183,9 @@ class Figures:
     harvested_node_h: float  # of trainers that trained
     held_node_h: float  # with a pilot
     utilization: float  # U
+    reference_node_h: float  # work done, whichever trainers ran (bftrainer.lab.simulator.metrics)
+    samples: float
+    makespan_s: float | None  # None: not all trainers ended
     rescales: int
     nodes_taken: int  # from trainers, when the nodes left
     finished: int
@@ -207,6 +210,9 @@ def figures(trace: Fragments, workload: TrainerWorkload, policy: SitePolicy) -> 
         harvested_node_h=tally.node_s_used / HOUR_S,
         held_node_h=tally.node_s_held / HOUR_S,
         utilization=found.utilization,
+        reference_node_h=found.reference_node_h,
+        samples=found.a_e,
+        makespan_s=found.makespan_s,
         rescales=found.rescales,
         nodes_taken=found.preemptions,
         finished=found.completed,

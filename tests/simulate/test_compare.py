@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.lab.compare import Score, cells, interval, rows_of
+from bftrainer.lab.compare import HEADERS, Score, cells, interval, rows_of
 from bftrainer.model.errors import ExitCode
 
 DATA = Path(os.environ.get("BFTRAINER_DATA", "nowhere")) / "adaptdl-osdi21"
@@ -93,10 +93,11 @@ def test_an_interval_is_students() -> None:
     assert alone.half is None
 
 
-def _score(jct_s: float) -> Score:
+def _score(jct_s: float, work_node_h: float | None = None) -> Score:
     return Score(
         jct_mean_s=jct_s, jct_p95_s=jct_s, makespan_s=None, utilization=None, node_h=1.0,
         fairness=1.0, rescales=0, decision_ms=1.0, completed=1, submitted=2,
+        reference_node_h=work_node_h, samples=3e6,
     )  # fmt: skip
 
 
@@ -111,6 +112,20 @@ def test_policies_are_held_to_the_first_seed_by_seed() -> None:
     assert other.jct_against is not None
     assert other.jct_against.mean == pytest.approx(0.1)
     assert other.jct_against.half == pytest.approx(0.0, abs=1e-9)
-    assert cells(other)[3:6] == (cells(other)[3], "+10.0 ±0.0%", "-")
-    assert cells(other)[1] == "-"
-    assert cells(other)[-2] == "1 of 2"
+    shown = dict(zip(HEADERS, cells(other), strict=True))
+    assert (shown[">JCT AGAINST"], shown[">MAKESPAN h"]) == ("+10.0 ±0.0%", "-")
+    assert shown[">U"] == shown[">WORK node-h"] == shown[">WORK AGAINST"] == "-"
+    assert (shown[">SAMPLES, 1e6"], shown[">ENDED"]) == ("3.0 ±0.0", "1 of 2")
+
+
+def test_work_at_the_reference_is_held_to_the_first_too() -> None:
+    plays = {("a", "milp", 1): _score(1.0, 8.0), ("a", "milp", 2): _score(1.0, 80.0)}
+    plays |= {("a", "other", 1): _score(1.0, 10.0), ("a", "other", 2): _score(1.0, 92.0)}
+    first, other = rows_of(plays, "a", ["milp", "other"], [1, 2])
+    assert first.work_against is None
+    assert other.work_against is not None
+    assert other.work_against.mean == pytest.approx((0.25 + 0.15) / 2)
+    shown = dict(zip(HEADERS, cells(other), strict=True))
+    assert shown[">WORK node-h"].startswith("51.0 ±")
+    # Student's with one degree of freedom, 12.706, times half of the difference.
+    assert shown[">WORK AGAINST"] == "+20.0 ±63.5%"

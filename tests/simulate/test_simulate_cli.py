@@ -14,7 +14,7 @@ import pytest
 from bftrainer.cli import simulate as simulate_module
 from bftrainer.cli import trace as trace_module
 from bftrainer.cli.main import main
-from bftrainer.lab.simulator.metrics import WORDS
+from bftrainer.lab.simulator.metrics import WHICH_FIGURE, WORDS
 from bftrainer.lab.simulator.physical import MEASURED
 from bftrainer.model.errors import ExitCode
 
@@ -78,7 +78,8 @@ def test_the_table_compares_every_figure(capsys: Output) -> None:
     assert lines[0].startswith("Trace sample: 64 nodes, 3 h")
     assert "A job of no-rescale asks for 2 nodes." in lines[0]
     assert lines[1].split() == ["milp", "no-rescale"]
-    assert len(lines) == 2 + len(WORDS)
+    assert len(lines) == 2 + len(WORDS) + 1
+    assert lines[-1] == WHICH_FIGURE
 
 
 def test_a_report_names_the_command_that_makes_it_again(tmp_path: Path, capsys: Output) -> None:

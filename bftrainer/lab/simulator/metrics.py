@@ -3,24 +3,37 @@
 Source: BFTrainer paper, section 4.1: resource integral (eq. 17), N_eq (eq. 18), A_e (samples
 processed on the fragments), A_s (samples that N_eq static nodes, shared equally by P_jmax
 trainers, would have processed), U = A_e / A_s. Samples beyond a trainer's end do not count.
+
+A_s takes the trainers that ran, which a policy chooses: U compares policies only where the same
+trainers ran. ``reference_node_h``, samples, completed trainers and the makespan do not depend on
+that, and are the figures to compare policies by.
 Fairness: R. Jain et al., DEC-TR-301 (1984). Formulas and units of every
 figure are in docs/design/simulator.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.lab.simulator.replay import Outcome
 from bftrainer.lab.simulator.trainers import SimTrainer
 from milp.problem import Curve
 from milp.tables import rate_at
 
+REFERENCE_NODES: Final = 1  # the fixed size at which work is counted
+
+WHICH_FIGURE: Final = (
+    "Compare policies by work done: each trainer's samples by its own rate on one node, no matter"
+    " which trainers ran. Samples compare where all train the same network, completed trainers and"
+    " the makespan where they end. U is held against the trainers that ran, and compares only where"
+    " these are the same."
+)
 SHARE, MEAN, WHOLE, FINE = ".2%", ",.2f", ",.0f", ".3f"  # formats of numbers
 
 
@@ -46,6 +59,12 @@ class Metrics:
     """
 
     utilization: float = _figure("utilization U", ".4f", meaning="A_e / A_s (section 4.1)")
+    reference_node_h: float = _figure(
+        "work done",
+        ",.1f",
+        unit="reference node-hours",
+        meaning="samples of each trainer by its own rate on one node: no matter which ones ran",
+    )
     n_eq: float = _figure("N_eq", MEAN, unit="nodes", meaning="mean size of the pool (eq. 18)")
     a_e: float = _figure("A_e", ".4g", unit="samples", meaning="processed on the fragments")
     a_s: float = _figure(
@@ -78,6 +97,9 @@ class Metrics:
     )
     submitted: int = _figure("trainers submitted")
     completed: int = _figure("trainers completed")
+    makespan_s: float | None = _figure(
+        "makespan", unit="s", meaning="begin to the last end; none unless all ended"
+    )
     runtime_mean_s: float | None = _figure(
         "runtime, mean", unit="s", meaning="first start to end, of the completed"
     )
@@ -126,6 +148,9 @@ def measure(outcome: Outcome) -> Metrics:
     lost = tally.preemption_cost + tally.rescale_cost
     return Metrics(
         utilization=a_e / a_s if a_s else 0.0,
+        reference_node_h=reference_node_h(
+            (t.submission.curve, t.processed) for t in outcome.trainers
+        ),
         n_eq=n_eq,
         a_e=a_e,
         a_s=a_s,
@@ -144,6 +169,7 @@ def measure(outcome: Outcome) -> Metrics:
         ),
         submitted=len(outcome.trainers),
         completed=len(jct),
+        makespan_s=makespan_s(outcome.trainers, begin_s, end_s),
         runtime_mean_s=_mean(runtimes),
         runtime_median_s=_quantile(runtimes, 0.5),
         queue_time_mean_s=_mean(queued),
@@ -185,6 +211,55 @@ def static_samples(
         return 0.0
     time_s = sum(samples / rates[c] for c, samples in works.items())
     return sum(works.values()) / time_s * p_jmax * span_s
+
+
+def reference_node_h(done: Iterable[tuple[Curve, float]]) -> float:
+    """Return the work that was done, in node-hours at a fixed reference.
+
+    The sum over trainers of the samples that a trainer has processed, less what rescales and
+    preemptions cost it, over those that it processes in an hour on ``REFERENCE_NODES`` nodes which
+    it always has. Every trainer counts, by its own curve: neither which of them ran, nor P_jmax,
+    nor how many nodes were idle enters the unit. Where curves are alike it is proportional to the
+    samples; a decision for scaling efficiency maximises its rate. A curve that begins at a larger
+    size has its share there, as decisions take it: the line from (0, 0) to its first size.
+
+    Args:
+        done: the curve (samples per second by size) and the samples of each trainer.
+
+    Source: our own; the paper's A_s (section 4.1) takes the mean share of the pool instead, and
+    the trainers that ran.
+    """
+    return sum(
+        samples / reference_rate(curve) * REFERENCE_NODES / HOUR_S
+        for curve, samples in done
+        if samples
+    )
+
+
+def reference_rate(curve: Curve) -> float:
+    """Return the samples per second on the reference nodes, more than 0.
+
+    Where they make nothing, their share of the least size that makes something.
+
+    Raises:
+        ValueError: the curve is 0 everywhere.
+    """
+    if (rate := rate_at(curve, REFERENCE_NODES)) > 0.0:
+        return rate
+    for size, samples_per_s in zip(curve.sizes, curve.samples_per_s, strict=True):
+        if samples_per_s > 0.0:
+            return samples_per_s / size * REFERENCE_NODES
+    raise ValueError("the curve is 0 everywhere, and yet there are samples")
+
+
+def makespan_s(trainers: Sequence[SimTrainer], begin_s: float, end_s: float) -> float | None:
+    """Return the seconds from the begin to the last end of the trainers that came before the end.
+
+    None if one of them has not ended.
+    """
+    ends_s = [t.finished_s for t in trainers if t.record.submitted_s < end_s]
+    last_s = max([end for end in ends_s if end is not None], default=begin_s)
+    return None if None in ends_s else last_s - begin_s
 
 
 def completion_times_s(outcome: Outcome) -> list[float]:

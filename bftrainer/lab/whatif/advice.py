@@ -31,10 +31,12 @@ from bftrainer.lab.whatif.replays import (
     estimate,
     harvested_share,
     lost_share_per_second,
+    samples_per_idle_node,
     some_nodes,
     stretches,
     times,
     utilization,
+    work_per_idle_node,
 )
 from bftrainer.model.errors import ExitCode, UsageError
 from milp.portable import log
@@ -172,6 +174,11 @@ class Expected:
     utilization: Estimate  # U, against the full N_eq
     harvested_share: Estimate  # of the idle node-time
     node_hours_per_day: Estimate
+    # Of the whole machine, whichever trainers ran (docs/design/simulator.md). There is no makespan:
+    # another trainer always waits.
+    reference_node_h_per_day: Estimate
+    samples_per_day: Estimate
+    completed: int  # trainers, in what was replayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,12 +361,19 @@ def _expected(
 ) -> Expected:
     played = replays.of(setting)
     use = partial(utilization, curve=given.network.curve, p_jmax=setting.p_jmax)
+
+    def per_day(figure: Callable[[Sums], Values]) -> Estimate:
+        return times(estimate(figure, played, seed=given.seed), idle.node_hours_per_day)
+
     share = estimate(harvested_share, played, seed=given.seed)
     return Expected(
         policy=setting.policy,
         utilization=estimate(use, played, seed=given.seed),
         harvested_share=share,
         node_hours_per_day=times(share, idle.node_hours_per_day),
+        reference_node_h_per_day=per_day(work_per_idle_node),
+        samples_per_day=per_day(samples_per_idle_node),
+        completed=sum(one.completed for one in played),
     )
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.lab import html
+from bftrainer.lab.simulator.metrics import WHICH_FIGURE
 from bftrainer.lab.whatif.advice import BusinessCase, Sweep, idle_confirmations
-from bftrainer.lab.whatif.replays import Estimate
+from bftrainer.lab.whatif.replays import Estimate, times
 
 SCHEMA = "bftrainer/whatif/1"
 Row = tuple[str, str]
@@ -95,11 +96,21 @@ def _why(why: str, n_points: int) -> str:
     return why if n_points > 1 else "As given."
 
 
-def expected_rows(found: BusinessCase) -> list[tuple[str, str, str, str]]:
-    """Return policy, U, node-hours per day and share of the idle time."""
+# Of ``expected_rows``; ">": to the right.
+EXPECTED_HEADERS = (
+    "POLICY", ">WORK DONE PER DAY", ">SAMPLES PER DAY, 1e6", ">COMPLETED", ">U",
+    ">NODE-HOURS PER DAY", ">OF THE IDLE TIME",
+)  # fmt: skip
+
+
+def expected_rows(found: BusinessCase) -> list[tuple[str, ...]]:
+    """Return the figures of each policy, under ``EXPECTED_HEADERS``."""
     return [
         (
             one.policy,
+            shown(one.reference_node_h_per_day, ",.0f"),
+            shown(times(one.samples_per_day, 1e-6), ",.0f"),
+            f"{one.completed:,}",
             shown(one.utilization, ".3f"),
             shown(one.node_hours_per_day, ",.0f"),
             shown(one.harvested_share, ".1%"),
@@ -206,7 +217,8 @@ def write_page(path: Path, found: BusinessCase, source: str, command: str) -> No
         f"<pre>{escape(policy)}</pre><div class='row'>",
         *[_figure(sweep) for sweep in found.sweeps if len(sweep.points) > 1],
         "</div><h2>Expected</h2>",
-        html.table(("policy", "U", "node-hours per day", "of the idle time"), expected_rows(found)),
+        html.table([one.strip(">").lower() for one in EXPECTED_HEADERS], expected_rows(found)),
+        html.items([WHICH_FIGURE]),
         "<h2>What a second costs</h2>",
         html.table(("", "worth", "that is"), second_rows(found)),
         "<h2>Assumptions</h2>",

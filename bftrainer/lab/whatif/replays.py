@@ -150,6 +150,8 @@ class StretchOutcome(NamedTuple):
     offered_node_s: float  # idle, before any hold-down time
     harvested_node_s: float  # of members that trained
     samples: float
+    reference_node_h: float = 0.0  # work done (bftrainer.lab.simulator.metrics)
+    completed: int = 0  # trainers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -225,6 +227,8 @@ def _play(task: _Task) -> StretchOutcome:
         offered_node_s=task.offered_node_s,
         harvested_node_s=outcome.tally.node_s_used,
         samples=found.a_e,
+        reference_node_h=found.reference_node_h,
+        completed=found.completed,
     )
 
 
@@ -268,6 +272,8 @@ class Sums(NamedTuple):
     offered_node_s: Values
     harvested_node_s: Values
     samples: Values
+    reference_node_h: Values
+    completed: Values
 
 
 def estimate(
@@ -313,6 +319,18 @@ def harvested_share(sums: Sums) -> Values:
     """Return the part of the idle node-time in which a trainer trained."""
     offered = np.where(sums.offered_node_s > 0, sums.offered_node_s, np.inf)
     return sums.harvested_node_s / offered
+
+
+def work_per_idle_node(sums: Sums) -> Values:
+    """Return the reference node-hours of work for each node-hour that was idle."""
+    offered = np.where(sums.offered_node_s > 0, sums.offered_node_s, np.inf)
+    return sums.reference_node_h * HOUR_S / offered
+
+
+def samples_per_idle_node(sums: Sums) -> Values:
+    """Return the samples for each node-hour that was idle."""
+    offered = np.where(sums.offered_node_s > 0, sums.offered_node_s, np.inf)
+    return sums.samples * HOUR_S / offered
 
 
 def lost_share_per_second(base: Sums, dearer: Sums, *, step_s: float) -> Values:
