@@ -6,6 +6,7 @@ daemon's journal, or a trace, by the simulator with two policies.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from bftrainer.decide.policies.dl2_network import Network
     from bftrainer.lab.workloads import TrainerWorkload
     from bftrainer.lab.yesterday import Figures
+    from bftrainer.model.site import Finding
     from bftrainer.model.views import ReloadView, SettingChange
 
 MOST_CHARS = 40  # of a value in a table
@@ -224,25 +226,38 @@ def _network(path: Path) -> Network:
 @verb(
     argument("paths", PATH, metavar="FILE...", nargs=-1, required=True),
     option("--batch-system", "Whose options are in it.", default="slurm"),
+    option("--rescale SECONDS", "What the longest rescale costs.  [default: as a running daemon "
+           "has measured it, if there is one]", click.FloatRange(min=0), name="rescale_s"),
     option("--json", "Print the result as JSON.", name="as_json"),
     group=policy,
     example="bftrainer policy check /etc/bftrainer/policy.yaml",
 )  # fmt: skip
 @click.pass_context
 def check(
-    context: click.Context, paths: tuple[Path, ...], batch_system: str, *, as_json: bool
+    context: click.Context,
+    paths: tuple[Path, ...],
+    batch_system: str,
+    rescale_s: float | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Name everything wrong with FILE, with line and column (exit code 8).
 
     Several files, or directories of them, are one policy: the last one that sets it decides over
-    a setting.
+    a setting. A notice names what is allowed and yet costs nodes; it is no mistake.
     """
+    from bftrainer.decide import horizon  # noqa: PLC0415
     from bftrainer.site.policy import PolicyErrors, load_policy_files  # noqa: PLC0415 - pydantic is slow
 
     problems: tuple[Any, ...] = ()
+    notices: tuple[Finding, ...] = ()
     sha256 = None
     try:
-        sha256 = load_policy_files(paths, batch_system=batch_system).sha256
+        loaded = load_policy_files(paths, batch_system=batch_system)
+        sha256 = loaded.sha256
+        whose = "measured" if rescale_s is None else "as given"
+        longest_s = _measured_rescale_s() if rescale_s is None else rescale_s
+        notices = horizon.findings(longest_s, loaded.policy.t_fwd_s, whose=whose)
     except PolicyErrors as errors:
         problems = errors.problems
     if as_json:
@@ -256,14 +271,24 @@ def check(
                     {"file": str(one.path or paths[0])} | {n: getattr(one, n) for n in _SAID}
                     for one in problems
                 ],
+                "notices": [asdict(one) for one in notices],
             }
         )
     else:
+        for notice in notices:
+            print_lines(f"notice: {horizon.sentence(notice)}", err=True)
         for problem in problems:
             print_lines(*problem.render(paths[0]).splitlines(), err=True)
         if not problems:
             print_lines(f"{' '.join(map(str, paths))}: ok")
     context.exit(ExitCode.VALIDATION_FAILED if problems else ExitCode.OK)
+
+
+def _measured_rescale_s() -> float | None:
+    """Return what a running daemon has measured; None: it has nothing, or there is none."""
+    with contextlib.suppress(BftError):
+        return connect(None).status().measured.rescale_s
+    return None
 
 
 @verb(

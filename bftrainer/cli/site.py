@@ -76,7 +76,8 @@ def doctor(
 
     Exits with 8 if ordinary jobs would be affected or the settings could not be read.
     """
-    from bftrainer.model.site import NOTHING, Weight  # noqa: PLC0415 - -h needs none of it
+    from bftrainer.decide import horizon  # noqa: PLC0415 - -h needs none of it
+    from bftrainer.model.site import NOTHING, Weight  # noqa: PLC0415
 
     with _opened(batch_system, policy_file, pairs) as (system, policy):
         if firewall is not None:
@@ -96,6 +97,9 @@ def doctor(
         found += _service(system, policy_file)
         found += _networks(system, policy, policy_file, measured, status)
         found += _told(status)
+        in_force_s = measured.t_fwd_s if policy_file is None else None
+        t_fwd_s = policy.t_fwd_s if in_force_s is None else in_force_s
+        found += horizon.findings(measured.rescale_s, t_fwd_s, whose="measured")
     is_safe = all(f.weight is Weight.LOSS for f in found)
     if as_json:
         print_json({"is_safe": is_safe, "findings": [asdict(f) for f in found]})

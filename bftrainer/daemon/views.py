@@ -38,6 +38,7 @@ from bftrainer.daemon.metrics import MetricSample, daemon_figures, use_figures, 
 from bftrainer.daemon.state import DaemonState
 from bftrainer.decide import eligible, end_cost
 from bftrainer.decide.exclusion import sentences as left_out_sentences
+from bftrainer.decide.horizon import longest_rescale_s
 from bftrainer.decide.isolation import unfit
 from bftrainer.fleet.pilots.refusals import waiting, waiting_sentences
 from bftrainer.fleet.trainers import unreachable
@@ -99,7 +100,11 @@ class DaemonViews:
             cooling_nodes=tuple(self._cooling_nodes().values()),
             cuts=tuple(f"{trainer_id}: {why}" for trainer_id, why in self._cuts().items()),
             left_out=left_out_sentences(seen.memory.left_out),
-            measured=end_cost.measured(seen.memory, state.in_force.settings),
+            measured=replace(
+                end_cost.measured(seen.memory, state.in_force.settings),
+                t_fwd_s=state.in_force.settings.t_fwd_s,
+                rescale_s=longest_rescale_s(self._trainers.records.values()),
+            ),
             draining=state.draining.sentence(),
             policy_notes=state.policy_notes(),
             late_agents=tuple(state.late.by_node().values()),

@@ -30,6 +30,8 @@ class Measured:
     start_s: float | None = None  # from a pilot's start until its agent connected
     promise_s: float = 1.0  # promised time until a released node is free
     max_nodes: int | None = None  # the policy's limit of nodes at once; None: there is none
+    t_fwd_s: float | None = None  # in force: how far decisions look ahead
+    rescale_s: float | None = None  # the longest pause of a rescale of a trainer that has not ended
 
 
 NOTHING = Measured()

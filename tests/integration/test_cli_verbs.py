@@ -17,6 +17,7 @@ from bftrainer.cli.main import main
 from bftrainer.elastic import files
 from bftrainer.elastic.fence import path_for, write_whole
 from bftrainer.model.decision import Term
+from bftrainer.model.site import Measured
 from bftrainer.model.study import Report
 from bftrainer.model.trainer import TrainerState
 from bftrainer.model.views import SizeSpeed
@@ -335,6 +336,30 @@ def test_top_repeats_its_lines_where_there_is_no_terminal(
     assert text.count("trainers  1 train, 0 wait, 1 ended, 123.4 samples/s together") == 2
     assert text.count("\nt1 ") == 2
     assert "gone" not in text
+
+
+def test_doctor_and_policy_check_compare_t_fwd_with_what_the_daemon_measured(
+    service: MemoryService, output: Output, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("t_fwd_s: 200\n")
+    file.chmod(0o600)
+    local = ["doctor", "--batch-system", "local", "--batch-option", "socket=/nowhere", "--json"]
+
+    def told(*asked: str) -> list[str]:
+        assert main(asked) == 0
+        answer = json.loads(output.readouterr().out)
+        found = answer.get("findings") or answer.get("notices") or ()
+        return [one["setting"] for one in found if one["code"] == "BFT-1345"]
+
+    assert told(*local) == told("policy", "check", str(file), "--json") == []
+    service.measured = Measured(rescale_s=150.0, t_fwd_s=100.0)
+    assert told(*local) == ["t_fwd_s 100"]  # as the daemon has it
+    assert told(*local, "--policy", str(file)) == []  # as it would be with this file
+    service.measured = Measured(rescale_s=201.0, t_fwd_s=100.0)
+    assert told(*local, "--policy", str(file)) == ["t_fwd_s 200"]
+    assert told("policy", "check", str(file), "--json") == ["t_fwd_s 200"]
+    assert told("policy", "check", str(file), "--json", "--rescale", "1") == []
 
 
 def test_doctor_finds_agents_that_never_speak_in_what_the_daemon_says(

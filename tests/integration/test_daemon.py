@@ -82,7 +82,9 @@ def test_a_killed_daemon_disturbs_no_trainer_and_its_heir_adopts_them(site: Daem
     site.observed(trainer, 2)
     pids = _worker_pids(site, trainer)
     old = site.client.trainer(trainer).record
-    before = site.client.status().incarnation
+    status = site.client.status()
+    before = status.incarnation
+    assert status.measured.t_fwd_s == 120.0  # the default, which POLICY leaves
     site.sidecar.kill()
     assert site.sidecar.start().incarnation == before + 1
     site.observed(trainer, 2)

@@ -30,6 +30,7 @@ from bftrainer.fleet.trainers import record_updates
 from bftrainer.model.decision import DecisionInput, Plan, Term
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.reports import AccountReport, Asked, HarmReport
+from bftrainer.model.site import NOTHING
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.timeline import TimelineView
 from bftrainer.model.trainer import (
@@ -91,6 +92,7 @@ class MemoryService:
         self.slow_nodes: tuple[str, ...] = ()
         self.failures: tuple[str, ...] = ("squeue did not answer.",)
         self.late_agents: tuple[str, ...] = ()
+        self.measured = NOTHING
         self.broken = False
         self.killed: list[str] = []  # cancelled without a checkpoint
         self.requeued: list[str] = []
@@ -126,6 +128,7 @@ class MemoryService:
             draining=self.draining,
             slow_nodes=self.slow_nodes,
             late_agents=self.late_agents,
+            measured=self.measured,
         )
 
     def nodes(self) -> tuple[NodeView, ...]:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.statistics import IdleTime, describe, statistics, uninterrupted
+from bftrainer.decide import horizon
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.physical import PhysicalCosts, Quantity
 from bftrainer.lab.whatif.replays import (
@@ -276,8 +277,14 @@ def study(
         ),
         assumptions=given,
         notes=trace.notes,
-        warnings=trace.warnings,
+        warnings=(*trace.warnings, *_too_dear(given.costs, best.t_fwd_s)),
     )
+
+
+def _too_dear(costs: PhysicalCosts, t_fwd_s: float) -> list[str]:
+    """Return what is wrong with a recommended T_fwd that is shorter than a rescale."""
+    rescale_s = max(costs.pause_up.mean_s, costs.pause_down.mean_s)
+    return [horizon.sentence(one) for one in horizon.findings(rescale_s, t_fwd_s, whose="assumed")]
 
 
 def _check(trace: Fragments, given: Assumptions) -> None:
