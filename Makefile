@@ -132,6 +132,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_profiler.py --json bench-out/profiler.json
 	$(BIN)/python scripts/bench_stragglers.py --json bench-out/stragglers.json
 	$(BIN)/python scripts/bench_own.py --json bench-out/own.json
+	$(BIN)/python scripts/bench_regimes.py --json bench-out/regimes.json
 	$(BIN)/python scripts/bench_policies.py --json bench-out/policies.json
 	$(BIN)/python scripts/bench_deadline.py --json bench-out/deadline.json
 	$(BIN)/python scripts/bench_plan.py --json bench-out/plan.json
