@@ -12,7 +12,7 @@ from typing import Final
 from bftrainer.model.site import Finding, Weight
 from bftrainer.model.trainer import TrainerRecord
 
-CODE: Final = "BFT-1345"
+CODE: Final = "BFT-2119"
 
 
 def longest_rescale_s(trainers: Iterable[TrainerRecord]) -> float | None:

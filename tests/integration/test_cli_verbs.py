@@ -350,7 +350,7 @@ def test_doctor_and_policy_check_compare_t_fwd_with_what_the_daemon_measured(
         assert main(asked) == 0
         answer = json.loads(output.readouterr().out)
         found = answer.get("findings") or answer.get("notices") or ()
-        return [one["setting"] for one in found if one["code"] == "BFT-1345"]
+        return [one["setting"] for one in found if one["code"] == "BFT-2119"]
 
     assert told(*local) == told("policy", "check", str(file), "--json") == []
     service.measured = Measured(rescale_s=150.0, t_fwd_s=100.0)

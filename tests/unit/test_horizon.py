@@ -18,7 +18,7 @@ from bftrainer.model.site import Weight
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
 
 Output = pytest.CaptureFixture[str]
-CODE = "BFT-1345"
+CODE = "BFT-2119"
 DEAR = replace(MEASURED, pause_up=constant(121.0))
 
 
@@ -30,7 +30,7 @@ def test_a_rescale_beyond_t_fwd_is_told_with_cause_and_next_step() -> None:
     assert "look 120 s ahead" in found.cost
     assert "measured: 300 s" in found.cost
     assert "whatif --cost pause_up=300 --cost pause_down=300" in found.remedy
-    assert sentence(found).startswith("BFT-1345 t_fwd_s 120: Decisions look")
+    assert sentence(found).startswith("BFT-2119 t_fwd_s 120: Decisions look")
 
 
 def test_the_longest_rescale_is_that_of_a_trainer_that_has_not_ended() -> None:
