@@ -7,7 +7,8 @@ The default is ``milp`` for scaling efficiency, as a policy file has it. Compare
 node-hours of work done (``bftrainer.lab.simulator.metrics``): a rival's over the default's minus 1,
 pair by pair, with Student's 95% interval over seeds. The target is the mean of the best rival, who
 is chosen after the fact: with few seeds some of it is chance. ``--t-fwd joins`` gives each pool the
-mean time between its joins as T_fwd, if that is longer than 120 s. Prints targets with ``met`` or
+mean time between its joins as T_fwd (docs/design/estimators.md). The default utility of
+``utility-exact`` parks trainers that need more than a day. Prints targets with ``met`` or
 ``missed``; exits 1 when one is missed.
 """
 
@@ -34,6 +35,7 @@ from milp.problem import Objective
 DEFAULT: Final = "milp"
 BEHIND_AT_MOST: Final = 0.015
 USUAL_T_FWD_S: Final = 120.0
+LEAST_T_FWD_S: Final = 1.0  # of a policy file
 JOINS: Final = "joins"
 SEEDS, QUICK_SEEDS = 8, 3
 QUICK_SHARE: Final = 0.5  # of the hours
@@ -138,7 +140,7 @@ def forward_s(pool: Fragments, text: str) -> float:
     """Return T_fwd in seconds: what the option says, or what fits the pool."""
     if text != JOINS:
         return float(text)
-    return max(USUAL_T_FWD_S, regimes.mean_join_gap_s(pool))
+    return max(LEAST_T_FWD_S, regimes.mean_join_gap_s(pool))
 
 
 def rows_of(
