@@ -74,7 +74,7 @@ class Row:
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     """Play all regimes."""
-    chosen = [one for one in _regimes() if _is_chosen(one, arguments.regime)]
+    chosen = [regime for regime in _regimes() if _is_chosen(regime, arguments.regime)]
     names = arguments.policies or sorted(policy_names())
     rivals = [name for name in names if name != DEFAULT]
     n_seeds = arguments.seeds or (QUICK_SEEDS if arguments.quick else SEEDS)
@@ -103,7 +103,7 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
         note(f"spot traces are skipped: {skipped}")
         measured.results["skipped"] = {"spot": skipped}
     measured.results["rows"] = [asdict(row) for row in rows]
-    _tell(measured, rows, [one.name for one in chosen], rivals)
+    _tell(measured, rows, [regime.name for regime in chosen], rivals)
 
 
 def _regimes() -> Sequence[Regime]:
@@ -115,7 +115,7 @@ def _is_chosen(regime: Regime, words: Sequence[str] | None) -> bool:
 
 
 def _played(share: float, t_fwd: str, task: Task) -> Played:
-    regime = next(one for one in _regimes() if one.name == task.regime)
+    regime = next(regime for regime in _regimes() if regime.name == task.regime)
     pool, trainers = regime.pool(task.seed, share), regime.trainers(task.seed)
     choices = Choices(
         policy=task.policy,
@@ -125,13 +125,13 @@ def _played(share: float, t_fwd: str, task: Task) -> Played:
         costs=regime.costs,
         seed=task.seed,
     )
-    _, found = play(pool, trainers, choices)
+    _, metrics = play(pool, trainers, choices)
     return Played(
-        reference_node_h=found.reference_node_h,
-        samples=found.a_e,
-        completed=found.completed,
-        makespan_s=found.makespan_s,
-        utilization=found.utilization,
+        reference_node_h=metrics.reference_node_h,
+        samples=metrics.a_e,
+        completed=metrics.completed,
+        makespan_s=metrics.makespan_s,
+        utilization=metrics.utilization,
         t_fwd_s=choices.t_fwd_s,
     )
 
@@ -168,8 +168,8 @@ def rows_of(
         )
 
 
-def _percent(one: Interval) -> str:
-    return f"{one.shown(1, scale=100.0, sign='+')}%"
+def _percent(share: Interval) -> str:
+    return f"{share.shown(1, scale=100.0, sign='+')}%"
 
 
 def _tell(

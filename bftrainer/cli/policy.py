@@ -271,7 +271,7 @@ def check(
                     {"file": str(one.path or paths[0])} | {n: getattr(one, n) for n in _SAID}
                     for one in problems
                 ],
-                "notices": [asdict(one) for one in notices],
+                "notices": [asdict(notice) for notice in notices],
             }
         )
     else:

@@ -348,8 +348,8 @@ def rows_of(plays: Plays, arena: str, policies: Sequence[str], seeds: Sequence[i
 
     def against(own: Sequence[Score], figure: str) -> Interval | None:
         pairs = [
-            (getattr(one, figure), getattr(first, figure))
-            for one, first in zip(own, scores(policies[0]), strict=True)
+            (getattr(score, figure), getattr(first, figure))
+            for score, first in zip(own, scores(policies[0]), strict=True)
         ]
         return interval([a / b - 1.0 if a is not None and b else None for a, b in pairs])
 
@@ -376,8 +376,8 @@ def cells(row: Row) -> tuple[str, ...]:
         one = row.figures[name]
         return "-" if one is None else one.shown(digits, scale=1.0 / unit)
 
-    def held_to_first(one: Interval | None) -> str:
-        return "-" if one is None else f"{one.shown(1, scale=100.0, sign='+')}%"
+    def held_to_first(share: Interval | None) -> str:
+        return "-" if share is None else f"{share.shown(1, scale=100.0, sign='+')}%"
 
     ended, whole = row.figures["completed"], row.figures["submitted"]
     wait, added = row.figures["job_wait_s"], row.figures["job_wait_added"]

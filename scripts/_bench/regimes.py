@@ -166,10 +166,11 @@ def diverse(seed: int) -> tuple[Submission, ...]:
     networks = [list(NETWORKS.values())[k % len(NETWORKS)] for k in range(2 * TRAINERS)]
     chance.shuffle(networks)
     made = (
-        _trainer(f"t{k:02d}", one.curve, MEASURED, MOST_NODES, DIVERSE_SAMPLES)
-        for k, one in enumerate(networks)
+        _trainer(f"t{k:02d}", network.curve, MEASURED, MOST_NODES, DIVERSE_SAMPLES)
+        for k, network in enumerate(networks)
     )
-    return tuple(replace(one, network=net.name) for one, net in zip(made, networks, strict=True))
+    pairs = zip(made, networks, strict=True)
+    return tuple(replace(trainer, network=network.name) for trainer, network in pairs)
 
 
 def _trainer(

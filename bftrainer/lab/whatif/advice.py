@@ -284,7 +284,8 @@ def study(
 def _too_dear(costs: PhysicalCosts, t_fwd_s: float) -> list[str]:
     """Return what is wrong with a recommended T_fwd that is shorter than a rescale."""
     rescale_s = max(costs.pause_up.mean_s, costs.pause_down.mean_s)
-    return [horizon.sentence(one) for one in horizon.findings(rescale_s, t_fwd_s, whose="assumed")]
+    findings = horizon.findings(rescale_s, t_fwd_s, whose="assumed")
+    return [horizon.sentence(finding) for finding in findings]
 
 
 def _check(trace: Fragments, given: Assumptions) -> None:
@@ -380,7 +381,7 @@ def _expected(
         node_hours_per_day=times(share, idle.node_hours_per_day),
         reference_node_h_per_day=per_day(work_per_idle_node),
         samples_per_day=per_day(samples_per_idle_node),
-        completed=sum(one.completed for one in played),
+        completed=sum(stretch.completed for stretch in played),
     )
 
 

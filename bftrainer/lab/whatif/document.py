@@ -217,7 +217,7 @@ def write_page(path: Path, found: BusinessCase, source: str, command: str) -> No
         f"<pre>{escape(policy)}</pre><div class='row'>",
         *[_figure(sweep) for sweep in found.sweeps if len(sweep.points) > 1],
         "</div><h2>Expected</h2>",
-        html.table([one.strip(">").lower() for one in EXPECTED_HEADERS], expected_rows(found)),
+        html.table([name.strip(">") for name in EXPECTED_HEADERS], expected_rows(found)),
         html.items([WHICH_FIGURE]),
         "<h2>What a second costs</h2>",
         html.table(("", "worth", "that is"), second_rows(found)),
