@@ -13,7 +13,7 @@ from bftrainer.decide.policies.base import Context, Traits, load_policy
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.physical import PhysicalCosts, PhysicalModel, constant
 from bftrainer.lab.simulator.replay import Outcome, Replay
-from bftrainer.lab.simulator.session import Choices, settings_of
+from bftrainer.lab.simulator.session import Choices, play, settings_of
 from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.model.decision import DecisionInput, Plan
 from milp.problem import Problem
@@ -119,3 +119,20 @@ def test_planned_and_trained_sizes_are_of_the_set(
     ).run()
     assert planned == {2}  # for 400 s there are three nodes
     assert trained <= {0, 1, 2}
+
+
+@pytest.mark.parametrize(("policy", "work_h", "trains_h"), [
+    ("utility", 90.0, 40.0), ("utility-exact", 90.0, 0.0), ("utility-exact", 20.0, 40.0),
+])  # fmt: skip
+def test_an_exact_utility_never_starts_who_cannot_end_in_time(
+    policy: str, work_h: float, trains_h: float
+) -> None:
+    """One node for 40 hours; by default a trainer is worth nothing a day after its submission.
+
+    One that ends in 20 hours is seen to at the next event, which is the end here.
+    """
+    hour_s = 3600.0
+    nodes = trace((0, 0, 40 * hour_s), end_s=40 * hour_s)
+    late = replace(trial("late", 10.0 * work_h * hour_s), n_max=1)  # ten samples a second
+    outcome, _ = play(nodes, [late], Choices(policy=policy, p_jmax=1))
+    assert outcome.tally.node_s_used / hour_s == pytest.approx(trains_h)
