@@ -20,10 +20,9 @@ from __future__ import annotations
 import json
 import logging
 import platform
-import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import torch
@@ -32,9 +31,10 @@ from bftrainer.elastic import checkpoint, light
 from bftrainer.elastic.collective import Broken, settle
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Group
+from bftrainer.elastic.in_common import ComparedExtra, ExtraComparison
 from bftrainer.elastic.light import LeafDifference
-from bftrainer.elastic.loader import PerSample
 from bftrainer.elastic.models import parts_of
+from bftrainer.elastic.remarks import Remarks
 from bftrainer.elastic.shards import local_of
 from bftrainer.elastic.state import Counters, State
 
@@ -45,11 +45,9 @@ MODES: Final = (ERROR, ADOPT, OFF)
 SHARE: Final = 0.001  # of the time is spent on comparing tensors
 REST_S: Final = 1.0  # least time between a new generation and the first comparison
 MOST_GROUPS: Final = 16  # of the optimizer; of more only the learning rates count in a vote
-MOST_LEAVES: Final = 32  # of an extra object; a larger one counts in no vote
 PIECE_BITS: Final = 6
 PIECES: Final = light.DIGEST_BITS // PIECE_BITS
 WIDTH: Final = 2 + 2 * PIECES  # of the votes: the count, pieces, their squares, a request
-OWN_EXTRA: Final = ("bft-", "framework")  # prefixes of extra objects that are not the script's
 MOST_SHOWN: Final = 3  # differences in an error
 MOST_VALUE: Final = 200  # characters of a value that is exchanged
 PAGE: Final = "docs/howto/same-on-all-workers.md"
@@ -57,8 +55,7 @@ _MASK: Final = (1 << PIECE_BITS) - 1
 _SHIFTS: Final = tuple(PIECE_BITS * piece for piece in range(PIECES))
 _SQUARES: Final = tuple(float(piece * piece) for piece in range(_MASK + 1))
 _PLACES: Final = range(1, 1 + PIECES)  # of the pieces in the votes
-_EXTRA: Final = "extra."
-_SCHEDULE: Final = ("optimizer.param_groups", "scheduler")
+_ADOPTED: Final = "adopted"  # kind of a remark
 _WORD_BYTES: Final = 8
 _MIX: Final = 0x9E3779B97F4A7C15  # odd; the place of a tensor counts
 
@@ -127,6 +124,8 @@ class StateComparison:
         counters: Callable[[], Counters],
         is_save_due: Callable[[], bool],
         mode: str = ERROR,
+        *,
+        remarks: Remarks | None = None,
     ) -> None:
         """Prepare.
 
@@ -135,6 +134,7 @@ class StateComparison:
             counters: returns the run's position.
             is_save_due: whether a checkpoint is to be taken.
             mode: one of ``MODES``.
+            remarks: takes what a user should know of, but for errors.
 
         Raises:
             ElasticError: BFT-1403, another mode.
@@ -150,20 +150,23 @@ class StateComparison:
         self._rank = 0
         self._next_s = 0.0
         self._is_apart = self._is_asked = False
-        self._uncounted: set[str] = set()  # extra objects that are large, or were reported
-        self._reported: set[str] = set()
-        self.adopted = 0  # times that rank 0's schedule was taken
+        self._extra = ExtraComparison(state.extra)
+        self._remarks = remarks or Remarks(None, state)
+        self._likeness = Likeness()
 
     @property
     def is_on(self) -> bool:
         """Return whether anything is compared."""
         return self.mode != OFF
 
-    def begin(self, rank: int) -> None:
+    def begin(self, rank: int, group: Group | None = None) -> None:
         """Begin a generation, whose members have just been given one state."""
         self._rank = rank
+        if self.is_on and group is not None and not group.compares:
+            self._remarks.on_old_member()
         self._is_apart = self._is_asked = False
-        self._uncounted.clear()
+        self._extra.begin()
+        self._likeness.is_said = False
         self._next_s = max(self._next_s, time.monotonic() + REST_S)
 
     # ---- in the votes ----------------------------------------------------------------
@@ -184,6 +187,11 @@ class StateComparison:
             number = light.digest(self._in_votes(), groups)
         return votes_of(number, asks=asks)
 
+    def begin_step(self) -> None:
+        """Have what is on a GPU on its way to the host, before the script works on a batch."""
+        if self.is_on:
+            self._extra.ask()
+
     def heard(self, sums: Sequence[float]) -> None:
         """Take the sums of all members' votes."""
         self._is_apart = self.is_on and not are_equal(sums)
@@ -195,25 +203,8 @@ class StateComparison:
         return [
             None if scheduler is None else scheduler.state_dict(),
             (counters.step, counters.epoch, counters.position, counters.samples),
-            *self._extras_in_votes(),
+            *self._extra.in_votes(),
         ]
-
-    def _extras_in_votes(self) -> Iterable[Any]:
-        for name, thing in self._own_extras():
-            if name in self._uncounted:
-                continue
-            tree = thing.state_dict()
-            if light.count(tree, MOST_LEAVES) <= MOST_LEAVES:
-                yield tree
-            else:
-                self._uncounted.add(name)
-
-    def _own_extras(self) -> Iterable[tuple[str, Any]]:
-        """The script's extra objects whose values can be read without stopping a GPU."""
-        for name, thing in self._state.extra.items():
-            is_ours = name.startswith(OWN_EXTRA) or isinstance(thing, PerSample)
-            if not is_ours and not _is_on_device(thing):
-                yield name, thing
 
     # ---- after the votes -------------------------------------------------------------
 
@@ -248,10 +239,11 @@ class StateComparison:
             return answers
         tables = {r: answer["leaves"] for r, answer in enumerate(answers) if answer["leaves"]}
         differences = light.differing(tables)
-        of_extra = [d for d in differences if d.path.startswith(_EXTRA)]
+        of_extra = [d for d in differences if ComparedExtra.is_of(d.path)]
         strict = [d for d in differences if d not in of_extra]
         may_adopt = self.mode == ADOPT and "schedule" in answers[0]
-        if may_adopt and strict and all(d.path.startswith(_SCHEDULE) for d in strict):
+        schedule = ("optimizer.param_groups", *self._schedulers())
+        if may_adopt and strict and all(d.path.startswith(schedule) for d in strict):
             self._adopt(answers[0]["schedule"], strict)
         elif strict:
             raise ElasticError(
@@ -271,30 +263,28 @@ class StateComparison:
         if scheduler is not None:
             table |= light.leaves(scheduler.state_dict(), "scheduler")
         table |= light.leaves(counters, "counters")
-        for name, thing in self._own_extras():
-            tree = None if name in self._uncounted else thing.state_dict()
-            if light.count(tree, MOST_LEAVES) <= MOST_LEAVES:
-                kind = "scaler" if isinstance(thing, torch.amp.GradScaler) else f"{_EXTRA}{name}"
-                table |= light.leaves(tree, kind)
+        table |= self._extra.leaves()
         return {path: _bounded(value) for path, value in table.items()}
 
     def _report_extra(self, differences: Sequence[LeafDifference]) -> None:
         for difference in differences:
-            name = difference.path.removeprefix(_EXTRA).partition(".")[0].partition("[")[0]
-            self._uncounted.add(name)
-            if self._rank == 0 and name not in self._reported:
-                sys.stderr.write(
-                    "bftrainer: warning: BFT-1438: The workers differ in extra state:"
-                    f" {difference}. A checkpoint holds that of one of them; see {PAGE}.\n"
-                )
-            self._reported.add(name)
+            name = ComparedExtra.name_in(difference.path)
+            self._extra.leave_out(name)
+            self._remarks.lasts(
+                f"extra {name}",
+                f"BFT-1438: The workers differ in extra state: {difference}. A checkpoint holds"
+                f" that of one of them; see {PAGE}.",
+            )
+
+    def _schedulers(self) -> dict[str, Any]:
+        own = self._state.scheduler
+        return {**({} if own is None else {"scheduler": own}), **self._extra.schedulers()}
 
     def _schedule(self) -> Any:
-        """Return the optimizer's options and the scheduler as JSON can hold them."""
-        scheduler = self._state.scheduler
+        """Return the optimizer's options and the schedulers as JSON can hold them."""
         tree = {
             "groups": self._state.options(),
-            "scheduler": None if scheduler is None else scheduler.state_dict(),
+            "schedulers": {name: s.state_dict() for name, s in self._schedulers().items()},
         }
         structure, tensors = checkpoint.encode(tree)
         kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
@@ -308,15 +298,14 @@ class StateComparison:
         groups = self._state.optimizer.param_groups
         for group, options in zip(groups, tree["groups"], strict=True):
             group.update(options)
-        if self._state.scheduler is not None and tree["scheduler"] is not None:
-            self._state.scheduler.load_state_dict(tree["scheduler"])
-        self.adopted += 1
-        if self._rank == 0 and self.adopted == 1:
-            sys.stderr.write(
-                f"bftrainer: warning: BFT-1438: The workers differ before update"
-                f" {self._counters().step + 1}: {_in_words(differences)}. Rank 0's values are"
-                f" taken, now and in further updates (equal='adopt'), see {PAGE}.\n"
-            )
+        for name, scheduler in self._schedulers().items():
+            scheduler.load_state_dict(tree["schedulers"][name])
+        self._remarks.lasts(
+            _ADOPTED,
+            f"BFT-1438: The workers differ before update {self._counters().step + 1}:"
+            f" {_in_words(differences)}. Rank 0's values are taken, now and in further updates"
+            f" (equal='adopt'), see {PAGE}.",
+        )
 
     # ---- tensors ---------------------------------------------------------------------
 
@@ -339,13 +328,17 @@ class StateComparison:
     def _compare_tensors(self, exchange: MemberExchange) -> Broken | None:
         tensors = self._named_tensors()
         digests = digests_of(tensors.values())
-        own_kind = self._kind(tensors)
-        rows = exchange.rows([together(digests), own_kind])
+        facts = self._likeness.facts_of(tensors.values())
+        own_kind = self._kind(facts)
+        rows = exchange.rows([together(digests), own_kind, _number_of(facts)])
         if isinstance(rows, Broken):
             return rows
         by_kind: dict[int, set[int]] = {}
-        for number, kind in rows:
+        for number, kind, _ in rows:
             by_kind.setdefault(kind, set()).add(number)
+        broken = self._tell_unlike(exchange, facts, {number for *_, number in rows})
+        if broken is not None:
+            return broken
         if all(len(numbers) == 1 for numbers in by_kind.values()):
             return None
         named = dict(zip(tensors, digests, strict=True))
@@ -358,14 +351,28 @@ class StateComparison:
                 raise self._tensors_differ(differences)
         return None
 
-    def _kind(self, tensors: Mapping[str, torch.Tensor]) -> int:
+    def _tell_unlike(
+        self, exchange: MemberExchange, facts: Sequence[str], numbers: set[int]
+    ) -> Broken | None:
+        """Say once in a generation which members are not compared with which."""
+        if len(numbers) == 1 or self._likeness.is_said:
+            return None
+        answers = exchange.objects(list(facts))
+        if isinstance(answers, Broken):
+            return answers
+        self._likeness.is_said = True
+        self._remarks.of_generation(
+            "unlike",
+            "BFT-1446: Parameters are compared bit for bit only between workers with the same"
+            f" torch, processor and GPU: {unlike_in_words(answers)}. A difference between these"
+            f" would not be seen; see {PAGE}.",
+        )
+        return None
+
+    def _kind(self, facts: Sequence[str]) -> int:
         """Return a number that members have in common who must agree bit for bit."""
         shards = self._state.shards
-        facts = [torch.__version__, platform.machine(), torch.backends.cpu.get_cpu_capability()]
-        facts += sorted({_device_name(tensor.device) for tensor in tensors.values()})
-        if shards is not None:
-            facts.append(str(shards.node.rank))
-        return zlib.crc32(repr(facts).encode())
+        return _number_of([*facts, *([] if shards is None else [str(shards.node.rank)])])
 
     def _tensors_differ(self, differences: Sequence[LeafDifference]) -> ElasticError:
         names = ", ".join(d.path for d in differences[:MOST_SHOWN])
@@ -379,6 +386,33 @@ class StateComparison:
             "Change parameters only by run.step(), or by the same values on all workers (averages,"
             f" clipping, initial weights), see {PAGE}.",
         )
+
+
+class Likeness:
+    """What workers have in common that compute the same bits."""
+
+    def __init__(self) -> None:
+        self.is_said = False  # in this generation, that some differ in it
+
+    @staticmethod
+    def facts_of(tensors: Iterable[torch.Tensor]) -> list[str]:
+        """Return torch's version, processor and devices."""
+        facts = [torch.__version__, platform.machine(), torch.backends.cpu.get_cpu_capability()]
+        return [*facts, *sorted({_device_name(tensor.device) for tensor in tensors})]
+
+
+def unlike_in_words(facts: Sequence[Sequence[str]]) -> str:
+    """Return the facts of all ranks as words, with the ranks that have them in common."""
+    by_facts: dict[tuple[str, ...], list[int]] = {}
+    for rank, own in enumerate(facts):
+        by_facts.setdefault(tuple(own), []).append(rank)
+    return "; ".join(
+        f"{light.in_words_of(ranks)}: torch {', '.join(own)}" for own, ranks in by_facts.items()
+    )
+
+
+def _number_of(facts: Sequence[str]) -> int:
+    return zlib.crc32(repr(facts).encode())
 
 
 class MemberExchange:
@@ -426,14 +460,6 @@ def _bounded(value: Any) -> Any:
     if len(text) <= MOST_VALUE:
         return value
     return f"{text[:MOST_VALUE]}... ({zlib.crc32(text.encode()):08x})"
-
-
-def _is_on_device(thing: Any) -> bool:
-    """Return whether it is a loss scaler whose scale is in a GPU's memory."""
-    if not (isinstance(thing, torch.amp.GradScaler) and thing.is_enabled()):
-        return False
-    scale = thing._scale  # noqa: SLF001 - its public face reads the value
-    return scale is not None and scale.device.type != "cpu"
 
 
 def _device_name(device: torch.device) -> str:

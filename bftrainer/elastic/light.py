@@ -46,11 +46,12 @@ class LeafDifference:
         by_value: dict[str, list[int]] = {}
         for rank, value in sorted(self.values.items()):
             by_value.setdefault(repr(value), []).append(rank)
-        shown = (f"{value} on {_ranks(ranks)}" for value, ranks in by_value.items())
+        shown = (f"{value} on {in_words_of(ranks)}" for value, ranks in by_value.items())
         return f"{self.path} is {', '.join(shown)}"
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def in_words_of(ranks: Sequence[int]) -> str:
+    """Return ranks as words."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks))}"

@@ -55,12 +55,16 @@ def refuse_layers(model: torch.nn.Module) -> None:
             )
 
 
-def watch() -> Callable[[], None]:
-    """Refuse collectives of the script in a group of one; return what ends that."""
+def watch(tell: Callable[[str, str], object] | None = None) -> Callable[[], None]:
+    """Refuse collectives of the script in a group of one; return what ends that.
+
+    ``tell`` is called with who asks whether there is a group, and with what is to be said of it,
+    once for each; by default it is written to the log.
+    """
     real = {(module, name): getattr(module, name) for module, name in _collectives()}
     ours = {place: _refusing(place[1], call) for place, call in real.items()}
     asks = (dist, "is_initialized")
-    real[asks], ours[asks] = dist.is_initialized, _telling(dist.is_initialized, set())
+    real[asks], ours[asks] = dist.is_initialized, _telling(dist.is_initialized, tell or _write)
 
     def end() -> None:
         for (module, name), call in real.items():
@@ -97,7 +101,13 @@ def _refusing(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _telling(real: Callable[[], bool], said: set[str]) -> Callable[[], bool]:
+def _write(_who: str, text: str) -> None:
+    sys.stderr.write(f"bftrainer: {text}\n")
+
+
+def _telling(real: Callable[[], bool], tell: Callable[[str, str], object]) -> Callable[[], bool]:
+    said: set[str] = set()
+
     @functools.wraps(real)
     def is_initialized() -> bool:
         if is_there := real():
@@ -106,9 +116,10 @@ def _telling(real: Callable[[], bool], said: set[str]) -> Callable[[], bool]:
         who = _ASKS if module.partition(".")[0] == _ASKS else place
         if who not in said and (who is not place or _is_own(place)):
             said.add(who)
-            sys.stderr.write(
-                f"bftrainer: {who} asks whether torch.distributed is initialized. It is not: what"
-                f" is gathered or averaged there is of this worker alone (BFT-1424). {_ADVICE}\n"
+            tell(
+                who,
+                f"{who} asks whether torch.distributed is initialized. It is not: what is gathered"
+                f" or averaged there is of this worker alone (BFT-1424). {_ADVICE}",
             )
         return False
 

@@ -42,6 +42,7 @@ from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, unwrap
 from bftrainer.elastic.protocol import LEAST_NODES
 from bftrainer.elastic.rates import KEY, Rates, Updater, decided_by
+from bftrainer.elastic.remarks import Remarks
 from bftrainer.elastic.reports import params
 from bftrainer.elastic.run_info import Length, LoggedStep, StepDurations
 from bftrainer.elastic.shards import local_of, shards_of
@@ -86,6 +87,7 @@ class Run(CommonValues):
         self._loader = Loader(loader, indices=indices)
         self._plan = self._loader.plan
         self._shards = shards = shards_of(model)
+        self._remarks = Remarks(control)
         self._strays = self._watches(control, model, optimizer)
         self._late_schedules = LateSchedules(models.parts_of(optimizer))
         self._cutting = cutting = cutting_of(
@@ -106,6 +108,7 @@ class Run(CommonValues):
         self._updater = Updater(optimizer, registered)
         self._rows = PerSampleStates(registered, self._plan.batch, cutting)
         self._state = State(model, optimizer, scheduler, registered, shards=shards)
+        self._remarks.state = self._state
         self._membership = self._new_membership(control)
         self._listen(self._membership, equal)
         self._on_committed: list[Hook] = []
@@ -137,7 +140,7 @@ class Run(CommonValues):
         if not control.is_plain:  # in one process a group of one is right
             lone_group.refuse_layers(model)
             if self._shards is None:
-                watches.append(lone_group.watch)
+                watches.append(partial(lone_group.watch, self._remarks.on_lone_group))
         return StrayUpdates(models.parts_of(optimizer), model.parameters(), watches)
 
     def _new_membership(self, control: Control) -> Membership:
@@ -172,11 +175,14 @@ class Run(CommonValues):
             counters=lambda: membership.counters,
             is_save_due=membership.writer.is_due,
             mode=equal,
+            remarks=self._remarks,
         )
+        self._remarks.step = lambda: membership.counters.step
         self._values = SharedValues(membership.control, membership.newer)
         membership.on_entered += [
             lambda _info: self._rule.forget(),
-            lambda info: self._comparison.begin(info.rank),
+            self._remarks.begin,
+            lambda info: self._comparison.begin(info.rank, membership.group),
             self._begin_values,
         ]
         membership.on_entering = lambda commit: self._values.enters(commit, self.step_count)
@@ -654,6 +660,8 @@ class Run(CommonValues):
         rule.take(samples)
         reducer = self._membership.reducer
         if reducer is not None and (self.size > 1 or reducer.works_alone):
+            if number == 0:
+                self._comparison.begin_step()
             reducer.begin(samples / batch, number, self._pass_counts(batch))
             reducer.is_in_hand = True
         self._strays.next_batch()

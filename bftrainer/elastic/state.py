@@ -76,6 +76,7 @@ class State:
         self._layouts: tuple[int, ...] | None = None
         self._within_epoch: dict[str, Any] | None = None  # see ``keep_within_epoch``
         self.calls: dict[str, Any] = {}  # mark of ``shared_values``
+        self.remarks: list[dict[str, Any]] = []  # of ``remarks``, on the training so far
         _check(model, optimizer, scheduler, self.extra)
         self._as_built = AsBuilt(model, optimizer, is_sharded=shards is not None)
 
@@ -140,6 +141,8 @@ class State:
             }
         if self._within_epoch is not None:
             tree["within_epoch"] = self._within_epoch
+        if self.remarks:
+            tree["remarks"] = self.remarks
         return checkpoint.encode(tree)
 
     def decode_rest(
@@ -169,6 +172,7 @@ class State:
         within_epoch = tree.get("within_epoch")
         self._within_epoch = None if within_epoch is None else _without(within_epoch, unloaded)
         self.calls = tree.get("calls", {})  # earlier releases have none
+        self.remarks = tree.get("remarks", [])
         return Counters(**tree["counters"])
 
     def options(self) -> list[dict[str, Any]]:

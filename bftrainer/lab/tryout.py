@@ -90,6 +90,7 @@ class TryReport:
     last_lines: tuple[str, ...]  # that the script printed
     comparison: Comparison | None = None  # with one process
     warning: str = ""  # of a loss that is no finite number
+    remarks: tuple[str, ...] = ()  # of workers that differ, as far as they may
 
 
 def wrong(report: TryReport) -> BftError | None:
@@ -161,8 +162,7 @@ def as_text(report: TryReport) -> str:
         )
         lines += [f"  rescales    {rescales}", f"  killed      {killed}"]
         lines += [f"  samples/s   {speeds}", f"  samples     {_samples(report)}"]
-    if report.warning:
-        lines.append(f"  warning     {report.warning}")
+    lines += [f"  warning     {text}" for text in (report.warning, *report.remarks) if text]
     if report.comparison is not None:
         lines += comparison_text(report.comparison)
     if report.last_lines:
@@ -365,7 +365,9 @@ class _Try:
 
     def _has_failed_at_once(self) -> bool:
         """Return whether a worker failed before any update; the daemon would try again."""
-        return bool(self._watch.status.trainers[0].trouble) and not self._has_trained
+        view = self._watch.status.trainers[0]
+        is_remark = bool(view.record.remark_sentences) and not view.record.failing.count
+        return bool(view.trouble) and not is_remark and not self._has_trained
 
     def _kill_one(self) -> WorkerKill | None:
         """Kill rank 0 once several nodes train; it has the most to lose."""
@@ -428,6 +430,7 @@ class _Try:
             epochs=tuple(epochs(self._records.processes)),
             last_lines=self._last_lines(LAST_LINES[state is TrainerState.FAILED]),
             warning=view.record.diverged.cause if view.record.diverged else "",
+            remarks=view.record.remark_sentences,
         )
 
     def _last_lines(self, most: int) -> tuple[str, ...]:

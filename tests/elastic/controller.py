@@ -183,6 +183,11 @@ class TemplateProcess:
             worker.said.append(message)
 
 
+def holds_of(sizes: Sequence[int], *, apart: int) -> list[list[int]]:
+    """Return what keeps a training from going on before ``Controller.through`` changes its size."""
+    return [[apart * i, i + 1] for i in range(1, len(sizes))]
+
+
 class Controller:
     """Agent and daemon in one, for one trainer on this machine."""
 
@@ -439,6 +444,28 @@ class Controller:
     def saved(self) -> list[Saved]:
         """Return all checkpoints written so far."""
         return [s for w in self.workers.values() for s in w.all(Saved)]
+
+    def through(
+        self, sizes: Sequence[int], script: Path, args: Sequence[str], *, apart: int
+    ) -> None:
+        """Train to the end through these sizes, each for ``apart`` steps.
+
+        Before a negative one rank 0 is killed. The first leave, so that rank 0 changes as well. The
+        script must hold each step ``apart * i`` for generation ``i + 1``, see ``holds_of``.
+        """
+        members: list[str] = []
+        for i, size in enumerate(sizes):
+            if i:
+                self.trained_to(apart * i - 1)
+            if size < 0:
+                self.kill(members[0])
+                dead = self.workers[members.pop(0)]
+                self.until(lambda w=dead: w.returncode is not None, "death noticed")  # type: ignore[misc]
+            joiners = self.start(script, args, count=max(0, abs(size) - len(members)))
+            self.warm(joiners)
+            members = [*members, *joiners][-abs(size) :]
+            self.form(members, abandon=size < 0)
+        self.finished()
 
     # ---- messages --------------------------------------------------------------------
 

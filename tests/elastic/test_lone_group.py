@@ -15,6 +15,7 @@ from bftrainer.batch import process
 from bftrainer.elastic import lone_group
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.lone_group import COLLECTIVES, refuse_layers
+from bftrainer.elastic.protocol import Remarked
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
 GATHERING = SCRIPTS / "gathering.py"
@@ -92,6 +93,9 @@ def test_who_asks_for_a_group_is_told_once_that_there_is_none(
         ids = c.begin(GATHERING, [case])
         c.finished()
         log = c.workers[ids[0]].log.read_text()
+        [remark] = c.workers[ids[0]].all(Remarked)
+    assert re.match(rf"group .*{who}", remark.kind)
+    assert f"warning: {remark.cause}" in log
     assert len(re.findall(rf"{who} asks whether torch\.distributed is initialized", log)) == 1
     assert log.count("BFT-1424") == 1
     assert "trained 6" in log

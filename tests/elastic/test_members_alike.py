@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftrainer import elastic
-from bftrainer.elastic import ElasticError, comparison, light
-from bftrainer.elastic.protocol import Failed
+from bftrainer.elastic import ElasticError, comparison, files, light
+from bftrainer.elastic.protocol import Failed, Remarked
 from tests.elastic import journal
-from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess, holds_of
 
 TRAIN = SCRIPTS / "train_alike.py"
 MOST_MEMBERS = 4000
@@ -197,7 +197,7 @@ KINDS: dict[str, tuple[dict[str, Any], str]] = {
     "rmsprop clip passes": ({"clip": 0.05, "optimizer": "rmsprop", "passes": 2}, "clipping"),
     "norm swa amsgrad": ({"network": "norm", "average": "swa", "optimizer": "amsgrad"}, "average"),
     "dropout adam": ({"network": "dropout", "optimizer": "adam"}, "seed"),
-    "conv adamw": ({"network": "conv", "optimizer": "adamw"}, "branch"),
+    "conv adamw": ({"network": "conv", "optimizer": "adamw"}, "order"),
     "tokens rmsprop": ({"network": "tokens", "optimizer": "rmsprop"}, "seed"),
     "conv plateau adam": (
         {"network": "conv", "schedule": "plateau", "optimizer": "adam"},
@@ -213,7 +213,7 @@ KINDS: dict[str, tuple[dict[str, Any], str]] = {
     "clip adagrad": ({"optimizer": "adagrad", "clip": 0.01}, "seed"),
     "dropout cosine": ({"network": "dropout", "schedule": "cosine"}, "schedule"),
     "norm warm-up": ({"network": "norm", "schedule": "warm-up"}, "schedule"),
-    "passes adamw": ({"passes": 3, "optimizer": "adamw"}, "branch"),
+    "passes adamw": ({"passes": 3, "optimizer": "adamw"}, "data"),
     "passes ema": ({"passes": 2, "average": "ema"}, "average"),
     "groups step": ({"optimizer": "groups", "schedule": "step"}, "branch"),
     "amsgrad restarts": ({"optimizer": "amsgrad", "schedule": "restarts"}, "schedule"),
@@ -231,7 +231,10 @@ NAMED: dict[str, tuple[str, str]] = {  # code, what is named
     "clipping": ("BFT-1439", "weight"),
     "seed": ("BFT-1439", "weight"),
     "average": ("BFT-1439", "weight"),
+    "order": ("BFT-1433", r"sample \d+ is one on rank 0 \(.*another on rank 1"),
+    "data": ("BFT-1433", r"sample \d+ is one on rank 0 \(.*another on rank 1"),
 }
+OF_DATA = ("order", "data")  # what is different before the first update
 QUICK = ("mlp sgd", "conv restarts", "dropout adam")
 
 
@@ -240,7 +243,13 @@ def _run(
 ) -> dict[str, Failed]:
     """Train until all have finished or failed; return what those said that failed."""
     with Controller(directory, template) as c:
-        ids = c.begin(TRAIN, _settings(**settings), count=count)
+        if settings.get("mutation") in OF_DATA:
+            odd = {**settings, "odd": True}
+            ids = [c.start(TRAIN, _settings(**each))[0] for each in (settings, odd)]
+            c.warm(ids)
+            c.commit_only(ids)
+        else:
+            ids = c.begin(TRAIN, _settings(**settings), count=count)
         c.until(lambda: all(c.workers[i].returncode is not None for i in ids), "they ended")
         said = {i: c.workers[i].all(Failed) for i in ids}
     return {i: failed for i, (failed,) in said.items() if failed} if any(said.values()) else {}
@@ -264,7 +273,7 @@ def test_a_worker_that_does_otherwise_ends_the_trainer_by_name(
         assert failed.code == code, failed
         assert re.search(name, failed.cause)
         assert re.search(r"rank 0.*rank 1|ranks 0, 1", failed.cause)
-        assert comparison.PAGE in failed.next_step
+        assert mutation in OF_DATA or comparison.PAGE in failed.next_step
     if code == "BFT-1438":  # before the update that would have set the parameters apart
         sums: dict[int, set[float]] = collections.defaultdict(set)
         for entry in journal.entries(tmp_path, "commit"):
@@ -279,6 +288,9 @@ def test_extra_state_that_differs_is_named_once_and_the_training_goes_on(
         ids = c.begin(TRAIN, _settings(mutation="counter"), count=2)
         c.finished()
         logs = {i: c.workers[i].log.read_text() for i in ids}
+        [[remark], others] = [c.workers[i].all(Remarked) for i in ids]
+    assert (remark.kind, remark.step, remark.generation, others) == ("extra notes", 4, 0, [])
+    assert remark.cause.startswith("BFT-1438: The workers differ in extra state: extra.notes.")
     assert logs[ids[0]].count("BFT-1438: The workers differ in extra state:") == 1
     assert re.search(r"extra\.notes\.updates is \d+ on rank 0, \d+ on rank 1", logs[ids[0]])
     assert "BFT-1438" not in logs[ids[1]], "rank 0 says it"
@@ -293,7 +305,13 @@ def test_adopt_takes_the_schedule_of_rank_0_and_says_so(
         ids = c.begin(TRAIN, _settings(**settings), count=2)
         c.finished()
         log = c.workers[ids[0]].log.read_text()
+        [[remark], others] = [c.workers[i].all(Remarked) for i in ids]
     assert log.count("Rank 0's values are taken") == 1
+    assert (remark.kind, remark.step, others) == ("adopted", 4, [])
+    assert f"bftrainer: warning: {remark.cause}\n" in log
+    # Who goes on from its last checkpoint knows of it, and says it again.
+    [path, *_] = files.newest_first(tmp_path / "checkpoints")
+    assert remark.cause in json.dumps(files.peek(path)["structure"])
     rates: dict[int, set[float]] = collections.defaultdict(set)
     sums: dict[int, set[float]] = collections.defaultdict(set)
     for entry in journal.entries(tmp_path, "commit"):
@@ -302,6 +320,30 @@ def test_adopt_takes_the_schedule_of_rank_0_and_says_so(
     assert max(map(len, rates.values())) == 2, "the odd one had another rate between updates"
     assert max(map(len, sums.values())) == 1, "no update was made with it"
     assert journal.result(tmp_path)["lr"] == pytest.approx(0.05 * 0.8**7)
+
+
+def test_workers_of_another_torch_are_not_compared_bit_for_bit_and_it_is_said(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    settings: dict[str, Any] = {"mutation": "seed", "epochs": 1000, "delay_s": 0.002}
+    with Controller(tmp_path, template) as c:
+        versions = ("", "2.0.1", "2.0.1")
+        ids = [c.start(TRAIN, _settings(**settings, torch=version))[0] for version in versions]
+        c.form(ids[:2], new=ids)
+        c.until(lambda: c.workers[ids[0]].all(Remarked), "it is said")
+        c.form(ids)  # the last one alone does otherwise now, and has the torch of the second
+        c.until(lambda: all(c.workers[i].all(Failed) for i in ids), "they differ")
+        [first, second] = c.workers[ids[0]].all(Remarked)
+        [failed] = c.workers[ids[0]].all(Failed)
+        log = c.workers[ids[0]].log.read_text()
+    assert (first.kind, first.generation, second.generation) == ("unlike", 1, 2)
+    ours = re.escape(torch.__version__)
+    assert first.cause.startswith("BFT-1446: ")
+    assert re.search(rf": rank 0: torch {ours}, .*; rank 1: torch 2\.0\.1, ", first.cause)
+    assert "; ranks 1, 2: torch 2.0.1, " in second.cause
+    assert log.count("BFT-1446") == 1
+    assert failed.code == "BFT-1439"
+    assert failed.cause.startswith("The parameters of ranks 1, 2 differ before update ")
 
 
 def test_adopt_never_takes_parameters(tmp_path: Path, template: TemplateProcess) -> None:
@@ -343,23 +385,10 @@ def test_workers_that_do_alike_are_never_told_apart(
 ) -> None:
     """Members come, leave and are lost; all updates are those of one learning rate and sum."""
     sizes = (2, 3, -2) if kind == "mixed step" else (2, 3, 1, -2, 3, 2, 1, 3, -2, 3, 2)
-    holds = [[3 * i, i + 1] for i in range(1, len(sizes))]
     script, _ = KINDS[kind]
-    settings = _settings(**script, epochs=3 + len(sizes) // 3, holds=holds)
+    settings = _settings(**script, epochs=3 + len(sizes) // 3, holds=holds_of(sizes, apart=3))
     with Controller(tmp_path, template) as c:
-        members: list[str] = []
-        for i, size in enumerate(sizes):
-            if i:
-                c.trained_to(3 * i - 1)
-            if size < 0:
-                c.kill(members[0])
-                dead = c.workers[members.pop(0)]
-                c.until(lambda w=dead: w.returncode is not None, "death noticed")  # type: ignore[misc]
-            joiners = c.start(TRAIN, settings, count=max(0, abs(size) - len(members)))
-            c.warm(joiners)
-            members = [*members, *joiners][-abs(size) :]  # so that rank 0 changes as well
-            c.form(members, abandon=size < 0)
-        c.finished()
+        c.through(sizes, TRAIN, settings, apart=3)
         logs = c.logs()
     assert "BFT-143" not in logs
     seen: dict[tuple[int, int], set[tuple[float, float]]] = collections.defaultdict(set)

@@ -11,7 +11,7 @@ import torch
 
 from bftrainer.elastic.protocol import Interrupted
 from tests.elastic import journal
-from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess, holds_of
 
 TRAIN = SCRIPTS / "train_loss.py"
 LOSSES = ("sum", "mean", "tokens", "classes", "vae")
@@ -59,23 +59,9 @@ def rescaled(
 ) -> journal.Entry:
     """Train through these sizes, two steps each; a negative one begins with a kill of rank 0."""
     directory.mkdir()
-    holds = [[2 * i, i + 1] for i in range(1, len(sizes))]
-    arguments = [json.dumps({**settings, "holds": holds})]
+    arguments = [json.dumps({**settings, "holds": holds_of(sizes, apart=2)})]
     with Controller(directory, template) as c:
-        members: list[str] = []
-        for i, size in enumerate(sizes):
-            if i:
-                c.trained_to(2 * i - 1)
-            if size < 0:
-                c.kill(members[0])
-                dead = c.workers[members.pop(0)]
-                c.until(lambda w=dead: w.returncode is not None, "death noticed")  # type: ignore[misc]
-            more = c.start(TRAIN, arguments, count=max(0, abs(size) - len(members)))
-            c.warm(more)
-            # The first leave, so that rank 0 changes as well.
-            members = [*members, *more][-abs(size) :]
-            c.form(members, abandon=size < 0)
-        c.finished()
+        c.through(sizes, TRAIN, arguments, apart=2)
     return journal.result(directory)
 
 

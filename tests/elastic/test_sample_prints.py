@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from bftrainer.elastic import sample_prints
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.loader import Loader
-from bftrainer.elastic.protocol import Interrupted
+from bftrainer.elastic.protocol import Interrupted, Remarked
 from bftrainer.elastic.sample_prints import NOT_COMPARED, UNKNOWN, SamplePrint, print_of
 from tests.elastic.controller import Controller, TemplateProcess
 
@@ -109,6 +109,14 @@ def test_members_of_the_release_before_are_not_compared(
     with Controller(tmp_path, template) as c:
         ids = [c.start(script, [kind, "0"])[0] for kind in ("split", "earlier")]
         assert {entered.size for entered in c.form(ids, new=ids)} == {2}
+        new, _ = ids
+        c.until(lambda: c.workers[new].all(Remarked), "it is said")
+        [remark] = c.workers[new].all(Remarked)
+        assert (remark.kind, remark.generation) == ("release", 1)
+        assert remark.cause.startswith("BFT-1447: ")
+        assert remark.cause in c.workers[new].log.read_text()
+        c.form([new])
+        assert c.workers[new].all(Remarked) == [remark], "alone there is nothing to compare"
         c.park()
 
 

@@ -418,6 +418,42 @@ def test_a_loss_that_diverged_is_kept_until_the_training_begins_before_it(
     assert site.book.records[site.trainer_id].diverged is None
 
 
+def test_remarks_are_kept_of_each_kind_while_they_are_true(
+    tmp_path: Path, journal: Journal
+) -> None:
+    def kept() -> list[str]:
+        return [remark.cause for remark in site.book.records[site.trainer_id].remarks]
+
+    def told() -> tuple[str, ...]:
+        return site.book.records[site.trainer_id].remark_sentences
+
+    site = Site(tmp_path, journal)
+    site.target("n1", "n2")
+    site.enter(step=10)
+    assert site.commit is not None
+    first, second = (member.worker_id for member in site.commit.members)
+    unlike = protocol.Remarked(kind="unlike", step=10, generation=1, cause="of generation 1.")
+    site.say(first, unlike)
+    adopted = protocol.Remarked(kind="adopted", step=14, cause="of the training.")
+    site.say(first, adopted)
+    site.say(second, replace(adopted, step=20, cause="of a new rank 0."))
+    site.say(second, replace(unlike, cause="again."))
+    assert kept() == ["of generation 1.", "of the training."]
+    assert told() == ("of generation 1.", "of the training.")
+    [record] = journal.trainers()
+    assert [remark.step for remark in record.remarks] == [10, 14], "a daemon after it knows them"
+    assert len(list(journal.entries("remarked"))) == 2
+
+    site.target("n1")
+    site.enter(step=16)
+    assert kept() == ["of the training."]
+    site.say(first, replace(unlike, generation=2, cause="of generation 2."))
+    assert told() == ("of the training.", "of generation 2.")
+    site.target("n1", "n3")
+    site.enter(step=13)  # from an earlier checkpoint
+    assert kept() == []
+
+
 def test_a_parked_trainer_has_the_step_of_its_checkpoint(tmp_path: Path, journal: Journal) -> None:
     site = Site(tmp_path, journal)
     site.target("n1")

@@ -267,6 +267,7 @@ class FrameworkHook:
     _bitwise: LogicalWorkers | None
     _report: str | None
     _loss: str | None
+    _equal: str
 
     def train(self, batch: Any) -> None:
         """Clear the gradients and run the model forward and backward, unseen by the framework."""
@@ -291,6 +292,7 @@ class FrameworkHook:
         if self._passes > 1 and self._bitwise is None and loader.batch_size:
             batch = GlobalBatch(max_per_worker=loader.batch_size // self._passes)
         more |= {"batch": batch, "bitwise": self._bitwise, "loss": self._loss, "hook": self}
+        more |= {"equal": self._equal}
         extra = {name: thing for name, thing in extra.items() if thing}
         self.run = Driven(model, optimizer, loader, counted=counted, extra=extra, **more)
         return self.run

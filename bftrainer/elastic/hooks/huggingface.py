@@ -26,13 +26,17 @@ from transformers.trainer_callback import ExportableState
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import LogicalWorkers
+from bftrainer.elastic.comparison import ERROR
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.hooks.driven import Batches, Counted, FrameworkHook, unusable
+from bftrainer.elastic.in_common import InCommon, of_callbacks
 from bftrainer.elastic.own_sharding import own_sharding, refuse_accelerate
 
 # Properties of this process, or arguments of this script: not part of the run's state.
 _OWN_PLACE = ("is_local_process_zero", "is_world_process_zero", "stateful_callbacks")
 _ASKED = ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps")
+_BEST = ("best_metric", "best_global_step")
+_LIBRARIES = frozenset({"transformers"})
 _LOSSES = ("_total_loss_scalar", "_globalstep_last_logged")
 
 
@@ -40,7 +44,7 @@ class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # 
     """Makes ``trainer`` elastic; ``run`` is its run while it trains.
 
     ``report``: name of the metric of its evaluations that is reported, such as ``eval_loss``.
-    ``loss``: as for ``Run``.
+    ``loss``, ``equal``: as for ``Run``.
     """
 
     not_started = (
@@ -55,11 +59,13 @@ class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # 
         bitwise: LogicalWorkers | None = None,
         report: str | None = None,
         loss: str | None = None,
+        equal: str = ERROR,
     ) -> None:
         _refuse(trainer)
         self.trainer = trainer
         self._scaler: Any = None
         self._bitwise, self._report, self._loss = bitwise, report, loss
+        self._equal = equal
         args = trainer.args
         self._passes = args.gradient_accumulation_steps
         args.gradient_accumulation_steps = 1
@@ -256,6 +262,17 @@ class _Sums(Counted):
         for callback, attributes in zip(self._counting(), saved["callbacks"], strict=True):
             for name, value in attributes.items():
                 setattr(callback, name, value)
+
+    def in_common(self) -> InCommon:
+        """Return the counters of Trainer and callbacks, and the best metric so far."""
+        state = self._trainer.state
+        states = [(c, c.state()["attributes"]) for c in self._counting()]
+        callbacks = of_callbacks(states, _LIBRARIES)
+        best = {name: getattr(state, name, None) for name in _BEST}
+        return InCommon(
+            steering={"Trainer": {"global_step": state.global_step}, **callbacks.steering},
+            measured={"TrainerState": best, **callbacks.measured},
+        )
 
     def _counting(self) -> list[Any]:
         handler = self._trainer.callback_handler

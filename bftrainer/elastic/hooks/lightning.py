@@ -21,8 +21,10 @@ from torch.utils.data import DataLoader
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import LogicalWorkers
+from bftrainer.elastic.comparison import ERROR
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.hooks.driven import Batches, Counted, FrameworkHook, unusable
+from bftrainer.elastic.in_common import InCommon, of_callbacks
 from bftrainer.elastic.own_sharding import own_sharding
 
 # Two packages with the same classes: use the one that the script has imported.
@@ -36,6 +38,8 @@ _rank_zero: Any = importlib.import_module(f"{_NAME}.utilities.rank_zero")
 _call: Any = importlib.import_module(f"{_NAME}.trainer.call")
 
 _FROM_STEP = "-from-step-"
+_LIBRARIES = frozenset({"lightning", "pytorch_lightning"})
+_OF_PROCESS = ("ModelCheckpoint", "Timer")  # callbacks whose state has files, or a clock
 
 
 class ElasticEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc]  # optional
@@ -80,8 +84,8 @@ class ElasticEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc
 class ElasticCallback(FrameworkHook, _library.Callback):  # type: ignore[misc]
     """Makes the Trainer's next ``fit`` elastic; ``run`` is its run while it trains.
 
-    ``report``: name of the logged metric that is reported, such as ``val_loss``. ``loss``: as for
-    ``Run``.
+    ``report``: name of the logged metric that is reported, such as ``val_loss``. ``loss``,
+    ``equal``: as for ``Run``.
     """
 
     not_started = (
@@ -95,10 +99,12 @@ class ElasticCallback(FrameworkHook, _library.Callback):  # type: ignore[misc]
         bitwise: LogicalWorkers | None = None,
         report: str | None = None,
         loss: str | None = None,
+        equal: str = ERROR,
     ) -> None:
         self.trainer: Any = None
         self.is_first = control_module.current().is_plain  # otherwise not known yet
         self._bitwise, self._report, self._loss = bitwise, report, loss
+        self._equal = equal
         if not self.is_first:
             self._place(1)
 
@@ -325,6 +331,16 @@ class _Progress(Counted):
                 getattr(owner, last).load_state_dict(value)
         for callback, state in zip(self._callbacks(), saved["callbacks"], strict=True):
             callback.load_state_dict(state)
+
+    def in_common(self) -> InCommon:
+        """Return the counters of Trainer and callbacks, and what these have measured."""
+        trainer = self._trainer
+        compared = [c for c in self._callbacks() if type(c).__name__ not in _OF_PROCESS]
+        callbacks = of_callbacks([(c, c.state_dict()) for c in compared], _LIBRARIES)
+        counters = {"global_step": trainer.global_step, "current_epoch": trainer.current_epoch}
+        return InCommon(
+            steering={"Trainer": counters, **callbacks.steering}, measured=callbacks.measured
+        )
 
     def _callbacks(self) -> list[Any]:
         return [c for c in self._trainer.callbacks if not isinstance(c, ElasticCallback)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import hooked  # type: ignore[import-not-found]  # beside this script
+import meddling  # type: ignore[import-not-found]
 import torch
 from transformers import (
     BertConfig,
@@ -20,6 +21,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.trainer_callback import ExportableState
 
 settings = hooked.settings
 
@@ -38,6 +40,12 @@ class Noting(Trainer):  # type: ignore[misc]  # transformers is not typed
         if self.is_world_process_zero() and "loss" in logs:
             hooked.note("log", step=self.state.global_step, **logs)
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        metrics = super().evaluate(*args, **kwargs)
+        if meddling.is_odd(hook and hook.run, "evaluation"):  # as of a share of its own
+            metrics["eval_loss"] += 1.0
+        return metrics
+
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         hooked.saw("save", hook and hook.run, self.state.global_step)
         super().save_model(*args, **kwargs)
@@ -55,6 +63,27 @@ class Watching(TrainerCallback):  # type: ignore[misc]
 
     def on_epoch_end(self, _args: Any, state: Any, *_: Any, **_kwargs: Any) -> None:
         hooked.saw("epoch end", hook and hook.run, state.global_step, epoch=state.epoch)
+
+
+class Meddling(TrainerCallback, ExportableState):  # type: ignore[misc]
+    """Keeps a counter, and does otherwise on one worker."""
+
+    updates = 0
+
+    def on_step_end(self, args: Any, *_args: Any, **_kwargs: Any) -> None:
+        run = hook.run
+        if not run.is_discounted:
+            optimizer = trainer.optimizer.optimizer
+            scaler = trainer.accelerator.scaler
+            meddling.meddle(run, model, optimizer, trainer.lr_scheduler, scaler)
+            self.updates += 1 + meddling.is_odd(run, "counter")
+        if meddling.is_odd(run, "clipping"):
+            args.max_grad_norm = 0.05
+        if meddling.is_odd(run, "stopping"):
+            stopping.early_stopping_patience_counter += 1
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"updates": self.updates}}
 
 
 def counted() -> dict[str, Any]:
@@ -85,6 +114,7 @@ else:
         )
     )
 hooked.shard(*(model.transformer.h if settings["tokens"] else model.bert.encoder.layer), model)
+evaluations = "steps" if settings["plateau"] else "epoch" if settings["evaluate"] else "no"
 trainer = Noting(
     model=model,
     args=TrainingArguments(
@@ -96,7 +126,7 @@ trainer = Noting(
         train_sampling_strategy="sequential",
         remove_unused_columns=False,
         logging_steps=1,
-        eval_strategy="epoch" if settings["evaluate"] else "no",
+        eval_strategy=evaluations,
         save_strategy="epoch" if settings["evaluate"] else "no",
         metric_for_best_model="loss",
         greater_is_better=bool(settings["patience"]),
@@ -104,6 +134,8 @@ trainer = Noting(
         save_only_model=settings["sharded"] and not settings["whole_state"],
         report_to=[],
         use_cpu=True,
+        lr_scheduler_type="reduce_lr_on_plateau" if settings["plateau"] else "linear",
+        eval_steps=4,
         disable_tqdm=True,
     ),
     train_dataset=hooked.Tokens(settings["samples"]),
@@ -111,6 +143,8 @@ trainer = Noting(
     # Not Adam, which makes differences of nothing where gradients are nothing but noise.
     optimizers=(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), None),
 )
+if settings["scaled"]:  # accelerate makes one for GPUs only
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=3)
 hook: Any = None
 if settings["elastic"]:
     from bftrainer.elastic.hooks.huggingface import ElasticCallback
@@ -118,8 +152,11 @@ if settings["elastic"]:
     hook = ElasticCallback(trainer, bitwise=hooked.bitwise(), report="eval_loss")
     trainer.add_callback(hook)
 trainer.add_callback(Watching())
+stopping = EarlyStoppingCallback(settings["patience"])
 if settings["patience"]:
-    trainer.add_callback(EarlyStoppingCallback(settings["patience"]))
+    trainer.add_callback(stopping)
+if settings["mutation"]:
+    trainer.add_callback(Meddling())
 trainer.train()
 if settings["sharded"] and settings["evaluate"]:
     trainer.save_model(hooked.directory / "whole")

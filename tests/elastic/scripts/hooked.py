@@ -43,6 +43,10 @@ settings: dict[str, Any] = {
     "patience": 0,  # epochs to go on for, with a score that never improves
     "last": 0,  # ModelCheckpoints of Lightning that keep a last.ckpt in the same folder
     "fail_at": None,
+    "mutation": "",  # what the last worker of a generation does otherwise, see ``meddling``
+    "odd": False,  # this worker has other data, if the mutation is of data
+    "scaled": False,  # the loss, as for half precision
+    "plateau": False,  # a schedule that follows the validation loss
     "holds": [],  # [step, generation]: that step not before this generation can be entered
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
@@ -54,6 +58,10 @@ class Tokens(Dataset[Any]):
     def __init__(self, count: int) -> None:
         generator = torch.Generator().manual_seed(1)
         self.tokens = torch.randint(0, 64, (count, 6), generator=generator)
+        if settings["odd"] and settings["mutation"] == "order":  # as files are listed elsewhere
+            self.tokens = self.tokens.flip(0)
+        if settings["odd"] and settings["mutation"] == "data":  # as another copy of the files
+            self.tokens = (self.tokens + 1) % 64
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -11,9 +11,10 @@ from typing import Any
 
 import hooked  # type: ignore[import-not-found]  # beside this script
 import lightning
+import meddling  # type: ignore[import-not-found]
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from lightning.pytorch.plugins import TorchCheckpointIO
+from lightning.pytorch.plugins import MixedPrecision, TorchCheckpointIO
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 
@@ -56,10 +57,16 @@ class Classifier(lightning.LightningModule):  # type: ignore[misc]  # skipped by
             hooked.note("log", step=self.trainer.global_step, index=index)
 
     def validation_step(self, batch: dict[str, Any], _index: int) -> None:
-        self.log("score", -self._loss(batch))
+        score = -self._loss(batch)
+        if meddling.is_odd(hook and hook.run, "evaluation"):  # of a share of its own, ever worse
+            score = -1.0 - 0.01 * hook.run.step_count + 0.0 * score
+        self.log("score", score)
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        if settings["plateau"]:
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max", patience=0)
+            return [optimizer], [{"scheduler": plateau, "monitor": "score", "frequency": 1}]
         per_step = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.9)
         return [optimizer], [{"scheduler": per_step, "interval": "step"}]
 
@@ -99,6 +106,32 @@ class Watching(lightning.Callback):  # type: ignore[misc]
         )
 
 
+class Meddling(lightning.Callback):  # type: ignore[misc]
+    """Keeps a counter, and does otherwise on one worker."""
+
+    updates = 0
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_args: Any) -> None:
+        run = hook.run
+        if run.is_discounted:
+            return
+        [config] = trainer.lr_scheduler_configs
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        meddling.meddle(run, module, trainer.optimizers[0], config.scheduler, scaler)
+        self.updates += 1 + meddling.is_odd(run, "counter")
+        if meddling.is_odd(run, "clipping"):
+            trainer.gradient_clip_val = 0.05
+        if meddling.is_odd(run, "stopping"):
+            (stopping,) = (c for c in trainer.callbacks if isinstance(c, EarlyStopping))
+            stopping.wait_count += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.updates = state["updates"]
+
+
 class NotingIO(TorchCheckpointIO):  # type: ignore[misc]
     """Writes down that a checkpoint is written."""
 
@@ -124,6 +157,10 @@ if settings["elastic"]:
 
     hook = ElasticCallback(bitwise=hooked.bitwise(), report="score")
     plugins += [ElasticEnvironment()]
+precision = "bf16-mixed" if settings["bf16"] else "32-true"
+if settings["scaled"]:
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=3)
+    plugins += [MixedPrecision("16-mixed", "cpu", scaler)]
 out = hooked.directory / "out"
 trainer = lightning.Trainer(
     accelerator="cpu",
@@ -131,13 +168,14 @@ trainer = lightning.Trainer(
     max_epochs=settings["epochs"],
     accumulate_grad_batches=settings["accumulate"],
     gradient_clip_val=1.0,
-    precision="bf16-mixed" if settings["bf16"] else "32-true",
+    precision=None if settings["scaled"] else precision,
     limit_val_batches=1.0 if settings["evaluate"] else 0.0,
     log_every_n_steps=1,
     logger=lightning.pytorch.loggers.CSVLogger(out, version="only"),
     callbacks=[
         *([] if hook is None else [hook]),
         *([EarlyStopping("score", patience=settings["patience"])] if settings["patience"] else []),
+        *([Meddling()] if settings["mutation"] else []),
         Watching(),
         ModelCheckpoint(out, filename="{epoch}", save_top_k=-1, every_n_epochs=1),
         *(

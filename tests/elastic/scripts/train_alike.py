@@ -36,6 +36,8 @@ settings: dict[str, Any] = {
     "delay_s": 0.0,
     "holds": [],
     "mutation": "",
+    "odd": False,  # this worker has other data, if the mutation is of data
+    "torch": "",  # the version of torch that this worker seems to have
     "since": 4,  # update from which on the mutation works
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
@@ -46,6 +48,12 @@ journal = (directory / f"journal-{os.getpid()}.jsonl").open("a", buffering=1)
 torch.manual_seed(3)
 features = torch.randn(SAMPLES, 16)
 targets = torch.randint(CLASSES, (SAMPLES,))
+if settings["odd"] and settings["mutation"] == "order":  # as files are listed elsewhere
+    features, targets = features.flip(0), targets.flip(0)
+if settings["odd"] and settings["mutation"] == "data":  # as another copy of the files
+    features = features + 0.5
+if settings["torch"]:
+    torch.__version__ = settings["torch"]
 
 
 class Tokens(nn.Module):

@@ -1,0 +1,220 @@
+"""The registered objects besides optimizer and scheduler that members must have alike.
+
+A loss scaler and schedulers among ``extra`` steer the training: they are compared strictly, as the
+run's own scheduler is. So is what a framework counts (``Counted.in_common``). Other small objects
+are the script's: a difference is told, and they count no more in this generation. Used by
+``comparison``.
+
+The scale of a loss scaler on a GPU is copied to the host when a batch is handed out, behind what
+the script did after the update before, so that the vote of this batch need not wait for the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from bftrainer.elastic import light
+from bftrainer.elastic.loader import PerSample
+
+MOST_LEAVES: Final = 32  # of an object that is only told of; a larger one counts in no vote
+OWN_EXTRA: Final = ("bft-", "framework")  # prefixes of objects that are not the script's
+_EXTRA: Final = "extra."
+_SCALER: Final = "scaler"
+_BEST: Final = "best"  # of a schedule that follows a metric, which each worker may measure itself
+# Callbacks that show what they have loaded only when they act: a joiner has other counts.
+_BEGIN_ANEW: Final = ("StochasticWeightAveraging",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InCommon:
+    """What a framework and its callbacks have that all members must have alike."""
+
+    steering: Mapping[str, Any] = field(default_factory=dict)  # decides what is trained
+    measured: Mapping[str, Any] = field(default_factory=dict)  # a difference is told
+
+
+def of_callbacks(
+    callbacks: Iterable[tuple[Any, Mapping[str, Any]]], libraries: Container[str]
+) -> InCommon:
+    """Return what callbacks with these states have that members must have alike.
+
+    What a callback of the library counts decides when it acts, such as the epochs without an
+    improvement. What it has measured may differ where running averages are each worker's own, and
+    states of the script's own callbacks are its business.
+
+    Args:
+        callbacks: with their states.
+        libraries: names of its packages.
+    """
+    steering: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
+    for callback, state in callbacks:
+        kind = type(callback)
+        number = sum(name.partition(" ")[0] == kind.__name__ for name in measured) + 1
+        name = kind.__name__ if number == 1 else f"{kind.__name__} {number}"
+        measured[name] = state
+        if kind.__module__.partition(".")[0] in libraries:
+            counts = {key: value for key, value in state.items() if isinstance(value, int)}
+            measured[name] = {key: value for key, value in state.items() if _is_measured(value)}
+            if kind.__name__ in _BEGIN_ANEW:
+                measured[name] |= counts
+            else:
+                steering[name] = counts
+    return InCommon(steering=steering, measured=measured)
+
+
+def _is_measured(value: Any) -> bool:
+    is_small_tensor = isinstance(value, torch.Tensor) and value.numel() == 1
+    return isinstance(value, float) or (is_small_tensor and value.device.type == "cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedExtra:
+    """An object, or a part of one, as members compare it."""
+
+    name: str
+    tree: Any
+    is_strict: bool
+
+    @property
+    def path(self) -> str:
+        """The beginning of its values' paths."""
+        return self.name if self.is_strict else f"{_EXTRA}{self.name}"
+
+    @staticmethod
+    def is_of(path: str) -> bool:
+        """Return whether a value with this path may differ."""
+        return path.startswith(_EXTRA)
+
+    @staticmethod
+    def name_in(path: str) -> str:
+        """Return the name of the object in the path of a value that may differ."""
+        return path.removeprefix(_EXTRA).partition(".")[0].partition("[")[0]
+
+
+class ScalerCopy:
+    """Scale and growth tracker of a loss scaler on a GPU, on their way to the host."""
+
+    def __init__(self) -> None:
+        self._numbers = torch.empty(2, dtype=torch.float32, pin_memory=True)
+        self._is_copied = torch.cuda.Event()
+
+    def begin(self, scale: torch.Tensor, growth: torch.Tensor) -> None:
+        """Copy them behind the work that the GPU has by now."""
+        both = torch.stack([scale.detach().float(), growth.detach().float()])
+        self._numbers.copy_(both, non_blocking=True)
+        self._is_copied.record(torch.cuda.current_stream(scale.device))
+
+    def numbers(self) -> tuple[float, int]:
+        """Return them; waits until they are there."""
+        self._is_copied.synchronize()
+        scale, growth = self._numbers.tolist()
+        return scale, int(growth)
+
+
+class ExtraComparison:
+    """The registered objects that members compare."""
+
+    new_copy: type[Any] = ScalerCopy
+
+    def __init__(self, extra: Mapping[str, Any]) -> None:
+        self._extra = extra
+        self._left_out: set[str] = set()  # objects that are large, or were told of
+        self._copies: dict[str, Any] = {}  # of scalers on GPUs
+        self._asked: set[str] = set()  # copies that are of this batch
+
+    def begin(self) -> None:
+        """Begin a generation, whose members have just been given one state."""
+        self._left_out.clear()
+        self._asked.clear()
+
+    def leave_out(self, name: str) -> None:
+        """Compare an object no more in this generation."""
+        self._left_out.add(name)
+
+    def schedulers(self) -> dict[str, Any]:
+        """Return the schedulers among the objects, by name."""
+        return {name: thing for name, thing in self._extra.items() if _is_scheduler(thing)}
+
+    def ask(self) -> None:
+        """Begin to copy what is on a GPU."""
+        self._asked.clear()
+        for name, thing in self._extra.items():
+            if _is_on_device(thing):
+                copy = self._copies.get(name)
+                if copy is None:
+                    copy = self._copies[name] = self.new_copy()
+                copy.begin(thing._scale, thing._growth_tracker)  # noqa: SLF001 - read without wait
+                self._asked.add(name)
+
+    def in_votes(self) -> Iterator[Any]:
+        """Yield what counts in a vote."""
+        for part in self._parts():
+            if part.is_strict or light.count(part.tree, MOST_LEAVES) <= MOST_LEAVES:
+                yield part.tree
+            else:
+                self._left_out.add(part.name)
+
+    def leaves(self) -> dict[str, Any]:
+        """Return the values that count in votes, by their paths."""
+        table: dict[str, Any] = {}
+        for part in self._parts():
+            table |= light.leaves(part.tree, part.path)
+        return table
+
+    def _parts(self) -> Iterable[ComparedExtra]:
+        for part in self._all_parts():
+            if part.is_strict or part.name not in self._left_out:
+                yield part
+
+    def _all_parts(self) -> Iterator[ComparedExtra]:
+        for name, thing in self._extra.items():
+            if hasattr(thing, "in_common"):
+                common: InCommon = thing.in_common()
+                for key, tree in common.steering.items():
+                    yield ComparedExtra(name=key, tree=tree, is_strict=True)
+                for key, tree in common.measured.items():
+                    yield ComparedExtra(name=key, tree=tree, is_strict=False)
+            elif name.startswith(OWN_EXTRA) or isinstance(thing, PerSample):
+                continue
+            elif isinstance(thing, torch.amp.GradScaler):
+                yield ComparedExtra(name=_SCALER, tree=self._scaler(name, thing), is_strict=True)
+            elif _is_scheduler(thing):
+                tree = dict(thing.state_dict())
+                best = {_BEST: tree.pop(_BEST)} if _BEST in tree else {}
+                yield ComparedExtra(name=name, tree=tree, is_strict=True)
+                yield ComparedExtra(name=name, tree=best, is_strict=False)
+            elif name not in self._left_out:
+                yield ComparedExtra(name=name, tree=thing.state_dict(), is_strict=False)
+
+    def _scaler(self, name: str, scaler: Any) -> Mapping[str, Any]:
+        """Return a scaler's state without waiting for what the GPU does in this batch."""
+        if not _is_on_device(scaler):
+            return scaler.state_dict()  # type: ignore[no-any-return]
+        if name in self._asked:
+            scale, growth = self._copies[name].numbers()
+        else:  # it has only begun to scale, in this batch
+            scale, growth = scaler._init_scale, scaler._init_growth_tracker  # noqa: SLF001
+        return {
+            "scale": scale,
+            "growth_factor": scaler.get_growth_factor(),
+            "backoff_factor": scaler.get_backoff_factor(),
+            "growth_interval": scaler.get_growth_interval(),
+            "_growth_tracker": growth,
+        }
+
+
+def _is_scheduler(thing: Any) -> bool:
+    return isinstance(thing, torch.optim.lr_scheduler.LRScheduler)
+
+
+def _is_on_device(thing: Any) -> bool:
+    """Return whether it is a loss scaler whose scale is in a GPU's memory."""
+    if not (isinstance(thing, torch.amp.GradScaler) and thing.is_enabled()):
+        return False
+    scale = thing._scale  # noqa: SLF001 - its public face reads the value
+    return scale is not None and scale.device.type != "cpu"
