@@ -69,14 +69,6 @@ def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite
         yield opened
 
 
-@pytest.fixture
-def site(shared_site: DaemonSite, request: pytest.FixtureRequest) -> Iterator[DaemonSite]:
-    """The shared site, without trainers and with all nodes up."""
-    shared_site.prefix = request.node.name
-    yield shared_site
-    shared_site.clear()
-
-
 def test_a_killed_daemon_disturbs_no_trainer_and_its_heir_adopts_them(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW)
     site.observed(trainer, 2)

@@ -77,13 +77,6 @@ def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite
         yield opened
 
 
-@pytest.fixture
-def site(shared_site: DaemonSite, request: pytest.FixtureRequest) -> Iterator[DaemonSite]:
-    shared_site.prefix = request.node.name
-    yield shared_site
-    shared_site.clear()
-
-
 def _in_trouble(site: DaemonSite, trainer: str) -> TrainerView | None:
     view = site.view(trainer)
     return view if view.trouble else None

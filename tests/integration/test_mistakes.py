@@ -63,13 +63,6 @@ def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite
         yield opened
 
 
-@pytest.fixture
-def site(shared_site: DaemonSite, request: pytest.FixtureRequest) -> Iterator[DaemonSite]:
-    shared_site.prefix = request.node.name
-    yield shared_site
-    shared_site.clear()
-
-
 def _ended(site: DaemonSite, text: str, **changes: object) -> tuple[TrainerRecord, int]:
     """Submit a script that fails; return its record and how many workers were started."""
     trainer = site.submit("mistaken", text, **{"n_max": 1, **changes})

@@ -53,13 +53,6 @@ def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite
         yield opened
 
 
-@pytest.fixture
-def site(shared_site: DaemonSite, request: pytest.FixtureRequest) -> Iterator[DaemonSite]:
-    shared_site.prefix = request.node.name
-    yield shared_site
-    shared_site.clear()
-
-
 def _starts(site: DaemonSite, trainer: str, least: int) -> list[tuple[str, ...]]:
     """Wait until so many workers have said what they drew; return the digests of each."""
 

@@ -72,13 +72,6 @@ def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerbSite]:
         yield opened
 
 
-@pytest.fixture
-def site(shared_site: VerbSite, request: pytest.FixtureRequest) -> Iterator[VerbSite]:
-    shared_site.prefix = request.node.name
-    yield shared_site
-    shared_site.clear()
-
-
 @pytest.mark.long
 def test_a_held_trainer_leaves_its_nodes_and_goes_on_from_there_when_released(
     site: VerbSite,
