@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from bftrainer.elastic import shared_values
 from bftrainer.elastic.batch import Cutting
+from bftrainer.elastic.collective import settle
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.position import Position
@@ -74,6 +77,21 @@ class CommonValues(Position):
         )
         self._state.calls = self._values.mark
         return remade(result)
+
+    def _agree_on_end(self) -> None:
+        """Require that all workers end the training here, where its length does not end it.
+
+        Raises:
+            ElasticError: BFT-1434, another worker goes on.
+        """
+        membership = self._membership
+        group, reducer, ranks = membership.group, membership.reducer, self._callers()
+        is_void = reducer is not None and reducer.broken is not None
+        if group is None or not group.compares or is_void or len(ranks) < self.size:
+            return
+        self._values.combine(shared_values.END, (), weight=1.0, step=self.step_count, ranks=ranks)
+        # The store is rank 0's: it must not end before all have read.
+        settle(group.control.all_reduce(torch.zeros(1)), membership.must_abandon)
 
     def _callers(self) -> Sequence[int]:
         """Return the ranks that run the script's code at this point."""

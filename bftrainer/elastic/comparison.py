@@ -31,7 +31,7 @@ from bftrainer.elastic import checkpoint, light
 from bftrainer.elastic.collective import Broken, settle
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Group
-from bftrainer.elastic.in_common import ComparedExtra, ExtraComparison
+from bftrainer.elastic.in_common import ExtraComparison, may_differ, name_in
 from bftrainer.elastic.light import LeafDifference
 from bftrainer.elastic.models import parts_of
 from bftrainer.elastic.remarks import Remarks
@@ -239,7 +239,7 @@ class StateComparison:
             return answers
         tables = {r: answer["leaves"] for r, answer in enumerate(answers) if answer["leaves"]}
         differences = light.differing(tables)
-        of_extra = [d for d in differences if ComparedExtra.is_of(d.path)]
+        of_extra = [d for d in differences if may_differ(d.path)]
         strict = [d for d in differences if d not in of_extra]
         may_adopt = self.mode == ADOPT and "schedule" in answers[0]
         schedule = ("optimizer.param_groups", *self._schedulers())
@@ -268,7 +268,7 @@ class StateComparison:
 
     def _report_extra(self, differences: Sequence[LeafDifference]) -> None:
         for difference in differences:
-            name = ComparedExtra.name_in(difference.path)
+            name = name_in(difference.path)
             self._extra.leave_out(name)
             self._remarks.lasts(
                 f"extra {name}",

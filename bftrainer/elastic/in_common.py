@@ -11,9 +11,9 @@ the script did after the update before, so that the vote of this batch need not 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -27,6 +27,10 @@ _SCALER: Final = "scaler"
 _BEST: Final = "best"  # of a schedule that follows a metric, which each worker may measure itself
 # Callbacks that show what they have loaded only when they act: a joiner has other counts.
 _BEGIN_ANEW: Final = ("StochasticWeightAveraging",)
+
+
+# An object or a part of one: name, whether a difference is an error, values. Made in every vote.
+Part: TypeAlias = tuple[str, bool, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,28 +76,14 @@ def _is_measured(value: Any) -> bool:
     return isinstance(value, float) or (is_small_tensor and value.device.type == "cpu")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedExtra:
-    """An object, or a part of one, as members compare it."""
+def may_differ(path: str) -> bool:
+    """Return whether a value with this path is only told of."""
+    return path.startswith(_EXTRA)
 
-    name: str
-    tree: Any
-    is_strict: bool
 
-    @property
-    def path(self) -> str:
-        """The beginning of its values' paths."""
-        return self.name if self.is_strict else f"{_EXTRA}{self.name}"
-
-    @staticmethod
-    def is_of(path: str) -> bool:
-        """Return whether a value with this path may differ."""
-        return path.startswith(_EXTRA)
-
-    @staticmethod
-    def name_in(path: str) -> str:
-        """Return the name of the object in the path of a value that may differ."""
-        return path.removeprefix(_EXTRA).partition(".")[0].partition("[")[0]
+def name_in(path: str) -> str:
+    """Return the name of the object in the path of a value that is only told of."""
+    return path.removeprefix(_EXTRA).partition(".")[0].partition("[")[0]
 
 
 class ScalerCopy:
@@ -126,11 +116,14 @@ class ExtraComparison:
         self._left_out: set[str] = set()  # objects that are large, or were told of
         self._copies: dict[str, Any] = {}  # of scalers on GPUs
         self._asked: set[str] = set()  # copies that are of this batch
+        self.begin()
 
     def begin(self) -> None:
         """Begin a generation, whose members have just been given one state."""
         self._left_out.clear()
         self._asked.clear()
+        readers = {name: self._reader(name, thing) for name, thing in self._extra.items()}
+        self._readers = {name: read for name, read in readers.items() if read is not None}
 
     def leave_out(self, name: str) -> None:
         """Compare an object no more in this generation."""
@@ -151,45 +144,43 @@ class ExtraComparison:
                 copy.begin(thing._scale, thing._growth_tracker)  # noqa: SLF001 - read without wait
                 self._asked.add(name)
 
-    def in_votes(self) -> Iterator[Any]:
-        """Yield what counts in a vote."""
-        for part in self._parts():
-            if part.is_strict or light.count(part.tree, MOST_LEAVES) <= MOST_LEAVES:
-                yield part.tree
+    def in_votes(self) -> list[Any]:
+        """Return what counts in a vote."""
+        trees: list[Any] = []
+        for name, is_strict, tree in self._parts():
+            if is_strict or light.count(tree, MOST_LEAVES) <= MOST_LEAVES:
+                trees.append(tree)
             else:
-                self._left_out.add(part.name)
+                self._left_out.add(name)
+        return trees
 
     def leaves(self) -> dict[str, Any]:
         """Return the values that count in votes, by their paths."""
         table: dict[str, Any] = {}
-        for part in self._parts():
-            table |= light.leaves(part.tree, part.path)
+        for name, is_strict, tree in self._parts():
+            table |= light.leaves(tree, name if is_strict else f"{_EXTRA}{name}")
         return table
 
-    def _parts(self) -> Iterable[ComparedExtra]:
-        for part in self._all_parts():
-            if part.is_strict or part.name not in self._left_out:
-                yield part
+    def _parts(self) -> Iterator[Part]:
+        for name, read in self._readers.items():
+            for part in read(name, self._extra[name]):
+                if part[1] or part[0] not in self._left_out:
+                    yield part
 
-    def _all_parts(self) -> Iterator[ComparedExtra]:
-        for name, thing in self._extra.items():
-            if hasattr(thing, "in_common"):
-                common: InCommon = thing.in_common()
-                for key, tree in common.steering.items():
-                    yield ComparedExtra(name=key, tree=tree, is_strict=True)
-                for key, tree in common.measured.items():
-                    yield ComparedExtra(name=key, tree=tree, is_strict=False)
-            elif name.startswith(OWN_EXTRA) or isinstance(thing, PerSample):
-                continue
-            elif isinstance(thing, torch.amp.GradScaler):
-                yield ComparedExtra(name=_SCALER, tree=self._scaler(name, thing), is_strict=True)
-            elif _is_scheduler(thing):
-                tree = dict(thing.state_dict())
-                best = {_BEST: tree.pop(_BEST)} if _BEST in tree else {}
-                yield ComparedExtra(name=name, tree=tree, is_strict=True)
-                yield ComparedExtra(name=name, tree=best, is_strict=False)
-            elif name not in self._left_out:
-                yield ComparedExtra(name=name, tree=thing.state_dict(), is_strict=False)
+    def _reader(self, name: str, thing: Any) -> Callable[[str, Any], Sequence[Part]] | None:
+        if hasattr(thing, "in_common"):
+            return _of_framework
+        if name.startswith(OWN_EXTRA) or isinstance(thing, PerSample):
+            return None
+        if isinstance(thing, torch.amp.GradScaler):
+            return self._of_scaler
+        return _of_scheduler if _is_scheduler(thing) else self._of_script
+
+    def _of_script(self, name: str, thing: Any) -> Sequence[Part]:
+        return () if name in self._left_out else ((name, False, thing.state_dict()),)
+
+    def _of_scaler(self, name: str, thing: Any) -> Sequence[Part]:
+        return ((_SCALER, True, self._scaler(name, thing)),)
 
     def _scaler(self, name: str, scaler: Any) -> Mapping[str, Any]:
         """Return a scaler's state without waiting for what the GPU does in this batch."""
@@ -206,6 +197,20 @@ class ExtraComparison:
             "growth_interval": scaler.get_growth_interval(),
             "_growth_tracker": growth,
         }
+
+
+def _of_framework(_name: str, thing: Any) -> Sequence[Part]:
+    common: InCommon = thing.in_common()
+    return (
+        *((name, True, tree) for name, tree in common.steering.items()),
+        *((name, False, tree) for name, tree in common.measured.items()),
+    )
+
+
+def _of_scheduler(name: str, thing: Any) -> Sequence[Part]:
+    tree = dict(thing.state_dict())
+    best = {_BEST: tree.pop(_BEST)} if _BEST in tree else {}
+    return ((name, True, tree), (name, False, best))
 
 
 def _is_scheduler(thing: Any) -> bool:

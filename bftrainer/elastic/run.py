@@ -337,6 +337,8 @@ class Run(CommonValues):
         """
         if self._control.is_over or not self._is_entered:
             return
+        if self._comparison.is_on and not self._is_done():
+            self._agree_on_end()
         self._control.is_over = True
         end_watch()
         end_looking()

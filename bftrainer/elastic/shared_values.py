@@ -45,6 +45,7 @@ PAUSE_S: Final = 1.0  # between two looks at a step is another wait
 MOST_ELEMENTS: Final = 4096  # of one value: it goes through the store as text
 FOREVER_S: Final = 1e6  # what sockets and locks can wait for
 MEAN, SUM, MAX = "mean", "sum", "max"
+END = "end"  # of the training, before its length
 PAGE: Final = "docs/howto/same-on-all-workers.md"
 
 
@@ -55,7 +56,7 @@ class Contribution:
     number: int  # of the call; of a member that is elsewhere, the calls it has made
     step: int  # committed updates
     place: str  # in the script
-    kind: str = ""  # MEAN, SUM or MAX; "" elsewhere
+    kind: str = ""  # MEAN, SUM, MAX or END; "" elsewhere
     values: tuple[float, ...] = ()
     weight: float = 1.0
     last: tuple[float, ...] = ()  # result of the call before
@@ -199,14 +200,15 @@ class SharedValues:
         """Return the common result.
 
         Args:
-            kind: MEAN, SUM or MAX.
+            kind: MEAN, SUM, MAX or END.
             values: of this member.
             weight: of this member's values in a mean.
             step: committed updates.
             ranks: members that make this call.
 
         Raises:
-            ElasticError: BFT-1437, another member is elsewhere in the script.
+            ElasticError: BFT-1437, another member is elsewhere in the script; BFT-1434, where one
+                of them ends the training.
         """
         own = Contribution(
             number=self._number,
@@ -357,6 +359,13 @@ def _entry_for(
 
 def _apart(own: Contribution, other: Contribution) -> ElasticError:
     places = sorted((_at(own), _at(other)))
+    if END in (own.kind, other.kind):
+        return ElasticError(
+            "BFT-1434",
+            f"Some workers are at {places[0]}, others at {places[1]}, after {own.step} updates.",
+            "Decide whether to end early by values that are the same on all workers"
+            f" (run.mean(value), run.step_count), see {PAGE}.",
+        )
     return ElasticError(
         "BFT-1437",
         f"Some workers are at {places[0]}, others at {places[1]}, after {own.step} updates.",
@@ -367,6 +376,8 @@ def _apart(own: Contribution, other: Contribution) -> ElasticError:
 def _at(entry: Contribution) -> str:
     if not entry.kind:
         return f"an update ({entry.place})"
+    if entry.kind == END:
+        return f"the end of their training ({entry.place})"
     return f"run.{entry.kind}() ({entry.place}), call {entry.number + 1}"
 
 

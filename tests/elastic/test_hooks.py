@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from bftrainer.elastic.origin_check import CONTINUE
-from bftrainer.elastic.protocol import Interrupted, Reported
+from bftrainer.elastic.protocol import Interrupted, Remarked, Reported
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 from tests.elastic.frameworks import FRAMEWORKS, Framework, assert_same, natively, start, template
@@ -44,6 +45,7 @@ def test_rescaled_it_trains_as_without_us(
         c.trained_to(16)
         c.form([second])  # the joiner stays: it logs, saves and ends the run
         c.finished()
+        assert not any(worker.all(Remarked) for worker in c.workers.values())
     assert_same(tmp_path, wanted, samples=samples, atol=1e-5)
     logged = [e["step"] for e in journal.entries(tmp_path, "log")]
     assert sorted(logged) == list(range(1, 31)), "each step once, by whoever was rank 0"
@@ -68,6 +70,23 @@ def test_a_complete_run_goes_on_where_its_script_wants_more_epochs(
         assert (got["steps"], got["epoch"]) == (10 * epochs, epochs)
     counts = journal.committed_ids(tmp_path)
     assert {e: set(ids.values()) for e, ids in counts.items()} == {0: {1}, 1: {1}, 2: {1}}
+
+
+def test_a_counter_of_a_callback_of_the_script_is_named_once(
+    tmp_path: Path, template: TemplateProcess, framework: Framework
+) -> None:
+    with Controller(tmp_path, template) as c:
+        ids = start(c, framework, mutation="counter", samples=73)
+        c.form(ids, new=ids)
+        c.finished()
+        remarks = [c.workers[i].all(Remarked) for i in ids]
+        log = c.workers[ids[0]].log.read_text()
+    assert len(remarks[0]) == 1
+    assert remarks[1] == []
+    [remark] = remarks[0]
+    assert re.search(r"extra\.Meddling\.updates is 4 on rank 0, 5 on rank 1", remark.cause)
+    assert log.count("BFT-1438") == 1
+    assert journal.result(tmp_path)["steps"] == 30
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.elastic.protocol import Failed, Remarked
+from bftrainer.elastic.protocol import Failed, Finished, Remarked
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess, holds_of
 from tests.elastic.frameworks import Framework, start, template
@@ -85,21 +85,17 @@ def test_a_worker_that_does_otherwise_ends_the_trainer_by_name(
         assert re.search(names[framework.module], failed.cause), failed
 
 
-def test_a_counter_of_a_callback_of_the_script_is_named_once(
+def test_a_worker_that_ends_alone_is_told_so(
     tmp_path: Path, template: TemplateProcess, framework: Framework
 ) -> None:
     with Controller(tmp_path, template) as c:
-        ids = start(c, framework, mutation="counter", samples=73)
-        c.form(ids, new=ids)
-        c.finished()
-        remarks = [c.workers[i].all(Remarked) for i in ids]
-        log = c.workers[ids[0]].log.read_text()
-    assert len(remarks[0]) == 1
-    assert remarks[1] == []
-    [remark] = remarks[0]
-    assert re.search(r"extra\.Meddling\.updates is 4 on rank 0, 5 on rank 1", remark.cause)
-    assert log.count("BFT-1438") == 1
-    assert journal.result(tmp_path)["steps"] == 30
+        ids = start(c, framework, mutation="ending", samples=73, epochs=5)
+        c.warm(ids)
+        c.commit_only(ids)
+        failed = c.failed(ids[1])
+        assert c.workers[ids[1]].all(Finished) == []
+    assert failed.code == "BFT-1434"
+    assert re.search(r"Some workers are at an update .* at the end of their training", failed.cause)
 
 
 # Joins, leaves and losses: ten changes of members.

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bftrainer import elastic
 from bftrainer.elastic import ElasticError, comparison, files, light
-from bftrainer.elastic.protocol import Failed, Remarked
+from bftrainer.elastic.protocol import Failed, Finished, Interrupted, Remarked
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess, holds_of
 
@@ -355,6 +355,55 @@ def test_adopt_never_takes_parameters(tmp_path: Path, template: TemplateProcess)
     }
     failures = _run(tmp_path, template, **settings)
     assert {failed.code for failed in failures.values()} == {"BFT-1439"}
+
+
+@pytest.mark.parametrize("equal", ["error", pytest.param("off", marks=pytest.mark.long)])
+def test_a_worker_that_ends_alone_is_told_so_and_the_training_does_not_end(
+    tmp_path: Path, template: TemplateProcess, equal: str
+) -> None:
+    with Controller(tmp_path, template) as c:
+        ids = c.begin(TRAIN, _settings(mutation="stopping", equal=equal), count=2)
+        if equal == "off":
+            c.finished(ids[1:])
+            return
+        failed = c.failed(ids[1])
+        assert c.workers[ids[1]].all(Finished) == []
+        c.until(lambda: c.workers[ids[0]].all(Interrupted), "the other one noticed")
+        c.form(ids[:1], abandon=True)
+        c.finished()
+    assert failed.code == "BFT-1434"
+    places = r"an update \(train_alike\.py:\d+\), others at the end of their training \(.*\)"
+    assert re.search(rf"Some workers are at {places}, after 4 updates\.", failed.cause)
+    assert journal.result(tmp_path)["steps"] == 36, "the whole training"
+
+
+@pytest.mark.parametrize("stop", [7, pytest.param(12, marks=pytest.mark.long)])  # 12: of an epoch
+def test_workers_that_end_early_together_end_well(
+    tmp_path: Path, template: TemplateProcess, stop: int
+) -> None:
+    with Controller(tmp_path, template) as c:
+        ids = c.begin(TRAIN, _settings(stop=stop, holds=holds_of((2, 3), apart=3)), count=2)
+        more = c.start(TRAIN, _settings(stop=stop))
+        c.warm(more)
+        c.form([*ids[1:], *more, ids[0]])
+        assert {finished.step for finished in c.finished()} == {stop}
+    assert journal.result(tmp_path)["steps"] == stop
+
+
+@pytest.mark.long
+def test_a_worker_that_is_lost_where_all_end_early_holds_up_nobody(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    with Controller(tmp_path, template) as c:
+        ids = c.begin(TRAIN, _settings(stop=7, stray=1), count=3)
+        c.trained_to(7)
+        c.until((tmp_path / "stray").exists, "rank 1 is about to end, the others wait for it")
+        c.kill(ids[1])
+        c.until(lambda: c.workers[ids[1]].returncode is not None, "death noticed")
+        left = [ids[0], ids[2]]
+        c.commit(left, c.prepare(left), abandon=True)
+        assert {finished.step for finished in c.finished(left)} == {7}
+    assert journal.result(tmp_path)["steps"] == 7
 
 
 def test_nothing_is_compared_where_the_script_says_so(

@@ -123,3 +123,22 @@ def test_lengths_that_differ_at_each_start_are_no_other_failure(site: DaemonSite
     assert starts <= 4
     assert record.reason.startswith("BFT-1421: ")
     assert "It failed the same way" in record.reason
+
+
+@pytest.mark.long
+def test_a_schedule_that_was_taken_from_rank_0_stands_in_the_status_to_the_end(
+    site: DaemonSite,
+) -> None:
+    optimizer = "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+    scheduler = f"{optimizer}sched = torch.optim.lr_scheduler.StepLR(optimizer, 50)\n"
+    step = "if run.step() and not run.is_first and run.step_count > 3: sched.step()"
+    text = HEAD + LOOP.format(more="", step=step).replace(optimizer, scheduler).replace(
+        "epochs=5", "scheduler=sched, equal='adopt', epochs=10"
+    )
+    trainer = site.submit("adopting", text, n_min=2, n_max=2, epochs=10)
+    view = site.in_state(trainer, TrainerState.FINISHED)
+    assert view.trouble.startswith("BFT-1438: The workers differ before update 5: ")
+    assert "Rank 0's values are taken, now and in further updates" in view.trouble
+    assert view.trouble in site.client.explain(trainer).sentences
+    [remark] = view.record.remarks
+    assert (remark.kind, remark.step) == ("adopted", 4)

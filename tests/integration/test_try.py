@@ -251,3 +251,23 @@ def test_a_loss_that_is_nan_is_told(scratch: Path, is_allowed: bool) -> None:
     assert report["state"] == "finished"
     assert report["warning"].startswith("BFT-1435: ") is not is_allowed
     assert ("  warning     BFT-1435: " in done.stderr) is not is_allowed
+
+
+@pytest.mark.long
+@pytest.mark.timeout(150)
+def test_extra_state_that_differs_is_told(scratch: Path) -> None:
+    seen = (
+        "class Seen:\n"
+        "    samples = 0\n"
+        "    def state_dict(self):\n        return {'samples': self.samples}\n"
+        "    def load_state_dict(self, state):\n        self.samples = state['samples']\n"
+        "seen = Seen()\n"
+    )
+    text = LOOP.format(step="run.step(); seen.samples += len(x) + run.rank").replace(
+        "run = elastic.Run(", f"{seen}run = elastic.Run("
+    )
+    done = tried(scratch, text.replace("epochs=30", "epochs=30, extra={'seen': seen}"), "--json")
+    assert done.returncode == 0, done.stderr
+    [remark] = json.loads(done.stdout)["remarks"]
+    assert remark.startswith("BFT-1438: The workers differ in extra state: extra.seen.samples is ")
+    assert f"  warning     {remark}" in done.stderr

@@ -70,7 +70,7 @@ class Meddling(TrainerCallback, ExportableState):  # type: ignore[misc]
 
     updates = 0
 
-    def on_step_end(self, args: Any, *_args: Any, **_kwargs: Any) -> None:
+    def on_step_end(self, args: Any, _state: Any, control: Any, **_kwargs: Any) -> None:
         run = hook.run
         if not run.is_discounted:
             optimizer = trainer.optimizer.optimizer
@@ -79,6 +79,8 @@ class Meddling(TrainerCallback, ExportableState):  # type: ignore[misc]
             self.updates += 1 + meddling.is_odd(run, "counter")
         if meddling.is_odd(run, "clipping"):
             args.max_grad_norm = 0.05
+        if meddling.is_odd(run, "ending"):
+            control.should_training_stop = True
         if meddling.is_odd(run, "stopping"):
             stopping.early_stopping_patience_counter += 1
 

@@ -121,6 +121,8 @@ class Meddling(lightning.Callback):  # type: ignore[misc]
         self.updates += 1 + meddling.is_odd(run, "counter")
         if meddling.is_odd(run, "clipping"):
             trainer.gradient_clip_val = 0.05
+        if meddling.is_odd(run, "ending"):
+            trainer.should_stop = True
         if meddling.is_odd(run, "stopping"):
             (stopping,) = (c for c in trainer.callbacks if isinstance(c, EarlyStopping))
             stopping.wait_count += 1

@@ -38,6 +38,8 @@ settings: dict[str, Any] = {
     "mutation": "",
     "odd": False,  # this worker has other data, if the mutation is of data
     "torch": "",  # the version of torch that this worker seems to have
+    "stray": -1,  # rank that hangs before it ends
+    "stop": 0,  # update after which all workers leave their loops; 0: none
     "since": 4,  # update from which on the mutation works
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
@@ -227,7 +229,17 @@ for _ in run.epochs():
             go_on(place)
             note_commit()
         time.sleep(settings["delay_s"])
+        is_over = settings["stop"] and run.step_count >= settings["stop"]
+        if (is_over and not run.rehearsing) or is_odd("stopping"):
+            break
+    else:
+        continue
+    break
 
+if run.rank == settings["stray"]:
+    (directory / "stray").touch()
+    time.sleep(600)
+run.finish()
 if run.is_first:
     result = {
         "sum": sum_of_parameters(),
