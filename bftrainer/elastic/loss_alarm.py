@@ -22,6 +22,7 @@ import torch
 
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.loss_rule import LossRule
 from bftrainer.elastic.protocol import NAN_UPDATES, Diverged
 from bftrainer.elastic.reports import trial_mark
 from bftrainer.elastic.shards import local_of
@@ -151,6 +152,15 @@ class LossAlarm:
         limit = limit_of(os.environ.get(NAN_UPDATES))
         self.losses = FiniteLosses(limit, self._tell) if limit else None
         self._is_printed = False
+
+    def watch(self, losses: FiniteLosses, rule: LossRule, is_real: Callable[[], bool]) -> None:
+        """Look at the losses that the rule sees, where ``is_real`` says that they count."""
+
+        def saw(roots: Sequence[Any]) -> None:
+            if rule.given != 0.0 and is_real():  # of no samples it may be anything
+                losses.saw(roots)
+
+        rule.on_roots = saw
 
     def _tell(self, count: int, step: int) -> None:
         problem = diverged(count, step)

@@ -78,8 +78,7 @@ class Run(CommonValues):
         backward_passes: int = 1,
     ) -> None:
         self._control = control = control_module.current()
-        config = control.config
-        self._length = Length.asked(config, epochs, samples, steps)
+        self._length = Length.asked(control.config, epochs, samples, steps)
         if isinstance(model, list | tuple):
             model = [unwrap(one, self.no_sync) for one in model]
         model = unwrap(models.one_model(model), self.no_sync)
@@ -95,7 +94,7 @@ class Run(CommonValues):
             bitwise,
             loader_batch=self._plan.batch,
             least=least_share(model),
-            decided=decided_by(config),
+            decided=decided_by(control.config),
             parts=shards.parts if shards is not None else 0,
         )
         self._loader.cutting = cutting
@@ -108,12 +107,10 @@ class Run(CommonValues):
         self._updater = Updater(optimizer, registered)
         self._rows = PerSampleStates(registered, self._plan.batch, cutting)
         self._state = State(model, optimizer, scheduler, registered, shards=shards)
-        self._remarks.state = self._state
         self._membership = self._new_membership(control)
         self._listen(self._membership, equal)
-        self._on_committed: list[Hook] = []
         self._clear()
-        total = self._length.total(self._plan.epoch_samples, config, self._plan.batch)
+        total = self._length.total(self._plan.epoch_samples, control.config, self._plan.batch)
         self._pace = StepDurations(total)
         self._logged = LoggedStep(control.config)
         self.on_entered(self._logged.entered)
@@ -177,7 +174,8 @@ class Run(CommonValues):
             mode=equal,
             remarks=self._remarks,
         )
-        self._remarks.step = lambda: membership.counters.step
+        self._remarks.state, self._remarks.step = self._state, lambda: membership.counters.step
+        self._on_committed: list[Hook] = []
         self._values = SharedValues(membership.control, membership.newer)
         membership.on_entered += [
             lambda _info: self._rule.forget(),
@@ -199,16 +197,10 @@ class Run(CommonValues):
 
     def _watch_losses(self) -> None:
         """Tell of a loss that is NaN or infinite, unless the user allows it."""
-        losses = LossAlarm(self._control).losses
-        if losses is None:
+        alarm = LossAlarm(self._control)
+        if (losses := alarm.losses) is None:
             return
-
-        def saw(roots: Sequence[Any]) -> None:
-            counts = not self._is_empty and self._rule.given != 0.0  # else it may be anything
-            if counts and not self._is_in_vain():
-                losses.saw(roots)
-
-        self._rule.on_roots = saw
+        alarm.watch(losses, self._rule, lambda: not (self._is_empty or self._is_in_vain()))
         self.on_committed(lambda info: losses.committed(info.step))
         self.on_entered(lambda _info: losses.entered())
         # Only at the end all are waited for: a broken collective may keep a GPU from the others.
