@@ -3,7 +3,7 @@
 ``record`` freezes samples of journals' decisions, random allocation problems and the outcome
 of ``bftrainer reproduce``. ``compare`` runs the code as it is on all of it and lists what
 differs, by cause. It returns 0 when nothing does, or only for causes given with ``--expect``.
-``accept`` puts today's decisions in the place of those that are frozen, in the same situations.
+``accept`` puts today's decisions and answers in the place of those that are frozen.
 
 Journals are those of real runs: ``journal.db`` in the state directory of tests/e2e, of
 ``bftrainer demo``, or below the ``--keep`` of bench_zero_harm.py.
@@ -27,6 +27,7 @@ from rich.markup import escape
 from rich.table import Table
 
 FROZEN = Path(__file__).resolve().parents[1] / "tests" / "frozen"
+PROBLEMS = "problems.jsonl.gz"
 PARTS = ("decisions", "problems", "reproduction")
 SHOWN = 3  # cases of a cause
 
@@ -40,6 +41,7 @@ def main() -> int:
     if arguments.verb == "accept":
         for path in _decisions(arguments.directory):
             decisions.accept(path)
+        problems.accept(arguments.directory / PROBLEMS)
         return 0
     found = {part: dict(_compare(part, arguments)) for part in arguments.parts}
     if empty := [part for part, cases in found.items() if not cases]:
@@ -69,7 +71,7 @@ def _arguments() -> argparse.Namespace:
     record.add_argument("--per-stratum", type=int, default=12, help="decisions of each journal")
     record.add_argument("--per-kind", type=int, default=60, help="problems")
     record.add_argument("--seed", type=int, default=1)
-    verbs.add_parser("accept", help="freeze what is decided now on the decisions that are frozen")
+    verbs.add_parser("accept", help="freeze what is decided now on what is frozen")
     compare = verbs.add_parser("compare", help="list what is decided otherwise")
     compare.add_argument("--every", type=int, default=1, help="only each N-th case (default 1)")
     compare.add_argument(
@@ -95,7 +97,7 @@ def _record(arguments: argparse.Namespace) -> None:
             target = directory / "decisions" / f"{name}.jsonl.gz"
             recorded.record(name, Path(path), target, arguments.per_stratum, arguments.seed)
     if "problems" in arguments.parts:
-        draws.record(directory / "problems.jsonl.gz", arguments.per_kind, arguments.seed)
+        draws.record(directory / PROBLEMS, arguments.per_kind, arguments.seed)
     if "reproduction" in arguments.parts:
         reproduced.record(directory / "reproduction")
 
@@ -107,7 +109,7 @@ def _compare(part: str, arguments: argparse.Namespace) -> Iterator[tuple[str, li
         for path in _decisions(directory):
             yield from decisions.compare(path, arguments.every)
     elif part == "problems":
-        yield from problems.compare(directory / "problems.jsonl.gz", arguments.every)
+        yield from problems.compare(directory / PROBLEMS, arguments.every)
     else:
         yield from reproduced.compare(directory / "reproduction")
 

@@ -499,7 +499,7 @@ class PhysicalModel(PaperModel):
                 member.warm_at_s[node] = self._now_s + self.costs.warm_up.draw_s(self._chance)
 
     def _join(self, member: _Member) -> bool:
-        """Let the warm ones join; whether that lets a straggler go."""
+        """Let the warm ones join; whether any did, at which a daemon decides anew."""
         trainer, now_s = member.trainer, self._now_s
         warm = {n for n, at_s in member.warm_at_s.items() if at_s <= now_s}
         if only := trainer.submission.sizes:
@@ -523,10 +523,9 @@ class PhysicalModel(PaperModel):
             self._pilots[node].has_trained = True
         if member.checkpoint_at_s == math.inf and self._checkpoint_every_s > 0:
             member.checkpoint_at_s = now_s + self._checkpoint_every_s
-        gone = self._paired(member, has_joined=True)
-        trainer.nodes -= gone
+        trainer.nodes -= self._paired(member, has_joined=True)
         trainer.pace = self._slow.pace(trainer.nodes)
-        return bool(gone)
+        return True
 
     def _paired(self, member: _Member, *, has_joined: bool) -> set[str]:
         """Its stragglers whose replacement has joined, or has not."""
