@@ -96,7 +96,7 @@ def test_the_report_names_nodes_that_were_unusable_after_a_pilot(
     assert "unusable    1 of 4 (25.0%) nodes soon after pilots, 0 of 20 (0.0%) after" in text
     assert "above: 25.0% (95%: -1.0% to 69.9%)" in text
     assert "n1        drained      3  p1" in text
-    assert "Epilog\\terror" in text
+    assert "Epilog  error" in text
     assert "\x1b" not in text
 
 
