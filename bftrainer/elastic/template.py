@@ -80,6 +80,11 @@ class ForkServer:
         # Only so that the wake-up socket gets a byte.
         signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
         signal.set_wakeup_fd(self.wake_in.fileno(), warn_on_full_buffer=False)
+        # It ends by the signal itself: a Python that unwinds first closes its socket, the agent
+        # takes that for a failure, and the workers count as failed instead of lost.
+        self.on_interrupt = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+        if self.on_interrupt is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def send(self, kind: str, **body: Any) -> None:
         """Send one packet; the loss of the agent is noticed by the next read."""
@@ -191,6 +196,7 @@ class ForkServer:
         self.keeper.adopt()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, self.on_interrupt)
         for end in (self.channel, self.wake_in, self.wake_out):
             end.close()
         for kept in self.workers.values():

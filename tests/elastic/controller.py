@@ -27,6 +27,7 @@ from typing import Any, Self, TypeVar
 
 from bftrainer.batch import process
 from bftrainer.elastic import protocol
+from bftrainer.elastic.origin_check import CONTINUE
 from bftrainer.elastic.protocol import (
     Commit,
     Entered,
@@ -243,6 +244,14 @@ class Controller:
         """
         return [self._fork_node(str(script), tuple(args), config, per_node) for _ in range(count)]
 
+    def start_again(self, script: Path | str, args: Sequence[str] = (), **config: Any) -> list[str]:
+        """Fork workers that go on from a checkpoint with other arguments (``--continue``)."""
+        variables = (*self._variables(), (CONTINUE, "arguments"))
+        return self.start(script, args, environment=variables, **config)
+
+    def _variables(self) -> tuple[tuple[str, str], ...]:
+        return ("BFT_TEST_DIR", str(self.directory)), ("OMP_NUM_THREADS", "1")
+
     def _fork_node(
         self, script: str, args: tuple[str, ...], config: dict[str, Any], per_node: int
     ) -> str:
@@ -279,7 +288,7 @@ class Controller:
             "script": script,
             "args": args,
             "cwd": str(self.directory),
-            "environment": (("BFT_TEST_DIR", str(self.directory)), ("OMP_NUM_THREADS", "1")),
+            "environment": self._variables(),
             "log_path": str(log),
             "checkpoint_dir": str(self.directory / "checkpoints"),
             "address": self.address,

@@ -88,7 +88,7 @@ def test_a_lost_node_and_a_park(
         c.form([second], abandon=True)
         c.trained_to(14)
         c.park(saver=second)
-        (third,) = started(c, framework, 1, batch=4, accumulate=2)
+        (third,) = started(c, framework, 1, delay_s=0.02, batch=4, accumulate=2)
         c.form([third], new=[third])
         c.finished()
     assert_trained(tmp_path, wanted, 75)

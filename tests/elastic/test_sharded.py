@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic.origin_check import CONTINUE
 from bftrainer.elastic.protocol import Failed
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
@@ -113,12 +112,6 @@ def test_nodes_come_and_go_and_die(tmp_path: Path, template: TemplateProcess) ->
 LONG = pytest.mark.long
 
 
-def going_on(directory: Path) -> dict[str, tuple[tuple[str, str], ...]]:
-    """Return the settings of workers that go on with other arguments."""
-    ours = ("BFT_TEST_DIR", str(directory)), ("OMP_NUM_THREADS", "1"), (CONTINUE, "arguments")
-    return {"environment": ours}
-
-
 @pytest.mark.parametrize("to", [(4, True), (2, True), (3, True), (1, False)])
 @LONG
 def test_it_resumes_with_another_number_of_workers(
@@ -132,7 +125,7 @@ def test_it_resumes_with_another_number_of_workers(
         c.trained_to(13)
         c.park(saver=first[1])
         args = [json.dumps({**settings, "sharded": sharded})]
-        second = c.start(TRAIN, args, count=2, per_node=per_node, **going_on(tmp_path))
+        second = c.start_again(TRAIN, args, count=2, per_node=per_node)
         entered = c.form(second, new=second)
         assert entered[0].step >= 13
         c.finished()
@@ -148,7 +141,7 @@ def test_a_whole_checkpoint_is_resumed_sharded(tmp_path: Path, template: Templat
         c.begin(TRAIN, [json.dumps({**settings, "sharded": False})], count=2)
         c.trained_to(13)
         c.park()
-        second = c.start(TRAIN, [json.dumps(settings)], count=2, per_node=2, **going_on(tmp_path))
+        second = c.start_again(TRAIN, [json.dumps(settings)], count=2, per_node=2)
         assert c.form(second, new=second)[0].step >= 13
         c.finished()
     each_sample_once(tmp_path, 3)

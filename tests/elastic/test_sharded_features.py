@@ -38,7 +38,7 @@ def resumed(
         ids = c.begin(TRAIN, [json.dumps({"delay_s": 0.01, **first})], count=2, per_node=2)
         c.trained_to(13)
         c.park(saver=ids[1])
-        again = c.start(TRAIN, [json.dumps(second)], count=1, per_node=per_node)
+        again = c.start_again(TRAIN, [json.dumps(second)], count=1, per_node=per_node)
         assert c.form(again, new=again)[0].step >= 13
         c.finished()
 
@@ -174,7 +174,7 @@ def test_an_average_of_weights_is_resumed_whole_and_sharded(
         c.begin(TRAIN, args, per_node=2 if sharded else 1)
         c.trained_to(10)
         c.park()
-        again = c.start(TRAIN, [json.dumps(second)], per_node=1 if sharded else 2)
+        again = c.start_again(TRAIN, [json.dumps(second)], per_node=1 if sharded else 2)
         assert c.form(again, new=again)[0].step >= 10
         c.finished()
     assert_same_average(alone(tmp_path / "plain", template, **settings), tmp_path)
