@@ -120,11 +120,7 @@ def trainer_ordinal(trainer_id: str) -> int:
 # The release before refuses a record with a field that it lacks, but skips this one, which an
 # earlier release had. Nothing that a daemon cannot do without belongs here.
 _SKIPPED: Final = "copy_holders"
-_NOT_BEFORE: Final = (
-    "diverged",
-    "saved_step",
-    "remarks",
-)  # fields of trainers that are written within it
+_NOT_BEFORE: Final = ("diverged", "saved_step", "remarks")  # of trainers, written within it
 
 
 def plain_of(record: TrainerRecord) -> dict[str, Any]:

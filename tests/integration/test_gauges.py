@@ -45,4 +45,5 @@ def test_the_walks_are_traced_on_a_real_slurm(tmp_path: Path) -> None:
 def test_the_house_has_its_rooms_in_order(tmp_path: Path) -> None:
     found = {one["name"]: one for one in gauged(tmp_path, "scripts/house.py")}
     missed = {name for name, one in found.items() if one["measured"] > one["limit"]}
-    assert missed <= {"lines of the product", "lines of Python in all"}
+    # How much there is of it is told, and no limit.
+    assert missed <= {"lines of the product", "lines of Python in all", "words of documents"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from fractions import Fraction
 
 from hypothesis import event, given, settings
@@ -14,10 +13,10 @@ from bftrainer.decide.claims import Owners
 from bftrainer.decide.policies.base import Decided
 from milp.check import find_violations
 from milp.problem import Allocation, Problem
-from milp.reference.timeline import change_of, made_within_horizon, rate_by_count
 from milp.solve import solve
 from milp.worth import allocation_value
 from tests.support.examples import examples
+from tests.support.late_nodes import made_with_swaps
 from tests.support.problems import problems
 
 SWAP_S = 2.0
@@ -45,18 +44,9 @@ def _value(problem: Problem, owners: Owners, assignment: dict[str, str]) -> floa
     if find_violations(problem, stated):
         return None
     for trainer in problem.trainers:
-        nodes = {node for node, its in assignment.items() if its == trainer.trainer_id}
-        at_once = change_of(problem, trainer, nodes)
-        late = [node for node in at_once.warm_at_s if owners.is_swap(node, trainer.trainer_id)]
-        warm_at_s = {**at_once.warm_at_s, **dict.fromkeys(late, trainer.warm_up_s + SWAP_S)}
         made = [
-            made_within_horizon(
-                trainer,
-                order,
-                horizon_s=problem.t_fwd_s,
-                rate=rate_by_count(trainer, problem.objective),
-            )
-            for order in (at_once, replace(at_once, warm_at_s=warm_at_s))
+            made_with_swaps(problem, trainer, assignment, owners, later_s)
+            for later_s in (0.0, SWAP_S)
         ]
         # A trainer that is slower with more nodes gains nothing by a delay.
         value -= float(max(Fraction(0), made[0] - made[1]))

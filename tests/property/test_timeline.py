@@ -30,6 +30,7 @@ from milp.solve import solve
 from milp.tables import value_table
 from milp.victims import choose_victims
 from tests.support.examples import examples
+from tests.support.late_nodes import made_with_swaps
 
 PROPERTY = settings(max_examples=examples(200), deadline=None)
 SIZES = (1, 2, 3, 4, 6, 8)
@@ -219,20 +220,6 @@ def test_slow_nodes_are_counted_as_the_clock_counts_them(
 SWAP_S = 2.0
 
 
-def _made_with_swaps(problem: Problem, owners: Owners, assignment: dict[str, str]) -> float:
-    """What all make when nodes of another user's pilots are warm later."""
-    made = Fraction(0)
-    for trainer in problem.trainers:
-        gets = {name for name, its in assignment.items() if its == trainer.trainer_id}
-        change = change_of(problem, trainer, gets)
-        late = [name for name in change.warm_at_s if owners.is_swap(name, trainer.trainer_id)]
-        warm_at_s = {**change.warm_at_s, **dict.fromkeys(late, trainer.warm_up_s + SWAP_S)}
-        change = NodeChange(has=change.has, gets=change.gets, warm_at_s=warm_at_s)
-        rate = rate_by_count(trainer, problem.objective)
-        made += made_within_horizon(trainer, change, horizon_s=problem.t_fwd_s, rate=rate)
-    return float(made)
-
-
 @PROPERTY
 @given(ONE_CLASS, st.data())
 def test_nodes_that_move_between_users_cost_what_the_clock_says(
@@ -249,7 +236,12 @@ def test_nodes_that_move_between_users_cost_what_the_clock_says(
 
     plain = solve(problem)
     priced = claims._worth(plain, problem, owners, SWAP_S)
-    made = _made_with_swaps(problem, owners, dict(plain.assignment))
+    made = float(
+        sum(
+            made_with_swaps(problem, trainer, plain.assignment, owners, SWAP_S)
+            for trainer in problem.trainers
+        )
+    )
     # A trainer that is slower with more nodes gains by a delay; that is not counted as a gain.
     assert priced <= made + 1e-9 * _scale(problem) or priced <= plain.objective
     rises = all(

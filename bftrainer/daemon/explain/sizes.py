@@ -24,6 +24,7 @@ from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from milp.problem import Allocation
 
 NODE_H = 3600.0
+SHOWN_GAP = 0.0005  # of the answer's worth; below it nothing is said
 
 
 def limit_sentences(
@@ -276,9 +277,6 @@ def _worth(
     if marginal and marginal.gain_of_one_more is not None:
         sentences.append(_of_one_more(marginal.gain_of_one_more, allocation.node_price))
     return sentences
-
-
-SHOWN_GAP = 0.0005  # of the answer's worth; below it nothing is said
 
 
 def gap_share(allocation: Allocation | None) -> float:
