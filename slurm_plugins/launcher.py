@@ -26,6 +26,8 @@ from slurm_plugins.commands import SlurmCommands, is_unknown, pilots_argv
 
 _ACCOUNT = "--account="
 MOST_USERS = 10_000  # pilots whose users are remembered
+# The batch script is the agent: -b signals it alone, and its job ends COMPLETED.
+ASK = ("-b", "-s", "TERM")
 _SUBMITTED = re.compile(r"([0-9]{1,10})(?:;\S*)?\s*(?:\n|\Z)")  # the first line
 _NO_SUCH_JOB = "Invalid job id specified"
 
@@ -153,8 +155,7 @@ class PilotLauncher(commands.PilotLauncher):
         if user and self._helper is not None:
             self.commands.count(("scancel",))
             return self._helper.cancel(user, job_ids, how)
-        # The batch script is the agent: -b signals it alone, and its job ends COMPLETED.
-        options = {"ask": ("-b", "-s", "TERM"), "force": ("-f",)}.get(how, ())
+        options = {"ask": ASK, "force": ("-f",)}.get(how, ())
         return self.commands.query(("scancel", *options, *job_ids))
 
     def _seen(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:

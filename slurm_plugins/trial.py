@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,13 +24,14 @@ from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import TrialStep
 from slurm_plugins import commands, doctor, job_requests
 from slurm_plugins.commands import why_failed
-from slurm_plugins.launcher import size_options
+from slurm_plugins.launcher import ASK, size_options
 
 if TYPE_CHECKING:
     from slurm_plugins.adapter import SlurmBatchSystem
 
 WAIT_S = 120.0  # for a start, for an end, and for the node
 _PAUSE_S = 0.5  # between two questions
+_LOOKS_PER_SIGNAL = 20  # slurmd loses a signal that finds the batch step starting: it is sent again
 _LIMIT_S = 300.0  # of the pilot
 _AGENT = (
     "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]);"
@@ -152,10 +154,13 @@ class NodeTrial:
 
     def _leave(self) -> str:
         self.system.cancel_pilots([self._job_id])
+        looks = count(1)
 
         def look() -> PilotObservation | None:
-            one = self._observed()
-            return one if one.presence is Presence.ABSENT else None
+            if next(looks) % _LOOKS_PER_SIGNAL == 0:  # not cancel_pilots: the second would end it
+                self.system.commands.query(("scancel", *ASK, self._job_id))
+            pilot = self._observed()
+            return pilot if pilot.presence is Presence.ABSENT else None
 
         ended = _until(look, "it does not leave")
         if ended.ended_by is EndedBy.ITSELF and not ended.has_failed:

@@ -146,6 +146,25 @@ def test_a_pilot_that_the_signal_finds_starting_has_left_too(
     } in (report["steps"])
 
 
+def test_a_signal_that_is_lost_is_sent_again(
+    cluster: SlurmTestCluster, pretending: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmd drops a signal that finds the batch step starting, and scancel does not say so."""
+    real = shutil.which("scancel", path=cluster.config.path)
+    is_lost = pretending / "first signal is lost"
+    command = pretending / "scancel"
+    command.write_text(
+        f'#!/bin/sh\n[ "$1" = -b ] && [ ! -e "{is_lost}" ] && touch "{is_lost}" && exit\n'
+        f'exec {real} "$@"\n'
+    )
+    command.chmod(0o755)
+    monkeypatch.setattr(trial, "WAIT_S", 30.0)
+    monkeypatch.setattr(trial, "_PAUSE_S", 0.1)
+    report = json.loads(doctor(cluster, pretending, "--try-release", "--json").stdout)
+    assert report["is_passed"], report
+    assert is_lost.exists()
+
+
 def test_other_batch_systems_have_no_such_trial() -> None:
     of = ("--batch-option", "socket=/nonexistent")
     tried = CliRunner().invoke(cli, ["doctor", "--batch-system", "local", *of, "--try-release"])
