@@ -313,3 +313,39 @@ def test_nobody_runs_into_a_maintenance() -> None:
     site.run(3000.0)
     assert starts(site.machine.jobs) == [1.0, 2000.0, 233.5]
     assert site.machine.jobs[2].nodes == 0b1111
+
+
+@pytest.mark.parametrize(("end_cost_s", "start_s"), [(0.0, 12.0), (15.0, 25.0)])
+def test_the_node_of_a_pilot_that_has_left_is_usable_when_its_epilog_has_ended(
+    end_cost_s: float, start_s: float
+) -> None:
+    """It leaves at 10 s; the tick for a job of 11.5 s comes at 12 s."""
+    machine = Machine(SchedulerSettings(n_nodes=1, first_cycle_s=100.0, end_cost_s=end_cost_s))
+    MainScheduler(machine)
+    mine = Preemptable(name="p", limit_s=600.0)
+    machine.submit_preemptable(mine)
+    machine.load((JobSpec(number=1, submit_s=11.5, n_nodes=1, limit_s=600.0, run_s=60.0),))
+    machine.run(10.0)
+    assert mine.start_s is not None
+    machine.cancel_preemptable(mine)
+    machine.run(24.9)
+    assert machine.held == 0
+    assert machine.completing == (1 if end_cost_s else 0)
+    machine.run(90.0)
+    (job,) = machine.jobs
+    assert job.start_s == start_s
+
+
+def test_who_preempts_starts_when_the_epilog_has_ended() -> None:
+    def start_s(end_cost_s: float) -> float:
+        machine = Machine(SchedulerSettings(n_nodes=1, first_cycle_s=100.0, end_cost_s=end_cost_s))
+        MainScheduler(machine)
+        machine.submit_preemptable(Preemptable(name="p", limit_s=600.0))
+        machine.load((JobSpec(number=1, submit_s=11.5, n_nodes=1, limit_s=600.0, run_s=60.0),))
+        machine.run(90.0)
+        assert machine.n_preempted == 1
+        (job,) = machine.jobs
+        assert job.start_s is not None
+        return job.start_s
+
+    assert start_s(15.0) - start_s(0.0) == pytest.approx(15.0)

@@ -272,7 +272,7 @@ def test_where_starting_takes_time_each_pilot_of_a_quiet_machine_trains() -> Non
     assert slow is not None
     assert never is not None
     assert slow.pilots_trained == slow.pilots > 0
-    assert (never.pilots, never.pilots_trained) == (slow.pilots, 0)
+    assert (never.pilots, never.pilots_trained, never.trained_s) == (slow.pilots, 0, 0.0)
 
 
 def test_a_copy_without_goes_its_own_way() -> None:
@@ -294,6 +294,9 @@ def test_a_copy_without_goes_its_own_way() -> None:
     assert [job.start_s for job in twin.jobs] == [0.0, None, 20.0]
     assert [job.start_s for job in machine.jobs] == [0.0, None, 50.5]
     assert waiting_s(machine, 15.0, 100.0) - waiting_s(twin, 15.0, 100.0) == 30.5
+    # 85 s for the second and 35.5 s for the third; the second's count for each of two nodes.
+    assert waiting_s(machine, 15.0, 100.0) == 85.0 + 35.5
+    assert waiting_s(machine, 15.0, 100.0, times_nodes=True) == 2 * 85.0 + 35.5
     assert machine.neighbour is users
 
 

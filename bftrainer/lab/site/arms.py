@@ -19,11 +19,11 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bftrainer.lab.site.machine import (
     JobSpec,
@@ -151,16 +151,23 @@ def alone(machine: Machine, backfill: Backfill) -> Machine:
         machine.neighbour, backfill.know, machine.events = neighbour, know, kept
     for mine in list(twin.preemptable.values()):
         twin.cancel_preemptable(mine)
+    if twin.completing:
+        twin.completing = 0
+        twin.scheduler.wants_pass(is_end=True)
     return twin
 
 
-def waiting_s(machine: Machine, from_s: float, to_s: float) -> float:
-    """Return how long all jobs together waited in a span that is over."""
+def waiting_s(machine: Machine, from_s: float, to_s: float, *, times_nodes: bool = False) -> float:
+    """Return how long all jobs together waited in a span that is over.
+
+    With ``times_nodes`` each job's wait counts once for each of its nodes.
+    """
     total_s = 0.0
     for job in machine.jobs:
         if job.spec.submit_s < to_s and job.is_eligible and not job.is_refused:
             start_s = to_s if job.start_s is None else min(job.start_s, to_s)
-            total_s += max(0.0, start_s - max(job.spec.submit_s, from_s))
+            waited_s = max(0.0, start_s - max(job.spec.submit_s, from_s))
+            total_s += waited_s * (job.spec.n_nodes if times_nodes else 1)
     return total_s
 
 
@@ -186,6 +193,8 @@ class SharedStage:
     hello_s: float = 3.0
     start_s: float = 0.0  # of a worker, from its agent's hello to its first step
     poll_s: float | None = None  # between two looks; None: the default
+    # Of the site's policy, where they are not the defaults.
+    policy_values: Mapping[str, Any] = field(default_factory=dict)
     settle_s: float = 0.0  # after the warm-up: submissions until then are not counted
     seed: int = 0
 
@@ -195,6 +204,7 @@ class Harvest:
     """Node-seconds, and what they cost the controller."""
 
     held_s: float
+    trained_s: float = 0.0  # of pilots that have left: held after their workers' start
     oracle_s: float
     idle_s: float
     submissions: int
@@ -221,6 +231,7 @@ class ArmOutcome:
     preempted: int
     cpu_s: float
     blocks: tuple[tuple[float, float], ...] = ()  # job-seconds waited, without and beside
+    node_blocks: tuple[tuple[float, float], ...] = ()  # node-seconds of the same waits
     harvest: Harvest | None = None
 
 
@@ -230,7 +241,12 @@ def play(stage: SharedStage, arm: Arm) -> ArmOutcome:
     if arm == "bftrainer":
         from bftrainer.lab.site.sidecar import Core  # noqa: PLC0415 - it imports what is judged
 
-        core = Core(machine, start_s=stage.start_s, poll_s=stage.poll_s)
+        core = Core(
+            machine,
+            start_s=stage.start_s,
+            poll_s=stage.poll_s,
+            policy_values=stage.policy_values,
+        )
         return play_beside(stage, machine, core)[0]
     MainScheduler(machine)
     backfill = Backfill(machine)
@@ -257,6 +273,7 @@ def play_beside(stage: SharedStage, machine: Machine, core: Core) -> tuple[ArmOu
     oracle = Oracle(backfill.openings, main.waits)
     harvest = Harvest(
         held_s=sidecar.held_s,
+        trained_s=sidecar.trained_s,
         oracle_s=oracle.node_s(idle, core.settings.reserve_nodes_per_type),
         idle_s=sum(to_s - from_s for spans in idle for from_s, to_s in spans),
         submissions=sidecar.n_submissions,
@@ -279,7 +296,7 @@ def _outcome(
     began_s = time.process_time()
     machine.run(stage.warm_s)
     starts, cycles = backfill.n_starts, backfill.n_cycles
-    blocks = tuple(run_blocks(stage, machine, backfill)) if has_blocks else ()
+    found = tuple(run_blocks(stage, machine, backfill)) if has_blocks else ()
     machine.run(stage.end_s)
     lost = [one for one in backfill.lost if one.cycle_s >= stage.warm_s]
     counted = [job for job in machine.jobs if job.spec.submit_s >= stage.warm_s]
@@ -298,14 +315,18 @@ def _outcome(
         avoidable=sum(one.was_known for one in lost),
         preempted=machine.n_preempted,
         cpu_s=time.process_time() - began_s,
-        blocks=blocks,
+        blocks=tuple(jobs_s for jobs_s, _ in found),
+        node_blocks=tuple(nodes_s for _, nodes_s in found),
     )
 
 
 def run_blocks(
     stage: SharedStage, machine: Machine, backfill: Backfill
-) -> Iterator[tuple[float, float]]:
-    """Run block by block, and each once more without bftrainer; yield job-seconds waited."""
+) -> Iterator[tuple[Span, Span]]:
+    """Run block by block, and each once more without bftrainer; yield what was waited.
+
+    In job-seconds and in node-seconds, each without bftrainer and beside it.
+    """
     period_s = stage.slurm.bf_interval_s + stage.slurm.bf_duration_s
     length_s = max(BLOCK_S, BLOCK_CYCLES * period_s)
     from_s = stage.warm_s + length_s  # by then it holds what it can
@@ -314,5 +335,8 @@ def run_blocks(
         twin, to_s = alone(machine, backfill), from_s + length_s
         twin.run(to_s)
         machine.run(to_s)
-        yield waiting_s(twin, from_s, to_s), waiting_s(machine, from_s, to_s)
+        both = (twin, machine)
+        jobs_s, beside_s = (waiting_s(one, from_s, to_s) for one in both)
+        nodes_s, nodes_beside_s = (waiting_s(one, from_s, to_s, times_nodes=True) for one in both)
+        yield (jobs_s, beside_s), (nodes_s, nodes_beside_s)
         from_s = to_s

@@ -279,6 +279,7 @@ class SchedulerSettings:
     has_epilog: bool = True  # else an end that is natural calls no pass (measured on 22.05)
     tick_phase_s: float = 0.0  # of slurmctld's background thread, which wakes every second
     first_cycle_s: float = 5.0
+    end_cost_s: float = 0.0  # from the end of a preemptable job until its node is usable: Epilog
     cycles_s: tuple[float, ...] = ()  # begins of all cycles, where they are known; then no others
 
 
@@ -312,6 +313,7 @@ class Machine:
         self.every: NodeSet = (1 << settings.n_nodes) - 1
         self.busy: NodeSet = 0  # with ordinary jobs
         self.held: NodeSet = 0  # with preemptable ones
+        self.completing: NodeSet = 0  # after preemptable ones, not usable yet
         self.closed: NodeSet = 0  # by maintenance
         self.pending: list[SiteJob] = []
         self.running: dict[int, SiteJob] = {}
@@ -366,7 +368,7 @@ class Machine:
         self.version += 1
         self.pending.remove(job)
         self.busy |= nodes
-        job.start_s = self.now_s + (PREEMPT_S if victims else 0.0)
+        job.start_s = self.now_s + (PREEMPT_S + self.settings.end_cost_s if victims else 0.0)
         job.nodes, job.by_backfill = nodes, by_backfill
         job.planned_s, job.planned = None, 0
         self.running[job.spec.number] = job
@@ -408,7 +410,7 @@ class Machine:
 
     def room_for(self, job: SiteJob, among: NodeSet) -> NodeSet | None:
         """Return the nodes on which Slurm starts a job, free ones first; None: too few."""
-        free = among & ~self.busy & ~self.held
+        free = among & ~self.busy & ~self.held & ~self.completing
         missing = job.spec.n_nodes - free.bit_count()
         if missing <= 0:
             return neighbours(free, job.spec.n_nodes)
@@ -447,7 +449,7 @@ class Machine:
     ) -> None:
         """Start those that find a free node that is open for their limit."""
         for mine in waiting:
-            free = (mine.node or self.every) & ~self.busy & ~self.held
+            free = (mine.node or self.every) & ~self.busy & ~self.held & ~self.completing
             if free and (open_ := free & open_for(mine.limit_s)):
                 mine.start_s, mine.at = self.now_s, open_ & -open_
                 self.held |= mine.at
@@ -462,7 +464,17 @@ class Machine:
         del self.preemptable[mine.name]
         self.held &= ~mine.at
         self.neighbour.gone(mine)
-        if mine.start_s is not None:
+        if mine.start_s is None:
+            return
+        if not self.settings.end_cost_s:
+            self.scheduler.wants_pass(is_end=True)
+            return
+        self.completing |= mine.at
+        self.at(self.now_s + self.settings.end_cost_s, partial(self._completed, mine.at))
+
+    def _completed(self, nodes: NodeSet) -> None:
+        if self.completing & nodes:
+            self.completing &= ~nodes
             self.scheduler.wants_pass(is_end=True)
 
     def preempt(self, nodes: NodeSet) -> None:

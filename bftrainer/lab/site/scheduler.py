@@ -144,12 +144,13 @@ class Backfill:
         if start_s > now_s:
             nodes = neighbours(among, job.spec.n_nodes)
         else:
-            nodes = machine.room_for(job, among) or 0
-            if not nodes & machine.held:
-                machine.start(job, nodes, by_backfill=True)
+            room = machine.room_for(job, among)  # None: nodes of it are completing
+            if room is not None and not room & machine.held:
+                machine.start(job, room, by_backfill=True)
                 self.n_starts += 1
-                timeline.start(now_s + limit_s, nodes)
+                timeline.start(now_s + limit_s, room)
                 return
+            nodes = neighbours(among, job.spec.n_nodes) if room is None else room
             machine.preempt(nodes)
             job.preempted_in = self.n_cycles
             if job not in self._fitting:

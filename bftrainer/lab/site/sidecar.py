@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from bftrainer.batch.announcer import STAND_IN, UNSEEN_S, Announcement, UnseenAnnouncements
@@ -80,6 +80,7 @@ class SitePilot:
     requested_s: float
     submitted_s: float | None = None
     is_held: bool = False
+    held_since_s: float = 0.0
     is_leaving: bool = False
     end_s: float | None = None  # once a look has shown it running
     has_trained: bool = False
@@ -93,14 +94,26 @@ class Core:
     """The decision and what it remembers, beside one machine."""
 
     def __init__(
-        self, machine: Machine, *, start_s: float = 0.0, poll_s: float | None = None
+        self,
+        machine: Machine,
+        *,
+        start_s: float = 0.0,
+        poll_s: float | None = None,
+        policy_values: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """``start_s``: of a worker, until its first step; ``poll_s``: None: the default."""
-        self._machine, self._start_s = machine, start_s
+        """Begin without a memory.
+
+        Args:
+            machine: to be beside of.
+            start_s: of a worker, until its first step.
+            poll_s: between two looks; None: the default.
+            policy_values: of the site's policy, where they are not the defaults.
+        """
+        self._machine, self.start_s = machine, start_s
         self._began_s: dict[tuple[str, str], float] = {}  # node and trainer -> worker started
         self.on_started: Callable[[], None] = lambda: None
         every: dict[str, Any] = {} if poll_s is None else dict.fromkeys(POLL_INTERVALS, poll_s)
-        policy = SitePolicy(**every)
+        policy = SitePolicy(**every, **policy_values)
         cycle_s = machine.settings.bf_interval_s
         system: Any = SimpleNamespace(cycle_s=cycle_s, idle_confirmations=1)
         self.settings: Any = settings_of(policy, system)
@@ -196,9 +209,9 @@ class Core:
         """Return on which nodes workers have started, of those on which they run."""
         now_s, known = self._machine.now_s, self._began_s
         self._began_s = {pair: known.get(pair, now_s) for pair in running.items()}
-        if self._start_s and self._began_s.keys() - known.keys():
-            self._machine.at(now_s + self._start_s, self.on_started)
-        return {n: t for (n, t), at_s in self._began_s.items() if at_s + self._start_s <= now_s}
+        if self.start_s and self._began_s.keys() - known.keys():
+            self._machine.at(now_s + self.start_s, self.on_started)
+        return {n: t for (n, t), at_s in self._began_s.items() if at_s + self.start_s <= now_s}
 
     def _follow(self, plan: Any) -> None:
         """Let trainers do what is planned; this one needs no telling."""
@@ -216,7 +229,13 @@ class Core:
         return pilot.view
 
 
-STATES = (NodeState.IDLE, NodeState.PLANNED, NodeState.ALLOCATED, NodeState.RESERVED)
+STATES = (
+    NodeState.IDLE,
+    NodeState.PLANNED,
+    NodeState.ALLOCATED,
+    NodeState.RESERVED,
+    NodeState.COMPLETING,
+)
 
 
 class _Looks:
@@ -278,6 +297,7 @@ class _Looks:
             (NodeState.IDLE, machine.every & ~used),
             (NodeState.PLANNED, planned & ~used),
             (NodeState.RESERVED, machine.closed & ~used),
+            (NodeState.COMPLETING, machine.completing & ~used),
         ):
             alike = self._nodes[state]
             for k in positions(some):
@@ -358,6 +378,7 @@ class Sidecar(Neighbour):
         self.n_submissions = self.n_releases = 0
         self.requested, self._stepped = set[str](), set[str]()  # pilots; node made a first step
         self.held_s, self._counted_s, self._n_held = 0.0, 0.0, 0
+        self.trained_s = 0.0  # of pilots that have left: held after their workers' start
         self._pilots: dict[str, SitePilot] = {}
         self.causes = Causes()
         self._number = itertools.count(1)
@@ -377,7 +398,7 @@ class Sidecar(Neighbour):
     def count_from_now(self) -> None:
         """Forget what was counted so far."""
         self.count()
-        self.held_s, self.n_submissions, self.n_releases = 0.0, 0, 0
+        self.held_s, self.trained_s, self.n_submissions, self.n_releases = 0.0, 0.0, 0, 0
         self.requested.clear()
 
     def count(self) -> None:
@@ -443,6 +464,11 @@ class Sidecar(Neighbour):
             self._n_held += 1 if is_held else -1
             self.causes.note(self._machine.now_s, pilot.node, HELD if is_held else RELEASED)
             pilot.is_held, pilot.view = is_held, None
+            if is_held:
+                pilot.held_since_s = self._machine.now_s
+            else:
+                began_s = pilot.held_since_s + self.core.start_s
+                self.trained_s += max(0.0, self._machine.now_s - began_s)
 
     # ---- looks -----------------------------------------------------------------------------
 

@@ -107,6 +107,7 @@ def _lost_per_1000(runs: Sequence[ArmOutcome]) -> float:
 def _sum(harvests: Sequence[Harvest]) -> Harvest:
     return Harvest(
         held_s=sum(h.held_s for h in harvests),
+        trained_s=sum(h.trained_s for h in harvests),
         oracle_s=sum(h.oracle_s for h in harvests),
         idle_s=sum(h.idle_s for h in harvests),
         submissions=sum(h.submissions for h in harvests),

@@ -1,0 +1,1 @@
+"""Machines, settings and figures of ``bench_gaps``."""
