@@ -428,6 +428,9 @@ PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told oth
            multiple=True),
     option("--poll-interval", "Time between two polls of the batch system.", click.FloatRange(0.05),
            1.0, name="poll_interval_s"),
+    option("--min-gap S", "The policy's min_gap_s.", click.FloatRange(0), name="min_gap_s"),
+    option("--gap-margin S", "The policy's gap_margin_s.", click.FloatRange(0),
+           name="gap_margin_s"),
     option("--network", "What the trainers train: a network of Table 2.", default="shufflenet"),
     option("--trainer-nodes MIN:MAX", "Sizes a trainer may have.", default="1:64"),
     option("--costs FILE", "Durations, such as bench_rescale.py --json writes.", PATH,
@@ -512,12 +515,13 @@ def _sizes(text: str) -> tuple[int, int]:
 
 
 def _print(found: BusinessCase) -> None:
+    from bftrainer.decide import short_gaps  # noqa: PLC0415
     from bftrainer.lab.simulator.metrics import WHICH_FIGURE  # noqa: PLC0415
     from bftrainer.lab.whatif import document  # noqa: PLC0415
 
     print_remarks(found.warnings, ())
     print_table(("IDLE TIME", ""), document.idle_rows(found))
-    print_lines("")
+    print_lines(*short_gaps.sentences(found.short_gaps, None), "")
     print_table(("SETTING", ">RECOMMENDED", "WHY"), document.advice_rows(found))
     for sweep in found.sweeps:
         if len(sweep.points) > 1:

@@ -76,7 +76,7 @@ def doctor(
 
     Exits with 8 if ordinary jobs would be affected or the settings could not be read.
     """
-    from bftrainer.decide import horizon  # noqa: PLC0415 - -h needs none of it
+    from bftrainer.decide import horizon, short_gaps  # noqa: PLC0415 - -h needs none of it
     from bftrainer.model.site import NOTHING, Weight  # noqa: PLC0415
 
     with _opened(batch_system, policy_file, pairs) as (system, policy):
@@ -100,14 +100,19 @@ def doctor(
         in_force_s = measured.t_fwd_s if policy_file is None else None
         t_fwd_s = policy.t_fwd_s if in_force_s is None else in_force_s
         found += horizon.findings(measured.rescale_s, t_fwd_s, whose="measured")
+        found += short_gaps.findings(measured)
     is_safe = all(f.weight is Weight.LOSS for f in found)
     if as_json:
-        print_json({"is_safe": is_safe, "findings": [asdict(f) for f in found]})
+        gaps = None if measured.short_gaps is None else asdict(measured.short_gaps)
+        told = {"is_safe": is_safe, "findings": [asdict(f) for f in found], "short_gaps": gaps}
+        print_json(told)
     for f in () if as_json else found:
         remedy = "; ".join(line.strip() for line in f.remedy.splitlines())
         print_lines(f"{f.weight.value} {f.code} {f.setting}: {f.cost} Change: {remedy}")
     if not found and not as_json:
         print_lines("Nothing to change.")
+    if measured.short_gaps is not None and not as_json:
+        print_lines(*short_gaps.sentences(measured.short_gaps, measured))
     context.exit(ExitCode.OK if is_safe else ExitCode.VALIDATION_FAILED)
 
 

@@ -26,6 +26,7 @@ from bftrainer.daemon.awakenings import Awakenings
 from bftrainer.daemon.decider import Decider, DecisionFailures, Observed, input_of
 from bftrainer.daemon.harm.ledger import HarmRecords
 from bftrainer.daemon.harm.monitor import HarmMonitor
+from bftrainer.daemon.idle_watch import IdleWatch
 from bftrainer.daemon.kill_switch import Draining
 from bftrainer.daemon.metrics import MetricsRegistry
 from bftrainer.daemon.notifier import Notifier, own_user
@@ -122,6 +123,7 @@ class Daemon:
         self.background = Background()
         self.refusals, self._trouble = PilotRefusals(), SaidOnce()
         self.uses = UsesOfNodes(lambda: self.in_force.policy.time_zone)
+        self.idle_watch = IdleWatch()
 
     # ---- life ------------------------------------------------------------------------
 
@@ -294,6 +296,7 @@ class Daemon:
             failures=self.failures,
             policy_notes=self.reloading.notes,
             uses=self.uses,
+            idle_watch=self.idle_watch,
             awakenings=self.awakenings,
         )
 
@@ -501,6 +504,7 @@ class Daemon:
         self.metrics.decided(took_s)
         self.harm.decided(given, done, took_s)
         self.uses.saw(given, done)
+        self.idle_watch.saw(given, done)
 
     def _settled(self, found: HarmRecords) -> None:
         self.metrics.settled(found, self.harm.rule.limit_s)

@@ -14,6 +14,7 @@ from bftrainer.daemon.accounts import Accountant
 from bftrainer.daemon.awakenings import Awakenings
 from bftrainer.daemon.decider import DecisionFailures, Observed
 from bftrainer.daemon.harm.monitor import HarmMonitor
+from bftrainer.daemon.idle_watch import IdleWatch
 from bftrainer.daemon.kill_switch import Draining
 from bftrainer.daemon.metrics import MetricsRegistry
 from bftrainer.daemon.poller import Poller
@@ -71,4 +72,5 @@ class DaemonState:
     failures: DecisionFailures
     policy_notes: Callable[[], tuple[str, ...]]  # of reloads
     uses: UsesOfNodes
+    idle_watch: IdleWatch
     awakenings: Awakenings

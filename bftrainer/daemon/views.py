@@ -104,6 +104,7 @@ class DaemonViews:
                 end_cost.measured(seen.memory, state.in_force.settings),
                 t_fwd_s=state.in_force.settings.t_fwd_s,
                 rescale_s=longest_rescale_s(self._trainers.records.values()),
+                short_gaps=state.idle_watch.short_gaps(state.in_force.settings),
             ),
             draining=state.draining.sentence(),
             policy_notes=state.policy_notes(),

@@ -23,6 +23,34 @@ class Weight(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GapTrial:
+    """What other settings would have lent of the idle time, at most."""
+
+    min_gap_s: float
+    gap_margin_s: float
+    more_node_h: float  # than with the settings in force
+    more_pilots: int  # for that: each is a node more to give back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortGaps:
+    """The idle time in gaps that are too short to be lent (``bftrainer.decide.short_gaps``)."""
+
+    hours: float  # observed
+    idle_node_h: float
+    near_node_h: float  # of it, in such gaps
+    min_gap_s: float  # in force, and the next one, too
+    gap_margin_s: float
+    trials: tuple[GapTrial, ...]
+    cycle_s: float | None = None  # of the scheduler; None: a trace does not tell
+
+    @property
+    def near_share(self) -> float:
+        """Return the share of the idle node-time."""
+        return self.near_node_h / self.idle_node_h if self.idle_node_h else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """Values that a daemon has measured here and uses; None: none yet, or no daemon."""
 
@@ -32,6 +60,7 @@ class Measured:
     max_nodes: int | None = None  # the policy's limit of nodes at once; None: there is none
     t_fwd_s: float | None = None  # in force: how far decisions look ahead
     rescale_s: float | None = None  # the longest pause of a rescale of a trainer that has not ended
+    short_gaps: ShortGaps | None = None  # since the daemon's start
 
 
 NOTHING = Measured()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from bftrainer.batch.queue.model import Then
 from bftrainer.batch.queue.models import PrintedQueue
+from bftrainer.cli.main import cli
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import running_cluster, whole_look
+from tests.integration.slurm_fixtures import daemon_on, running_cluster, whole_look
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -167,6 +171,66 @@ def _ended_s(sidecar: DaemonProcess, pilots: list[Job]) -> list[float] | None:
 
 def _releases(sidecar: DaemonProcess) -> list[dict[str, str]]:
     return [r for e in sidecar.entries("decision") for r in e.payload["plan"]["releases"]]
+
+
+def test_the_doctor_tells_what_is_left_alone_and_a_shorter_gap_lends_it(
+    cluster: SlurmTestCluster, system: SlurmBatchSystem, tmp_path: Path
+) -> None:
+    """The defaults leave gaps below three minutes alone; 60 and 30 s lend one of them."""
+    wait_for(lambda: _is_empty(system), what="the cluster is empty")
+    first = cluster.submit(n_nodes=2, duration_s=170, limit_s=180, extra_args=("--nodelist=n1,n2",))
+    wait_for(lambda: cluster.started_s(first), what="the first job runs")
+    head = cluster.submit(n_nodes=4, duration_s=1, limit_s=300)
+    wait_for(lambda: _planned(system, head, time.time() + 185), what="the second is planned")
+    usual = "poll_interval_s: 0.2\nreserve_nodes_per_type: 0\n"
+    try:
+        with daemon_on(cluster, tmp_path / "usual", usual) as daemon:
+            daemon.client.submit(light_spec(tmp_path / "usual"))
+            told = wait_for(
+                lambda: g if (g := _short_gaps(daemon)) and g["near_node_h"] > 0.0 else None,
+                what="the daemon has left nodes alone",
+            )
+            assert (told["min_gap_s"], told["gap_margin_s"]) == (120.0, 60.0)
+            assert told["near_node_h"] == told["idle_node_h"]  # both free nodes, from the start
+            assert told["cycle_s"] == 2.0
+            assert not daemon.entries("pilot-requested")
+            why = {node.name: node.reason for node in daemon.client.nodes()}
+            assert why["n3"].endswith(f"(job {head}).")
+            text = _doctor(cluster, tmp_path / "usual" / "state" / "daemon.sock")
+            assert "100.0% of" in text
+            assert "use the node within 180 s (min_gap_s 120 + gap_margin_s 60)." in text
+            assert "cycle of the scheduler (2 s) later" in text
+        shorter = f"{usual}min_gap_s: 60\ngap_margin_s: 30\n"
+        with daemon_on(cluster, tmp_path / "shorter", shorter) as daemon:
+            daemon.client.submit(light_spec(tmp_path / "shorter"))
+            pilots = wait_for(
+                lambda: p if len(p := _running_pilots(system)) == 2 else None,
+                what="the same nodes are lent",
+            )
+            plan = _job(whole_look(system), head)
+            assert plan is not None
+            assert plan.start_s is not None
+            assert all(
+                pilot.start_s + pilot.time_limit_s <= plan.start_s - 30.0 + 1.0
+                for pilot in pilots
+                if pilot.start_s and pilot.time_limit_s
+            )
+            cluster.cancel(first)
+            wait_for(lambda: cluster.started_s(head), what="the second job starts")
+            assert daemon.client.status().preemptions == 0
+    finally:
+        for job_id in (first, head):
+            cluster.cancel(job_id)
+
+
+def _doctor(cluster: SlurmTestCluster, socket: Path) -> str:
+    told = [f"--batch-option={k}={v}" for k, v in cluster.config.batch_options().items()]
+    return CliRunner().invoke(cli, ["doctor", *told, "--socket", str(socket)]).stdout
+
+
+def _short_gaps(daemon: DaemonProcess) -> dict[str, Any] | None:
+    gaps = daemon.client.status().measured.short_gaps
+    return None if gaps is None else asdict(gaps)
 
 
 def test_maintenance_over_a_held_node_needs_ignore_jobs(

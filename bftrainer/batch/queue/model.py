@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 
 from bftrainer.batch.queue.nodesets import NodeSet
@@ -27,6 +28,13 @@ class JobNeeds:
     ways: tuple[tuple[NodeDemand, ...], ...] = ()  # alternatives
     n_preferred: int = 0  # of them, the first: tried before the others, whatever that takes
     limit_s: float | None = None  # the shortest run it accepts; None: not known
+
+
+# As ``GapEnd.sentence`` says it; a blackout is the site's wish, and not meant.
+_LEFT = re.compile(
+    r"(?:The batch system plans to use it|(?:Reservation|Maintenance) .* of it begins)"
+    r" in (?P<left_s>\d+) s\b"
+)
 
 
 class Then(enum.StrEnum):
@@ -60,3 +68,12 @@ class GapEnd:
             begins = f"begins in {left_s:.0f} s" if left_s else "has begun"
             return f"The policy lends no nodes in the blackout {self.by}, which {begins}."
         return f"{self.then.value.capitalize()} {self.by} of it begins in {left_s:.0f} s."
+
+
+def left_s_in(why: str) -> float | None:
+    """Return how soon a planned job or reservation needs the node, by a ``GapEnd``'s sentence.
+
+    None: the sentence is of something else.
+    """
+    match = _LEFT.match(why)
+    return None if match is None else float(match["left_s"])

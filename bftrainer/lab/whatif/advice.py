@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from bftrainer.batch.traces.fragments import Fragments
+from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.batch.traces.statistics import IdleTime, describe, statistics, uninterrupted
-from bftrainer.decide import horizon
+from bftrainer.decide import horizon, short_gaps
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.physical import PhysicalCosts, Quantity
 from bftrainer.lab.whatif.replays import (
@@ -40,6 +40,7 @@ from bftrainer.lab.whatif.replays import (
     work_per_idle_node,
 )
 from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.model.site import ShortGaps
 from milp.portable import log
 
 P_JMAX_WORTH = 0.01  # a larger P_jmax slows every trainer: it must gain this much U
@@ -215,6 +216,7 @@ class BusinessCase:
     hold_down_s: float  # recommended
     expected: tuple[Expected, ...]  # one per policy
     seconds: tuple[SecondMore, ...]
+    short_gaps: ShortGaps  # too short to be lent, if their ends were planned
     replayed: Replayed
     assumptions: Assumptions
     notes: tuple[str, ...]  # of the trace's source
@@ -267,6 +269,7 @@ def study(
         hold_down_s=best.hold_down_s,
         expected=expected,
         seconds=_seconds(careful, best, dearer, given, expected[0].node_hours_per_day),
+        short_gaps=_short_gaps(trace, given),
         replayed=Replayed(
             nodes=len(part.names),
             part_of_idle=share,
@@ -278,6 +281,15 @@ def study(
         assumptions=given,
         notes=trace.notes,
         warnings=(*trace.warnings, *_too_dear(given.costs, best.t_fwd_s)),
+    )
+
+
+def _short_gaps(trace: Fragments, given: Assumptions) -> ShortGaps:
+    return short_gaps.of_lengths(
+        uninterrupted(trace).length_s.tolist(),
+        trace.duration_s / HOUR_S,
+        min_gap_s=given.min_gap_s,
+        gap_margin_s=given.gap_margin_s,
     )
 
 

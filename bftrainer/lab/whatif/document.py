@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from bftrainer.decide import short_gaps
 from bftrainer.lab import html
 from bftrainer.lab.simulator.metrics import WHICH_FIGURE
 from bftrainer.lab.whatif.advice import BusinessCase, Sweep, idle_confirmations
@@ -36,6 +37,7 @@ def as_document(found: BusinessCase, source: str) -> dict[str, Any]:
         "sweeps": [dataclasses.asdict(sweep) for sweep in found.sweeps],
         "expected": [dataclasses.asdict(one) for one in found.expected],
         "one_second_more": [dataclasses.asdict(one) for one in found.seconds],
+        "short_gaps": dataclasses.asdict(found.short_gaps),
         "replayed": dataclasses.asdict(found.replayed),
         "costs_s": given.costs.by_name(),
         "seed": given.seed,
@@ -212,6 +214,7 @@ def write_page(path: Path, found: BusinessCase, source: str, command: str) -> No
         html.items(f"Warning: {warning}" for warning in found.warnings),
         "<h2>Idle time</h2>",
         html.table((), idle_rows(found)),
+        html.items(short_gaps.sentences(found.short_gaps, None)),
         "<h2>Recommended settings</h2>",
         html.table(("setting", "value", "why"), advice_rows(found)),
         f"<pre>{escape(policy)}</pre><div class='row'>",

@@ -32,6 +32,7 @@ from bftrainer.lab.parallel import play_each
 from bftrainer.lab.simulator.physical import MEASURED, PhysicalCosts
 from bftrainer.lab.simulator.session import Choices, play
 from bftrainer.lab.workloads import NETWORKS, SAMPLES, Table2Network, TrainerWorkload, hpo
+from bftrainer.model.decision import Settings
 from milp.problem import Curve
 from milp.tables import rate_at
 
@@ -118,6 +119,8 @@ class Assumptions:
     hold_down_s: tuple[float, ...] = HOLD_DOWN_S
     n_nodes: int | None = None  # of the machine; None: those the trace names
     poll_interval_s: float = 1.0  # turns the hold-down time into idle_confirmations
+    min_gap_s: float = Settings().min_gap_s  # of the policy; replays know of no plans
+    gap_margin_s: float = Settings().gap_margin_s
     seed: int = 1
 
     def sentences(self) -> tuple[str, ...]:

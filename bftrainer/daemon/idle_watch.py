@@ -1,0 +1,127 @@
+"""The gaps that were too short to be lent, as the decisions of a daemon saw them.
+
+Fed with each decision; read by ``views``. It is no part of a decision and begins anew with each
+daemon, and when the site changes ``min_gap_s`` or ``gap_margin_s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+from bftrainer.batch.queue.model import left_s_in
+from bftrainer.batch.queue.occupancy import FREE_STATES, names_in, taken_nodes, waits_for_nodes
+from bftrainer.decide.end_cost import end_cost_s
+from bftrainer.decide.short_gaps import HOUR_S, Gap, lent_s, pairs_to_try
+from bftrainer.model.decision import DecisionInput, Plan, Settings
+from bftrainer.model.site import GapTrial, ShortGaps
+
+MOST_BETWEEN_S: Final = 60.0  # two decisions; more was a sleep, or nothing was seen
+Pair = tuple[float, float]  # min_gap_s, gap_margin_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A gap that has not ended."""
+
+    since_s: float
+    left_s: float
+    waits_s: float
+    lead_s: float
+    is_after_pilot: bool
+
+
+class IdleWatch:
+    """One per daemon."""
+
+    def __init__(self) -> None:
+        self._begin_anew((0.0, 0.0))
+
+    def saw(self, given: DecisionInput, plan: Plan) -> None:
+        """Add what a decision saw."""
+        settings, now_s = given.settings, given.now_s
+        if (in_force := (settings.min_gap_s, settings.gap_margin_s)) != self._in_force:
+            self._begin_anew(in_force)
+        self._count_until(now_s)
+        snapshot = given.snapshot
+        if snapshot.nodes is None or snapshot.jobs is None:
+            self._n_idle, self._begun = 0, {}
+            return
+        lent = {pilot.node for pilot in given.pilots if not pilot.is_leaving}
+        idle = (names_in(snapshot, *FREE_STATES) | lent) - taken_nodes(snapshot)
+        near = {
+            node: left_s
+            for node, why in plan.not_used.items()
+            if node in idle and node not in lent and (left_s := left_s_in(why)) is not None
+        }
+        for node in self._begun.keys() - near.keys():
+            self._end(self._begun.pop(node), now_s)
+        new = near.keys() - self._begun.keys()
+        waits_s = settings.cycle_s if new and waits_for_nodes(snapshot) else 0.0
+        lead_s = end_cost_s(plan.memory)
+        for node in new:
+            self._begun[node] = _Begun(
+                since_s=now_s,
+                left_s=near[node],
+                waits_s=waits_s,
+                lead_s=lead_s,
+                is_after_pilot=node in self._lent,
+            )
+        self._n_idle, self._lent = len(idle), lent
+
+    def short_gaps(self, settings: Settings) -> ShortGaps | None:
+        """Return the figures; None: no node was idle."""
+        if not self._idle_s:
+            return None
+        return ShortGaps(
+            hours=self._seen_s / HOUR_S,
+            idle_node_h=self._idle_s / HOUR_S,
+            near_node_h=self._near_s / HOUR_S,
+            min_gap_s=self._in_force[0],
+            gap_margin_s=self._in_force[1],
+            trials=tuple(
+                GapTrial(
+                    min_gap_s=pair[0],
+                    gap_margin_s=pair[1],
+                    more_node_h=self._more_s[pair] / HOUR_S,
+                    more_pilots=self._more_pilots[pair],
+                )
+                for pair in self._more_s
+            ),
+            cycle_s=settings.cycle_s,
+        )
+
+    def _begin_anew(self, in_force: Pair) -> None:
+        pairs = pairs_to_try(*in_force)
+        self._in_force = in_force
+        self._idle_s = self._near_s = self._seen_s = 0.0
+        self._last_s: float | None = None
+        self._n_idle = 0
+        self._lent: AbstractSet[str] = frozenset()
+        self._begun: dict[str, _Begun] = {}
+        self._more_s: dict[Pair, float] = dict.fromkeys(pairs, 0.0)
+        self._more_pilots: dict[Pair, int] = dict.fromkeys(pairs, 0)
+
+    def _count_until(self, now_s: float) -> None:
+        passed_s = 0.0 if self._last_s is None else max(0.0, now_s - self._last_s)
+        self._last_s = now_s
+        if passed_s > MOST_BETWEEN_S:
+            self._begun = {}
+            return
+        self._seen_s += passed_s
+        self._idle_s += passed_s * self._n_idle
+        self._near_s += passed_s * len(self._begun)
+
+    def _end(self, begun: _Begun, now_s: float) -> None:
+        gap = Gap(
+            length_s=now_s - begun.since_s,
+            left_s=begun.left_s,
+            waits_s=begun.waits_s,
+            lead_s=begun.lead_s,
+            is_after_pilot=begun.is_after_pilot,
+        )
+        for pair in self._more_s:
+            more_s = lent_s(gap, *pair)
+            self._more_s[pair] += more_s
+            self._more_pilots[pair] += more_s > 0.0 and not gap.is_after_pilot
