@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,16 @@ from hypothesis import strategies as st
 
 from milp.check import find_violations
 from milp.codec import problem_to_dict
-from milp.problem import Allocation, Cap, Curve, Problem, ProblemError, ProblemNode, ProblemTrainer
+from milp.problem import (
+    Allocation,
+    Cap,
+    Curve,
+    Objective,
+    Problem,
+    ProblemError,
+    ProblemNode,
+    ProblemTrainer,
+)
 from milp.solve import solve
 from tests.support.examples import examples
 from tests.support.problems import problems
@@ -44,6 +54,96 @@ def _answer(problem: Problem) -> Allocation | None:
         if refused.code != "BFT-1542":
             raise
         return None
+
+
+# ---- a thousand problems, curves of every kind -----------------------------------------------
+
+KINDS = ("linear", "concave", "flat", "stepped", "superlinear", "falling", "wild")
+OF_EACH, LONG_OF_EACH = 12, 143  # 7 * 143 = 1,001
+
+
+def _rates(chance: random.Random, kind: str, sizes: list[int]) -> tuple[float, ...]:
+    """Return samples per second at these sizes."""
+    alone, serial = chance.uniform(0.5, 2000.0), chance.uniform(0.02, 0.5)
+    by_kind: dict[str, Callable[[int], float]] = {
+        "linear": lambda n: n,
+        "concave": lambda n: 1.0 / (serial + (1.0 - serial) / n),  # Amdahl
+        "flat": lambda n: 1.0 if n == 1 else 1.0 + serial,
+        "stepped": lambda n: 1.0 + n // 3,
+        "superlinear": lambda n: n ** (1.0 + serial),
+        "falling": lambda n: 1.0 / n,
+        "wild": lambda n: chance.uniform(0.1, 1.0) * n,
+    }
+    return tuple(alone * by_kind[kind](n) for n in sizes)
+
+
+def _of_kind(seed: int, kind: str) -> Problem:
+    """Return a problem: of the kind, but for one trainer in four; half have caps or classes."""
+    chance = random.Random(f"{kind} {seed}")  # noqa: S311 - no secret
+    classes = chance.choice(["a", "a", "ab", "abc"])
+    nodes = [
+        ProblemNode(name=f"n{k}", eligibility=chance.choice(classes))
+        for k in range(chance.randint(1, 12))
+    ]
+    free, trainers = chance.sample(nodes, len(nodes)), []
+    for j in range(chance.randint(1, 6)):
+        sizes = sorted(chance.sample(range(1, 13), chance.randint(1, 6)))
+        own_kind = kind if chance.random() < 0.75 else chance.choice(KINDS)
+        accepted = chance.choice(classes)
+        own = [node for node in free if node.eligibility == accepted][: chance.randint(0, 4)]
+        free = [node for node in free if node not in own]
+        names = tuple(node.name for node in own)
+        n_min = chance.randint(1, 3)
+        trainers.append(
+            ProblemTrainer(
+                trainer_id=f"t{j}",
+                n_min=n_min,
+                n_max=n_min + chance.randint(0, 9),
+                curve=Curve(sizes=tuple(sizes), samples_per_s=_rates(chance, own_kind, sizes)),
+                rescale_up_s=chance.choice([0.0, 0.3, 18.0, 110.0, 400.0]),
+                rescale_down_s=chance.choice([0.0, 0.2, 30.0]),
+                warm_up_s=chance.choice([0.0, 5.0, 45.0, 300.0]),
+                current=names,
+                settled=names,
+                eligible=(accepted,),
+            )
+        )
+    ids = [trainer.trainer_id for trainer in trainers]
+    caps = [
+        Cap(
+            name=f"cap {k}",
+            trainers=tuple(sorted(chance.sample(ids, chance.randint(1, len(ids))))),
+            most=chance.randint(1, len(nodes)),
+        )
+        for k in range(chance.choice([0, 0, 1, 2]))
+    ]
+    return Problem(
+        nodes=tuple(nodes),
+        trainers=tuple(trainers),
+        t_fwd_s=chance.choice([10.0, 120.0, 1200.0]),
+        p_jmax=chance.randint(1, len(trainers)),
+        objective=chance.choice([Objective.SCALING_EFFICIENCY, Objective.THROUGHPUT]),
+        caps=tuple(caps),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "seeds"),
+    [(kind, range(OF_EACH)) for kind in KINDS]
+    + [
+        pytest.param(kind, range(1000, 1000 + LONG_OF_EACH), marks=pytest.mark.long)
+        for kind in KINDS
+    ],
+)
+def test_on_curves_of_every_kind_both_find_the_same_worth(kind: str, seeds: range) -> None:
+    off = []
+    for seed in seeds:
+        problem = _of_kind(seed, kind)
+        best, answer = best_worth(problem_to_dict(problem)), solve(problem)
+        slack = 1e-6 * (1.0 + abs(best))
+        if not answer.objective - slack <= best <= answer.objective + answer.gap + slack:
+            off.append((seed, best, answer.objective, answer.gap))
+    assert off == []
 
 
 # ---- caps that cross, on irregular curves ----------------------------------------------------
