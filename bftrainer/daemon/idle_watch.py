@@ -6,7 +6,6 @@ daemon, and when the site changes ``min_gap_s`` or ``gap_margin_s``.
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,7 +35,14 @@ class IdleWatch:
     """One per daemon."""
 
     def __init__(self) -> None:
-        self._begin_anew((0.0, 0.0))
+        self._in_force: Pair = (0.0, 0.0)
+        self._idle_s = self._near_s = self._seen_s = 0.0
+        self._last_s: float | None = None
+        self._n_idle = 0
+        self._lent: set[str] = set()
+        self._begun: dict[str, _Begun] = {}
+        self._more_s: dict[Pair, float] = {}
+        self._more_pilots: dict[Pair, int] = {}
 
     def saw(self, given: DecisionInput, plan: Plan) -> None:
         """Add what a decision saw."""
@@ -96,12 +102,9 @@ class IdleWatch:
         pairs = pairs_to_try(*in_force)
         self._in_force = in_force
         self._idle_s = self._near_s = self._seen_s = 0.0
-        self._last_s: float | None = None
-        self._n_idle = 0
-        self._lent: AbstractSet[str] = frozenset()
-        self._begun: dict[str, _Begun] = {}
-        self._more_s: dict[Pair, float] = dict.fromkeys(pairs, 0.0)
-        self._more_pilots: dict[Pair, int] = dict.fromkeys(pairs, 0)
+        self._last_s, self._n_idle, self._lent, self._begun = None, 0, set(), {}
+        self._more_s = dict.fromkeys(pairs, 0.0)
+        self._more_pilots = dict.fromkeys(pairs, 0)
 
     def _count_until(self, now_s: float) -> None:
         passed_s = 0.0 if self._last_s is None else max(0.0, now_s - self._last_s)
