@@ -108,6 +108,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	mkdir -p bench-out
 	$(BIN)/python scripts/write_reproductions.py --run
 	$(BIN)/python scripts/bench_solvers.py --json bench-out/solvers.json --plot bench-out/solvers.png
+	$(BIN)/python scripts/bench_caps.py --json bench-out/caps.json
 	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
 	$(BIN)/python scripts/bench_rescale.py --hosts --json bench-out/rescale_hosts.json
 	$(BIN)/python scripts/bench_rescale.py --sharded --json bench-out/rescale_sharded.json

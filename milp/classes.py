@@ -15,9 +15,15 @@ makes those of a class alike, as for one class (``milp.exact``).
 
 * Caps (``milp.solve``) are rows over x, and so is x >= 1 in all of a trainer that must run. Sizes
   beyond a cap of the trainer are left out, because z would be far too high with a part of one, and
-  so are sizes worth less than a smaller one. The last search may then be long: it ends within
-  ``CLOSE_ENOUGH`` of the optimum, or, of even more x, takes the best ``MOST_CAPPED`` only. The
-  distance from what is proven is the gap.
+  so are sizes worth less than a smaller one.
+
+* With caps the relaxation says little about irregular curves: z is some per cent too high. Where
+  there are many x, bound and costs come from ``milp.decomposition`` then, which starts from the
+  relaxation's prices of classes and caps, and rules out nearly all x. Ever more of the others are
+  tried, the cheapest first, until none is left that could be part of a better answer, or the
+  answer is ``NEAR_ENOUGH``, or there are too many. All this is counted, not timed. Where the
+  decomposition would take too long, the search ends within ``CLOSE_ENOUGH`` or, of even more x,
+  takes the best ``MOST_CAPPED``. What a better answer could be worth more is the gap.
 
 Ties: as they come from HiGHS (one thread, fixed seed: the same problem, the same answer), but
 sizes within a class are those of ``milp.exact``: fewest rescales, then earlier trainers get more.
@@ -25,6 +31,7 @@ sizes within a class are those of ``milp.exact``: fewest rescales, then earlier 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +39,7 @@ from typing import Any
 import highspy
 import numpy as np
 
+from milp.decomposition import decompose
 from milp.exact.group_caps import Infeasible, Members, solve_nested
 from milp.options import Options
 from milp.pool import PoolView
@@ -46,6 +54,12 @@ DIGITS = 6  # after the point, on that scale: what HiGHS says below hangs on its
 MOST_NODES = 5_000  # of the search tree: nearly all problems need one
 # Under caps: x of which the best is found, x tried at all, and what is close enough to the best.
 MOST_EXACT, MOST_CAPPED, CLOSE_ENOUGH = 500, 1_000, 0.004
+# With costs from the decomposition: x tried beyond one per trainer, at first and at most, and by
+# how much they grow. After some more x an answer so near what is proven
+# is taken, if many could still be part of a better one.
+FIRST_EXTRA, MOST_EXTRA, GROWTH = 40, 200, 1.6
+NEAR_ENOUGH, SOME_EXTRA, MANY_NEAR = 0.002, 80, 200
+CAPPED_SETTINGS = {"mip_max_nodes": 40, "mip_allow_restart": False}  # a restart takes longer here
 INFEASIBLE = (
     highspy.HighsModelStatus.kInfeasible,
     highspy.HighsModelStatus.kUnboundedOrInfeasible,
@@ -119,6 +133,16 @@ def solve_classes(
         is_own = np.array([one == group for one in under], dtype=np.bool_)
         _settle(options, split, may_settle & is_own[:, None], is_bound, is_full=any(group))
     return ClassesAnswer(split=split, price=price, gap=gap)
+
+
+def relaxed_sizes(options: Options, pool: PoolView) -> list[float]:
+    """Return sizes by trainer, not whole, of the linear relaxation without caps."""
+    accepts = np.array(pool.accepts, dtype=np.bool_).reshape(-1, len(options.counts))
+    is_mixed = np.array(pool.mixes, dtype=np.bool_) & (accepts.sum(axis=1) > 1)
+    choices = _choices(options, accepts, is_mixed)
+    if not len(choices.gain):
+        return [0.0] * len(accepts)
+    return _Model(options, pool, choices, is_mixed).relaxed_sizes()
 
 
 def _choices(options: Options, accepts: BoolArray, is_mixed: BoolArray) -> _Choices:
@@ -203,7 +227,11 @@ class _Model:
         self._choices, self._is_mixed = choices, is_mixed[choices.trainer]
         self._scale = LARGEST_COST / (float(np.abs(choices.gain).max(initial=0.0)) or 1.0)
         self._counts, self._first_class = options.counts, len(pool.trainers)
+        self._accepts, self._held = pool.accepts, pool.held
+        self._current = options.current.tolist()
         self._is_capped = False
+        self._caps: Sequence[tuple[Members, int]] = ()
+        self._is_bound = np.zeros(self._first_class, dtype=np.bool_)
         self._parts: list[tuple[int, int, int]] = []  # trainer, class, column of s
         highs: Any = highspy.Highs()  # highspy is typed in part only
         self._highs = highs
@@ -256,6 +284,7 @@ class _Model:
         """Add rows for the caps and for those that must run."""
         highs, x = self._highs, self._choices
         self._is_capped = bool(caps) or bool(is_bound.any())
+        self._caps, self._is_bound = caps, is_bound
         for members, most in caps:
             own = np.flatnonzero(np.isin(x.trainer, members)).astype(np.int32)
             sizes = x.size[own].astype(np.float64)
@@ -268,39 +297,122 @@ class _Model:
         at, values = columns[used].astype(np.int32), factors[used].astype(np.float64)
         self._highs.addRow(0.0, upper, len(at), at, values)
 
+    def relaxed_sizes(self) -> list[float]:
+        """Return each trainer's size in the linear relaxation."""
+        self._run(infeasible=None)
+        x, taken = self._choices, self._highs.getSolution().col_value
+        sizes = [0.0] * self._first_class
+        for j, size, share in zip(x.trainer.tolist(), x.size.tolist(), taken, strict=False):
+            sizes[j] += size * share
+        return sizes
+
     def solve(self, split: IntArray) -> tuple[float, float]:
         """Write the best nodes by trainer and class into ``split``; returns price and gap."""
         highs, n_x, n_all = self._highs, len(self._choices.gain), self._highs.getNumCol()
         bound, _ = self._run(infeasible=None)
-        found = highs.getSolution()
-        costs = -np.array(found.col_dual[:n_x])
-        prices = np.abs(found.row_dual[self._first_class : self._first_class + len(self._counts)])
+        relaxed = highs.getSolution()
+        costs = -np.array(relaxed.col_dual[:n_x])
+        prices = np.abs(relaxed.row_dual)
         every = np.arange(n_all, dtype=np.int32)
         highs.changeColsIntegrality(n_all, every, np.ones(n_all, dtype=np.uint8))
-        by_cost = np.sort(costs)
-        within, proven = float(by_cost[:FIRST][-1]), bound  # nothing is worth more than ``proven``
-        while True:
-            is_open = costs <= within + NOISE
-            highs.changeColsBounds(n_x, every[:n_x], np.zeros(n_x), is_open.astype(np.float64))
-            value, is_best = self._run(infeasible=None if is_open.all() else -np.inf)
-            if bound - value <= within or is_open.all():
-                proven = value if is_best else min(bound, self._highs.getInfo().mip_dual_bound)
-                break
-            n_near = int((costs <= bound - value + NOISE).sum())
-            within = min(bound - value, float(costs.max()))
-            if self._is_capped and n_near > MOST_EXACT:
-                highs.setOptionValue("mip_rel_gap", CLOSE_ENOUGH)
-                if n_near > MOST_CAPPED and is_open.sum() < MOST_CAPPED:
-                    within = float(by_cost[MOST_CAPPED - 1])
-                elif n_near > MOST_CAPPED and value > -np.inf:
-                    break
+        decomposed = self._decomposed(prices) if self._caps and n_x > FIRST else None
+        if decomposed is None:
+            value, proven = self._search(bound, costs)
+        else:
+            value, proven = self._search_narrowly(*decomposed)
         taken = np.array(highs.getSolution().col_value)
         x, chosen = self._choices, np.flatnonzero((taken[:n_x] > 0.5) & ~self._is_mixed)
         split[x.trainer[chosen], x.of_class[chosen]] = x.size[chosen]
         for j, k, column in self._parts:
             split[j, k] = round(taken[column])
         gap = max(0.0, round(proven - value, DIGITS))
-        return round(float(prices.max()), DIGITS) / self._scale, gap / self._scale
+        of_classes = prices[self._first_class : self._first_class + len(self._counts)]
+        return round(float(of_classes.max()), DIGITS) / self._scale, gap / self._scale
+
+    def _search(self, bound: float, costs: FloatArray) -> tuple[float, float]:
+        """Try the x that cost little; returns the best value and what none is worth more than."""
+        by_cost = np.sort(costs)
+        within = float(by_cost[:FIRST][-1])
+        while True:
+            is_open = costs <= within + NOISE
+            value, upto = self._best_of(is_open)
+            if bound - value <= within or is_open.all():
+                return value, min(bound, upto)
+            n_near = int((costs <= bound - value + NOISE).sum())
+            within = min(bound - value, float(costs.max()))
+            if self._is_capped and n_near > MOST_EXACT:
+                self._highs.setOptionValue("mip_rel_gap", CLOSE_ENOUGH)
+                if n_near > MOST_CAPPED and is_open.sum() < MOST_CAPPED:
+                    within = float(by_cost[MOST_CAPPED - 1])
+                elif n_near > MOST_CAPPED and value > -np.inf:
+                    return value, bound
+
+    def _search_narrowly(self, bound: float, costs: FloatArray) -> tuple[float, float]:
+        """Do the same with costs that rule out nearly all x, in more steps."""
+        for name, setting in CAPPED_SETTINGS.items():
+            self._highs.setOptionValue(name, setting)
+        order = np.argsort(costs, kind="stable")
+        by_cost = np.append(costs[order], np.inf)
+        n_trainers, n_open = self._first_class, self._first_class + FIRST_EXTRA
+        while True:
+            n_open = min(n_open, len(order))
+            is_open = np.zeros(len(order), dtype=np.bool_)
+            is_open[order[:n_open]] = True
+            value, upto = self._best_of(is_open)
+            # What needs one of the others is worth no more than this.
+            proven = min(bound, max(upto, bound - float(by_cost[n_open])))
+            n_near = int((costs <= bound - value + NOISE).sum())
+            is_near = n_open > n_trainers + SOME_EXTRA and n_near > n_trainers + MANY_NEAR
+            is_near &= proven - value <= NEAR_ENOUGH * abs(bound)
+            is_many = n_open >= n_trainers + MOST_EXTRA and value > -np.inf
+            if n_near <= n_open or is_near or is_many:
+                return value, proven
+            n_grown = int(GROWTH * n_open)
+            n_open = n_near if n_near <= n_grown else min(n_grown, n_trainers + MOST_EXTRA)
+
+    def _best_of(self, is_open: BoolArray) -> tuple[float, float]:
+        """Return the best value of these x that is found, and what none of them is worth more than.
+
+        Both are -inf if there is no answer with these x alone.
+        """
+        n_x = len(is_open)
+        every = np.arange(n_x, dtype=np.int32)
+        self._highs.changeColsBounds(n_x, every, np.zeros(n_x), is_open.astype(np.float64))
+        value, is_best = self._run(infeasible=None if is_open.all() else -np.inf)
+        is_proven = is_best or value == -np.inf
+        return value, value if is_proven else self._highs.getInfo().mip_dual_bound
+
+    def _decomposed(self, prices: FloatArray) -> tuple[float, FloatArray] | None:
+        """Return a bound and what each x costs at least; None: that would take too long."""
+        x, behind = self._choices, self._first_class + len(self._counts)
+        of_classes = prices[self._first_class : behind]
+        net = x.gain * self._scale - of_classes[x.of_class] * x.size
+        for i in np.flatnonzero(self._is_mixed).tolist():
+            rent = self._least_rent(int(x.trainer[i]), int(x.size[i]), of_classes.tolist())
+            net[i] = x.gain[i] * self._scale - rent
+        best = np.full((self._first_class, int(x.size.max()) + 1), -np.inf)  # [j, n]
+        best[~self._is_bound, 0] = 0.0
+        np.maximum.at(best, (x.trainer, x.size), net)
+        found = decompose(best, self._caps, prices[-len(self._caps) :].tolist())
+        if found is None:
+            return None
+        bound = math.fsum([found.bound, *(of_classes * self._counts).tolist()])
+        return bound, found.costs[x.trainer, x.size] + best[x.trainer, x.size] - net
+
+    def _least_rent(self, j: int, size: int, of_classes: Sequence[float]) -> float:
+        """Return what nodes of a trainer that mixes classes cost at least at these prices."""
+        held, accepts, current = self._held[j], self._accepts[j], self._current[j]
+        rent, left = 0.0, size
+        if size >= current:  # what it holds and more
+            rent = math.fsum([price * n for price, n in zip(of_classes, held, strict=True)])
+            left = size - sum(held)
+        for price, k in sorted(zip(of_classes, range(len(held)), strict=True)):
+            if accepts[k]:
+                room = self._counts[k] - held[k] if size >= current else held[k]
+                n_taken = min(room, left)
+                rent += price * n_taken
+                left -= n_taken
+        return rent
 
     def _run(self, *, infeasible: float | None) -> tuple[float, bool]:
         """Value of what HiGHS finds, and whether nothing is worth more.

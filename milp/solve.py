@@ -22,12 +22,14 @@ import numpy as np
 
 from milp.answer import NO_MARGINAL, answer_of_one, answer_of_several, values_of_stopped
 from milp.check import validate
-from milp.classes import solve_classes
+from milp.classes import relaxed_sizes, solve_classes
 from milp.exact.dual import PoolAnswer, solve_pool
 from milp.exact.group_caps import Infeasible, Members, is_nested, solve_nested
 from milp.options import Options, build_options
 from milp.pool import PoolView, view_pool
 from milp.problem import Allocation, Problem, ProblemError
+
+BROKEN = 1.1  # of a cap: a relaxed optimum above that is taken for one that no whole sizes mend
 
 
 def solve(problem: Problem) -> Allocation:
@@ -37,10 +39,25 @@ def solve(problem: Problem) -> Allocation:
         ProblemError: the problem is malformed; BFT-1542, not all that must run can.
     """
     validate(problem)
-    answer = _solve_freely(problem)
-    if not is_kept(problem, answer.sizes()):
+    answer = None if _breaks_caps(problem) else _solve_freely(problem)
+    if answer is None or not is_kept(problem, answer.sizes()):
         answer = solve_capped(problem)
     return with_full_caps(problem, answer) if problem.caps else answer
+
+
+def _breaks_caps(problem: Problem) -> bool:
+    """Return whether the optimum without caps would hardly keep them; False where that is cheap.
+
+    Several classes take HiGHS, and their relaxation tells as a rule.
+    """
+    pool = view_pool(problem)
+    if not problem.caps or len(pool.names) == 1:
+        return False
+    sizes = relaxed_sizes(build_options(problem, pool), pool)
+    return any(
+        math.fsum([sizes[j] for j in members]) > most * BROKEN
+        for members, most in binding(problem, pool)
+    )
 
 
 def _solve_freely(problem: Problem) -> Allocation:
