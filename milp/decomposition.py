@@ -39,7 +39,7 @@ ENOUGH, IDLE_ROUNDS = 1e-6, 3  # gain of the bound, relative; after so many roun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Costs:
+class SizeCosts:
     """What is true of all solutions."""
 
     bound: float  # none is worth more
@@ -63,7 +63,7 @@ class _Family:
 
 def decompose(
     values: FloatArray, caps: Sequence[tuple[Members, int]], cap_prices: Sequence[float]
-) -> Costs | None:
+) -> SizeCosts | None:
     """Bound what sizes under the caps can be worth.
 
     Args:
@@ -99,7 +99,7 @@ def decompose(
         best, shares, losses = bound, moved, of_moved
         if n_idle == IDLE_ROUNDS:
             break
-    return Costs(bound=best, costs=_added(losses))
+    return SizeCosts(bound=best, costs=_added(losses))
 
 
 def _families(

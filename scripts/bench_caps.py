@@ -63,7 +63,7 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
         "%",
         f"{len(both)} of {len(rows)}; {sum(row.gap == 0 for row in rows)} proven",
     )
-    measured.at_most("largest gap", round(100.0 * max(row.gap for row in rows), 3), 4.0, "%")
+    measured.at_most("largest gap", round(100.0 * max(row.gap for row in rows), 3), 2.0, "%")
     measured.at_most("longest", round(max(row.processor_s for row in rows), 2), 2.0)
     if arguments.reference:
         beaten = [
