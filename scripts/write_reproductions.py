@@ -1,4 +1,4 @@
-"""Run the reproductions of all papers in full, and count their verdicts in the README's table.
+"""Run the reproductions of all papers in full, and count their verdicts in docs/results.md.
 
 ``--run`` replays everything first (half an hour on one core; the original data is read from
 $BFTRAINER_DATA) and keeps what was found, with date, commit and processor time, in the papers'
@@ -66,6 +66,11 @@ def table() -> str:
     return f"```\n{shown}\n```\n"
 
 
+def block() -> str:
+    """Return the table between the comments by which it is found again."""
+    return f"{START}{table()}{END}"
+
+
 def main() -> int:
     """Write it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -74,9 +79,11 @@ def main() -> int:
     arguments = parser.parse_args()
     for name in names() if arguments.run == [] else arguments.run or ():
         run(name, arguments.processes)
-    page = ROOT / "README.md"
-    before, _, rest = page.read_text(encoding="utf-8").partition(START)
-    page.write_text(f"{before}{START}{table()}{END}{rest.partition(END)[2]}", encoding="utf-8")
+    page = ROOT / "docs" / "results.md"
+    before, start, rest = page.read_text(encoding="utf-8").partition(START)
+    if not start:
+        raise SystemExit(f"{page} has no such table: run scripts/write_results.py docs/results")
+    page.write_text(f"{before}{block()}{rest.partition(END)[2]}", encoding="utf-8")
     return 0
 
 

@@ -71,19 +71,19 @@ class Asked:
 class AccountLine:
     """A line of the report; what it does not tell apart is ""."""
 
-    user: str = ""
-    account: str = ""
-    trainer: str = ""
-    day: str = ""
-    harvested_h: float = 0.0  # node-hours, of which were lost:
-    lost_h: float = 0.0
-    redone_h: float = 0.0
-    warm_up_h: float = 0.0
-    idle_h: float = 0.0
+    user: str = ""  # "": nobody's, or not told apart
+    account: str = ""  # of the batch system
+    trainer: str = ""  # its id
+    day: str = ""  # of the site, as 2026-11-24
+    harvested_h: float = 0.0  # node-hours that pilots held nodes, of which were lost:
+    lost_h: float = 0.0  # redone, warm-up and idle together
+    redone_h: float = 0.0  # training until the trainer was again as far as it once was
+    warm_up_h: float = 0.0  # from the start of pilot or trainer until its worker trained
+    idle_h: float = 0.0  # of pilots without a trainer, or that leave
     given_back_h: float = 0.0  # to ordinary jobs: what was left of the pilots' time limits
-    pilots: int = 0
-    pilots_given_back: int = 0
-    pilots_preempted: int = 0
+    pilots: int = 0  # that ended
+    pilots_given_back: int = 0  # of these: by us, for an ordinary job
+    pilots_preempted: int = 0  # of these: by the batch system, for one
     energy_kwh: float | None = None  # estimate; None: the policy does not say what nodes draw
 
 

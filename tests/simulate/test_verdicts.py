@@ -77,7 +77,7 @@ def test_fits_are_named_with_their_parameters(paper: Paper) -> None:
 
 
 @by_paper
-def test_the_readme_counts_the_verdicts_of_the_last_full_run(paper: Paper) -> None:
+def test_the_results_count_the_verdicts_of_the_last_full_run(paper: Paper) -> None:
     """``write_reproductions.py`` was run since results, values, bounds or fits have changed."""
     full = full_run(paper)
     assert full.ours.keys() == {one.result_id for one in paper.results if not one.missing}
@@ -85,7 +85,7 @@ def test_the_readme_counts_the_verdicts_of_the_last_full_run(paper: Paper) -> No
     kept = {(name, line["key"]) for name, lines in full.ours.items() for line in lines}
     assert kept == known
     found = counts(verdict for *_, verdict in full.judged(paper))
-    shown = " ".join((ROOT / "README.md").read_text().split())
+    shown = " ".join((ROOT / "docs" / "results.md").read_text().split())
     assert " ".join(map(str, found.values())) in shown
 
 

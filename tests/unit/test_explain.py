@@ -85,7 +85,7 @@ def test_the_worth_of_a_node_is_the_reason() -> None:
     size = list(plan.assignment.values()).count("t1")
     said = _explain(trainers[0], plan, queue=tuple(trainers), observed=size)
     assert f"The pool has 4 nodes; {size} of them are worth most here over the next 120 s." in said
-    assert "One node more would gain it" in said
+    assert "One more node would bring it" in said
     assert "on its way" not in said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -79,3 +80,14 @@ def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ValueError, match="is not a benchmark's result"):
         write_results.read_result(path)
+
+
+def test_each_figure_of_the_readme_is_one_of_the_promises() -> None:
+    """README tells promises in words; commits, commands and what was missed are in the results."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    promised = readme.partition("\n## What it promises\n")[2].partition("\n## ")[0]
+    figures = re.findall(r"\*\*(.+?)\*\*", promised.replace("\n  ", " "))
+    told = write_results.promises()
+    assert len(figures) == 5
+    assert [one for one in figures if one not in told] == []
+    assert not re.search(r"\b[0-9a-f]{7,8}\b|bench_\w+\.py", readme)

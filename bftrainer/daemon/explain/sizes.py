@@ -300,8 +300,8 @@ def _of_one_more(gain: float, price: float) -> str:
     if gain <= 0.0:
         return "With one node more it would lose more by the rescale than it gains in that time."
     if price > gain:
-        return f"One node more would gain it {gain / price:.0%} of what a node gains elsewhere."
-    return "One node more would gain it as much as elsewhere, and none is left."
+        return f"One more node would bring it {gain / price:.0%} of what a node brings elsewhere."
+    return "One more node would bring it as much as a node brings elsewhere, but none is left."
 
 
 def _idle(plan: Plan, settings: Settings) -> list[str]:

@@ -1,0 +1,194 @@
+"""Write docs/reference/json.md: the fields of the documents of ``--json`` and of the API.
+
+They are read in the dataclasses that the documents are made of: a field's name, its type, and the
+comment beside or above it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import tokenize
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from _bench.targets import ROOT
+
+from bftrainer.api.documents import schema
+from bftrainer.lab.demo.watch import Summary
+from bftrainer.lab.tryout import TryReport
+from bftrainer.model.reports import AccountReport, HarmReport
+from bftrainer.model.study import StudyView
+from bftrainer.model.views import (
+    DrainView,
+    Explanation,
+    LogFile,
+    NodeView,
+    ReloadView,
+    StatusView,
+    TrainerView,
+)
+from bftrainer.study.trial_table import StudySummary
+
+PAGE: Final = ROOT / "docs" / "reference" / "json.md"
+# Document, its class, whether it is a list of these, and what has it.
+DOCUMENTS: Final[tuple[tuple[str, type, bool, str], ...]] = (
+    ("status", StatusView, False, "`status`, GET `/v1/status`"),
+    ("trainer", TrainerView, False, "`status ID`, `submit`, GET `/v1/trainers/ID`"),
+    ("trainers", TrainerView, True, "`cancel`, `hold`, `release`, `update`, `requeue`, arrays"),
+    ("nodes", NodeView, True, "`nodes`, GET `/v1/nodes`"),
+    ("explain", Explanation, False, "`explain ID`, GET `/v1/trainers/ID/explain`"),
+    ("logs", LogFile, True, "`logs ID --list`, GET `/v1/trainers/ID/logs`"),
+    ("account", AccountReport, False, "`account`, GET `/v1/account`"),
+    ("harm", HarmReport, False, "`report harm`, GET `/v1/harm`"),
+    ("study", StudySummary, False, "`study status`, `study best`"),
+    ("study", StudyView, False, "GET `/v1/studies/STUDY`"),
+    ("reload", ReloadView, False, "`policy reload`, POST `/v1/policy/reload`"),
+    ("drain", DrainView, False, "POST `/v1/drain`"),
+    ("try", TryReport, False, "`try`"),
+    ("demo", Summary, False, "`demo`, and `summary.json` of its directory"),
+)
+WORDS: Final = {
+    "str": "text", "int": "whole number", "float": "number", "bool": "true or false",
+    "None": "null", "Any": "anything",
+}  # fmt: skip
+HEAD: Final = """\
+# JSON fields
+
+Verbs that look at something take `--json`; the daemon's [API](cli.md#api) sends the same documents.
+This page says what is in them. It is written by `scripts/write_json_fields.py` from the classes of
+which the documents are made.
+
+**What stays.** Each document has a field `schema`, such as `bftrainer/status/1`. Within one number
+fields are added, but none is renamed or removed, and none changes its meaning or unit. Ignore the
+fields that you do not know. The order of fields means nothing.
+
+**Units** are in the names: `_s` is seconds, `_ms` milliseconds, `_h` node-hours, `_mb` megabytes. A
+point in time, such as `started_s`, is seconds since 1970 in UTC; a length of time, such as
+`pause_s`, is seconds. null means: not known, or does not apply. Text of one sentence is for people
+and may be worded anew; programs should go by states, codes and numbers.
+
+An error is `{"schema": "bftrainer/error/1", "error": {"code", "cause", "next_step", "exit_code"}}`
+from the API, and two lines on standard error from a verb.
+
+Other documents: that of `policy show` has the [settings](policy.md), that of `simulate`, `compare`
+and `whatif` the [figures of replays](../design/simulator.md#figures). In `demo` and `whatif` the
+names `harvested` and `harvested_share` are older than the word: they mean node time in which a
+trainer *trained* ([glossary](glossary.md#what-becomes-of-idle-node-time)).
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    parts, classes = [HEAD, "## Documents\n"], list[type]()
+    rows = []
+    for name, cls, is_list, of in DOCUMENTS:
+        what = f"a list `{name}` of" if is_list else "the fields of"
+        link = f"[{cls.__name__}](#{cls.__name__.lower()})"
+        rows.append(f"| `{schema(name)}` | {of} | {what} {link} |")
+        _collect(cls, classes)
+    parts.append("\n".join(("| schema | of | has |", "| --- | --- | --- |", *rows, "")))
+    by_name = sorted(classes, key=lambda one: one.__name__)
+    return "\n".join((*parts, *("\n".join(_section(cls)) for cls in by_name)))
+
+
+def _collect(cls: type, classes: list[type]) -> None:
+    """Add a class and those of its fields."""
+    if cls in classes:
+        return
+    classes.append(cls)
+    names = vars(_module(cls))
+    for _, annotation, _ in fields(cls):
+        for word in re.findall(r"\w+", annotation):
+            if is_dataclass(names.get(word)):
+                _collect(names[word], classes)
+
+
+def _section(cls: type) -> Iterator[str]:
+    doc = (inspect.getdoc(cls) or "").partition("\n\n")[0]
+    yield from (f"## {cls.__name__}", "", _plain(" ".join(doc.split())), "")
+    yield from ("| field | is | meaning |", "| --- | --- | --- |")
+    for name, annotation, comment in fields(cls):
+        meaning = _plain(comment).replace("|", "or")
+        yield f"| `{name}` | {_in_words(annotation, cls)} | {meaning} |"
+    yield ""
+
+
+def _plain(text: str) -> str:
+    text = re.sub(r"\bNone\b", "null", text.replace("``", "`"))
+    return text.replace("<", "&lt;").replace("*", r"\*")
+
+
+def _in_words(annotation: str, cls: type) -> str:
+    """Return a type for people: a link to a class, or words."""
+    kinds = []
+    for part in annotation.split(" | "):
+        inner = re.fullmatch(r"(?:tuple|Sequence)\[(.+), \.\.\.\]|Sequence\[(.+)\]", part)
+        if inner:
+            kinds.append(f"list of {_in_words(inner[1] or inner[2], cls)}")
+        elif part.startswith(("tuple[", "dict[", "Mapping[")):
+            kinds.append("list" if part.startswith("tuple[") else "object")
+        elif is_dataclass(vars(_module(cls)).get(part)):
+            kinds.append(f"[{part}](#{part.lower()})")
+        elif part.startswith("Literal["):
+            kinds.append("one of " + part[8:-1].replace('"', "`"))
+        else:
+            kinds.append(WORDS.get(part, "text"))
+    return " or ".join(dict.fromkeys(kinds))
+
+
+def _module(cls: type) -> ModuleType:
+    return sys.modules[cls.__module__]
+
+
+def fields(cls: type) -> Iterator[tuple[str, str, str]]:
+    """Yield name, type and comment of each field that is written, as the source has them."""
+    comments, lines = _comments(inspect.getsourcefile(cls) or "")
+    for node in _class_node(cls).body:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        annotation = ast.unparse(node.annotation)
+        if annotation.startswith("ClassVar"):
+            continue
+        last = node.end_lineno or node.lineno
+        comment = comments.get(last, "")
+        above = node.lineno - 1
+        while not comment and above in comments and lines[above - 1].lstrip().startswith("#"):
+            first = above
+            while lines[first - 2].lstrip().startswith("#"):
+                first -= 1
+            comment = " ".join(comments[number] for number in range(first, above + 1))
+        yield node.target.id, annotation, comment
+
+
+def _class_node(cls: type) -> ast.ClassDef:
+    text = Path(inspect.getsourcefile(cls) or "").read_text(encoding="utf-8")
+    classes = {one.name: one for one in ast.parse(text).body if isinstance(one, ast.ClassDef)}
+    return classes[cls.__name__]
+
+
+@cache
+def _comments(file: str) -> tuple[Mapping[int, str], tuple[str, ...]]:
+    """Return the comments of a file by line, and its lines."""
+    text = Path(file).read_text(encoding="utf-8")
+    tokens: Any = tokenize.generate_tokens(StringIO(text).readline)
+    comments = [token for token in tokens if token.type == tokenize.COMMENT]
+    by_line = {token.start[0]: token.string.lstrip("# ").strip() for token in comments}
+    return by_line, tuple(text.splitlines())
+
+
+def main() -> int:
+    """Write it."""
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
