@@ -78,6 +78,7 @@ and may be worded anew; programs should go by states, codes and numbers.
 An error is `{"schema": "bftrainer/error/1", "error": {"code", "cause", "next_step", "exit_code"}}`
 from the API, and two lines on standard error from a verb.
 
+In `account`, harvested is node time that pilots hold, from the start of a pilot's job to its end.
 Other documents: that of `policy show` has the [settings](policy.md), that of `simulate`, `compare`
 and `whatif` the [figures of replays](../design/simulator.md#figures). In `demo` and `whatif` the
 names `harvested` and `harvested_share` are older than the word: they mean node time in which a

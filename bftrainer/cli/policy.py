@@ -132,7 +132,7 @@ def _rows(old: Figures, new: Figures) -> list[tuple[str, str, str]]:
         (what, format(getattr(old, name), form), format(getattr(new, name), form))
         for what, name, form in (
             ("node-hours idle or ours", "offered_node_h", ",.1f"),
-            ("node-hours harvested", "harvested_node_h", ",.1f"),
+            ("node-hours trained", "harvested_node_h", ",.1f"),
             ("node-hours held", "held_node_h", ",.1f"),
             ("work done, reference node-hours", "reference_node_h", ",.1f"),
             ("samples", "samples", ",.4g"),

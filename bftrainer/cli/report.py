@@ -266,7 +266,13 @@ def account(
     as_csv: bool,
     as_json: bool,
 ) -> None:
-    """Say who used how many node-hours: harvested, lost and given back."""
+    """Say who used how many node-hours: harvested, lost and given back.
+
+    Harvested is node time that pilots hold, from the start of a pilot's job to its end. The part of
+    it that brought no trainer forward is lost: training done again, warm-up, and pilots without a
+    trainer. Given back is what pilots still had of their time limits when they ended for an
+    ordinary job.
+    """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json exclude each other")
     if policy_file is not None and journal is None:

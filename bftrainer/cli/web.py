@@ -28,10 +28,11 @@ from bftrainer.model.errors import UsageError
 def web(
     port: int | None, host: str, public_url: str, replay: Path | None, socket_name: str | None
 ) -> None:
-    """Serve a page of nodes, trainers, harm and harvest to your browser, until Ctrl-C.
+    """Serve a page of nodes and trainers to your browser, until Ctrl-C.
 
-    It shows what your account may see, and changes nothing. BFTRAINER_WEB_TOKEN is the token of the
-    first link, for a portal that shows the link.
+    What ordinary jobs noticed and who used how many node-hours is on it, too. It shows what your
+    account may see, and changes nothing. BFTRAINER_WEB_TOKEN is the token of the first link, for a
+    portal that shows the link.
     """
     from bftrainer.api.page.door import TOKEN, Door, PageAddress  # noqa: PLC0415 - -h needs none of these
     from bftrainer.api.page.server import app, listen, serve  # noqa: PLC0415

@@ -24,7 +24,13 @@ from bftrainer.batch.traces.fragments import HOUR_S, Fragments, Times
 from bftrainer.batch.traces.text import unreadable
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.html import OTHERWISE, picture, saved, table, write_file, write_page
-from bftrainer.lab.simulator.metrics import WORDS, Metrics, completion_times_s, static_outcome
+from bftrainer.lab.simulator.metrics import (
+    MEANING_OF_U,
+    WORDS,
+    Metrics,
+    completion_times_s,
+    static_outcome,
+)
 from bftrainer.lab.simulator.session import Choices, ReplayRun, job_nodes
 from bftrainer.model.errors import UsageError
 from bftrainer.study.plots import matplotlib, new_canvas
@@ -286,9 +292,8 @@ FIGURES = (
         title="Resource utilization efficiency",
         draw=_utilization,
         caption=lambda _: (
-            "U: samples processed on the idle fragments (A_e) as a share of what N_eq nodes "
-            "that are always there, shared equally by P_jmax trainers, would process (A_s), at the "
-            "rates of the trainers that ran."
+            f"{MEANING_OF_U}. In the paper's signs it is A_e / A_s; A_s shares N_eq nodes equally "
+            "among P_jmax trainers, at the rates of the trainers that ran."
         ),
     ),
     Figure(

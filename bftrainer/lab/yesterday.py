@@ -180,7 +180,7 @@ class Figures:
     """The figures of one policy on the trace."""
 
     offered_node_h: float
-    harvested_node_h: float  # of trainers that trained
+    harvested_node_h: float  # in which trainers trained
     held_node_h: float  # with a pilot
     utilization: float  # U
     reference_node_h: float  # work done, whichever trainers ran (bftrainer.lab.simulator.metrics)

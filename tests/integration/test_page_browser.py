@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -190,7 +191,7 @@ def trial(number: int, value: float, samples: int) -> TrialView:
 
 def test_a_study_has_its_best_trial_and_a_day_what_was_to_be_had(page: Page) -> None:
     whose = Whose(user="ada", trainer_id="t1", day=day_of(T0, "UTC"))
-    page.service.account_sums = {whose: NodeTime(trained_s=1800.0)}
+    page.service.account_sums = {whose: NodeTime(trained_s=1800.0, redone_s=360.0, warm_up_s=720.0)}
     page.service.uses = UsesOfNodes(lambda: "UTC")
     for at_s in (T0, T0 + 3600.0):
         page.service.saw(trained(at_s, n1="", n2="t1"), PLAN)
@@ -198,6 +199,11 @@ def test_a_study_has_its_best_trial_and_a_day_what_was_to_be_had(page: Page) -> 
     page.open()
     page.says("of it trained", "#harvest")
     page.says("50.0%", "#harvest")
+    page.says("redone", "#harvest")
+    head, row = page.text("#harvest").splitlines()[:2]
+    # 0.8 h harvested; 0.2 h of it in starts, none idle, 0.1 h redone.
+    figures = re.findall(r"\d+(?:\.\d+)?", row.partition(whose.day)[2])[:4]
+    assert [float(figure) for figure in figures] == [0.8, 0.2, 0.0, 0.1], head
     page.says("digits-1", "#studies")
     page.click('[data-study="digits-1"]')
     page.says("1 ★ best", "#trials")

@@ -104,7 +104,7 @@ class NodeSeconds:
 
     ordinary: float
     offered: float  # harvested + starting + pausing + held + unused
-    harvested: float
+    harvested: float  # a trainer trained; the name is older than the word (glossary)
     starting: float
     pausing: float
     held: float
@@ -132,7 +132,7 @@ class Summary:
     nodes: int
     live_s: float
     node_seconds: NodeSeconds
-    utilisation: float  # U = harvested / offered
+    utilisation: float  # the share of the offered time in which a trainer trained
     rescales: int
     pauses_s: tuple[float, ...]
     give_backs: int
@@ -148,7 +148,7 @@ def account(spans: Sequence[Span], facts: JournalFacts) -> NodeSeconds:
     """Split the time of all nodes; pauses are taken off what was harvested.
 
     A pause is counted for every member of the new generation although only the worst
-    of them waited that long: the harvest is never overstated.
+    of them waited that long: what was trained is never overstated.
     """
     member = node_seconds(spans, Use.TRAINING)
     pausing = min(member, sum(r.pause_s * r.size for r in facts.rescales))
@@ -168,7 +168,7 @@ def sentences(summary: Summary) -> tuple[str, ...]:
     split = summary.node_seconds
     idle = (
         f"Ordinary jobs left {split.offered:.0f} node-seconds of {summary.nodes} nodes idle. Three "
-        f"networks trained in {split.harvested:.0f} of them: U = {summary.utilisation:.2f}."
+        f"networks trained in {split.harvested:.0f} of them ({summary.utilisation:.0%})."
     )
     given_back = (
         f"{_nodes(summary.give_backs)} given back before an ordinary job needed them, "

@@ -28,11 +28,16 @@ from milp.tables import rate_at
 
 REFERENCE_NODES: Final = 1  # the fixed size at which work is counted
 
+# The glossary, reports and pages say it in these words (tests/unit/test_definitions.py).
+MEANING_OF_U: Final = (
+    "U is the samples that trainers process on idle nodes, over those that the same trainers would"
+    " process on as many nodes as are idle on average, always there and without rescales"
+)
 WHICH_FIGURE: Final = (
     "Compare policies by work done: each trainer's samples by its own rate on one node, no matter"
     " which trainers ran. Samples compare where all train the same network, completed trainers and"
-    " the makespan where they end. U is held against the trainers that ran, and compares only where"
-    " these are the same."
+    " the makespan where they end. U compares only where the same trainers ran:"
+    f" {MEANING_OF_U}."
 )
 SHARE, MEAN, WHOLE, FINE = ".2%", ",.2f", ",.0f", ".3f"  # formats of numbers
 

@@ -306,7 +306,7 @@ def _check(trace: Fragments, given: Assumptions) -> None:
     if not trace.node_seconds() > 0:
         raise UsageError(
             "BFT-4140",
-            "No node is ever idle in this trace: there is nothing to harvest.",
+            "No node is ever idle in this trace: there is nothing to train on.",
             "Choose another part of it, or leave --unfillable out.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 from bftrainer.decide import short_gaps
 from bftrainer.lab import html
-from bftrainer.lab.simulator.metrics import WHICH_FIGURE
+from bftrainer.lab.simulator.metrics import MEANING_OF_U, WHICH_FIGURE
 from bftrainer.lab.whatif.advice import BusinessCase, Sweep, idle_confirmations
 from bftrainer.lab.whatif.replays import Estimate, times
 
@@ -149,7 +149,7 @@ def replayed_sentence(found: BusinessCase) -> str:
     )
     return (
         f"Replayed: {nodes}; {one.coarse_hours:,.1f} h in {one.coarse_stretches} stretches for "
-        f"each value tried, {one.fine_hours:,.1f} h in {one.fine_stretches} for the harvest. "
+        f"each value tried, {one.fine_hours:,.1f} h in {one.fine_stretches} for what is expected. "
         f"{interval}"
     )
 
@@ -170,9 +170,9 @@ def above_one(found: BusinessCase) -> tuple[str, ...]:
     if max(*highest, *[one.high or one.value for one in used]) <= 1.0:
         return ()
     why = (
-        "U can be above 1: what it is held against (A_s, eqs. 17 to 19 of the BFTrainer paper)"
-        " gives each of P_jmax trainers an equal share of N_eq, and some sizes of"
-        f" {found.assumptions.network.name} are worth more than their neighbours."
+        "A U above 1 is no mistake. It is measured against trainers that share the nodes equally"
+        " (A_s, eqs. 17 to 19 of the BFTrainer paper), and unequal shares can be better: some sizes"
+        f" of {found.assumptions.network.name} process more samples per node than their neighbours."
     )
     return (why,)
 
@@ -209,8 +209,8 @@ def write_page(path: Path, found: BusinessCase, source: str, command: str) -> No
     policy = "\n".join(f"{name}: {value}" for name, value, _ in advice_rows(found))
     parts = [
         f"<p><b>{shown(best.node_hours_per_day, ',.0f')} node-hours per day, ",
-        f"{shown(best.harvested_share, '.1%')} of the idle time, ",
-        f"at U = {shown(best.utilization, '.3f')}.</b></p>",
+        f"trained in {shown(best.harvested_share, '.1%')} of the idle time, ",
+        f"at U = {shown(best.utilization, '.3f')}.</b></p><p>{escape(MEANING_OF_U)}.</p>",
         html.items(f"Warning: {warning}" for warning in found.warnings),
         "<h2>Idle time</h2>",
         html.table((), idle_rows(found)),
@@ -230,7 +230,7 @@ def write_page(path: Path, found: BusinessCase, source: str, command: str) -> No
         html.items([replayed_sentence(found), *above_one(found)]),
         html.items(f"Source: {note}" for note in found.notes),
     ]
-    html.write_page(path, f"What bftrainer would harvest: {source}", command, parts)
+    html.write_page(path, f"What bftrainer would make of idle time: {source}", command, parts)
 
 
 def _figure(sweep: Sweep) -> str:

@@ -167,8 +167,8 @@ function drawHarvest() {
   const told = state.parts[`harvest by ${state.by}`];
   if (!told) return;
   const had = new Map(state.by === "day" ? (state.parts.days || []).map(([day, had_s, trained_s]) => [day, [hours(had_s / 3600), percent(trained_s / had_s)]]) : []);
-  const rows = told.lines.map((one) => [one[state.by] || "–", hours(one.harvested_h), hours(one.warm_up_h), hours(one.idle_h), hours(one.lost_h + one.redone_h), hours(one.given_back_h), String(one.pilots), ...(had.size ? had.get(one.day) || ["–", "–"] : [])]);
-  table(find("harvest"), [state.by === "account" ? "project" : state.by, ">node-hours", ">starting", ">held idle", ">lost or redone", ">given back", ">pilots", ...(had.size ? [">without ordinary jobs", ">of it trained"] : [])], rows);
+  const rows = told.lines.map((one) => [one[state.by] || "–", hours(one.harvested_h), hours(one.warm_up_h), hours(one.idle_h), hours(one.redone_h), hours(one.given_back_h), String(one.pilots), ...(had.size ? had.get(one.day) || ["–", "–"] : [])]);
+  table(find("harvest"), [state.by === "account" ? "project" : state.by, ">harvested, node-hours", ">starting", ">held idle", ">redone", ">time limit given back", ">pilots", ...(had.size ? [">without ordinary jobs", ">of it trained"] : [])], rows);
   find("had").textContent = had.size ? "Node-hours without ordinary jobs are counted while a daemon runs." : "";
 }
 
