@@ -46,6 +46,11 @@ STANDINGS = st.builds(
 AFTER_S = st.floats(0.001, 5000.0)
 
 
+NOT_INSTALLED = (
+    "No installed policy is called {name!r}. Add '{name} = MODULE:POLICY' to bftrainer.policies in"
+    " setup.cfg, then install again, as entry points are read from what is installed:"
+    " .venv/bin/pip install -e . (CONTRIBUTING.md)"
+)
 MOST = ("could have", "left at its turn", "can use")  # terms that no size exceeds
 
 
@@ -69,7 +74,7 @@ class PolicyConformance:
     name: str
 
     def policy(self) -> AllocationPolicy:
-        assert self.name in policy_names()
+        assert self.name in policy_names(), NOT_INSTALLED.format(name=self.name)
         return load_policy(self.name)
 
     def context(self, problem: Problem, data: st.DataObject) -> Context:

@@ -76,3 +76,13 @@ def test_unknown_policy_is_named_with_the_known_ones() -> None:
         load_policy("magic")
     assert caught.value.exit_code is ExitCode.VALIDATION_FAILED
     assert "Use one of: " + ", ".join(policy_names()) in caught.value.next_step
+
+
+def test_a_new_policy_that_is_not_installed_yet_says_what_to_do() -> None:
+    """What goes wrong first for whoever adds one: nobody has read the new line yet."""
+
+    class TestNewPolicy(PolicyConformance):
+        name = "not-installed-yet"
+
+    with pytest.raises(AssertionError, match=r"setup\.cfg.*pip install -e \."):
+        TestNewPolicy().policy()
