@@ -12,8 +12,7 @@ import click
 from bftrainer.cli.main import cli
 from bftrainer.lab import report
 from bftrainer.lab.demo.watch import NodeSeconds, Summary, as_text
-from bftrainer.lab.simulator.metrics import MEANING_OF_U
-from bftrainer.lab.whatif import document
+from bftrainer.lab.simulator.metrics import MEANING_OF_U, WHICH_FIGURE
 
 ROOT = Path(__file__).parents[2]
 HARVESTED = "node time that pilots hold, from the start of a pilot's job to its end"
@@ -45,7 +44,7 @@ def test_what_is_u_is_the_same_everywhere() -> None:
     assert MEANING_OF_U in read("docs/reference/glossary.md")
     (caption,) = (one.caption for one in report.FIGURES if one.key == "utilization")
     assert MEANING_OF_U in caption([])
-    assert MEANING_OF_U in document.WHICH_FIGURE
+    assert MEANING_OF_U in WHICH_FIGURE
 
 
 def test_the_demonstration_tells_a_share_and_no_u() -> None:
