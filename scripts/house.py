@@ -175,7 +175,6 @@ class House:
             ("modules named by participles, %", round(share, 1), 3),
             ("module docstrings that ask, %", round(of_modules, 1), 3),
             ("other docstrings that ask, %", round(of_definitions, 1), 3),
-            ("words of documents", self.words(), 38_000),
         )
         return [
             Target(name=n, measured=value, limit=limit, relation="<=", unit="", note=f"{value:,}")
@@ -210,6 +209,7 @@ def main() -> int:
     house = House(arguments.tree)
     targets = house.targets()
     print_targets("House", targets)
+    print(f"words of documents: {house.words():,}; they have no limit")
     if arguments.names:
         for heading in ("upward", "clashes", "participles"):
             print(f"{heading}: {', '.join(getattr(house, heading)())}")

@@ -22,6 +22,7 @@ from typing import Any, Final
 from _bench.targets import ROOT
 
 from bftrainer.api.documents import schema
+from bftrainer.cli.array_table import ArrayRow
 from bftrainer.lab.demo.watch import Summary
 from bftrainer.lab.tryout import TryReport
 from bftrainer.model.reports import AccountReport, HarmReport
@@ -35,7 +36,7 @@ from bftrainer.model.views import (
     StatusView,
     TrainerView,
 )
-from bftrainer.study.trial_table import StudySummary
+from bftrainer.study.trial_table import StudySummary, TrialRow
 
 PAGE: Final = ROOT / "docs" / "reference" / "json.md"
 # Document, its class, whether it is a list of these, and what has it.
@@ -45,10 +46,12 @@ DOCUMENTS: Final[tuple[tuple[str, type, bool, str], ...]] = (
     ("trainers", TrainerView, True, "`cancel`, `hold`, `release`, `update`, `requeue`, arrays"),
     ("nodes", NodeView, True, "`nodes`, GET `/v1/nodes`"),
     ("explain", Explanation, False, "`explain ID`, GET `/v1/trainers/ID/explain`"),
-    ("logs", LogFile, True, "`logs ID --list`, GET `/v1/trainers/ID/logs`"),
+    ("logs", LogFile, True, "`logs ID`, GET `/v1/trainers/ID/logs`"),
     ("account", AccountReport, False, "`account`, GET `/v1/account`"),
     ("harm", HarmReport, False, "`report harm`, GET `/v1/harm`"),
-    ("study", StudySummary, False, "`study status`, `study best`"),
+    ("study", StudySummary, False, "`study status`, `study export`"),
+    ("array", ArrayRow, True, "`status --array ID`"),
+    ("trial", TrialRow, False, "`study best`"),
     ("study", StudyView, False, "GET `/v1/studies/STUDY`"),
     ("reload", ReloadView, False, "`policy reload`, POST `/v1/policy/reload`"),
     ("drain", DrainView, False, "POST `/v1/drain`"),
@@ -79,10 +82,11 @@ An error is `{"schema": "bftrainer/error/1", "error": {"code", "cause", "next_st
 from the API, and two lines on standard error from a verb.
 
 In `account`, harvested is node time that pilots hold, from the start of a pilot's job to its end.
-Other documents: that of `policy show` has the [settings](policy.md), that of `simulate`, `compare`
-and `whatif` the [figures of replays](../design/simulator.md#figures). In `demo` and `whatif` the
-names `harvested` and `harvested_share` are older than the word: they mean node time in which a
-trainer *trained* ([glossary](glossary.md#what-becomes-of-idle-node-time)).
+Other documents are described with what makes them: that of `policy show` has the
+[settings](policy.md), that of `simulate`, `compare` and `whatif` the [figures of
+replays](../design/simulator.md#figures). In `demo`, `whatif` and `policy test` the names that begin
+with `harvested` are older than the word: they mean node time in which a trainer *trained*
+([glossary](glossary.md#what-becomes-of-idle-node-time)).
 """
 
 
