@@ -37,6 +37,7 @@ from slurm_plugins.parse import duration_s, settings_in
 JOB_NAME = "bftrainer-daemon"
 MEMORY = "2G"  # a daemon needs 150 MB, a decision on a large cluster more
 _BEFORE_END_S = 60
+_QUICK_S = 3.0  # for a word of advice nobody waits longer
 _JOB_ID = re.compile(r"([0-9]{1,10})(?:;\S*)?")
 # bash: ``wait`` ends at once when a trapped signal comes (bash(1), SIGNALS).
 _SCRIPT = """\
@@ -118,6 +119,15 @@ class SlurmSites:
     def cancel_daemon(self, job_id: str) -> None:
         """Cancel the daemon's job; one that is gone is not an error."""
         self._commands.query(("scancel", job_id))
+
+    def preemptable(self) -> tuple[str, ...]:
+        """Return the partitions whose jobs are ended for others; none if Slurm does not answer."""
+        quick = SlurmCommands(timeout_s=_QUICK_S)
+        config, shown = (quick.query(argv) for argv in (commands.CONFIG, PARTITION_ARGV))
+        if not (config.is_ok and shown.is_ok):
+            return ()
+        partitions, settings = partitions_in(shown.stdout), settings_in(config.stdout)
+        return tuple(name for name in partitions if not why_not(name, partitions, settings))
 
     def examine(self, wish: Wish) -> OwnSite:
         """Read the site for this user.
@@ -267,7 +277,8 @@ class SlurmSites:
         raise BatchSystemError(
             "BFT-1285",
             f"Slurm cannot be asked: {why_failed(done)}",
-            "Try again on a login node of the cluster where sinfo answers.",
+            "Try again on a login node of the cluster where sinfo answers; without a cluster: "
+            "bftrainer try SCRIPT.",
         )
 
     def _rows(self, what: Sequence[str], fields: Sequence[str], unread: list[str]) -> list[Row]:

@@ -33,7 +33,7 @@ from bftrainer.api.documents import (
     view_of,
     views_of,
 )
-from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode, NoDaemonError
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.timeline import TimelineView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
@@ -290,13 +290,19 @@ class Client:
 
     def _unreachable(self, problem: OSError) -> BftError:
         why = problem.strerror or str(problem) or type(problem).__name__
+        kind: type[BftError] = NoDaemonError
         next_step = (
-            "Start it with 'bftrainer daemon', or name its socket with --socket, "
+            "Start your own with 'bftrainer up' on a cluster with a preemptable partition; "
+            "elsewhere 'bftrainer try SCRIPT' needs none. One that runs is named with --socket, "
             "BFTRAINER_SOCKET or BFTRAINER_STATE_DIR."
         )
         if isinstance(problem, PermissionError):
             next_step = "Ask its administrator: it serves all users with 'run_as: submitter'."
-        return BftError(
+            kind = BftError
+        elif self.socket_path == address.SITE_SOCKET:
+            next_step = "It is the site's: tell its administrator, who finds why in its log."
+            kind = BftError
+        return kind(
             "BFT-1101",
             f"No daemon can be reached at {self.socket_path} ({why}).",
             next_step,

@@ -12,13 +12,15 @@ from bftrainer.api import address
 from bftrainer.api.address import SOCKET_NAME, socket_path
 from bftrainer.api.client import Client
 from bftrainer.cli.output import print_lines
-from bftrainer.model.errors import ExitCode
+from bftrainer.elastic.regular_file import open_stream
+from bftrainer.model.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from bftrainer.api.page.source import PageSource
     from bftrainer.journal.journal import Journal
 
 
+_SQLITE_HEAD = b"SQLite format 3\x00"  # sqlite.org/fileformat.html, 1.3
 AWAY = (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT)  # of a daemon that may come back
 
 
@@ -37,10 +39,33 @@ def connect(socket_name: str | None, **more: Any) -> Client:
 
 
 def read_journal(path: Path | str) -> Journal:
-    """Open a journal, whose daemon may be running, to read it."""
+    """Open a journal, whose daemon may be running, to read it.
+
+    Raises:
+        BftError: BFT-2127, the file is something else; 22xx, it cannot be read.
+    """
+    if "://" not in str(path):
+        _check_kind(Path(path))
     from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
 
     return Journal.open(path, clock=time.time, is_verified=False)
+
+
+def _check_kind(path: Path) -> None:
+    """Refuse a file that never was a journal; of a damaged one the head is what is left."""
+    try:
+        with open_stream(path, is_typed=True) as file:
+            head = file.read(len(_SQLITE_HEAD))
+    except OSError:
+        return  # the journal says it
+    if head and not _SQLITE_HEAD.startswith(head):
+        raise UsageError(
+            "BFT-2127",
+            f"{path} is no journal: it does not begin like an SQLite database.",
+            "Name journal.db of a daemon's state directory. If this was one, its disk or another "
+            "program has overwritten it: restore a backup (bftrainer journal restore).",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        )
 
 
 class FollowingClient(Client):

@@ -1,15 +1,21 @@
-"""``bftrainer help``: the help of a verb, or what the code of an error means."""
+"""``bftrainer help``: the help of a verb, what the code of an error means, or a page."""
 
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 
 import click
 
+from bftrainer.cli.habits import verb_meant
 from bftrainer.cli.main import VERBS
-from bftrainer.cli.options import argument, verb
-from bftrainer.cli.output import print_lines
+from bftrainer.cli.options import argument, option, verb
+from bftrainer.cli.output import is_terminal, print_as_it_is, print_lines, print_sentences
+from bftrainer.cli.pages import name_of, names_meant, pages
+from bftrainer.elastic.regular_file import read_file
+from bftrainer.model.errors import ExitCode, UsageError
 
+MOST_BYTES = 1024 * 1024  # of a page
 _CODE = re.compile(r"(?:BFT-?)?(\d{4})", re.IGNORECASE)
 
 
@@ -18,14 +24,20 @@ def _verbs(_context: click.Context, _parameter: click.Parameter, incomplete: str
 
 
 @verb(
-    argument("words", metavar="[VERB | BFT-NNNN]", nargs=-1, shell_complete=_verbs),
+    argument("words", metavar="[VERB | BFT-NNNN | PAGE]", nargs=-1, shell_complete=_verbs),
+    option("--pages", "List the pages of the documentation.", name="lists_pages"),
     name="help", example="bftrainer help BFT-1310",
 )  # fmt: skip
 @click.pass_context
-def explain_word(context: click.Context, words: tuple[str, ...]) -> None:
-    """Show the help of a verb, or what the code of an error means and what to do then."""
+def explain_word(context: click.Context, words: tuple[str, ...], *, lists_pages: bool) -> None:
+    """Show the help of a verb, what the code of an error means, or a page of the documentation."""
+    if lists_pages:
+        print_lines(*pages())
+        return
     if len(words) == 1 and (code := _CODE.fullmatch(words[0])):
         _explain(f"BFT-{code[1]}")
+        return
+    if len(words) == 1 and words[0] not in VERBS and _shows_page(words[0]):
         return
     here = context.find_root()
     for word in words:
@@ -34,14 +46,43 @@ def explain_word(context: click.Context, words: tuple[str, ...]) -> None:
         name, command, _ = here.command.resolve_command(here, [word])
         if command is not None:
             here = click.Context(command, info_name=name, parent=here, **command.context_settings)
-    print_lines(*here.get_help().splitlines())
+    print_as_it_is(here.get_help())
+
+
+def _shows_page(word: str) -> bool:
+    """Print the page of this name; return whether there is one.
+
+    Raises:
+        UsageError: BFT-1454, several pages have this name, or none of this path is installed.
+    """
+    installed = pages()
+    names, name = names_meant(word, installed), name_of(word)
+    lasts = {one.rpartition("/")[2]: one for one in installed}
+    near = names or [lasts[last] for last in get_close_matches(name.rpartition("/")[2], lasts)]
+    if len(names) > 1 or (not names and (word != name or (near and not verb_meant(word, VERBS)))):
+        raise UsageError(
+            "BFT-1454",
+            f"{len(names) or 'No'} pages of the documentation are called {name[:60]!r}.",
+            f"Name one of: {', '.join(near) or 'those that bftrainer help --pages lists'}.",
+            exit_code=ExitCode.NOT_FOUND,
+        )
+    for name in names:
+        text = read_file(installed[name], MOST_BYTES, is_typed=True).decode()
+        if is_terminal():
+            from rich.console import Console  # noqa: PLC0415 - takes 0.1 s
+            from rich.markdown import Markdown  # noqa: PLC0415
+
+            Console().print(Markdown(text, hyperlinks=False))
+        else:
+            print_as_it_is(text)
+    return bool(names)
 
 
 def _explain(code: str) -> None:
     from bftrainer.cli.codes import meaning_of  # noqa: PLC0415 - the help of verbs needs none
 
     meaning = meaning_of(code)
-    print_lines(f"{meaning.code}: {meaning.area}")
+    print_sentences(f"{meaning.code}: {meaning.area}")
     for next_step, causes in meaning.causes.items():
-        print_lines("", *causes, f"next: {next_step}")
-    print_lines("", f"Words in capitals differ each time. More: {meaning.page}")
+        print_sentences("", *causes, f"next: {next_step}")
+    print_sentences("", f"Words in capitals differ each time. More: {meaning.page}")

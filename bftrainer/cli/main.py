@@ -5,6 +5,7 @@ A verb's module is imported when the verb is used, so that ``--help`` and comple
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,10 @@ from typing import Any
 import click
 
 from bftrainer import __version__
+from bftrainer.cli import streams
+from bftrainer.cli.output import print_sentences
 from bftrainer.elastic.regular_file import why
-from bftrainer.model.columns import shown
-from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.model.errors import BftError, ExitCode, NoDaemonError, UsageError
 
 # verb -> (module:command, text for --help)
 VERBS = {
@@ -61,7 +63,10 @@ INTERRUPTED = 128 + 2
 
 
 class LazyGroup(click.Group):
-    """A group that knows its verbs by name and imports one at a time."""
+    """A group that knows its verbs by name and imports one at a time.
+
+    A word that is none of them leads to the one that it may mean.
+    """
 
     def __init__(self, *args: Any, verbs: Mapping[str, tuple[str, str]], **more: Any) -> None:
         super().__init__(*args, **more)
@@ -80,6 +85,20 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{module_name}:{attribute} is not a command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb that the first word names, or say which it may mean."""
+        word = str(args[0])
+        if word in self._verbs or ctx.resilient_parsing or word.startswith("-"):
+            return super().resolve_command(ctx, args)
+        from bftrainer.cli.habits import verb_meant  # noqa: PLC0415 - for mistakes only
+
+        cause = f"No such command {word[:40]!r}."
+        if verb := verb_meant(word, self._verbs):
+            cause += f" Did you mean '{ctx.command_path} {verb}'? {self._verbs[verb][1]}"
+        raise click.UsageError(cause, ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the verbs without importing them."""
@@ -102,6 +121,21 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit code; only bugs cause a traceback."""
+    with streams.prepared():
+        try:
+            status = _run(arguments)
+            sys.stdout.flush()  # at the interpreter's end nobody could tell of a full disk
+        except BrokenPipeError:  # who read it has enough
+            return int(ExitCode.INTERNAL)
+        except OSError as problem:
+            if problem.filename is None:
+                raise
+            print_error(_file_error(problem))
+            return int(ExitCode.NOT_PERMITTED)
+        return status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         outcome = cli.main(
             args=None if arguments is None else list(arguments),
@@ -117,11 +151,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return int(ExitCode.USAGE)
         print_error(_usage_error(problem))
         return int(ExitCode.USAGE)
-    except OSError as problem:
-        if problem.filename is None:
-            raise
-        print_error(_file_error(problem))
-        return int(ExitCode.NOT_PERMITTED)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
@@ -130,13 +159,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def print_error(error: BftError) -> None:
     """Print code, cause and next step to standard error."""
+    if isinstance(error, NoDaemonError):
+        from bftrainer.cli.no_daemon import led  # noqa: PLC0415 - asks the site
+
+        error = led(error)
     first, *more = error.cause_lines()
     lines = (f"error {error.code}: {first}", *more, f"next: {error.next_step}")
-    for line in lines:
-        click.echo(shown(line), err=True)
+    with contextlib.suppress(OSError):  # a full disk there, too: the exit code is all that is left
+        print_sentences(*lines, err=True)
 
 
 def _file_error(problem: OSError) -> BftError:
+    if streams.is_standard(problem):
+        return BftError(
+            "BFT-1458",
+            f"{why(problem)}: the output is not complete.",
+            "Make room where it goes, or send it elsewhere.",
+        )
     return BftError(
         "BFT-1069",
         f"{why(problem)}.",
@@ -144,13 +183,28 @@ def _file_error(problem: OSError) -> BftError:
     )
 
 
+def _hint(problem: click.ClickException, verb: str) -> str:
+    """Return what somebody may have meant who wrote what there is not; "": nobody can tell."""
+    from bftrainer.cli import habits  # noqa: PLC0415 - for mistakes only
+
+    if isinstance(problem, click.NoSuchOption):
+        return habits.option_meant(problem.option_name, verb)
+    context = getattr(problem, "ctx", None)
+    word = getattr(problem, "command_name", "")  # of NoSuchCommand, which older clicks lack
+    if word and context is not None and isinstance(context.command, click.Group):
+        near = habits.verb_meant(word, context.command.list_commands(context))
+        return f"Did you mean '{context.command_path} {near}'?" if near else ""
+    return ""
+
+
 def _usage_error(problem: click.ClickException) -> UsageError:
     context = problem.ctx if isinstance(problem, click.UsageError) else None
     path = context.command_path if context is not None else "bftrainer"
     cause = problem.format_message()
-    return UsageError(
-        "BFT-1000", cause if cause.endswith((".", "?", "!")) else f"{cause}.", f"See '{path} -h'."
-    )
+    cause = cause if cause.endswith((".", "?", "!", ".)", "?)")) else f"{cause}."
+    if hint := _hint(problem, path.rpartition(" ")[2]):
+        cause = f"{problem.message} {hint}"
+    return UsageError("BFT-1000", cause, f"See '{path} -h'.")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from bftrainer.cli.common import connect
+from bftrainer.cli.pages import with_commands
 from bftrainer.elastic.regular_file import ANY_OWNER
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, UsageError
@@ -42,7 +43,9 @@ def option(
         more = {"default": default, "show_default": default not in ("", 0), **more}
     elif not metavar and kind is None:
         more["is_flag"] = True
-    return click.Option(declared, type=kind, metavar=metavar or None, help=text, **more)
+    return click.Option(
+        declared, type=kind, metavar=metavar or None, help=with_commands(text or "") or None, **more
+    )
 
 
 def verb(

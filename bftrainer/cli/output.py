@@ -1,6 +1,6 @@
 """Output of the verbs as JSON or columns.
 
-Columns become a rich table on a terminal; in a pipe they are plain and never truncated.
+Columns and sentences are laid out for the width of a terminal; in a pipe they are plain.
 """
 
 from __future__ import annotations
@@ -8,23 +8,56 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
 from bftrainer.api.documents import document
+from bftrainer.cli.pages import with_commands
 from bftrainer.model.columns import columns, shown
 
 Answer = TypeVar("Answer")
+USUAL_WIDTH, LEAST_WIDTH = 80, 20  # cells of a terminal's line
 
 
 def print_lines(*lines: str, err: bool = False) -> None:
     """Print lines for people; what others have written into them is escaped."""
     for line in lines:
-        click.echo(shown(line), err=err)
+        click.echo(said(line), err=err)
+
+
+def print_as_it_is(text: str) -> None:
+    """Print a text of several lines, which are escaped and else left alone."""
+    for line in text.splitlines():
+        click.echo(shown(line))
+
+
+def said(text: str) -> str:
+    """Return a text as people get it: safe for a terminal, pages by the commands that open them."""
+    return shown(with_commands(text))
+
+
+def print_sentences(*lines: str, indent: int = 2, err: bool = False) -> None:
+    """Print sentences for people, as ``print_lines``; on a terminal they break at spaces.
+
+    Args:
+        lines: each begins a line; what others have written into them is escaped.
+        indent: spaces before the further lines of each.
+        err: whether to print to standard error.
+    """
+    stream = sys.stderr if err else sys.stdout
+    if not is_terminal(stream):
+        print_lines(*lines, err=err)
+        return
+    from bftrainer.cli.tables import wrapped  # noqa: PLC0415 - pipes need none
+
+    for line in lines:
+        for part in wrapped(said(line), terminal_width(), indent=indent):
+            click.echo(part, err=err)
 
 
 def print_json(document: dict[str, Any], *, is_compact: bool = False) -> None:
@@ -53,7 +86,7 @@ def answer(
 def print_pairs(pairs: Iterable[tuple[str, object]], width: int) -> None:
     """Print names and values in two columns."""
     for name, value in pairs:
-        print_lines(f"{shown(name):<{width}} {value}")
+        print_sentences(f"{shown(name):<{width}} {value}", indent=width + 1)
 
 
 def print_csv(headers: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -88,34 +121,42 @@ def clock(at_s: float | None) -> str:
     return "-" if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
-def is_terminal() -> bool:
-    """Return whether standard output is a terminal that can draw."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+def is_terminal(stream: TextIO | None = None) -> bool:
+    """Return whether a stream, else standard output, is a terminal that can draw."""
+    return (stream or sys.stdout).isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows: a table that fits the terminal, plain columns elsewhere."""
+def terminal_width() -> int:
+    """Return the cells of a line of the terminal."""
+    return max(LEAST_WIDTH, shutil.get_terminal_size((USUAL_WIDTH, 24)).columns)
+
+
+def print_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    optional: Sequence[str] = (),
+    elsewhere: str = "",
+) -> None:
+    """Print rows: a table that fits the terminal, plain columns elsewhere.
+
+    Args:
+        headers: one that starts with > aligns right.
+        rows: cells, not escaped yet.
+        optional: headers of what a narrow terminal leaves out, the first of them first.
+        elsewhere: the command that shows what is left out.
+    """
     if not rows:
         return
+    rows = [tuple(map(with_commands, row)) for row in rows]
     if not is_terminal():
         click.echo(columns(headers, rows))
         return
     from rich.console import Console  # noqa: PLC0415 - takes 0.1 s
 
-    Console().print(table(headers, rows))
+    from bftrainer.cli.tables import lines_of  # noqa: PLC0415
 
-
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
-    """Return the rows as a rich table."""
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    result = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in headers:
-        result.add_column(
-            Text(shown(name.removeprefix(">"))), justify="right" if name.startswith(">") else "left"
-        )
-    for row in rows:
-        result.add_row(*(Text(shown(cell)) for cell in row))  # Text: names are not markup
-    return result
+    console = Console()
+    parts = lines_of(headers, rows, terminal_width(), optional=optional, elsewhere=elsewhere)
+    for part, console.width in parts:  # wider than the terminal where a word is
+        console.print(part, crop=False, highlight=False)

@@ -97,6 +97,21 @@ class _Screen:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+class _MachineNodes(click.IntRange):
+    """A number of nodes, which is no range of sizes as ``submit`` takes it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        if ":" in str(value):
+            self.fail(
+                f"{value} is a range of sizes, as for submit. Here it is how many nodes there are, "
+                f"{self.min} to {self.max}; the script grows and shrinks on them",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
 TORCH = "torch"
 # Options of submit that say how the script runs, not where and with which priority.
 TAKEN = (
@@ -109,7 +124,7 @@ TAKEN = (
     *(option for option in SPEC_OPTIONS if option.name in TAKEN),
     *SCRIPT,
     AS_MODULE,
-    option("-N, --nodes", "Nodes on this machine.", click.IntRange(2, 16), 3, name="n_nodes"),
+    option("-N, --nodes", "Nodes on this machine.", _MachineNodes(2, 16), 3, name="n_nodes"),
     option("--seconds S", "End it after this time.  [default: when the script ends]",
            click.FloatRange(1.0, 86400.0), name="limit_s"),
     option("--compare", "Run it in one process as well, before, and say what differs.",

@@ -9,17 +9,46 @@ from bftrainer.elastic.fields import in_one_line
 
 def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return rows in aligned plain columns; a header that starts with > aligns right."""
-    names = [shown(name.removeprefix(">")) for name in headers]
+    names = [heading(header) for header in headers]
     cells = [[shown(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    widths = [max(map(cell_width, column)) for column in zip(names, *cells, strict=True)]
     lines = []
     for row in (names, *cells):
         parts = [
-            cell.rjust(width) if header.startswith(">") else cell.ljust(width)
+            _filled(cell, width, is_right=is_right(header))
             for header, cell, width in zip(headers, row, widths, strict=True)
         ]
         lines.append("  ".join(parts).rstrip())
     return "\n".join(lines)
+
+
+def heading(header: str) -> str:
+    """Return a header as it is shown."""
+    return shown(header.removeprefix(">"))
+
+
+def counted(number: float, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: 1 node, 2 nodes, 3 entries (``plural``)."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def is_right(header: str) -> bool:
+    """Return whether a column aligns right."""
+    return header.startswith(">")
+
+
+def cell_width(text: str) -> int:
+    """Return the cells that a text takes on a terminal: two for wide characters, none for marks."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # noqa: PLC0415 - few texts need it
+
+    return cell_len(text)
+
+
+def _filled(cell: str, width: int, *, is_right: bool) -> str:
+    spaces = " " * (width - cell_width(cell))
+    return f"{spaces}{cell}" if is_right else f"{cell}{spaces}"
 
 
 def shown(text: str) -> str:

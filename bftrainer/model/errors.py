@@ -63,6 +63,10 @@ class UsageError(BftError):
         super().__init__(code, cause, next_step, exit_code=exit_code)
 
 
+class NoDaemonError(BftError):
+    """No daemon answers; what to do then depends on what the site has."""
+
+
 class BatchSystemError(BftError):
     """The batch system refused a request or did not answer."""
 

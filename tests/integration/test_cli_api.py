@@ -338,7 +338,7 @@ def test_tables_on_a_terminal(service: MemoryService) -> None:
     finally:
         os.close(outer)
     assert "[red]a pilot is on it" in seen.decode()
-    assert "─" in seen.decode()
+    assert "\x1b[1mNODE\x1b[0m" in seen.decode(), "headers are bold"
 
 
 def test_status_watch_repeats_until_the_daemon_is_gone(home: Path) -> None:

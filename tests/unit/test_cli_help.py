@@ -63,7 +63,7 @@ def test_the_meaning_of_a_code(capsys: Output) -> None:
     said = capsys.readouterr().out
     assert said.startswith("BFT-1004: command line and submission\n\n")
     assert "\nThere is no trainer TRAINER_ID.\nnext: List them with: bftrainer status\n" in said
-    assert said.endswith(" More: docs/reference/cli.md\n")
+    assert said.endswith(" More: 'bftrainer help cli'\n")
     for word in ("1004", "bft1004"):
         assert main(["help", word]) == 0
         assert capsys.readouterr().out == said

@@ -132,6 +132,9 @@ ENTRY_POINT_GROUP = "bftrainer.own_sites"
 class OwnSites(Protocol):
     """A cluster as one user may use it."""
 
+    def preemptable(self) -> tuple[str, ...]:
+        """Return the partitions that a daemon may use; none where that is not known."""
+
     def examine(self, wish: Wish) -> OwnSite:
         """Read the site; raise ``BftError`` (BFT-128x) where a daemon cannot work."""
 

@@ -1,0 +1,82 @@
+"""Words of other programs, and mistyped ones of ours, with the verbs that they mean.
+
+Words of Slurm, LSF, PBS and of process tools lead to the verb that does the same here. Options of
+``sbatch`` that no verb takes lead to where that is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+# verb of ours -> the words of others that mean it
+_WORDS = {
+    "status": "squeue qstat bjobs queue list ls ps jobs show info trainers stat condor_q sstat",
+    "nodes": "sinfo bhosts pbsnodes lshosts hosts node",
+    "submit": "sbatch srun salloc qsub bsub run start launch train mpirun torchrun exec",
+    "cancel": "scancel qdel bkill kill stop delete del rm remove abort terminate",
+    "hold": "suspend pause bstop qhold",
+    "release": "unhold continue bresume qrls unpause",
+    "requeue": "restart retry rerun brequeue qrerun",
+    "update": "scontrol modify change set resize scale bmod qalter",
+    "logs": "log tail output stdout bpeek cat attach",
+    "explain": "why reason sprio",
+    "account": "sacct sreport usage bacct sshare",
+    "report": "harm",
+    "web": "dashboard ui gui browser page serve",
+    "top": "watch htop monitor",
+    "policy": "config settings sacctmgr",
+    "doctor": "check diagnose sdiag",
+    "down": "shutdown quit exit",
+    "help": "man doc docs documentation",
+    "study": "sweep tune search hpo",
+}
+NEAR = 0.65  # of 1: how alike a mistyped word is
+VERB_MEANT = {word: verb for verb, words in _WORDS.items() for word in words.split()}
+
+_PILOTS = "Pilots get it, not trainers: 'bftrainer up {}' sets it for your daemon."
+_SIZE = "A trainer has whole nodes, as many as --nodes MIN:MAX says"
+# option of sbatch -> what takes its place
+_OPTIONS_MEANT = {
+    ("-p", "--partition"): _PILOTS.format("--partition NAME"),
+    ("-t", "--time", "--time-min", "-W"): "A trainer has no time limit: it ends with its --epochs, "
+    "--samples or --steps. 'bftrainer up --time LIMIT' limits pilots.",
+    ("-q", "--qos"): _PILOTS.format("--qos NAME"),
+    ("--reservation",): _PILOTS.format("--reservation NAME"),
+    ("--comment",): _PILOTS.format("--comment TEXT"),
+    ("--mem", "--mem-per-cpu", "--mem-per-gpu"): f"{_SIZE}, with all their memory; parts of nodes: "
+    "'bftrainer up --mem-per-pilot MB'.",
+    ("-n", "--ntasks", "--ntasks-per-node"): f"{_SIZE}; workers on each: --workers-per-node.",
+    ("-c", "--cpus-per-task"): f"{_SIZE}; parts of nodes: 'bftrainer up --cpus-per-pilot C'.",
+    ("-G", "--gpus", "--gpus-per-node", "--gpus-per-task"): "GPUs of each node: --gres gpu:COUNT.",
+    ("-o", "--output", "-e", "--error", "-i", "--input"): "'bftrainer logs ID' prints what workers "
+    "write.",
+    ("-w", "--nodelist", "-x", "--exclude", "--exclusive"): "The daemon chooses the nodes; "
+    "--constraint names features they must have.",
+    ("-d", "--dependency"): "--after ID[,ID...] waits for trainers, --after-any for their ends.",
+    ("-a",): "--array LIST[%N] submits one trainer for each index.",
+    ("-b",): "--begin TIME starts it later.",
+    ("--wrap",): "SCRIPT may be any program with --runtime command.",
+    ("--mail-user", "--mail-type"): "--notify mail[:ADDRESS] tells you of its end.",
+    ("-H",): "--hold submits it held.",
+    ("--test-only",): "--dry-run checks everything and submits nothing.",
+}
+OPTION_MEANT = {
+    option: instead for options, instead in _OPTIONS_MEANT.items() for option in options
+}
+# Verbs that begin training, where options of sbatch are tried.
+BEGIN = frozenset({"submit", "try", "run"})
+
+
+def verb_meant(word: str, verbs: Iterable[str]) -> str:
+    """Return the verb that a word may have meant; "": none."""
+    there = list(verbs)
+    meant = dict(zip(there, there, strict=True))
+    meant = {w: verb for w, verb in VERB_MEANT.items() if verb in meant} | meant
+    near = get_close_matches(word.lower(), meant, n=1, cutoff=NEAR)
+    return meant[near[0]] if near else ""
+
+
+def option_meant(option: str, verb: str) -> str:
+    """Return a sentence on what takes the place of an option; "": none does."""
+    return OPTION_MEANT.get(option, "") if verb in BEGIN else ""

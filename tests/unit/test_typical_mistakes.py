@@ -1,0 +1,116 @@
+"""Mistakes that people make most often, and what they are told (tests/fixtures/mistakes.txt)."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bftrainer.batch.process import Completed
+from bftrainer.cli import no_daemon
+from bftrainer.cli.main import main
+from slurm_plugins.commands import SlurmCommands
+from slurm_plugins.own_site import SlurmSites
+
+Output = pytest.CaptureFixture[str]
+LIST = Path(__file__).parents[1] / "fixtures" / "mistakes.txt"
+MISTAKES = [
+    tuple(part.strip() for part in line.split(" | "))
+    for line in LIST.read_text("utf-8").splitlines()
+    if not line.startswith("#")
+]
+FILES = {
+    "train.py": "import torch\nfrom bftrainer import elastic\n",
+    "broken.py": "def f(:\n",
+    "head.py": "#BFT --nodez 3\nimport torch\n",
+    "plain.txt": "hello\n",
+    "typo.yaml": "t_fwd: 120\n",
+    "many.yaml": "reserve_nodes_per_type: many\n",
+    "study.yaml": "name: x\n",
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a beginner's files, without a daemon and without Slurm."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in ("BFTRAINER_SOCKET", "SLURM_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("BFTRAINER_STATE_DIR", str(tmp_path / "state"))
+    no_daemon.partitions.cache_clear()
+    return tmp_path
+
+
+def test_they_are_many() -> None:
+    assert len(MISTAKES) >= 60
+    assert len({line for line, *_ in MISTAKES}) == len(MISTAKES)
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(
+    ("line", "status", "code", "cause", "step"), MISTAKES, ids=[line for line, *_ in MISTAKES]
+)
+def test_a_typical_mistake_is_told_with_cause_and_next_step(
+    line: str, status: str, code: str, cause: str, step: str, capsys: Output
+) -> None:
+    assert main(shlex.split(line)) == int(status)
+    out, said = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in said
+    if said.startswith("error "):
+        first, next_step = said.splitlines()
+        assert first.startswith(f"error {code}: ")
+        assert next_step.startswith("next: ")
+        assert cause in first
+        assert step in next_step
+    else:  # a mistake in a file: its place, the code, the cause and the step in one line
+        assert code in said
+        assert cause in said
+        assert step in said
+
+
+CONFIG = "PreemptType             = preempt/partition_prio\nPreemptMode             = REQUEUE\n"
+BATCH = "PartitionName=batch PriorityTier=10 PreemptMode=OFF\n"
+SCAVENGE = "PartitionName=scavenge PriorityTier=1 PreemptMode=REQUEUE\n"
+SPARE = "PartitionName=spare PriorityTier=2 PreemptMode=CANCEL\n"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "seen", "step"),
+    [
+        (BATCH + SCAVENGE, ("scavenge",), "Start your own: bftrainer up (jobs of scavenge"),
+        (BATCH + SCAVENGE + SPARE, ("scavenge", "spare"), "bftrainer up --partition scavenge "),
+        (BATCH, (), "Try your script without one: bftrainer try SCRIPT"),
+        (None, (), "Try your script without one: bftrainer try SCRIPT"),  # Slurm does not answer
+    ],
+)
+def test_without_a_daemon_the_site_decides_what_is_next(
+    partitions: str | None,
+    seen: tuple[str, ...],
+    step: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Output,
+) -> None:
+    (home / "bin" / "scontrol").write_text("")
+    (home / "bin" / "scontrol").chmod(0o755)
+
+    def query(_: SlurmCommands, argv: Sequence[str]) -> Completed:
+        text = partitions if "partition" in " ".join(argv).lower() else CONFIG
+        code = 1 if partitions is None else 0
+        return Completed(
+            argv=tuple(argv), returncode=code, stdout=text or "", stderr="", wall_s=0.0
+        )
+
+    monkeypatch.setattr(SlurmCommands, "query", query)
+    assert SlurmSites().preemptable() == seen
+    assert main(["status"]) == 6
+    said = capsys.readouterr().err
+    assert f"next: {step}" in said or step in said
+    assert "bftrainer daemon" not in said
