@@ -18,7 +18,7 @@ function of Horovod called, or one called again after its end, 1432 weights or a
 contradict the loss, 1433 members whose datasets yield different samples, 1435 a loss that is no
 finite number, 1436 a value that cannot be combined, 1437 workers at different places of the script,
 1438 members that differ in their light state, 1439 in their parameters, 1450 a checkpoint of
-other arguments, 1451 one of another schedule. MPI: 1441
+other arguments, 1451 one of another schedule, 1455 a full disk, 1456 bftrainer failed. MPI: 1441
 no mpi4py, 1442 an MPI that cannot connect, 1443 state that cannot be handed over, 1444 a
 blocking call. Trials of a study: 1611 a reported metric that is no finite number, 1612 parameters
 that cannot be read, 1613 a parameter that the study does not have.

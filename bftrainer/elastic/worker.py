@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import atexit
 import ctypes
+import errno
 import gc
 import glob
 import importlib
@@ -50,6 +51,8 @@ from bftrainer.elastic.protocol import BY_AGENT, TELLS_PLACE, Failed, WorkerConf
 from bftrainer.elastic.regular_file import check_directory, open_log, why
 
 UNGUARDED = "BFT_UNGUARDED"  # where a child leaves its mark
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_RUNTIME = "bftrainer.elastic."
 LOADER_END_S = 1.0  # from a broken connection to the end of the process that held it
 
 
@@ -414,9 +417,38 @@ def _failure_of(problem: BaseException) -> Failed:
             ' of one: init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,'
             " world_size=1); or submit it with --runtime command. See docs/howto/train-pytorch.md.",
         )
-    cause = f"The script raised {name}: {text}."
-    next_step = _LESS_MEMORY if name == "OutOfMemoryError" else _SEE_LOG
+    return _unexpected(problem, f"{name}: {text}")
+
+
+def _unexpected(problem: BaseException, said: str) -> Failed:
+    """Return the failure of what nobody raised as an error with a code."""
+    if isinstance(problem, OSError) and problem.errno in _FULL:
+        return Failed(
+            code="BFT-1455",
+            cause=f"The script met a full disk ({said}).",
+            next_step="Make room there, or name places on another disk (--checkpoint-dir); the"
+            " script need not change.",
+        )
+    if _is_ours(problem):
+        return Failed(
+            code="BFT-1456",
+            cause=f"bftrainer failed in the script's process ({said}).",
+            next_step="If docs/reference/python-api.md allows the call that the traceback in the"
+            " worker's log begins with, this is a defect of bftrainer: report it with that log.",
+        )
+    cause, is_memory = f"The script raised {said}.", type(problem).__name__ == "OutOfMemoryError"
+    next_step = _LESS_MEMORY if is_memory else _SEE_LOG
     return Failed(code="BFT-1410", cause=cause, next_step=next_step)
+
+
+def _is_ours(problem: BaseException) -> bool:
+    """Return whether code of bftrainer raised it, and no code of the script or a library."""
+    frames = _frames(problem)
+    if not frames or isinstance(problem, ImportError | MemoryError):
+        return False
+    is_memory = type(problem).__name__ == "OutOfMemoryError"
+    module = str(frames[-1][0].f_globals.get("__name__", ""))
+    return module.startswith(_RUNTIME) and not is_memory
 
 
 def place_of(problem: BaseException, script: str) -> str:

@@ -55,11 +55,14 @@ from bftrainer.lab.try_records import (
     samples,
     speeds,
 )
-from bftrainer.model.columns import shown
+from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState, with_place
 
 NOT_ELASTIC = "BFT-1423"  # the worker's error
+FULL_DISK = "BFT-1455"  # likewise
+# What breaks beside the script: disks, bftrainer in its process, batch systems, agents, journals.
+_NOT_THE_SCRIPTS = re.compile(r"^BFT-(?:145[56]|12[0-9]{2}|13(?!10|11)[0-9]{2}|2[0-9]{3})\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +104,18 @@ def wrong(report: TryReport) -> BftError | None:
             f"{report.script} ended without training with bftrainer.elastic.",
             "Make its loop elastic: docs/howto/train-pytorch.md shows the five lines.",
         )
+    if report.state == TrainerState.FAILED and (ours := _NOT_THE_SCRIPTS.search(report.reason)):
+        next_step = (
+            "Make room there, or let TMPDIR name a directory on another disk."
+            if ours[0] == FULL_DISK
+            else "The script need not change. Report it with the end of the log above: it is a "
+            "defect of bftrainer, or trouble of this machine."
+        )
+        return BftError(
+            "BFT-1457",
+            f"{report.script} could not train, and not by a mistake of its own: {report.reason}",
+            next_step,
+        )
     if report.state == TrainerState.FAILED:
         return BftError(
             "BFT-1053",
@@ -136,9 +151,11 @@ def _uses(epochs: Sequence[EpochUse]) -> list[str]:
         if use.twice:
             said.append(f"{name} used sample {use.twice[0]} more than once")
         elif not use.is_once:
-            said.append(f"{name} used {use.repeated} samples again and left out {use.missed}")
+            said.append(
+                f"{name} used {counted(use.repeated, 'sample')} again and left out {use.missed}"
+            )
         elif use is not epochs[-1] and use.used < use.of:
-            said.append(f"{name} ended after {use.used} of its {use.of} samples")
+            said.append(f"{name} ended after {use.used} of its {counted(use.of, 'sample')}")
     return said
 
 
@@ -154,7 +171,9 @@ def as_text(report: TryReport) -> str:
             rescales = f"{report.rescales}, pauses of {median_s:.2f} s (median) to {most_s:.2f} s"
         killed, kill = "nobody; two nodes never trained together for some updates", report.kill
         if kill is not None:
-            killed = f"rank {kill.rank} of {kill.size} workers after step {kill.step}, at"
+            killed = (
+                f"rank {kill.rank} of {counted(kill.size, 'worker')} after step {kill.step}, at"
+            )
             killed += f" {kill.at_s:.1f} s"
         speeds = ", ".join(
             f"{s.samples_per_s:.0f} with {s.size} worker{'s' * (s.size != 1)}"
@@ -175,7 +194,7 @@ def _samples(report: TryReport) -> str:
         return "; ".join(said[:3])
     last = report.epochs[-1]
     full = sum(use.used == use.of for use in report.epochs)
-    text = f"every one exactly once in each of {full} epochs" if full else ""
+    text = f"every one exactly once in each of {counted(full, 'epoch')}" if full else ""
     if last.used < last.of:
         cut = f"{last.used} of {last.of} in the last"
         text = f"{text}; {cut}" if text else cut
@@ -395,7 +414,7 @@ class _Try:
             return
         self._said, self._said_s = state, elapsed_s
         nodes = ", ".join(f"{counts[use]} {name}" for use, name in _USES.items() if counts[use])
-        done = f"epoch {record.progress.epoch}, {record.progress.samples} samples"
+        done = f"epoch {record.progress.epoch}, {counted(record.progress.samples, 'sample')}"
         self._say(f"{elapsed_s:6.1f} s  {record.state}{doing}; nodes: {nodes or 'idle'}; {done}")
         if record.failures > self._failures:
             self._failures = record.failures

@@ -129,6 +129,28 @@ def test_any_other_missing_key_is_the_scripts_own(
     assert said_at_the_end(tmp_path, template, "{}['x']\n").code == "BFT-1410"
 
 
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("open('/dev/full', 'w', buffering=1).write('x\\n')\n", "BFT-1455", "No space left"),
+        # Raised in code of bftrainer, which the script called as it should not have had to.
+        (
+            "from bftrainer.elastic import fields\nfields.shortened(None, 3)\n",
+            "BFT-1456",
+            "bftrainer failed in the script's process (TypeError",
+        ),
+        ("import json\njson.loads('{')\n", "BFT-1410", "The script raised JSONDecodeError"),
+    ],
+    ids=["a full disk", "code of bftrainer", "a library that the script called"],
+)
+def test_what_the_script_did_not_do_is_not_told_as_its_mistake(
+    text: str, code: str, said: str, tmp_path: Path, template: TemplateProcess
+) -> None:
+    failed = said_at_the_end(tmp_path, template, text)
+    assert failed.code == code
+    assert said in failed.cause
+
+
 def _is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

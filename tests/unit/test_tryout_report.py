@@ -37,6 +37,10 @@ def test_nothing_is_wrong_with_samples_used_once(epochs: tuple[EpochUse, ...]) -
     [
         ({"state": "failed", "reason": "BFT-1410: no data"}, "BFT-1053", "no data"),
         ({"state": "failed", "reason": "BFT-1423: nothing"}, "BFT-1057", "bftrainer.elastic"),
+        ({"state": "failed", "reason": "BFT-1455: The disk is"}, "BFT-1457", "not by a mistake"),
+        ({"state": "failed", "reason": "BFT-1456: It failed"}, "BFT-1457", "not by a mistake"),
+        ({"state": "failed", "reason": "BFT-2201: The disk of"}, "BFT-1457", "not by a mistake"),
+        ({"state": "failed", "reason": "BFT-1310: It was killed"}, "BFT-1053", "was killed"),
         ({"state": "running"}, "BFT-1055", "had not finished after 12 s"),
         ({"epochs": ()}, "BFT-1054", "no update was recorded"),
         ({"epochs": (), "state": "queued"}, "BFT-1055", "not finished"),
@@ -44,7 +48,7 @@ def test_nothing_is_wrong_with_samples_used_once(epochs: tuple[EpochUse, ...]) -
         (
             {"epochs": (replace(WHOLE[0], missed=2, repeated=1),), "state": "running"},
             "BFT-1054",
-            "epoch 0 used 1 samples again and left out 2",
+            "epoch 0 used 1 sample again and left out 2",
         ),
         ({"epochs": (replace(WHOLE[0], twice=(4,)),)}, "BFT-1054", "sample 4 more than once"),
     ],
@@ -57,6 +61,14 @@ def test_what_is_wrong_has_a_code_and_a_next_step(
     assert found.code == code
     assert said in found.cause
     assert found.next_step
+
+
+def test_what_breaks_beside_the_script_is_not_told_as_its_mistake() -> None:
+    for reason, step in (("BFT-1455: Full.", "Make room"), ("BFT-1456: X.", "need not change")):
+        found = wrong(replace(REPORT, state="failed", reason=reason))
+        assert found is not None
+        assert step in found.next_step
+        assert "Correct the script" not in found.next_step
 
 
 def test_the_page_has_all_figures_and_none_that_were_not_measured() -> None:
