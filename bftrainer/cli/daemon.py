@@ -83,8 +83,7 @@ def daemon(
     SIGHUP reads the policy again. SIGTERM stops the daemon only: trainers and pilots go on, and
     the next daemon with the same state directory takes them over.
     """
-    # Imported here to keep other verbs fast.
-    from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415
+    from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415 - all are slow
     from bftrainer.daemon.daemon import Daemon, DaemonOptions  # noqa: PLC0415
     from bftrainer.daemon.service import DaemonService  # noqa: PLC0415
     from bftrainer.fleet.logs import configure_logging  # noqa: PLC0415
@@ -92,8 +91,7 @@ def daemon(
     from bftrainer.site.policy.load import load_policy_files  # noqa: PLC0415
     from bftrainer.site.submit.client import check_run_as  # noqa: PLC0415
 
-    first = parse_options(pairs)
-    paths = [path.absolute() for path in policy_paths]
+    first, paths = parse_options(pairs), [path.absolute() for path in policy_paths]
     read = partial(load_policy_files, paths, batch_system=batch_system, batch_options=first)
     policy = read().policy
     configure_logging(policy.log_level, log_file)
@@ -110,6 +108,8 @@ def daemon(
         journal_url=journal_url,
         accepted_loss=accept_loss,
         may_be_shared=shared_state,
+        policy_files=tuple(map(str, paths)),
+        batch_pairs=pairs,
     )
 
     async def serve() -> Any:

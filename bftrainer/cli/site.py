@@ -8,6 +8,7 @@ writes into one directory, and over nothing.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import click
 from bftrainer.cli.common import connect
 from bftrainer.cli.daemon import parse_options
 from bftrainer.cli.options import JSON, PATH, SOCKET, option, shown_example, verb
-from bftrainer.cli.output import print_json, print_lines, print_table
+from bftrainer.cli.output import print_json, print_lines, print_sentences, print_table
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ _TOLD = {  # what a daemon says -> of what, and what to do
 
 
 @verb(
-    option("--batch-system", "slurm, lsf, local, ...", default="slurm"),
-    option("--policy", "Policy YAML.", PATH, name="policy_file"),
+    option("--batch-system NAME", "slurm, lsf, local, ...  [default: the running daemon's, else "
+           "slurm]"),
+    option("--policy PATH", "Policy YAML.  [default: the running daemon's]", PATH,
+           name="policy_file"),
     option("--batch-option KEY=VALUE", "Option of the batch system; see docs/howto.", name="pairs",
            multiple=True),
     option("--firewall", "Print the rules that this site's firewalls need, and no more.",
@@ -60,7 +63,7 @@ _TOLD = {  # what a daemon says -> of what, and what to do
 @click.pass_context
 def doctor(
     context: click.Context,
-    batch_system: str,
+    batch_system: str | None,
     policy_file: Path | None,
     pairs: tuple[str, ...],
     firewall: str | None,
@@ -79,23 +82,28 @@ def doctor(
     from bftrainer.decide import horizon, short_gaps  # noqa: PLC0415 - -h needs none of it
     from bftrainer.model.site import NOTHING, Weight  # noqa: PLC0415
 
-    with _opened(batch_system, policy_file, pairs) as (system, policy):
+    status = None
+    with contextlib.suppress(BftError):
+        status = connect(socket_name).status()
+    batch_system = batch_system or (status.batch_system if status else "slurm")
+    if status is not None and status.batch_system != batch_system:
+        status = None  # the daemon of another one
+    if policy_file is None and not pairs and status is not None:
+        pairs = status.batch_pairs
+    files = (policy_file,) if policy_file is not None else _policy_of(status)
+    with _opened(batch_system, files, pairs) as (system, policy):
         if firewall is not None:
             print_lines(*_rules(firewall, system, policy).splitlines())
             return
         if try_release:
             context.exit(_try_release(system, as_json=as_json))
-        status = None
-        with contextlib.suppress(BftError):
-            status = connect(socket_name).status()
-        if status is not None and status.batch_system != batch_system:
-            status = None  # the daemon of another one
         measured = NOTHING if status is None else status.measured
         if policy_file is not None:
             measured = replace(measured, max_nodes=policy.max_nodes)
         found = system.findings(measured)
-        found += _service(system, policy_file)
-        found += _networks(system, policy, policy_file, measured, status)
+        main_file = files[0] if files else None
+        found += _service(system, main_file)
+        found += _networks(system, policy, main_file, measured, status)
         found += _told(status)
         in_force_s = measured.t_fwd_s if policy_file is None else None
         t_fwd_s = policy.t_fwd_s if in_force_s is None else in_force_s
@@ -108,7 +116,7 @@ def doctor(
         print_json(told)
     for f in () if as_json else found:
         remedy = "; ".join(line.strip() for line in f.remedy.splitlines())
-        print_lines(f"{f.weight.value} {f.code} {f.setting}: {f.cost} Change: {remedy}")
+        print_sentences(f"{f.weight.value} {f.code} {f.setting}: {f.cost} Change: {remedy}")
     if not found and not as_json:
         print_lines("Nothing to change.")
     if measured.short_gaps is not None and not as_json:
@@ -129,16 +137,31 @@ def _try_release(system: BatchSystem, *, as_json: bool) -> ExitCode:
     return ExitCode.OK if trial.is_passed else ExitCode.VALIDATION_FAILED
 
 
+def _policy_of(status: StatusView | None) -> tuple[Path, ...]:
+    """Return the policy files of the running daemon that can be read here, and say so."""
+    files = tuple(map(Path, status.policy_files if status else ()))
+    if closed := [file for file in files if not os.access(file, os.R_OK)]:
+        print_sentences(
+            f"note: the daemon's policy {closed[0]} cannot be read here, so defaults are judged; "
+            "name a copy with --policy",
+            err=True,
+        )
+        return ()
+    if files:
+        print_sentences(f"policy of the daemon: {', '.join(map(str, files))}", err=True)
+    return files
+
+
 @contextlib.contextmanager
 def _opened(
-    batch_system: str, policy_file: Path | None, pairs: tuple[str, ...]
+    batch_system: str, policy_files: Sequence[Path], pairs: tuple[str, ...]
 ) -> Iterator[tuple[BatchSystem, SitePolicy]]:
     """Yield a batch system as the policy sets it up, and the policy."""
     from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
-    from bftrainer.site.policy.load import load_policy_file  # noqa: PLC0415 - pydantic is slow
+    from bftrainer.site.policy.load import load_policy_files  # noqa: PLC0415 - pydantic is slow
 
     first = parse_options(pairs)
-    policy = load_policy_file(policy_file, batch_system=batch_system, batch_options=first).policy
+    policy = load_policy_files(policy_files, batch_system=batch_system, batch_options=first).policy
     with contextlib.closing(
         load_batch_system(batch_system, {**policy.batch_options, **first})
     ) as system:
@@ -246,7 +269,8 @@ def init(
 
     The batch system is only asked; nothing of it is changed.
     """
-    with _opened(batch_system, policy_file, pairs) as (system, _):
+    named = () if policy_file is None else (policy_file,)
+    with _opened(batch_system, named, pairs) as (system, _):
         files = system.site_files()
     written = write(directory, files) if is_written else ()
     if as_json:

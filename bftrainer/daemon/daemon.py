@@ -81,6 +81,8 @@ class DaemonOptions:
     journal_url: str = ""  # "": SQLite in the state directory
     accepted_loss: int | None = None  # the last journal entry whose loss is accepted
     may_be_shared: bool = False  # the state directory, with other hosts
+    policy_files: tuple[str, ...] = ()  # absolute paths; of several the later counts
+    batch_pairs: tuple[str, ...] = ()  # KEY=VALUE, before the batch_options of these files
 
 
 class Daemon:
@@ -295,6 +297,8 @@ class Daemon:
             metrics=self.metrics,
             failures=self.failures,
             policy_notes=self.reloading.notes,
+            policy_files=self.options.policy_files,
+            batch_pairs=self.options.batch_pairs,
             uses=self.uses,
             idle_watch=self.idle_watch,
             awakenings=self.awakenings,

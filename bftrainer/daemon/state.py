@@ -71,6 +71,8 @@ class DaemonState:
     metrics: MetricsRegistry
     failures: DecisionFailures
     policy_notes: Callable[[], tuple[str, ...]]  # of reloads
+    policy_files: tuple[str, ...]  # that it was started with
+    batch_pairs: tuple[str, ...]  # likewise, KEY=VALUE
     uses: UsesOfNodes
     idle_watch: IdleWatch
     awakenings: Awakenings

@@ -108,6 +108,8 @@ class DaemonViews:
             ),
             draining=state.draining.sentence(),
             policy_notes=state.policy_notes(),
+            policy_files=state.policy_files,
+            batch_pairs=state.batch_pairs,
             late_agents=tuple(state.late.by_node().values()),
             slept=state.awakenings.sentence(),
             not_proven=not_proven(seen.plan.allocation if seen.plan else None),

@@ -157,6 +157,8 @@ class StatusView:
     late_agents: tuple[str, ...] = ()  # not connected, a sentence each (docs/howto/slurm-site.md)
     slept: str = ""  # one sentence if the daemon did not run of late (docs/reference/failures.md)
     not_proven: str = ""  # one sentence if a better decision may exist (docs/design/solver.md)
+    policy_files: tuple[str, ...] = ()  # that the daemon was started with, absolute
+    batch_pairs: tuple[str, ...] = ()  # options of the batch system likewise, KEY=VALUE
     other_trainers: int = 0  # of other users, not shown (policy ``visibility``)
 
     @property

@@ -362,6 +362,29 @@ def test_doctor_and_policy_check_compare_t_fwd_with_what_the_daemon_measured(
     assert told("policy", "check", str(file), "--json", "--rescale", "1") == []
 
 
+def test_doctor_judges_the_policy_of_the_running_daemon(
+    service: MemoryService, output: Output, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.yaml"
+    network = "10.0.0.0/8"
+    file.write_text(
+        f"ports: 41000-41007\ncontrol_network: {network}\ntraining_network: {network}\n"
+    )
+    file.chmod(0o600)
+    service.batch_pairs = ("socket=/nowhere",)
+    asked = ["doctor", "--firewall", "nftables"]
+    assert main(asked) == 2  # the daemon's batch system is known, and no policy
+    assert "BFT-1316: There are no rules to print" in output.readouterr().err
+    service.policy_files = (str(file),)
+    assert main(asked) == 0
+    out, err = output.readouterr()
+    assert "41000-41007" in out
+    assert err == f"policy of the daemon: {file}\n"
+    service.policy_files = (str(tmp_path / "of-root.yaml"),)
+    assert main(asked) == 2
+    assert "cannot be read here, so defaults are judged" in output.readouterr().err
+
+
 def test_doctor_finds_agents_that_never_speak_in_what_the_daemon_says(
     service: MemoryService, output: Output
 ) -> None:

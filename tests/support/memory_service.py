@@ -93,6 +93,8 @@ class MemoryService:
         self.failures: tuple[str, ...] = ("squeue did not answer.",)
         self.late_agents: tuple[str, ...] = ()
         self.measured = NOTHING
+        self.policy_files: tuple[str, ...] = ()
+        self.batch_pairs: tuple[str, ...] = ()
         self.broken = False
         self.killed: list[str] = []  # cancelled without a checkpoint
         self.requeued: list[str] = []
@@ -129,6 +131,8 @@ class MemoryService:
             slow_nodes=self.slow_nodes,
             late_agents=self.late_agents,
             measured=self.measured,
+            policy_files=self.policy_files,
+            batch_pairs=self.batch_pairs,
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
