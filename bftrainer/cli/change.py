@@ -18,7 +18,7 @@ from bftrainer.cli.main import print_error
 from bftrainer.cli.options import JSON, SOCKET, option, trainer_ids, verb
 from bftrainer.cli.output import duration, print_json, print_lines
 from bftrainer.cli.spec import parse_sizes
-from bftrainer.model.columns import shown
+from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerChange
 from bftrainer.model.views import TrainerView
@@ -183,12 +183,14 @@ def drain(socket_name: str | None, *, is_all: bool, limit_s: float, as_json: boo
     if as_json:
         print_json({"nodes": list(asked.nodes), "took_s": round(took_s, 3), "left": left})
     elif not left:
-        print_lines(f"{len(asked.nodes)} nodes are given back after {took_s:.1f} s.")
+        nodes = counted(len(asked.nodes), "node is", "nodes are")
+        print_lines(f"{nodes} given back after {took_s:.1f} s.")
     if not left:
         return ExitCode.OK
     raise BftError(
         "BFT-1548",
-        f"{left} nodes are not back after {duration(took_s)}; the daemon goes on trying.",
+        f"{counted(left, 'node is', 'nodes are')} not back after {duration(took_s)}; the daemon"
+        " goes on trying.",
         "Look at 'bftrainer status'; without the daemon: scancel of the pilots' partition "
         "(docs/howto/operate.md).",
         exit_code=ExitCode.TIMEOUT,

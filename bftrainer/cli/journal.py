@@ -18,6 +18,7 @@ from bftrainer.cli.common import read_journal
 from bftrainer.cli.daemon import default_state_dir
 from bftrainer.cli.options import EXISTING_FILE, FILE, JSON, argument, option, shown_example, verb
 from bftrainer.cli.output import print_json, print_lines
+from bftrainer.model.columns import counted
 from bftrainer.model.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
         STEADY.keep_in(directory / CLOCK_NAME)  # what is old is told by the daemon's time
         sum_up(opened)
         removed = opened.compact(86_400.0 * days)
-    print_lines(f"{removed} entries were removed.")
+    print_lines(f"{counted(removed, 'entry was', 'entries were')} removed.")
 
 
 _STATE_DIR = option(
@@ -168,8 +169,10 @@ def replay(context: click.Context, journal: Path, *, shown: int | None, as_json:
     if as_json:
         print_json(found)
     else:
-        print_lines(f"{found['equal']} of {found['decisions']} plans are equal.")
-        print_lines(f"{found['rescales_equal']} of {found['rescales']} rescales are equal.")
+        print_lines(f"{found['equal']} of {counted(found['decisions'], 'plan')} are equal.")
+        print_lines(
+            f"{found['rescales_equal']} of {counted(found['rescales'], 'rescale')} are equal."
+        )
         if others := found["rescales_of_another_release"]:
             print_lines(f"{others} rescales are of another release.")
         for plan in plans:

@@ -24,13 +24,14 @@ from bftrainer.cli.output import (
     print_json,
     print_lines,
     print_pairs,
+    print_sentences,
     print_table,
 )
 from bftrainer.daemon.explain.lives import kept, restart_sentences
-from bftrainer.model.columns import columns, shown
+from bftrainer.model.columns import columns, counted, heading, shown
 from bftrainer.model.decision import Term
 from bftrainer.model.errors import UsageError
-from bftrainer.model.trainer import TrainerRecord, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import Explanation, NodeView, SizeSpeed, StatusView, TrainerView
 
 # name -> (header, > aligns right; what it shows at a time)
@@ -67,6 +68,8 @@ USUAL = (
     "id", "name", "user", "state", "nodes", "plan", "limits",
     "epoch", "step", "rate", "metric", "left", "age", "reason",
 )  # fmt: skip
+# What a narrow terminal leaves out, the first of them first.
+_SPARED = ("limits", "plan", "step", "user", "age", "epoch", "metric", "rate", "left")
 
 
 def parse_columns(text: str) -> tuple[str, ...]:
@@ -182,6 +185,8 @@ def _print_trainer(view: TrainerView) -> None:
     print_pairs(trainer_lines(view), 13)
 
 
+_ENDED = frozenset(state.value for state in TrainerState if state.is_final)
+_IN_FULL = "'bftrainer status ID' shows all"
 _NO_TRAINERS = "no trainers; submit one with 'bftrainer submit'"
 
 
@@ -192,30 +197,34 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         ago = duration(now_s - view.last_decision_s)
         last = f"{ago} ago in {view.last_decision_ms:.1f} ms"
     poll = "complete" if view.observed == "present" else view.observed
-    print_lines(
+    print_sentences(
         f"daemon      pid {view.pid}, incarnation {view.incarnation}, "
         f"up {duration(now_s - view.started_s)}, policy {view.policy_hash[:12]}",
         f"system      {shown(f'{view.batch_system}, last poll: {poll}')}",
         f"nodes       {view.nodes_held} held, {view.nodes_requested} requested, "
         f"{view.nodes_idle} idle, {view.nodes_total} in all",
         f"decisions   {view.decisions}, last {last}",
-        f"so far      {view.rescales} rescales, {view.give_backs} nodes given back, "
+        f"so far      {counted(view.rescales, 'rescale')}, "
+        f"{counted(view.give_backs, 'node')} given back, "
         f"{view.preemptions} taken by the batch system",
+        indent=12,
     )
     print_pairs(view.notes, 11)
     shown_ones = recent(view.trainers, show_all=show_all)
     rows = [row_of(item, now_s) for item in shown_ones]
     print_lines("", *(() if rows else (_NO_TRAINERS,)))
-    print_table(headers_of(USUAL), rows)
+    spared = [heading(header) for header in headers_of(_SPARED)]
+    print_table(headers_of(USUAL), rows, optional=spared, elsewhere=_IN_FULL)
     if view.other_trainers:
         print_lines(f"{view.other_trainers} of other users are not shown")
     there = {item.record.trainer_id for item in shown_ones}
     hidden = [v.record for v in view.trainers if v.record.trainer_id not in there]
     trials = [r.spec.trial.study for r in hidden if r.spec.trial and not r.state.is_final]
     for study, count in Counter(trials).items():
-        print_lines(f"{count} trials of {shown(study)} have no nodes; see 'bftrainer study status'")
+        have = counted(count, f"trial of {study} has", f"trials of {study} have")
+        print_sentences(f"{have} no nodes; see 'bftrainer study status'")
     if count := sum(not r.spec.trial for r in hidden):
-        print_lines(f"{count} more have ended; see --all")
+        print_lines(f"{count} more {'has' if count == 1 else 'have'} ended; see --all")
 
 
 def recent(views: Sequence[TrainerView], *, show_all: bool) -> tuple[TrainerView, ...]:
@@ -234,11 +243,11 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
     why = view.trouble if view.unheard_nodes else view.waits or record.reason
     work = "as the script says"
     if spec.epochs is not None:
-        work = f"{spec.epochs} epochs"
+        work = counted(spec.epochs, "epoch")
     elif spec.samples is not None:
-        work = f"{spec.samples} samples"
+        work = counted(spec.samples, "sample")
     elif spec.steps is not None:
-        work = f"{spec.steps} steps"
+        work = counted(spec.steps, "step")
     each = "" if spec.workers_per_node == 1 else f", {spec.workers_per_node} workers on each"
     asked = (("--gres", spec.gres), ("--constraint", spec.constraint))
     part, seconds, last = view.done, view.left_s, record.reports[-1:]
@@ -251,12 +260,15 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("user", spec.user),
         ("state", f"{view.state}{f': {why}' if why else ''}"),
         ("asks for", " ".join(f"{name} {value}" for name, value in asked if value)),
-        ("size", f"{len(view.observed_nodes)} of {spec.nodes.replace(':', ' to ')} nodes{each}"),
+        ("size", f"{len(view.observed_nodes)} of {_sizes(spec)}{each}"),
         ("planned", ", ".join(view.planned_nodes) or "none"),
         ("requested", ", ".join(view.requested_nodes) or "none"),
         ("observed", ", ".join(view.observed_nodes) or "none"),
         ("work", work),
-        ("done", f"epoch {progress.epoch}, step {progress.step}, {progress.samples} samples"),
+        (
+            "done",
+            f"epoch {progress.epoch}, step {progress.step}, {counted(progress.samples, 'sample')}",
+        ),
         ("checkpoint", "" if record.saved_step is None else f"step {record.saved_step}"),
         ("rate", f"{progress.samples_per_s:.4g} samples/s"),
         ("progress", "" if part is None else f"{100.0 * part:.1f}%{left}"),
@@ -315,15 +327,29 @@ def _node_row(view: NodeView, now_s: float) -> tuple[str, ...]:
 def explain(trainer_id: str, socket_name: str | None, *, as_json: bool) -> None:
     """Say why the trainer ID has the size it has, or why it does not run."""
     view = connect(socket_name).explain(trainer_id)
-    answer(view, "explain", lambda view: print_lines(*explained(view)), as_json=as_json)
+    answer(view, "explain", lambda view: print_sentences(*explained(view)), as_json=as_json)
 
 
 def explained(view: Explanation) -> list[str]:
     """Return an explanation in lines, which are not escaped yet."""
     state = "unheard" if view.unheard_nodes else view.state
-    head = f"{view.trainer_id} is {state} on {view.observed_size} nodes"
+    head = f"{view.trainer_id} is {state}{_place_of(view)}"
     sentences = [f"- {sentence}" for sentence in view.sentences]
-    return [f"{head}; planned: {view.planned_size}", *sentences, *_numbers(view)]
+    return [head, *sentences, *_numbers(view)]
+
+
+def _place_of(view: Explanation) -> str:
+    """Say where a trainer is and is to be, unless it has ended."""
+    if view.state in _ENDED and not view.observed_size:
+        return ""
+    return f" on {counted(view.observed_size, 'node')}; planned: {view.planned_size}"
+
+
+def _sizes(spec: TrainerSpec) -> str:
+    """Return the sizes that a trainer may have, in nodes."""
+    if spec.n_min == spec.n_max:
+        return counted(spec.n_max, "node")
+    return f"{spec.nodes.replace(':', ' to ')} nodes"
 
 
 def _numbers(view: Explanation) -> list[str]:

@@ -48,7 +48,7 @@ from bftrainer.cli.spec import (
 )
 from bftrainer.elastic import files
 from bftrainer.elastic.regular_file import open_stream
-from bftrainer.model.columns import shown
+from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerChange, TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
@@ -512,7 +512,7 @@ def _print_dry_run(specs: Sequence[TrainerSpec], checks: tuple[str, ...], *, as_
         said = {"spec": encode(spec), "checks": list(checks), **more}
         print_json({"schema": schema("dry-run"), **said})
         return
-    head = {"array": f"{len(specs)} trainers; the first:"} if more else {}
+    head = {"array": f"{counted(len(specs), 'trainer')}; the first:"} if more else {}
     preamble = f"{len(spec.preamble.encode())} bytes" if spec.preamble else ""
     said = head | encode(spec) | {"preamble": preamble}
     if differ := [one for one in specs if one.args != spec.args]:

@@ -19,6 +19,7 @@ from bftrainer.fleet.control_plane import ControlPlane
 from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.fleet.release import PilotEnds
 from bftrainer.journal.journal import Journal
+from bftrainer.model.columns import counted
 from bftrainer.model.decision import Release
 
 LOG = logging.getLogger("bftrainer.daemon")
@@ -121,7 +122,11 @@ class Draining:
             for at_s in (self._drain.since_s, self._drain.deadline_s)
         )
         count = len(self._pilots.pilots)
-        rest = f"{count} nodes are still to be given back, until {deadline}" if count else "done"
+        rest = (
+            f"{counted(count, 'node is', 'nodes are')} still to be given back, until {deadline}"
+            if count
+            else "done"
+        )
         return (
             f"All nodes are given back and none are taken since {since}, as {self._drain.by} "
             f"asked ({rest}); 'bftrainer resume' ends this."

@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from bftrainer.batch.rate_limit import LATENCY_FACTOR
 from bftrainer.daemon.poller import longest_rest_s
+from bftrainer.model.columns import counted
 from bftrainer.site.policy.model import SitePolicy
 
 CYCLE_S = 120.0  # for a poll whose commands run into their time limit, and a decision
@@ -61,7 +62,9 @@ class ServiceManager:
         """
         self._is_polled = True
         trouble = f"; incomplete poll: {'; '.join(failures)}" if failures else ""
-        status = f"STATUS=holds {n_held} nodes{trouble}"[:LONGEST_STATUS].replace("\n", " ")
+        status = f"STATUS=holds {counted(n_held, 'node')}{trouble}"[:LONGEST_STATUS].replace(
+            "\n", " "
+        )
         # The next poll comes later, the longer this one took, and may take as long.
         self._send(status, *self._patience((LATENCY_FACTOR + 1.0) * took_s + CYCLE_S))
 

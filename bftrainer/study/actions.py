@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from bftrainer.api.client import Client
+from bftrainer.model.columns import counted
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.study import Report, TrialTag
 from bftrainer.model.trainer import (
@@ -207,7 +208,10 @@ class Actor:
             self._limited.discard(what)
         elif what not in self._limited:
             self._limited.add(what)
-            self._events.happened("limited", f"{count} trials wait {what}: {limit}")
+            self._events.happened(
+                "limited",
+                f"{counted(count, 'trial')} {'waits' if count == 1 else 'wait'} {what}: {limit}",
+            )
 
     def _spec(self, one: KnownTrial, most: int, nodes: int | None) -> TrainerSpec:
         attempt = one.attempt + 1 if one.is_to_retry else one.attempt

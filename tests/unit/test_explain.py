@@ -70,13 +70,13 @@ def test_n_min_is_the_reason_and_says_where_the_nodes_are() -> None:
     plan = _plan(snapshot(with_state(nodes, NodeState.DOWN, "n3")), [record(n_min=2)])
     said = _explain(record(n_min=2), plan)
     assert said.startswith("It needs 2 nodes (n_min) and the pool has 1.")
-    assert "2 nodes are not in the pool: It is allocated." in said
+    assert "2 nodes are not in the pool: They are allocated." in said
     assert "1 node is not in the pool: It is down." in said
 
 
 def test_an_empty_pool_is_the_reason() -> None:
     said = _explain(record(), _plan(snapshot(BUSY), [record()]))
-    assert said.startswith("It needs 1 nodes (n_min) and the pool has 0.")
+    assert said.startswith("It needs 1 node (n_min) and the pool has 0.")
 
 
 def test_the_worth_of_a_node_is_the_reason() -> None:

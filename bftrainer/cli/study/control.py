@@ -14,7 +14,7 @@ from bftrainer.cli.common import connect
 from bftrainer.cli.options import JSON, SOCKET, argument, verb
 from bftrainer.cli.output import print_json, print_lines
 from bftrainer.cli.study.lookup import STUDY, await_verb, find_study, open_loop, read_summary
-from bftrainer.model.columns import shown
+from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.study.directory import StudyDirectory, Wishes, change_wishes, is_running, read_wishes
 from bftrainer.study.trial_table import FAILED, OVER, STOPPED
@@ -103,7 +103,7 @@ def add(study_name: str, count: int, socket_name: str | None, *, as_json: bool) 
         return
     total = document.rule_settings(wishes.more)["trials"]
     then = "" if is_running(study.path) else f"; run: bftrainer study run {study.path}"
-    print_lines(f"{document.name} has {total} trials now{then}")
+    print_lines(f"{document.name} has {counted(total, 'trial')} now{then}")
 
 
 @verb(*STUDY, JSON, SOCKET, example="bftrainer study pause digits")

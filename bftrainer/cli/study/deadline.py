@@ -17,7 +17,7 @@ from bftrainer.cli.output import answer, duration, print_lines, print_table
 from bftrainer.cli.study.plan import SPEED, parse_price, parse_time, scaling_of_study
 from bftrainer.cli.trace import READING, READING_NAMES, SELECTION, SELECTION_NAMES, load
 from bftrainer.elastic.regular_file import open_stream
-from bftrainer.model.columns import shown
+from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _print(found: Outlook) -> None:
         [
             ("deadline", duration(found.deadline_s)),
             ("history", f"{duration(found.history_s)}, {found.mean_idle:.1f} nodes on the average"),
-            ("idle now", f"{found.now_idle} nodes"),
+            ("idle now", counted(found.now_idle, "node")),
             ("in time, on idle nodes alone", f"{found.probability:.1%}"),
             ("  90% interval of that", f"{found.low:.1%} to {found.high:.1%}"),
             (f"in time, {confidence}", reserved),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from statistics import mean
 
+from bftrainer.model.columns import counted
 from bftrainer.model.trainer import Lives, Mark, MeasuredCosts, TrainerRecord
 
 VAIN_STARTS = 3  # so many in a row that begin no further are a finding
@@ -60,7 +61,7 @@ def _has_trained(lives: Lives) -> bool:
 def _place(mark: Mark) -> str:
     if mark.step:
         return f"step {mark.step}"
-    return f"{mark.samples} samples" if mark.samples else f"epoch {mark.epoch}"
+    return counted(mark.samples, "sample") if mark.samples else f"epoch {mark.epoch}"
 
 
 def _advice(record: TrainerRecord) -> str:

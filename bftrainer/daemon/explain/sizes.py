@@ -18,12 +18,14 @@ from bftrainer.decide.fair_share import patience_s, used_now
 from bftrainer.decide.policies.base import AllocationPolicy, in_order
 from bftrainer.decide.policy_answer import nodes_by_trainer
 from bftrainer.model.cluster import Node
+from bftrainer.model.columns import counted
 from bftrainer.model.decision import DecisionInput, Plan, PoolNode, Settings, Term, Terms
 from bftrainer.model.node_request import asked
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from milp.problem import Allocation
 
 NODE_H = 3600.0
+_NUMBERS = (("It is ", "They are "), ("It has ", "They have "), ("It was ", "They were "))
 SHOWN_GAP = 0.0005  # of the answer's worth; below it nothing is said
 
 
@@ -41,8 +43,8 @@ def limit_sentences(
         used = sum([one in members for one in plan.assignment.values()])
         if record.spec.n_min > most:
             found.append(
-                f"It never starts: it needs {record.spec.n_min} nodes (n_min) and the policy allows"
-                f" {name} {most} at once ({key})."
+                f"It never starts: it needs {counted(record.spec.n_min, 'node')} (n_min) and the"
+                f" policy allows {name} {most} at once ({key})."
             )
         elif used + step > most and has < record.spec.n_max:
             found.append(
@@ -93,8 +95,8 @@ def impossible(records: Sequence[TrainerRecord], seen: Sequence[Node]) -> dict[s
     found: dict[str, str] = {}
     for record, there in _too_few(records, [node.name for node in seen], seen, {}):
         found[record.trainer_id] = (
-            f"It needs {record.spec.n_min} nodes (n_min) of one type, and of those that it may use"
-            f" this cluster has {there}."
+            f"It needs {counted(record.spec.n_min, 'node')} (n_min) of one type, and of those that"
+            f" it may use this cluster has {there}."
             if there
             else f"No node of this cluster meets its request ({asked(record.spec)})."
         )
@@ -121,8 +123,8 @@ def cannot_start(
     found: dict[str, str] = {}
     for record, there in _too_few(records, names, seen, held):
         of_type = "" if there == len(names) else " of one type that it may use"
-        needs = f"It needs {record.spec.n_min} nodes (n_min) and the pool has {there}{of_type}."
-        found[record.trainer_id] = needs
+        nodes = counted(record.spec.n_min, "node")
+        found[record.trainer_id] = f"It needs {nodes} (n_min) and the pool has {there}{of_type}."
     return {**found, **impossible(records, seen)}
 
 
@@ -182,8 +184,8 @@ def explain_trainer(
         sentences += _wait(record, plan, settings, now_s)
     if planned != observed_size:
         sentences.append(
-            f"It is on its way from {observed_size} to {planned} nodes: agents and joiners"
-            " start while the others train."
+            f"It is on its way from {observed_size} to {counted(planned, 'node')}: agents and"
+            " joiners start while the others train."
         )
     if coming := sum(1 for t in plan.swaps.values() if t == record.trainer_id):
         sentences.append(
@@ -248,10 +250,10 @@ def _of_size(
     """Say why it has this many nodes; ``limited``: by which limits."""
     pool = len(plan.pool)
     if planned == record.spec.n_max:
-        return [f"It has its maximum of {planned} nodes (n_max)."]
+        return [f"It has its maximum of {counted(planned, 'node')} (n_max)."]
     only = [f"It may have {record.spec.nodes} nodes only (--nodes)."] if record.spec.sizes else []
     if plan.allocation is None:
-        return [f"The pool is empty ({pool} nodes).", *_idle(plan, settings)]
+        return ["The pool is empty.", *_idle(plan, settings)]
     return [
         *limited,
         *only,
@@ -264,10 +266,11 @@ def _worth(
     record: TrainerRecord, allocation: Allocation, settings: Settings, planned: int, pool: int
 ) -> list[str]:
     if allocation.solver == settings.policy:  # nothing was priced
-        return [f"The policy {settings.policy} gives it {planned} of the pool's {pool} nodes."]
+        nodes = counted(pool, "node")
+        return [f"The policy {settings.policy} gives it {planned} of the pool's {nodes}."]
     sentences = [
         (
-            f"The pool has {pool} nodes; {planned} of them are worth most here"
+            f"The pool has {counted(pool, 'node')}; {_best_here(planned, pool)} worth most here"
             f" over the next {settings.t_fwd_s:.0f} s."
         )
     ]
@@ -277,6 +280,12 @@ def _worth(
     if marginal and marginal.gain_of_one_more is not None:
         sentences.append(_of_one_more(marginal.gain_of_one_more, allocation.node_price))
     return sentences
+
+
+def _best_here(planned: int, pool: int) -> str:
+    if pool == 1:
+        return "it is" if planned else "it is not"
+    return f"{planned} of them {'is' if planned == 1 else 'are'}"
 
 
 def gap_share(allocation: Allocation | None) -> float:
@@ -309,9 +318,18 @@ def _idle(plan: Plan, settings: Settings) -> list[str]:
     for reason in [true_cause(why, plan, settings) for why in plan.not_used.values()]:
         reasons[reason] = reasons.get(reason, 0) + 1
     return [
-        f"{count} node{'s are' if count > 1 else ' is'} not in the pool: {reason}"
+        f"{counted(count, 'node is', 'nodes are')} not in the pool: {_of_each(reason, count)}"
         for reason, count in sorted(reasons.items(), key=lambda kv: -kv[1])[:3]
     ]
+
+
+def _of_each(reason: str, count: int) -> str:
+    """Return a sentence about one node as one about so many."""
+    if count > 1:
+        for one, several in _NUMBERS:
+            if reason.startswith(one):
+                return several + reason.removeprefix(one)
+    return reason
 
 
 def told(given: DecisionInput | None, plan: Plan | None, policy: AllocationPolicy) -> Terms:
