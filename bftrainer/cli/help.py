@@ -10,7 +10,7 @@ import click
 from bftrainer.cli.habits import verb_meant
 from bftrainer.cli.main import VERBS
 from bftrainer.cli.options import argument, option, verb
-from bftrainer.cli.output import is_terminal, print_as_it_is, print_lines, print_sentences
+from bftrainer.cli.output import is_terminal, print_as_it_is, print_lines
 from bftrainer.cli.pages import name_of, names_meant, pages
 from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.errors import ExitCode, UsageError
@@ -32,7 +32,7 @@ def _verbs(_context: click.Context, _parameter: click.Parameter, incomplete: str
 def explain_word(context: click.Context, words: tuple[str, ...], *, lists_pages: bool) -> None:
     """Show the help of a verb, what the code of an error means, or a page of the documentation."""
     if lists_pages:
-        print_lines(*pages())
+        print_as_it_is(*pages())
         return
     if len(words) == 1 and (code := _CODE.fullmatch(words[0])):
         _explain(f"BFT-{code[1]}")
@@ -46,7 +46,7 @@ def explain_word(context: click.Context, words: tuple[str, ...], *, lists_pages:
         name, command, _ = here.command.resolve_command(here, [word])
         if command is not None:
             here = click.Context(command, info_name=name, parent=here, **command.context_settings)
-    print_as_it_is(here.get_help())
+    print_as_it_is(*here.get_help().splitlines())
 
 
 def _shows_page(word: str) -> bool:
@@ -74,7 +74,7 @@ def _shows_page(word: str) -> bool:
 
             Console().print(Markdown(text, hyperlinks=False))
         else:
-            print_as_it_is(text)
+            print_as_it_is(*text.splitlines())
     return bool(names)
 
 
@@ -82,7 +82,7 @@ def _explain(code: str) -> None:
     from bftrainer.cli.codes import meaning_of  # noqa: PLC0415 - the help of verbs needs none
 
     meaning = meaning_of(code)
-    print_sentences(f"{meaning.code}: {meaning.area}")
+    print_lines(f"{meaning.code}: {meaning.area}")
     for next_step, causes in meaning.causes.items():
-        print_sentences("", *causes, f"next: {next_step}")
-    print_sentences("", f"Words in capitals differ each time. More: {meaning.page}")
+        print_lines("", *causes, f"next: {next_step}")
+    print_lines("", f"Words in capitals differ each time. More: {meaning.page}")

@@ -15,7 +15,7 @@ import click
 
 from bftrainer import __version__
 from bftrainer.cli import streams
-from bftrainer.cli.output import print_sentences
+from bftrainer.cli.output import print_lines
 from bftrainer.elastic.regular_file import why
 from bftrainer.model.errors import BftError, ExitCode, NoDaemonError, UsageError
 
@@ -166,7 +166,7 @@ def print_error(error: BftError) -> None:
     first, *more = error.cause_lines()
     lines = (f"error {error.code}: {first}", *more, f"next: {error.next_step}")
     with contextlib.suppress(OSError):  # a full disk there, too: the exit code is all that is left
-        print_sentences(*lines, err=True)
+        print_lines(*lines, err=True)
 
 
 def _file_error(problem: OSError) -> BftError:

@@ -24,40 +24,33 @@ Answer = TypeVar("Answer")
 USUAL_WIDTH, LEAST_WIDTH = 80, 20  # cells of a terminal's line
 
 
-def print_lines(*lines: str, err: bool = False) -> None:
-    """Print lines for people; what others have written into them is escaped."""
+def print_lines(*lines: str, indent: int = 2, err: bool = False) -> None:
+    """Print lines for people; on a terminal they break at spaces, and nowhere else.
+
+    Args:
+        lines: what others have written into them is escaped.
+        indent: spaces before the further lines of each on a terminal.
+        err: whether to print to standard error.
+    """
+    is_drawn = is_terminal(sys.stderr if err else sys.stdout)
     for line in lines:
-        click.echo(said(line), err=err)
+        text = legible(line)
+        if is_drawn:
+            from bftrainer.cli.tables import wrapped  # noqa: PLC0415 - pipes need none
+
+            text = "\n".join(wrapped(text, terminal_width(), indent=indent))
+        click.echo(text, err=err)
 
 
-def print_as_it_is(text: str) -> None:
-    """Print a text of several lines, which are escaped and else left alone."""
-    for line in text.splitlines():
+def print_as_it_is(*lines: str) -> None:
+    """Print lines for programs, or to be copied: they are escaped and else left alone."""
+    for line in lines:
         click.echo(shown(line))
 
 
-def said(text: str) -> str:
+def legible(text: str) -> str:
     """Return a text as people get it: safe for a terminal, pages by the commands that open them."""
     return shown(with_commands(text))
-
-
-def print_sentences(*lines: str, indent: int = 2, err: bool = False) -> None:
-    """Print sentences for people, as ``print_lines``; on a terminal they break at spaces.
-
-    Args:
-        lines: each begins a line; what others have written into them is escaped.
-        indent: spaces before the further lines of each.
-        err: whether to print to standard error.
-    """
-    stream = sys.stderr if err else sys.stdout
-    if not is_terminal(stream):
-        print_lines(*lines, err=err)
-        return
-    from bftrainer.cli.tables import wrapped  # noqa: PLC0415 - pipes need none
-
-    for line in lines:
-        for part in wrapped(said(line), terminal_width(), indent=indent):
-            click.echo(part, err=err)
 
 
 def print_json(document: dict[str, Any], *, is_compact: bool = False) -> None:
@@ -86,7 +79,7 @@ def answer(
 def print_pairs(pairs: Iterable[tuple[str, object]], width: int) -> None:
     """Print names and values in two columns."""
     for name, value in pairs:
-        print_sentences(f"{shown(name):<{width}} {value}", indent=width + 1)
+        print_lines(f"{shown(name):<{width}} {value}", indent=width + 1)
 
 
 def print_csv(headers: Iterable[str], rows: Iterable[Iterable[object]]) -> None:

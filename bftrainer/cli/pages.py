@@ -48,7 +48,7 @@ def names_meant(word: str, names: Iterable[str]) -> list[str]:
     """Return the pages that a word names: by path, from docs or below it, or by the last part."""
     name = name_of(word)
     there = list(names)
-    return [name] if name in there else [one for one in there if one.rpartition("/")[2] == name]
+    return [name] if name in there else [path for path in there if path.rpartition("/")[2] == name]
 
 
 def command_of(name: str) -> str:

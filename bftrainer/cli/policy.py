@@ -26,7 +26,14 @@ from bftrainer.cli.options import (
     shown_example,
     verb,
 )
-from bftrainer.cli.output import answer, duration, print_json, print_lines, print_table
+from bftrainer.cli.output import (
+    answer,
+    duration,
+    print_as_it_is,
+    print_json,
+    print_lines,
+    print_table,
+)
 from bftrainer.cli.trace import READING, LateProgress, load, workload_of
 from bftrainer.elastic.regular_file import read_file
 from bftrainer.lab.parallel import one_thread
@@ -329,7 +336,7 @@ def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_
     lines = {f"{name}: {yaml_value(value)}": shown[name] for name, value in given}
     width = min(max(map(len, lines)), 80)  # the content of a file may be an option
     for line, origin in lines.items():
-        print_lines(f"{line:{width}}  # {origin}")
+        print_as_it_is(f"{line:{width}}  # {origin}")
 
 
 @verb(

@@ -19,7 +19,7 @@ import click
 from bftrainer.cli.common import connect
 from bftrainer.cli.daemon import parse_options
 from bftrainer.cli.options import JSON, PATH, SOCKET, option, shown_example, verb
-from bftrainer.cli.output import print_json, print_lines, print_sentences, print_table
+from bftrainer.cli.output import print_as_it_is, print_json, print_lines, print_table
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def doctor(
     files = (policy_file,) if policy_file is not None else _policy_of(status)
     with _opened(batch_system, files, pairs) as (system, policy):
         if firewall is not None:
-            print_lines(*_rules(firewall, system, policy).splitlines())
+            print_as_it_is(*_rules(firewall, system, policy).splitlines())
             return
         if try_release:
             context.exit(_try_release(system, as_json=as_json))
@@ -116,7 +116,7 @@ def doctor(
         print_json(told)
     for f in () if as_json else found:
         remedy = "; ".join(line.strip() for line in f.remedy.splitlines())
-        print_sentences(f"{f.weight.value} {f.code} {f.setting}: {f.cost} Change: {remedy}")
+        print_lines(f"{f.weight.value} {f.code} {f.setting}: {f.cost} Change: {remedy}")
     if not found and not as_json:
         print_lines("Nothing to change.")
     if measured.short_gaps is not None and not as_json:
@@ -141,14 +141,14 @@ def _policy_of(status: StatusView | None) -> tuple[Path, ...]:
     """Return the policy files of the running daemon that can be read here, and say so."""
     files = tuple(map(Path, status.policy_files if status else ()))
     if closed := [file for file in files if not os.access(file, os.R_OK)]:
-        print_sentences(
+        print_lines(
             f"note: the daemon's policy {closed[0]} cannot be read here, so defaults are judged; "
             "name a copy with --policy",
             err=True,
         )
         return ()
     if files:
-        print_sentences(f"policy of the daemon: {', '.join(map(str, files))}", err=True)
+        print_lines(f"policy of the daemon: {', '.join(map(str, files))}", err=True)
     return files
 
 

@@ -21,10 +21,10 @@ from bftrainer.cli.output import (
     clock,
     duration,
     is_terminal,
+    print_as_it_is,
     print_json,
     print_lines,
     print_pairs,
-    print_sentences,
     print_table,
 )
 from bftrainer.daemon.explain.lives import kept, restart_sentences
@@ -69,7 +69,7 @@ USUAL = (
     "epoch", "step", "rate", "metric", "left", "age", "reason",
 )  # fmt: skip
 # What a narrow terminal leaves out, the first of them first.
-_SPARED = ("limits", "plan", "step", "user", "age", "epoch", "metric", "rate", "left")
+SPARED = ("limits", "plan", "step", "user", "done", "age", "epoch", "metric", "rate", "left")
 
 
 def parse_columns(text: str) -> tuple[str, ...]:
@@ -96,6 +96,12 @@ def headers_of(names: Sequence[str]) -> tuple[str, ...]:
 def row_of(view: TrainerView, now_s: float, names: Sequence[str] = USUAL) -> tuple[str, ...]:
     """Return a trainer's cells."""
     return tuple(COLUMNS[name][1](view, now_s) for name in names)
+
+
+def print_trainers(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of trainers; a narrow terminal gets fewer of these columns."""
+    spared = [heading(header) for header in headers_of(SPARED)]
+    print_table(headers_of(names), rows, optional=spared, elsewhere=_IN_FULL)
 
 
 def metric(record: TrainerRecord) -> str:
@@ -197,7 +203,7 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         ago = duration(now_s - view.last_decision_s)
         last = f"{ago} ago in {view.last_decision_ms:.1f} ms"
     poll = "complete" if view.observed == "present" else view.observed
-    print_sentences(
+    print_lines(
         f"daemon      pid {view.pid}, incarnation {view.incarnation}, "
         f"up {duration(now_s - view.started_s)}, policy {view.policy_hash[:12]}",
         f"system      {shown(f'{view.batch_system}, last poll: {poll}')}",
@@ -213,8 +219,7 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
     shown_ones = recent(view.trainers, show_all=show_all)
     rows = [row_of(item, now_s) for item in shown_ones]
     print_lines("", *(() if rows else (_NO_TRAINERS,)))
-    spared = [heading(header) for header in headers_of(_SPARED)]
-    print_table(headers_of(USUAL), rows, optional=spared, elsewhere=_IN_FULL)
+    print_trainers(USUAL, rows)
     if view.other_trainers:
         print_lines(f"{view.other_trainers} of other users are not shown")
     there = {item.record.trainer_id for item in shown_ones}
@@ -222,7 +227,7 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
     trials = [r.spec.trial.study for r in hidden if r.spec.trial and not r.state.is_final]
     for study, count in Counter(trials).items():
         have = counted(count, f"trial of {study} has", f"trials of {study} have")
-        print_sentences(f"{have} no nodes; see 'bftrainer study status'")
+        print_lines(f"{have} no nodes; see 'bftrainer study status'")
     if count := sum(not r.spec.trial for r in hidden):
         print_lines(f"{count} more {'has' if count == 1 else 'have'} ended; see --all")
 
@@ -327,7 +332,7 @@ def _node_row(view: NodeView, now_s: float) -> tuple[str, ...]:
 def explain(trainer_id: str, socket_name: str | None, *, as_json: bool) -> None:
     """Say why the trainer ID has the size it has, or why it does not run."""
     view = connect(socket_name).explain(trainer_id)
-    answer(view, "explain", lambda view: print_sentences(*explained(view)), as_json=as_json)
+    answer(view, "explain", lambda view: print_lines(*explained(view)), as_json=as_json)
 
 
 def explained(view: Explanation) -> list[str]:
@@ -389,4 +394,4 @@ def _speed_row(one: SizeSpeed, view: Explanation) -> tuple[str, ...]:
 @verb(SOCKET, example="bftrainer metrics")
 def metrics(socket_name: str | None) -> None:
     """Print the daemon's metrics in Prometheus' text format."""
-    print_lines(*connect(socket_name).metrics().splitlines())
+    print_as_it_is(*connect(socket_name).metrics().splitlines())

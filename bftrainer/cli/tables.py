@@ -187,11 +187,11 @@ def _block(
     grid.add_row(*(Text(names[i], "bold") for i in beside))
     for row in cells:
         grid.add_row(*(Text(row[i]) for i in beside))
-        said = [i for i in below if row[i]]
-        if said:
+        filled = [i for i in below if row[i]]
+        if filled:
             yield grid, needed
             grid = _grid(headers, plan, beside)
-        for place in said:
+        for place in filled:
             # The last column is a reason or the like, which needs no name.
             yield from _line("" if place == len(names) - 1 else names[place], row[place], width)
     if grid.row_count:

@@ -13,8 +13,8 @@ import click
 from bftrainer.cli.common import AWAY, FollowingClient, page_source
 from bftrainer.cli.options import REPLAY, SOCKET, option, verb
 from bftrainer.cli.output import is_terminal, print_lines
-from bftrainer.cli.status import headers_of, row_of
-from bftrainer.model.columns import columns, shown
+from bftrainer.cli.status import print_trainers, row_of
+from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError
 from bftrainer.model.views import StatusView, TrainerView
 
@@ -53,30 +53,32 @@ def top(
         return screen.return_code
     number = 0
     while True:
-        print_lines(*_looked(source), "")
+        _print_look(source)
         number += 1
         if number == count or not source.is_live:
             return None
         time.sleep(delay_s)
 
 
-def _looked(source: PageSource) -> list[str]:
-    """Return the present state; a daemon that is away for a while does not end the verb."""
+def _print_look(source: PageSource) -> None:
+    """Print the present state; a daemon that is away for a while does not end the verb."""
     try:
-        return lines_of(source.status(), time.time())
+        print_overview(source.status(), time.time())
     except BftError as error:
         if error.exit_code not in AWAY:
             raise
-        return [error.cause]
+        print_lines(error.cause)
+    print_lines("")
 
 
-def lines_of(view: StatusView, now_s: float) -> list[str]:
-    """Return the overview: nodes, counts, and every trainer that has not ended."""
+def print_overview(view: StatusView, now_s: float) -> None:
+    """Print nodes, counts, and every trainer that has not ended."""
     open_ones = [one for one in view.trainers if not one.record.state.is_final]
     rows = [row_of(one, now_s, NAMES) for one in ordered(open_ones)]
-    table = columns(headers_of(NAMES), rows) if rows else "no trainers"
-    failures = [f"failure   {shown(one)}" for one in view.failures]
-    return [*summary(view, now_s), *failures, "", *table.splitlines()]
+    failures = [f"failure   {one}" for one in view.failures]
+    print_lines(*summary(view, now_s), *failures, indent=10)
+    print_lines("", *(() if rows else ("no trainers",)))
+    print_trainers(NAMES, rows)
 
 
 def summary(view: StatusView, now_s: float) -> tuple[str, str, str]:

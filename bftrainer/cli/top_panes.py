@@ -22,7 +22,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
-from bftrainer.cli.status import headers_of
+from bftrainer.cli.status import SPARED, headers_of
 from bftrainer.cli.top import NAMES
 from bftrainer.model.columns import shown
 from bftrainer.model.timeline import USES, NodeUse
@@ -45,6 +45,11 @@ _HEADERS: Final = {
     name: header.removeprefix(">") for name, header in zip(NAMES, headers_of(NAMES), strict=True)
 }
 _RIGHT: Final = [name for name in NAMES if headers_of([name])[0].startswith(">")]
+_GAP: Final = 2  # cells around a column, as Textual draws it
+# As much as it may be soon: a value that grows is to leave the columns as they are.
+_LEAST: Final = {
+    "state": 9, "nodes": 5, "epoch": 6, "rate": 9, "metric": 9, "done": 6, "left": 6, "reason": 9,
+}  # fmt: skip
 _MOST: Final = {"id": 64, "name": 24, "reason": 160}  # characters of a cell
 _MOST_OF_OTHERS: Final = 32
 Cell = tuple[int, bool]  # use, as its number in ``USES``; whether it is the chosen trainer's
@@ -98,13 +103,20 @@ class TrainerTable(DataTable[Text]):
     def __init__(self) -> None:
         super().__init__(cursor_type="row")
         self._rows: dict[str, tuple[str, ...]] = {}
+        self._names: tuple[str, ...] = ()  # of the columns that are there
+        self._all: Mapping[str, Sequence[str]] = {}
 
     def on_mount(self) -> None:
         """Make the columns."""
-        self._keys = [
-            self.add_column(_cell(one, header), width=len(header), key=one)
-            for one, header in _HEADERS.items()
-        ]
+        self._have(NAMES)
+
+    def _have(self, names: tuple[str, ...]) -> None:
+        """Begin anew with these columns."""
+        self.clear(columns=True)
+        self._rows, self._names = {}, names
+        for name in names:
+            header = _HEADERS[name]
+            self.add_column(_cell(name, header), width=len(header), key=name)
 
     @property
     def chosen(self) -> str | None:
@@ -115,21 +127,29 @@ class TrainerTable(DataTable[Text]):
 
     def show(self, rows: Mapping[str, Sequence[str]]) -> None:
         """Show these rows in this order; touches nothing that is so already."""
-        chosen = self.chosen
-        cut = {key: tuple(map(_cut, NAMES, row)) for key, row in rows.items()}
+        chosen, self._all = self.chosen, rows
+        whole = {key: tuple(map(_cut, NAMES, row)) for key, row in rows.items()}
+        columns = zip(_HEADERS.values(), *whole.values(), strict=True)
+        widths = {
+            name: max(map(cell_len, column)) for name, column in zip(NAMES, columns, strict=True)
+        }
+        names = fitting(widths, self.size.width)
+        if names != self._names:
+            self._have(names)
         # Textual's own widths come after a row is drawn, if there is much to do.
-        columns = zip(_HEADERS.values(), *cut.values(), strict=True)
-        for key, column in zip(self._keys, columns, strict=True):
-            self.columns[key].width = max(map(cell_len, column))
+        for column in self.ordered_columns:
+            column.width = widths[str(column.key.value)]
+        numbers = [NAMES.index(name) for name in names]
+        cut = {key: tuple(row[number] for number in numbers) for key, row in whole.items()}
         for gone in [key for key in self._rows if key not in cut]:
             self.remove_row(gone)
             del self._rows[gone]
         for trainer_id, row in cut.items():
             before = self._rows.get(trainer_id)
             if before is None:
-                self.add_row(*map(_cell, NAMES, row), key=trainer_id)
+                self.add_row(*map(_cell, names, row), key=trainer_id)
             elif before != row:
-                for name, old, new in zip(NAMES, before, row, strict=True):
+                for name, old, new in zip(names, before, row, strict=True):
                     if old != new:
                         self.update_cell(trainer_id, name, _cell(name, new), update_width=True)
             self._rows[trainer_id] = row
@@ -139,6 +159,27 @@ class TrainerTable(DataTable[Text]):
             self.sort("id", key=lambda cell: places[cell.plain])
         if chosen is not None and chosen in cut and chosen != self.chosen:
             self.move_cursor(row=self.get_row_index(chosen), scroll=False)
+
+    def on_resize(self) -> None:
+        """Show as many columns as there is room for now."""
+        self.show(self._all)
+
+
+def fitting(widths: Mapping[str, int], width: int) -> tuple[str, ...]:
+    """Return the columns that a pane has room for.
+
+    Of a reason the beginning is enough, which has the code: the pane below tells it in full.
+
+    Args:
+        widths: cells of each column, in their order.
+        width: cells of the pane; 0: not known yet.
+    """
+    cells = {name: max(most, _LEAST.get(name, 0)) for name, most in widths.items()}
+    cells["reason"] = _LEAST["reason"]
+    for spared in SPARED if width else ():
+        if sum(cells.values()) + _GAP * len(cells) > width:
+            cells.pop(spared, None)
+    return tuple(cells)
 
 
 def _cut(name: str, text: str) -> str:

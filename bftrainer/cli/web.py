@@ -12,7 +12,7 @@ import click
 
 from bftrainer.cli.common import page_source
 from bftrainer.cli.options import REPLAY, SOCKET, option, verb
-from bftrainer.cli.output import print_lines
+from bftrainer.cli.output import print_as_it_is, print_lines
 from bftrainer.model.errors import UsageError
 
 
@@ -59,10 +59,12 @@ def web(
         )
         door = Door(address, lambda link: print_lines(f"Open {link}"))
         if not public_url:
-            print_lines(
-                "In a browser on this host, or on yours after",
+            print_lines("In a browser on this host, or on yours after")
+            print_as_it_is(
                 f"  ssh -N -L {address.port}:127.0.0.1:{address.port} "
-                f"{getpass.getuser()}@{socket.getfqdn()}",
+                f"{getpass.getuser()}@{socket.getfqdn()}"
+            )
+            print_lines(
                 "The link is good for one browser; then another one is printed. Ctrl-C ends it.",
             )
         door.offer(token)

@@ -420,23 +420,23 @@ def _failure_of(problem: BaseException) -> Failed:
     return _unexpected(problem, f"{name}: {text}")
 
 
-def _unexpected(problem: BaseException, said: str) -> Failed:
+def _unexpected(problem: BaseException, words: str) -> Failed:
     """Return the failure of what nobody raised as an error with a code."""
     if isinstance(problem, OSError) and problem.errno in _FULL:
         return Failed(
             code="BFT-1455",
-            cause=f"The script met a full disk ({said}).",
+            cause=f"The script met a full disk ({words}).",
             next_step="Make room there, or name places on another disk (--checkpoint-dir); the"
             " script need not change.",
         )
     if _is_ours(problem):
         return Failed(
             code="BFT-1456",
-            cause=f"bftrainer failed in the script's process ({said}).",
+            cause=f"bftrainer failed in the script's process ({words}).",
             next_step="If docs/reference/python-api.md allows the call that the traceback in the"
             " worker's log begins with, this is a defect of bftrainer: report it with that log.",
         )
-    cause, is_memory = f"The script raised {said}.", type(problem).__name__ == "OutOfMemoryError"
+    cause, is_memory = f"The script raised {words}.", type(problem).__name__ == "OutOfMemoryError"
     next_step = _LESS_MEMORY if is_memory else _SEE_LOG
     return Failed(code="BFT-1410", cause=cause, next_step=next_step)
 

@@ -29,7 +29,8 @@ from bftrainer.batch import process
 from bftrainer.cli import top_screen
 from bftrainer.cli.common import FollowingClient, page_source
 from bftrainer.cli.main import main
-from bftrainer.cli.top_panes import Dialog, NodeMap, TrainerTable
+from bftrainer.cli.top import NAMES
+from bftrainer.cli.top_panes import Dialog, NodeMap, TrainerTable, fitting
 from bftrainer.cli.top_screen import LiveScreen, ReplayScreen, TopScreen
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
@@ -442,3 +443,20 @@ def read_until(terminal: int, end: bytes) -> bytes:
 
     wait_for(is_drawn, what=repr(end))
     return bytes(seen)
+
+
+@pytest.mark.parametrize(
+    ("width", "names"),
+    [
+        (0, NAMES),  # it is not known yet
+        (102, NAMES),
+        (101, tuple(name for name in NAMES if name != "limits")),
+        # without LIMITS 94, USER 88, DONE 80
+        (80, ("id", "name", "state", "nodes", "epoch", "rate", "metric", "left", "reason")),
+        (40, ("id", "name", "state", "nodes", "reason")),
+    ],
+)
+def test_columns_go_by_the_width_of_the_pane(width: int, names: tuple[str, ...]) -> None:
+    """Of twelve columns, with two cells around each: 24 and 78."""
+    widths = dict.fromkeys(NAMES, 6) | {"id": 2, "user": 4, "rate": 9, "metric": 9, "reason": 160}
+    assert fitting(widths, width) == names

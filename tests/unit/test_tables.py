@@ -31,7 +31,7 @@ def row(number: int, name: str, reason: str) -> tuple[str, ...]:
         "rate": "2.82e+04", "metric": "0.01234", "left": "2h05m", "age": "4d03h",
         "reason": reason,
     }  # fmt: skip
-    return tuple(cells[one] for one in USUAL)
+    return tuple(cells[name] for name in USUAL)
 
 
 ROWS = [row(1, "mnist", ""), row(2, LONG_NAME, REASON), row(3, WIDE_NAME, "It waits.")]
@@ -73,13 +73,13 @@ def test_a_table_of_trainers_cuts_nothing_at_any_width(width: int) -> None:
 )
 def test_columns_go_by_width_and_are_named(width: int, left_out: tuple[str, ...]) -> None:
     lines = drawn(headers_of(USUAL), ROWS[:1], width, optional=SPARED, elsewhere="see ID")
-    said = " ".join(lines)
+    text = " ".join(lines)
     if left_out:
-        assert f"left out at this width: {', '.join(left_out)}; see ID" in said
+        assert f"left out at this width: {', '.join(left_out)}; see ID" in text
         assert lines[0].split() == ["ID", "NAME", "STATE", "NODES", "EPOCH", "SAMPLES/S", "METRIC",
                                     "LEFT", "AGE", "REASON"]  # fmt: skip
     else:
-        assert "left out" not in said
+        assert "left out" not in text
         assert lines[0].split()[:2] == ["ID", "NAME"]
         assert lines[1].split()[:3] == ["t1", "mnist", "researcher"]
 

@@ -60,19 +60,19 @@ def test_a_typical_mistake_is_told_with_cause_and_next_step(
     line: str, status: str, code: str, cause: str, step: str, capsys: Output
 ) -> None:
     assert main(shlex.split(line)) == int(status)
-    out, said = capsys.readouterr()
+    out, err = capsys.readouterr()
     assert out == ""
-    assert "Traceback" not in said
-    if said.startswith("error "):
-        first, next_step = said.splitlines()
+    assert "Traceback" not in err
+    if err.startswith("error "):
+        first, next_step = err.splitlines()
         assert first.startswith(f"error {code}: ")
         assert next_step.startswith("next: ")
         assert cause in first
         assert step in next_step
     else:  # a mistake in a file: its place, the code, the cause and the step in one line
-        assert code in said
-        assert cause in said
-        assert step in said
+        assert code in err
+        assert cause in err
+        assert step in err
 
 
 CONFIG = "PreemptType             = preempt/partition_prio\nPreemptMode             = REQUEUE\n"
@@ -111,6 +111,6 @@ def test_without_a_daemon_the_site_decides_what_is_next(
     monkeypatch.setattr(SlurmCommands, "query", query)
     assert SlurmSites().preemptable() == seen
     assert main(["status"]) == 6
-    said = capsys.readouterr().err
-    assert f"next: {step}" in said or step in said
-    assert "bftrainer daemon" not in said
+    err = capsys.readouterr().err
+    assert f"next: {step}" in err or step in err
+    assert "bftrainer daemon" not in err

@@ -19,6 +19,7 @@ from bftrainer.cli.options import FILE, JSON, SOCKET, option, verb
 from bftrainer.cli.output import (
     answer,
     duration,
+    print_as_it_is,
     print_csv,
     print_json,
     print_lines,
@@ -158,7 +159,7 @@ def best(study_name: str, socket_name: str | None, *, as_script: bool, as_json: 
             exit_code=ExitCode.NOT_FOUND,
         )
     if as_script:
-        print_lines(command_of(read_directory(path), row))
+        print_as_it_is(command_of(read_directory(path), row))
     elif as_json:
         print_json(document("trial", row))
     else:

@@ -326,9 +326,9 @@ def _idle(plan: Plan, settings: Settings) -> list[str]:
 def _of_each(reason: str, count: int) -> str:
     """Return a sentence about one node as one about so many."""
     if count > 1:
-        for one, several in _NUMBERS:
-            if reason.startswith(one):
-                return several + reason.removeprefix(one)
+        for singular, plural in _NUMBERS:
+            if reason.startswith(singular):
+                return plural + reason.removeprefix(singular)
     return reason
 
 
