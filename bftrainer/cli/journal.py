@@ -169,10 +169,10 @@ def replay(context: click.Context, journal: Path, *, shown: int | None, as_json:
     if as_json:
         print_json(found)
     else:
-        print_lines(f"{found['equal']} of {counted(found['decisions'], 'plan')} are equal.")
-        print_lines(
-            f"{found['rescales_equal']} of {counted(found['rescales'], 'rescale')} are equal."
-        )
+        decided = counted(found["decisions"], "plan is", "plans are")
+        rescaled = counted(found["rescales"], "rescale is", "rescales are")
+        print_lines(f"{found['equal']} of {decided} equal.")
+        print_lines(f"{found['rescales_equal']} of {rescaled} equal.")
         if others := found["rescales_of_another_release"]:
             print_lines(f"{others} rescales are of another release.")
         for plan in plans:

@@ -17,7 +17,7 @@ import click
 from bftrainer.cli.common import connect, read_journal
 from bftrainer.cli.options import JOURNAL, JSON, POLICY, SOCKET, option, shown_example, verb
 from bftrainer.cli.output import answer, clock, duration, print_csv, print_lines, print_table
-from bftrainer.model.columns import shown
+from bftrainer.model.columns import counted, shown
 from bftrainer.model.reports import (
     COLUMNS,
     AccountLine,
@@ -113,8 +113,8 @@ def _print_harm(found: HarmReport) -> None:
     reasons = f": {reasons}" if reasons else ""
     print_lines(
         f"since       {clock(found.since_s)} ({span})",
-        f"hand-overs  {found.hand_overs} nodes to {found.jobs} jobs: {found.given_back} given "
-        f"back, {found.preempted} preempted; median {_seconds(found.median_s)}, "
+        f"hand-overs  {counted(found.hand_overs, 'node')} to {counted(found.jobs, 'job')}: "
+        f"{found.given_back} given back, {found.preempted} preempted; median {_seconds(found.median_s)}, "
         f"p95 {_seconds(found.p95_s)}, longest {_seconds(found.max_s)}",
         f"promise     {promise}",
         f"preempted   {found.preempted_jobs} jobs had to preempt "

@@ -400,7 +400,7 @@ _EXIT_CODES = {
     CONTINUE_OPTION,
     ANY_OWNER_OPTION, JSON, SOCKET, context_settings={"allow_interspersed_args": False},
     cls=ContinuingCommand,
-    example="bftrainer submit --nodes 1:8 --epochs 30 --job-name digits train.py --lr 0.1",
+    example="bftrainer submit --nodes 1:8 --job-name digits train.py --lr 0.1",
 )  # fmt: skip
 @click.pass_context
 def submit(

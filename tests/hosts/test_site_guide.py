@@ -93,7 +93,7 @@ def test_a_stranger_installs_it_for_nodes_that_are_other_hosts(machine: Machine)
             machine.awaits("bftrainer status", " 1 held")  # its agent has come
             assert "p000001" in machine.types(text)
         elif text.startswith("bftrainer report harm"):
-            machine.awaits(text, "1 nodes to 1 jobs")  # given back, or taken first by Slurm
+            machine.awaits(text, "1 node to 1 job")  # given back, or taken first by Slurm
         elif not (command.not_run or machine.instead(text)):
             machine.types(text)
     assert "pilots_dir" in machine.types("cat /etc/bftrainer/policy.yaml")

@@ -41,6 +41,13 @@ def cluster() -> Iterator[SlurmTestCluster]:
         yield running
 
 
+def test_without_a_daemon_up_is_what_comes_next_on_such_a_cluster(researcher: Researcher) -> None:
+    done = researcher.says("status")
+    assert done.returncode == 6
+    _, step = done.stderr.splitlines()
+    assert step.startswith("next: Start your own: bftrainer up (jobs of scavenge are preempted). ")
+
+
 def test_a_dry_run_says_what_would_be_chosen_and_starts_nothing(researcher: Researcher) -> None:
     said = researcher.does("up", "--dry-run", "--max-nodes", "2")
     assert "partition scavenge" in said

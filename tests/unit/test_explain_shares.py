@@ -72,5 +72,5 @@ def test_fair_share_names_who_used_what_and_when_the_user_comes_first() -> None:
 def test_without_either_nothing_is_said_of_them() -> None:
     said = told(Settings(reserve_nodes_per_type=0, p_jmax=1), [of("ann", "t1"), of("bob", "t2")])
     assert (
-        said["t2"] == "It is number 2 in the queue and the policy runs 1 trainers at once (p_jmax)."
+        said["t2"] == "It is number 2 in the queue and the policy runs 1 trainer at once (p_jmax)."
     )

@@ -140,7 +140,7 @@ def test_the_verb_names_the_step_that_differs(
         journal.begin_incarnation()
         good = journal.append(KIND, record)
     assert main(["replay", str(path)]) == 0
-    assert "1 of 1 rescales are equal" in capsys.readouterr().out
+    assert "1 of 1 rescale is equal" in capsys.readouterr().out
     with Journal.open(path, clock=lambda: 5.0) as journal:
         bad = journal.append(KIND, replace(record, steps=tuple(steps)))
         journal.append(KIND, {"trainer_id": "t1", "form": "of another release"})

@@ -55,7 +55,7 @@ def parse_deadline(text: str) -> float:
            name="start_up_s"),
     *SPEED,
     *SELECTION, *READING, JSON, SOCKET,
-    example="bftrainer study deadline study.yaml --deadline 6h --history journal.db",
+    example="bftrainer study deadline study.yaml --deadline 6h --history old.db",
 )  # fmt: skip
 def deadline(
     study_path: Path, history_path: Path, now_idle: int | None, *, as_json: bool, **options: Any

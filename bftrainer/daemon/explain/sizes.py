@@ -235,8 +235,8 @@ def _size_sentences(
     if position > settings.p_jmax:
         return [
             (
-                f"It is number {position} in the queue and the policy runs {settings.p_jmax}"
-                " trainers at once (p_jmax)."
+                f"It is number {position} in the queue and the policy runs"
+                f" {counted(settings.p_jmax, 'trainer')} at once (p_jmax)."
             )
         ]
     if plan.trouble:
