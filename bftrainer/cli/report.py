@@ -115,7 +115,8 @@ def _print_harm(found: HarmReport) -> None:
         f"since       {clock(found.since_s)} ({span})",
         f"hand-overs  {counted(found.hand_overs, 'node')} to {counted(found.jobs, 'job')}: "
         f"{found.given_back} given back, {found.preempted} preempted; "
-        f"median {_seconds(found.median_s)}, p95 {_seconds(found.p95_s)}, longest {_seconds(found.max_s)}",
+        f"median {_seconds(found.median_s)}, p95 {_seconds(found.p95_s)}, "
+        f"longest {_seconds(found.max_s)}",
         f"promise     {promise}",
         f"preempted   {found.preempted_jobs} jobs had to preempt "
         f"({_percent(found.share_preempted)} of those that got nodes, "
