@@ -15,7 +15,7 @@ from bftrainer.lab.papers.findings import Finding, ValueLine
 from bftrainer.lab.papers.paper import Extent, Paper, Result, Scenario, Steps
 
 EXPECTED = """\
-{"citation": "Doe, Queues",
+{"citation": "Doe, Queues", "inputs": "assumed",
  "section": "section 1",
  "scenario": {"summary": "Equal jobs.", "document": {"jobs": {"seconds": 2.0}},
               "assumed": {"machines": "{machines}"}},

@@ -259,11 +259,11 @@ def test_runtimes_that_are_the_published_ones_deviate_by_their_factor(find: Any)
     def play(run: PaperReplay) -> Any:
         hours = published(run, 1.5)
         del hours["DenseNet"]  # none completed
-        return SimpleNamespace(run=run, trainers=ends(hours))
+        return SimpleNamespace(run=run, trainers=ends(hours), series=series([1.0], [1.0]))
 
     finding = found(find, FULL, play)
     assert finding.lines[0].ours == pytest.approx(1.5)
-    cells = [line for line in finding.lines if line.what in {"cell", "starves"}]
+    cells = [line for line in finding.lines if line.what == "cell"]
     if find is diverse.table4:
         assert values(finding)["AlexNet"] == pytest.approx(8.8 / 0.94)
         assert values(finding)["VGG-16"] == pytest.approx(5.2 / 1.98)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from bftrainer.lab.papers.tolerances import half_unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,10 @@ class ValueLine:
     fitted: str = ""  # the fit that has this number among its own
     predicted: str = ""  # the fit on other numbers that ours comes from
     is_ours: bool = False  # beyond the paper
+    is_about: bool = False  # the paper itself calls its number about so
+    half_unit: float = 0.0  # of the last digit of the paper's number
+    reading_of: str = ""  # "KEY" or "RESULT: KEY" of the line that has this number's verdict
+    missing: str = ""  # why ours was not computed
     key: str = ""  # of the line in expected.json
 
     @property
@@ -100,6 +106,7 @@ class Finding:
         paper: float | None = None,
         holds: bool | None = None,
         why: str = "",
+        missing: str = "",
         **words: object,
     ) -> ValueLine:
         """Add our value beside the published one.
@@ -110,11 +117,18 @@ class Finding:
             paper: the published value where it comes from a table.
             holds: whether the published statement holds here.
             why: the reason of a deviation, if neither the line's nor the result's fits.
+            missing: why ours was not computed.
             words: what the placeholders of ``what`` and of the line's ``why`` stand for.
         """
         found = line_of(key, self.known[key], ours, paper=paper, holds=holds, why=why, words=words)
+        found = replace(found, missing=missing) if missing else found
         self.lines.append(found)
         return found
+
+    def skip(self, missing: str, *keys: str) -> None:
+        """Add lines, by default all, that were not computed; they have no placeholders."""
+        for key in keys or self.known:
+            self.line(key, None, missing=missing)
 
     def chart(
         self, key: str, x: Iterable[Any], ys: Mapping[str, Sequence[float]], **words: object
@@ -148,9 +162,10 @@ def line_of(
     """Return our value beside the published one; see ``Finding.line``."""
     entry = {k: v for k, v in known.items() if k not in {"source", "breaks", "values"}}
     what, reason = (entry.pop(name, "").format(**words or {}) for name in ("what", "why"))
+    number = entry.pop("value", paper)
     return ValueLine(
-        key=key, what=what, ours=ours, paper=entry.pop("value", paper), holds=holds,
-        why=why or reason, **entry,
+        key=key, what=what, ours=ours, paper=None if number is None else float(number),
+        half_unit=half_unit(number), holds=holds, why=why or reason, **entry,
     )  # fmt: skip
 
 

@@ -3,22 +3,27 @@
 A ``Paper`` chooses a scenario (what is replayed) and names its results. What is said of a result,
 and what the paper says, is data, ``expected.json``:
 
-    {"citation": "...", "section": "...",
+    {"citation": "...", "section": "...", "inputs": INPUTS,
      "scenario": {"summary": "...", "document": {SECTION: {...}}, "assumed": {WHAT: "..."}},
-     "results": {RESULT: {"shows": ..., "how": ..., "why": ..., "tolerance": ..., "missing": ...,
+     "results": {RESULT: {"shows": ..., "how": ..., "why": ..., "inputs": INPUTS, "missing": ...,
          "fitted" or "predicted": FIT, "breaks": PARAMETER,
          "lines": {LINE: {"what": ..., "unit": ..., "source": ..., "value" or "says": ...,
-                          "why": ..., "is_relative": ..., "is_ours": ...}},
+                          "why": ..., "is_relative": ..., "is_about": ..., "is_ours": ...,
+                          "reading_of": ...}},
          "charts": {CHART: {"name": ..., "title": ..., "x_label": ..., "y_label": ...,
                             "has_bars": ..., "is_log": ...}}}},
      "fits": {FIT: {"parameters": [...], "to": ...}},
      "tables": {TABLE: {"source": ..., "columns": [...], "rows": {NAME: [...]}}}}
 
+Numbers are written with the digits that the paper prints: these and ``inputs``, of a result or of
+all, say how near ours must be (``tolerances``). One printed number has one line; a line that
+compares ours with it by another reading names that line as ``reading_of`` and has no verdict.
+
 A line with ``value`` has a number to compare with; one with ``says`` quotes a statement; one with
 neither gets the published value from the code, which takes it from a table. Lines of a ``missing``
 result may have several ``values``. What stands with a result as ``fitted``, ``predicted`` or
 ``breaks`` may stand with a line instead. ``breaks`` is MODULE:NAME of a parameter of which a change
-by 20% changes the verdict *reproduced*.
+by 20% changes the verdict *reproduced*, or MODULE:NAME*FACTOR where that takes more.
 
 A finding is computed by a generator: it yields the replays that it needs, in dicts and lists of
 any depth, and is sent the same structure with the record of each. One that needs none is a plain
@@ -42,6 +47,7 @@ from typing import Any
 
 from bftrainer.lab import papers
 from bftrainer.lab.papers.findings import Finding
+from bftrainer.lab.papers.tolerances import Inputs, Printed
 from bftrainer.lab.parallel import play_each
 from bftrainer.model.errors import UsageError
 
@@ -84,7 +90,7 @@ class Result:
     shows: str  # what the paper shows
     how: str = ""  # how ours is computed
     why: str = ""  # lines deviate by more than the tolerance
-    tolerance: float = 2.0  # points, or percent
+    inputs: Inputs = Inputs.ASSUMED
     missing: str = ""
     lines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -132,8 +138,9 @@ class Paper:
 @cache
 def read_expected(package: str) -> dict[str, Any]:
     """Read the ``expected.json`` of a package."""
-    found: dict[str, Any] = json.loads(files(package).joinpath("expected.json").read_text("utf-8"))
-    return found
+    text = files(package).joinpath("expected.json").read_text("utf-8")
+    expected: dict[str, Any] = json.loads(text, parse_float=Printed)
+    return expected
 
 
 def paper_of(package: str, *modules: ModuleType, **parts: Any) -> Paper:
@@ -149,6 +156,7 @@ def paper_of(package: str, *modules: ModuleType, **parts: Any) -> Paper:
     for name, entry in expected["results"].items():
         basis = {k: entry[k] for k in ("fitted", "predicted") if k in entry}
         about = {k: v for k, v in entry.items() if k not in basis}
+        about["inputs"] = Inputs(entry.get("inputs", expected["inputs"]))
         about["lines"] = {key: basis | line for key, line in entry.get("lines", {}).items()}
         find = None if "missing" in entry else finds[name.replace("-", "_")]
         results.append(Result(result_id=name, find=find, **about))

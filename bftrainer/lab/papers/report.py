@@ -14,10 +14,16 @@ from typing import Any
 from bftrainer.batch.traces.text import unreadable
 from bftrainer.lab.papers.findings import Chart, ValueLine
 from bftrainer.lab.papers.paper import Reproduction, Result
-from bftrainer.lab.papers.verdicts import FullRun, is_far, missing_lines, verdict_of
+from bftrainer.lab.papers.verdicts import (
+    FullRun,
+    is_far,
+    missing_lines,
+    tolerance_of,
+    verdict_of,
+)
 from bftrainer.study.plots import new_canvas
 
-SCHEMA = "bftrainer/reproduction/1"
+SCHEMA = "bftrainer/reproduction/2"
 HEADERS = ("RESULT", "WHAT", ">OURS", ">PAPER", ">DEVIATION", "VERDICT", "WHY")
 
 
@@ -29,7 +35,9 @@ def remarks(made: Reproduction) -> list[str]:
 
 
 def explain(line: ValueLine, result: Result, made: Reproduction) -> str:
-    """Return why a line deviates by more than the tolerance; empty if it does not."""
+    """Return why a line deviates by more than the tolerance, or is missing; empty if it is not."""
+    if line.missing:
+        return line.missing
     if not is_far(line, result) and line.holds is not False:
         return ""
     if not made.scenario.is_papers:
@@ -51,8 +59,7 @@ def beside_full(line: ValueLine, result: Result, made: Reproduction) -> str:
     value = None if full is None else full.value_of(result, line)
     if value is None:
         return "shortened; no full run to compare with"
-    apart = replace(line, paper=value).deviation if value or line.deviates_in_points else None
-    if line.ours == value or (apart is not None and abs(apart) <= result.tolerance):
+    if not is_far(replace(line, paper=value), result):
         return "representative"
     return f"not representative: {_number(value, line.unit)} in full"
 
@@ -79,17 +86,19 @@ def _result(result: Result, made: Reproduction) -> dict[str, Any]:
     return about | {
         "status": "computed",
         "how": result.how,
-        "tolerance": result.tolerance,
+        "inputs": result.inputs,
         "lines": [
             {
                 "what": line.what,
                 "ours": line.ours,
                 "paper": line.paper,
                 "unit": line.unit,
+                "tolerance": tolerance_of(line, result),
                 "deviation": line.deviation,
                 "says": line.says,
                 "holds": line.holds,
                 "verdict": verdict_of(line, result),
+                "reading_of": line.reading_of,
                 "fit": line.fitted or line.predicted,
                 "why": explain(line, result, made),
                 "quick": beside_full(line, result, made),
@@ -144,6 +153,8 @@ def row(line: ValueLine, result: Result, made: Reproduction) -> tuple[str, ...]:
 
 
 def _verdict(line: ValueLine, result: Result) -> str:
+    if line.reading_of:
+        return f"a reading of {line.reading_of}"
     verdict, fit = verdict_of(line, result) or "", line.fitted or line.predicted
     return f"{verdict} ({fit})" if fit and verdict in {"fitted", "predicted"} else f"{verdict}"
 

@@ -17,14 +17,15 @@ from typing import Any, Self
 
 from bftrainer.lab.papers.findings import ValueLine, line_of
 from bftrainer.lab.papers.paper import Paper, Reproduction, Result
+from bftrainer.lab.papers.tolerances import tolerance
 
-KEPT = ("key", "what", "ours", "paper", "holds")
+KEPT = ("key", "what", "ours", "paper", "half_unit", "holds", "missing")
 
 
 class NumberVerdict(StrEnum):
     """What a referee may say of one number."""
 
-    REPRODUCED = "reproduced"  # nothing is fitted on it; within the result's tolerance
+    REPRODUCED = "reproduced"  # nothing is fitted on it; within the tolerance
     PREDICTED = "predicted"  # within it, from a fit on other numbers
     FITTED = "fitted"  # within it, and among the numbers of the fit
     ORDER = "order only"  # a statement without a number, or sizes that a test can refute
@@ -32,16 +33,26 @@ class NumberVerdict(StrEnum):
     UNTRIED = "not attempted"
 
 
+def tolerance_of(line: ValueLine, result: Result) -> float | None:
+    """Return by how much ours may differ, in the line's unit; None without a published number."""
+    if line.paper is None:
+        return None
+    return tolerance(line.paper, line.half_unit, result.inputs, is_about=line.is_about)
+
+
 def is_far(line: ValueLine, result: Result) -> bool:
-    """Return whether a number deviates by more than the result's tolerance."""
-    return line.deviation is not None and abs(line.deviation) > result.tolerance
+    """Return whether a number deviates by more than the tolerance."""
+    allowed = tolerance_of(line, result)
+    if allowed is None or line.paper is None or line.ours is None:
+        return False
+    return abs(line.ours - line.paper) > allowed
 
 
 def verdict_of(line: ValueLine, result: Result) -> NumberVerdict | None:
-    """Return the verdict; None of a line that is ours alone."""
-    if line.is_ours or (line.paper is None and not line.says):
+    """Return the verdict; None of a line that is ours alone, or another reading."""
+    if line.is_ours or line.reading_of or (line.paper is None and not line.says):
         return None
-    if result.missing:
+    if result.missing or line.missing:
         return NumberVerdict.UNTRIED
     if line.deviation is None or is_far(line, result):
         return NumberVerdict.ORDER if line.holds else NumberVerdict.MISSED
@@ -87,7 +98,7 @@ class FullRun:
     """What the last full run of a paper found, ``full.json`` of its package."""
 
     recorded: Mapping[str, Any]  # date, commit, command, processor time
-    ours: Mapping[str, list[dict[str, Any]]]  # result -> key, what, ours, paper, holds of its lines
+    ours: Mapping[str, list[dict[str, Any]]]  # result -> ``KEPT`` of its lines
 
     @classmethod
     def read(cls, package: str) -> Self | None:
@@ -104,6 +115,14 @@ class FullRun:
         }
         return cls(recorded=recorded, ours=ours)
 
+    def with_later(self, later: Self, paper: Paper) -> Self:
+        """Return this run with the results of a later one, which had some of the paper's."""
+        own = [one.result_id for one in paper.results]
+        both = {**self.ours, **later.ours}
+        ours = {name: both[name] for name in own if name in both}
+        runs = [*self.recorded.get("later", ()), later.recorded]
+        return replace(self, recorded={**self.recorded, "later": runs}, ours=ours)
+
     def judged(self, paper: Paper) -> Iterator[tuple[Result, ValueLine, NumberVerdict]]:
         """Yield every published number with its verdict by what is expected today."""
         for result in paper.results:
@@ -112,10 +131,14 @@ class FullRun:
 
     def _lines(self, result: Result) -> list[ValueLine]:
         lines = []
-        for one in self.ours[result.result_id]:
+        kept_lines = self.ours.get(result.result_id, ())  # none of a result that is newer
+        for one in (line for line in kept_lines if line["key"] in result.lines):
             known = {**result.lines[one["key"]], "what": "", "why": ""}  # their words are formatted
             line = line_of(one["key"], known, one["ours"], paper=one["paper"], holds=one["holds"])
-            lines.append(replace(line, what=one["what"]))
+            kept: dict[str, Any] = {k: one[k] for k in ("what", "missing") if k in one}
+            if "value" not in known:  # it comes from a table, and the digits with it
+                kept["half_unit"] = one.get("half_unit", 0.0)
+            lines.append(replace(line, **kept))
         return lines
 
     def value_of(self, result: Result, line: ValueLine) -> float | None:

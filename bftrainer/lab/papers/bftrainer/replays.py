@@ -37,7 +37,7 @@ from bftrainer.lab.papers.bftrainer.scenario import (
 from bftrainer.lab.papers.bftrainer.series import PlanRecorder, Series
 from bftrainer.lab.simulator.metrics import Metrics, measure
 from bftrainer.lab.simulator.paper import PaperModel
-from bftrainer.lab.simulator.replay import Replay
+from bftrainer.lab.simulator.replay import Outcome, Replay
 from bftrainer.lab.simulator.session import Choices, settings_of
 from bftrainer.lab.simulator.trainers import Tally
 from milp.problem import Objective, Problem
@@ -126,6 +126,7 @@ class PaperReplay:
     p_jmax: int = 10
     cost_factor: float = 1.0
     hours: float | None = None  # None: all of the scenario
+    is_to_the_end: bool = False  # beyond the scenario, until all trainers are complete
     is_any_node: bool = False  # equal nodes are chosen at random, not by name
 
 
@@ -165,9 +166,13 @@ def _policy(run: PaperReplay) -> AllocationPolicy:
     return AnyNode(policy, seed=SEED) if run.is_any_node else policy
 
 
-def play(week: WeekOfNodes, run: PaperReplay) -> Record:
-    """Play one replay."""
-    trace = week.trace if run.hours is None else first_hours(week.trace, run.hours)
+def play(week: WeekOfNodes, run: PaperReplay) -> Record | None:
+    """Play one replay; None of one to the end where the scenario is all there is."""
+    trace = week.to_the_end if run.is_to_the_end else week.trace
+    if trace is None:
+        return None
+    if run.hours is not None:
+        trace = first_hours(trace, run.hours)
     workload = workload_of(week, run.workload, run.cost_factor)
     choices = Choices(objective=run.objective, t_fwd_s=run.t_fwd_s, p_jmax=run.p_jmax)
     watch = PlanRecorder()
@@ -179,10 +184,13 @@ def play(week: WeekOfNodes, run: PaperReplay) -> Record:
         books=PaperModel(Tally()),
         on_plan=watch,
     ).run()
+    series = watch.series(trace.span_s[1], outcome.trainers)
+    if run.is_to_the_end:
+        outcome, series = _until_complete(outcome, series)
     return Record(
         run=run,
         metrics=measure(outcome),
-        series=watch.series(trace.span_s[1], outcome.trainers),
+        series=series,
         trainers=tuple(
             TrainerEnd(
                 network=network_name(t.submission.network),
@@ -192,3 +200,17 @@ def play(week: WeekOfNodes, run: PaperReplay) -> Record:
             for t in outcome.trainers
         ),
     )
+
+
+def _until_complete(outcome: Outcome, series: Series) -> tuple[Outcome, Series]:
+    """Return what there is up to the end of the last trainer; nothing trains from then on."""
+    ends_s = [trainer.finished_s for trainer in outcome.trainers]
+    complete_s = [end_s for end_s in ends_s if end_s is not None]
+    if len(complete_s) < len(ends_s):
+        return outcome, series
+    part = series.until(max(complete_s))
+    begin_s, end_s = float(part.at_s[0]), float(part.at_s[-1])
+    trace = outcome.trace.restrict(hours=(end_s - begin_s) / 3600.0)
+    offered = float((part.pool * np.diff(part.at_s)).sum())
+    tally = replace(outcome.tally, node_s_offered=offered, events=len(trace.pool_changes()))
+    return replace(outcome, trace=trace, tally=tally), part

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from bftrainer.batch.traces import SAMPLE, Fragments, read_trace
+from bftrainer.batch.traces import SAMPLE, Fragments, TraceError, read_trace
 from bftrainer.lab.papers.paper import Extent, Scenario, read_expected
 from bftrainer.lab.workloads import (
     NETWORKS,
     RESCALE_DOWN_S,
     RESCALE_UP_S,
+    SAMPLES,
     TrainerWorkload,
     diverse,
     hpo,
@@ -29,9 +30,10 @@ class Sweeps(Extent):
     p_jmax: tuple[int, ...] = (5, 10, 15, 20, 25, 30, 35)  # Fig. 14, Tables 3 and 4
     cost_factors: tuple[float, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)  # Fig. 16
     networks_hours: float = 60.0  # Fig. 15
+    is_to_the_end: bool = False  # section 5.3 is played until all trainers are complete
 
 
-FULL = Sweeps()
+FULL = Sweeps(is_to_the_end=True)
 QUICK = Sweeps(
     name="quick",
     hours=72.0,
@@ -43,11 +45,14 @@ QUICK = Sweeps(
     "1200 s; P_jmax 5, 10 and 35; rescale costs x1, x2, x5 and x10.",
 )
 
-SUMMIT_FILE = "summit-2021-02-10_17-idle-fragments.npz"
+WEEK_FILE = "summit-2021-02-10_17-idle-fragments.npz"
+TWO_WEEKS_FILE = "summit-2021-02-10_24-idle-fragments.npz"  # holds the other one, too
 DIVERSE_FILE = "jobs-ImageNet-imgps.json"
 SUMMIT_NODES, PAPER_NODES = 4734, 1024
 PAPER_START_S, PAPER_HOURS = 1612988475.0, 168.0  # section 4.3: a week from here on
 PAPER_EVENTS = 7212
+TWO_WEEKS_H = 336.0
+NO_TWO_WEEKS = f"needs two weeks of Summit; {TWO_WEEKS_FILE} is not in $BFTRAINER_DATA"
 DIVERSE = "diverse"
 COSTS = 1.0  # times those of the published trials
 # The published job tables spell the networks of Table 2 differently.
@@ -59,9 +64,11 @@ _TABLE_2_NAME = {name.replace("-", ""): network.name for name, network in NETWOR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeekOfNodes:
-    """A part of a trace, and the source of the diverse trainers."""
+    """A part of a trace, what follows it, and the source of the diverse trainers."""
 
     trace: Fragments
+    to_the_end: Fragments | None = None  # from the same start, longer; None: not available
+    two_weeks_file: Path | None = None  # of all nodes
     diverse_file: Path | None = None  # None: generated (Poisson arrivals)
 
 
@@ -77,16 +84,36 @@ def choose_scenario(trace_file: Path | None, data: Path | None, extent: Sweeps) 
         TraceError: a file cannot be read.
     """
     jobs = None if data is None else data / DIVERSE_FILE
-    file = trace_file
-    if file is None and data is not None and (data / SUMMIT_FILE).is_file():
-        file = data / SUMMIT_FILE
+    file = trace_file or _summit_file(data)
     trace = read_trace(file or SAMPLE)
     is_papers = _holds_papers_week(trace)
+    has_two_weeks = is_papers and trace.span_s[1] >= PAPER_START_S + 3600.0 * TWO_WEEKS_H
+    if file is not None and file.name == TWO_WEEKS_FILE and not has_two_weeks:
+        raise TraceError(
+            "BFT-2124",
+            f"{file} does not hold the two weeks of Summit from second {PAPER_START_S:.0f} on.",
+            f"Import them again, or remove it: {WEEK_FILE} is enough for the first week.",
+        )
+    to_the_end = None if is_papers else trace
+    if has_two_weeks:
+        to_the_end = trace.restrict(slice(0, PAPER_NODES), start_s=PAPER_START_S)
     if is_papers:
         trace = trace.restrict(slice(0, PAPER_NODES), start_s=PAPER_START_S, hours=PAPER_HOURS)
     diverse_file = jobs if jobs is not None and jobs.is_file() else None
     trace = first_hours(trace, extent.hours or PAPER_HOURS)
-    return _described(WeekOfNodes(trace=trace, diverse_file=diverse_file), file, is_papers)
+    week = WeekOfNodes(
+        trace=trace,
+        to_the_end=to_the_end,
+        two_weeks_file=file if has_two_weeks else None,
+        diverse_file=diverse_file,
+    )
+    return _described(week, file, is_papers)
+
+
+def _summit_file(data: Path | None) -> Path | None:
+    """Return the longer one of the files that are there."""
+    files = [] if data is None else [data / TWO_WEEKS_FILE, data / WEEK_FILE]
+    return next((file for file in files if file.is_file()), None)
 
 
 def _described(week: WeekOfNodes, file: Path | None, is_papers: bool) -> Scenario:
@@ -102,6 +129,8 @@ def _described(week: WeekOfNodes, file: Path | None, is_papers: bool) -> Scenari
             f"{source} is not the paper's week of 1,024 Summit nodes: "
             "the numbers are not comparable with the paper's."
         )
+    elif week.two_weeks_file is None:
+        remarks.append(f"What {NO_TWO_WEEKS} is left out.")
     if week.diverse_file is None:
         remarks.append("Diverse trainers: generated (Poisson arrivals), not the published list.")
     about = {
@@ -148,6 +177,7 @@ def workload_of(week: WeekOfNodes, name: str, cost_factor: float) -> TrainerWork
     if name != DIVERSE:
         return hpo(
             NETWORKS[name],
+            samples=SAMPLES,
             rescale_up_s=COSTS * cost_factor * RESCALE_UP_S,
             rescale_down_s=COSTS * cost_factor * RESCALE_DOWN_S,
         )

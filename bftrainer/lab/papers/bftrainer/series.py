@@ -46,6 +46,19 @@ class Series:
         """
         return self.gross() - self.rescale - self.preemption[1:] - self.excess[1:]
 
+    def until(self, end_s: float) -> Series:
+        """Return the part up to an instant; what happens at it is part of that."""
+        n = int(np.searchsorted(self.at_s[:-1], end_s))
+        return Series(
+            at_s=np.append(self.at_s[:n], end_s),
+            pool=self.pool[:n],
+            rate=self.rate[:n],
+            rescale=self.rescale[:n],
+            preemption=self.preemption[: n + 1],
+            preempted=self.preempted[: n + 1],
+            excess=self.excess[: n + 1],
+        )
+
 
 class PlanRecorder:
     """Records the course of a replay; called with each of its plans."""

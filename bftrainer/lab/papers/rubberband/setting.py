@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bftrainer.lab.papers.paper import Extent, read_expected
+from bftrainer.lab.papers.tolerances import Printed
 from bftrainer.study.plan.exact import exact
 from bftrainer.study.plan.problem import Cloud, Experiment, ScalingProfile, sha_stages
 from bftrainer.study.plan.published import Algorithm2Reading, greedy, naive, static
@@ -119,6 +120,5 @@ def means(table: str, row: str) -> list[Mean]:
     ]
 
 
-def _number(printed: str) -> float:
-    minutes, colon, seconds = printed.partition(":")
-    return int(minutes) + int(seconds) / 60.0 if colon else float(printed)
+def _number(printed: str) -> Printed:
+    return Printed.clock(printed) if ":" in printed else Printed(printed)

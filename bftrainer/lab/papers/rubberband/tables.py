@@ -190,7 +190,7 @@ def table3(found: Finding, _: Points) -> Steps:
     for (epochs, values), stage, ours in zip(rows, STUDY, exact[OF_TABLE_3].stages, strict=True):
         mine = (ours.gpus // stage.trials, ours.instances)
         for key, one, paper in zip(("gpus", "instances"), mine, values[1:], strict=True):
-            found.line(key, float(one), paper=float(paper), epochs=epochs, profile=OF_TABLE_3)
+            found.line(key, float(one), paper=paper, epochs=epochs, profile=OF_TABLE_3)
     for name, plan in published.items():
         ratio = in_its_time[name].cost / plan.cost
         found.line("in its time", ratio, minutes=plan.time_s / MINUTE_S, profile=name)
