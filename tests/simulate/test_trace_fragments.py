@@ -99,6 +99,7 @@ def test_a_choice_outside_the_trace_is_refused(
         ({"end_s": [20, 20, 30, 41]}, "fragment 3: it lies outside"),
         ({"names": ["a", "a", "c"]}, "one node twice"),
         ({"node_types": ["cpu"]}, "1 types for 3 nodes"),
+        ({"partitions": ["cpu"]}, "1 partitions for 3 nodes"),
         ({"start_s": [0, 10, 20]}, "differ in length"),
         ({"node": [0.5, 1, 1, 2]}, "fractions"),
         ({"span_s": (40.0, 0.0)}, "begins at 40"),
@@ -143,6 +144,10 @@ def traces(draw: st.DrawFn) -> Fragments:
             st.none()
             | st.lists(st.sampled_from(["cpu", "gpu:a100:4"]), min_size=n_nodes, max_size=n_nodes)
         ),
+        partitions=draw(
+            st.none()
+            | st.lists(st.sampled_from(["", "a b, é"]), min_size=n_nodes, max_size=n_nodes)
+        ),
         span_s=(0.0, 51.0),
     )
 
@@ -184,6 +189,7 @@ def _assert_same(found: Fragments, wanted: Fragments) -> None:
     assert found.names == wanted.names
     assert found.span_s == wanted.span_s
     assert found.node_types == wanted.node_types
+    assert found.partitions == wanted.partitions
     for name in ("node", "start_s", "end_s", "observed_s", "is_unfillable"):
         ours, theirs = getattr(found, name), getattr(wanted, name)
         if theirs is None:

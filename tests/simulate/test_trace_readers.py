@@ -70,6 +70,46 @@ def test_sacct_a_node_that_only_pilots_used_was_idle(tmp_path: Path) -> None:
     assert sum(end - start for start, end in spans) == 7200
 
 
+SHARED = """\
+JobID|Submit|Eligible|Start|End|NNodes|NodeList|State|Partition|Timelimit
+1|0|0|0|100|2|n[1-2]|COMPLETED|cpu|00:10:00
+2|0|0|0|1000|1|n3|COMPLETED|gpu|00:10:00
+3|100|100|100|400|1|n2|COMPLETED|gpu|00:10:00
+4|100|100|100|900|1|n4|COMPLETED|bf|00:20:00
+5|500|500|500|1000|2|n[1-2]|COMPLETED|long|00:10:00
+"""
+
+
+def test_a_node_is_of_the_partition_whose_jobs_ran_there_longest(tmp_path: Path) -> None:
+    path = tmp_path / "sacct.txt"
+    path.write_text(SHARED)
+    options = replace(OPTIONS, start_s=0.0, end_s=1000.0)
+    trace = read_trace(path, "sacct", options=options)
+    # n1: cpu 100 s, long 500 s. n2: cpu 100, gpu 300, long 500. n4: a pilot alone.
+    assert dict(zip(trace.names, trace.partitions or (), strict=True)) == {
+        "n1": "long", "n2": "long", "n3": "gpu", "n4": "",
+    }  # fmt: skip
+    # Until 500 long had no job: n2 had more of gpu than of cpu.
+    trace = read_trace(path, "sacct", options=replace(options, end_s=500.0))
+    assert dict(zip(trace.names, trace.partitions or (), strict=True)) == {
+        "n1": "cpu", "n2": "gpu", "n3": "gpu", "n4": "",
+    }  # fmt: skip
+    assert trace.restrict(slice(1, 3)).partitions == (trace.partitions or ())[1:3]
+    alone = [line for line in SHARED.splitlines() if "gpu" not in line and "long" not in line]
+    path.write_text("\n".join(alone))
+    assert read_trace(path, "sacct", options=options).partitions is None  # of one alone
+
+
+def test_the_queues_of_lsf_are_partitions(tmp_path: Path) -> None:
+    path = tmp_path / "lsb.acct"
+    path.write_text(
+        (FIXTURES / "lsb.acct").read_text().replace('"bob" "batch"', '"bob" "night"', 1)
+    )
+    trace = read_trace(path, options=OPTIONS)
+    assert trace.names == ("h1", "h2", "h3", "h4")
+    assert trace.partitions == ("batch", "batch", "night", "night")  # job 202 was on h3 and h4
+
+
 def test_sacct_times_are_those_of_the_cluster() -> None:
     options = ReadOptions(time_zone="Europe/Berlin", ignored=("bf",))
     utc = read_trace(FIXTURES / "sacct.txt", options=OPTIONS)

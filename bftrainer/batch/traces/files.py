@@ -28,7 +28,8 @@ MAGIC = "# bftrainer-trace 1"
 MAX_NPZ_BYTES = 4 << 30
 MAX_LINE = 64 << 20  # characters: a line with the names of all nodes fits
 _COLUMNS = ("node", "start_s", "end_s")
-_SAID = ("span_s", "names", "observed_s", "node_types")  # beside the columns
+_SAID = ("span_s", "names", "observed_s", "node_types", "partitions")  # beside the columns
+_TEXTS = ("names", "node_types", "partitions")
 _IN_NPZ = {"start_s": "start", "end_s": "end", "observed_s": "obs", "span_s": "span"}
 
 
@@ -85,6 +86,7 @@ def _document(trace: Fragments) -> dict[str, Any]:
         "span_s": _whole(np.array(trace.span_s)),
         "unfillable": trace.is_unfillable,
         "node_types": None if trace.node_types is None else list(trace.node_types),
+        "partitions": None if trace.partitions is None else list(trace.partitions),
     }
     return {key: value for key, value in found.items() if value is not None}
 
@@ -100,6 +102,7 @@ def _fragments(
     observed_s: Any = None,
     span_s: Any = None,
     node_types: Iterable[Any] | None = None,
+    partitions: Iterable[Any] | None = None,
 ) -> Fragments:
     span = [] if span_s is None else [float(at_s) for at_s in span_s]
     if len(span) not in {0, 2}:
@@ -113,6 +116,7 @@ def _fragments(
         span_s=(span[0], span[1]) if span else None,
         is_unfillable=unfillable,
         node_types=None if node_types is None else [str(kind) for kind in node_types],
+        partitions=None if partitions is None else [str(name) for name in partitions],
         source=path.name,
     )
 
@@ -130,7 +134,7 @@ def read_csv(path: Path, _options: ReadOptions, progress: Progress | None) -> Fr
         if line.startswith("#"):
             key, _, value = line.removeprefix("#").partition(":")
             if key.strip() in _SAID:
-                said[key.strip()] = _json_list(path, number, value, is_text=key.strip()[0] == "n")
+                said[key.strip()] = _json_list(path, number, value, is_text=key.strip() in _TEXTS)
             continue
         cells = _cells(path, number, line)
         if not header:

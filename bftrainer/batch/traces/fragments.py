@@ -88,6 +88,7 @@ class Fragments:
     is_unfillable: NDArray[np.bool_] | None = None  # None: the queue is not known
     notes: tuple[str, ...] = ()  # assumptions about what the source does not contain
     node_types: tuple[str, ...] | None = None  # of all nodes; None: all alike
+    partitions: tuple[str, ...] | None = None  # or queues, of all nodes; None: not known, or one
     warnings: tuple[str, ...] = ()  # why the figures may be wrong
     used: UsedNodes | None = None  # by jobs, of all nodes; None: the source has idle times only
     occupied: UsedNodes | None = None  # used, or closed (down, drained)
@@ -171,6 +172,7 @@ class Fragments:
             part,
             names=self.names[first:stop],
             node_types=None if self.node_types is None else self.node_types[first:stop],
+            partitions=None if self.partitions is None else self.partitions[first:stop],
             node=_frozen(part.node - first, np.int32),
             start_s=_frozen(np.maximum(part.start_s, begin_s), np.float64),
             end_s=_frozen(np.minimum(part.end_s, end_s), np.float64),
@@ -233,6 +235,7 @@ def make_fragments(
     is_unfillable: ArrayLike | None = None,
     notes: Sequence[str] = (),
     node_types: Sequence[str] | None = None,
+    partitions: Sequence[str] | None = None,
     source: str = "fragments",
 ) -> Fragments:
     """Check and order fragments; ``source`` and the row go into the error.
@@ -247,6 +250,7 @@ def make_fragments(
         is_unfillable: per fragment; None where it is not known.
         notes: what had to be assumed.
         node_types: of each node, such as gpu:a100:4; None where all are alike.
+        partitions: of each node, or queues; None where they are not known.
         source: the file, for messages.
 
     Raises:
@@ -258,7 +262,9 @@ def make_fragments(
     flags = None if is_unfillable is None else np.asarray(is_unfillable).astype(bool).ravel()
     if len({len(nodes), len(starts), len(ends), len(nodes if flags is None else flags)}) > 1:
         raise _wrong(source, None, "its columns differ in length")
-    _check_rows(source, names, node_types, nodes, starts, ends)
+    _check_names(source, names, node_types, "types")
+    _check_names(source, names, partitions, "partitions")
+    _check_rows(source, names, nodes, starts, ends)
     order = np.lexsort((starts, nodes))
     nodes, starts, ends = nodes[order], starts[order], ends[order]
     overlap = np.flatnonzero((nodes[1:] == nodes[:-1]) & (starts[1:] < ends[:-1]))
@@ -279,21 +285,26 @@ def make_fragments(
         is_unfillable=None if flags is None else _frozen(flags[order], np.bool_),
         notes=tuple(notes),
         node_types=None if node_types is None else tuple(node_types),
+        partitions=None if partitions is None else tuple(partitions),
     )
+
+
+def _check_names(
+    source: str, names: Sequence[str], labels: Sequence[str] | None, what: str
+) -> None:
+    if not names or len(set(names)) != len(names):
+        raise _wrong(source, None, "it names no node, or one node twice")
+    if labels is not None and len(labels) != len(names):
+        raise _wrong(source, None, f"it has {len(labels)} {what} for {len(names)} nodes")
 
 
 def _check_rows(
     source: str,
     names: Sequence[str],
-    node_types: Sequence[str] | None,
     nodes: NDArray[np.int64],
     starts: Times,
     ends: Times,
 ) -> None:
-    if not names or len(set(names)) != len(names):
-        raise _wrong(source, None, "it names no node, or one node twice")
-    if node_types is not None and len(node_types) != len(names):
-        raise _wrong(source, None, f"it has {len(node_types)} types for {len(names)} nodes")
     bad = np.flatnonzero((nodes < 0) | (nodes >= len(names)))
     if len(bad):
         raise _wrong(source, int(bad[0]), f"there is no node {int(nodes[bad[0]])}")

@@ -208,6 +208,7 @@ def _cut_some(
 MAX_PAIRS = 1_000_000_000  # (job, node) pairs: beyond any year of logs
 PAIRS_AT_ONCE = 2_000_000  # expanded at a time: about 150 MB
 MAX_NAMES = 1_000_000
+SHORTEST_USE_S = 1.0  # of a partition's node: below it a sum is a rounding error
 MAX_TIME_S = 1e11  # the year 5138: later times are invalid
 NEVER_S = math.inf
 
@@ -225,6 +226,8 @@ class JobTable:
     run_start_s: array[float] = field(default_factory=lambda: array("d"))
     run_end_s: array[float] = field(default_factory=lambda: array("d"))
     is_closed: array[int] = field(default_factory=lambda: array("b"))  # a run of no job
+    partition_of: array[int] = field(default_factory=lambda: array("q"))  # run -> of partitions
+    partitions: dict[str, int] = field(default_factory=dict)  # or queues; "": not known
     run_of: array[int] = field(default_factory=lambda: array("q"))  # range -> run
     first: array[int] = field(default_factory=lambda: array("q"))  # range: first node
     count: array[int] = field(default_factory=lambda: array("q"))  # range: nodes
@@ -247,7 +250,13 @@ class JobTable:
         return self.names.setdefault(name, len(self.names))
 
     def add_run(
-        self, start_s: float, end_s: float, ranges: Iterable[tuple[int, int]], line: int
+        self,
+        start_s: float,
+        end_s: float,
+        ranges: Iterable[tuple[int, int]],
+        line: int,
+        *,
+        partition: str = "",
     ) -> None:
         """Add a run on nodes; ``end_s`` is infinite for a running job."""
         self._check(start_s, line)
@@ -257,6 +266,7 @@ class JobTable:
         self.run_start_s.append(start_s)
         self.run_end_s.append(end_s)
         self.is_closed.append(False)
+        self.partition_of.append(self.partitions.setdefault(partition, len(self.partitions)))
         for first, count in ranges:
             self.run_of.append(run)
             self.first.append(first)
@@ -342,7 +352,13 @@ def idle_fragments(
     )
     warnings = (*table.warnings, *window.warnings, *ramp_warnings(used, span_s))
     marked = mark_unfillable(trace, pending, progress)
-    return replace(marked, used=used, occupied=occupied, warnings=warnings)
+    return replace(
+        marked,
+        used=used,
+        occupied=occupied,
+        warnings=warnings,
+        partitions=partitions_of(table, ends - starts, len(labels)),
+    )
 
 
 def need_runs(table: JobTable) -> None:
@@ -357,6 +373,35 @@ def need_runs(table: JobTable) -> None:
             f"{table.path.name}: no job in it ever ran on a node.",
             "Export finished jobs, with their nodes.",
         )
+
+
+def partitions_of(table: JobTable, lengths_s: Times, n_nodes: int) -> tuple[str, ...] | None:
+    """Return the partition, or queue, of each node: the one whose jobs ran there longest.
+
+    Args:
+        table: with the nodes of the runs and their partitions.
+        lengths_s: of the runs, within the time observed.
+        n_nodes: of the machine.
+
+    Returns:
+        "" for a node on which no job of a partition ran; None: the log names at most one.
+    """
+    named = {name: number for name, number in table.partitions.items() if name}
+    if len(named) < 2:
+        return None
+    run, first = np.array(table.run_of), np.array(table.first)
+    last, of_run = first + np.array(table.count), np.array(table.partition_of)[run]
+    longest_s, of_node = np.full(n_nodes, SHORTEST_USE_S), np.full(n_nodes, -1)
+    for number in named.values():
+        here = of_run == number
+        change_s = np.zeros(n_nodes + 1)
+        np.add.at(change_s, first[here], lengths_s[run[here]])
+        np.add.at(change_s, last[here], -lengths_s[run[here]])
+        used_s = np.cumsum(change_s)[:n_nodes]
+        is_longer = used_s > longest_s
+        longest_s, of_node[is_longer] = np.maximum(longest_s, used_s), number
+    label = {number: name for name, number in named.items()}
+    return tuple(label.get(number, "") for number in of_node.tolist())
 
 
 def used_nodes(table: JobTable, starts: Times, ends: Times, n_nodes: int) -> UsedNodes:

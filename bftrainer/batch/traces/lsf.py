@@ -100,7 +100,8 @@ def _finish_record(
         raise ValueError("it ends before its start")
     if end_s > start_s:
         seen.ran(start_s, end_s)
-        table.add_run(start_s, end_s, neighbours(table.index(name) for name in names), number)
+        ranges = neighbours(table.index(name) for name in names)
+        table.add_run(start_s, end_s, ranges, number, partition=words[_QUEUE])
     table.add_wait(from_s, start_s, len(names), None, number)
     return False
 
@@ -228,7 +229,7 @@ class _History:
         if end_s > self._started_s:
             self.seen.ran(self._started_s, end_s)
             ranges = neighbours(map(self.table.index, self._hosts))
-            self.table.add_run(self._started_s, end_s, ranges, self._line)
+            self.table.add_run(self._started_s, end_s, ranges, self._line, partition=self._queue)
         self._started_s = None
 
 

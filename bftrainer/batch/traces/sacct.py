@@ -156,7 +156,9 @@ class _Reader:
             self._seen.ran(start_s, end_s)
             self._form.ran(row, start_s, end_s)
             if not is_ignored:
-                self.table.add_run(start_s, end_s, self._ranges(nodes), number)
+                partition = row.get("Partition", "")
+                ranges = self._ranges(nodes)
+                self.table.add_run(start_s, end_s, ranges, number, partition=partition)
                 self._note_suspended(row, nodes)
         if not is_ignored:
             self._wait(row, times, number)
