@@ -102,6 +102,8 @@ def simulate(
     from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
     from bftrainer.lab.report import (  # noqa: PLC0415
         ReportSetup,
+        answer,
+        cautions,
         check_place,
         comparison,
         document,
@@ -131,7 +133,7 @@ def simulate(
     if as_json:
         print_json(documents[0] if len(documents) == 1 else {"runs": documents})
         return
-    print_lines(setup.sentence(runs))
+    print_lines(answer(runs), *cautions(runs), setup.sentence(runs), "")
     print_table(("", *[f">{run.choices.policy}" for run in runs]), comparison(runs))
     if len(runs) > 1:
         print_lines(WHICH_FIGURE)
@@ -307,9 +309,12 @@ def compare(
     if as_json:
         print_json(table.document(plays, arenas, names, numbers))
         return
-    for arena in arenas:
+    tables = [table.rows_of(plays, arena.name, names, numbers) for arena in arenas]
+    for arena, rows in zip(arenas, tables, strict=True):
+        print_lines(table.answer(arena, rows))
+    print_lines("")
+    for arena, rows in zip(arenas, tables, strict=True):
         print_lines(f"{arena.name}: {arena.about}")
-        rows = table.rows_of(plays, arena.name, names, numbers)
         print_table(table.HEADERS, [table.cells(row) for row in rows])
         print_lines("")
     print_lines(WHICH_FIGURE)
@@ -428,8 +433,11 @@ PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told oth
            multiple=True),
     option("--poll-interval", "Time between two polls of the batch system.", click.FloatRange(0.05),
            1.0, name="poll_interval_s"),
-    option("--min-gap S", "The policy's min_gap_s.", click.FloatRange(0), name="min_gap_s"),
-    option("--gap-margin S", "The policy's gap_margin_s.", click.FloatRange(0),
+    option("--reserve N", "Idle nodes of each kind that the policy keeps free "
+           "(reserve_nodes_per_type).", click.IntRange(0, 100_000), 1,
+           name="reserve_nodes_per_type"),
+    option("--min-gap S", "The policy's min_gap_s.", click.FloatRange(0), 120.0, name="min_gap_s"),
+    option("--gap-margin S", "The policy's gap_margin_s.", click.FloatRange(0), 60.0,
            name="gap_margin_s"),
     option("--network", "What the trainers train: a network of Table 2.", default="shufflenet"),
     option("--trainer-nodes MIN:MAX", "Sizes a trainer may have.", default="1:64"),
@@ -468,7 +476,7 @@ def whatif(
     with LateProgress("replaying") as progress:
         found = study(trace, _assumptions(**options), progress.report, processes=processes)
     if report is not None:
-        from bftrainer.lab.whatif.document import write_page  # noqa: PLC0415
+        from bftrainer.lab.whatif.page import write_page  # noqa: PLC0415
 
         write_page(report, found, file.name, shlex.join(["bftrainer", *sys.argv[1:]]))
     if as_json:
@@ -514,23 +522,47 @@ def _sizes(text: str) -> tuple[int, int]:
     return int(low), int(high)
 
 
+LEVELS = "▁▂▃▄▅▆▇█"
+LINE_WIDTH = 56  # characters: eight a day for a week
+
+
+def _sparkline(found: BusinessCase) -> list[str]:
+    """Return the idle nodes over time in one line, if the terminal can show it."""
+    import numpy as np  # noqa: PLC0415 - takes 0.1 s
+
+    over = found.over_time
+    nodes = np.sum(list(over.nodes.values()), axis=0)
+    means = [float(part.mean()) for part in np.array_split(nodes, min(LINE_WIDTH, len(nodes)))]
+    most = max(means)
+    line = "".join(LEVELS[min(7, int(8 * mean / most))] if most else LEVELS[0] for mean in means)
+    try:
+        line.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return []
+    return [f"idle nodes over {found.idle.hours:,.0f} h: {line} (up to {most:,.0f})", ""]
+
+
 def _print(found: BusinessCase) -> None:
-    from bftrainer.decide import short_gaps  # noqa: PLC0415
     from bftrainer.lab.simulator.metrics import WHICH_FIGURE  # noqa: PLC0415
     from bftrainer.lab.whatif import document  # noqa: PLC0415
 
+    print_lines(document.answer(found), "")
     print_remarks(found.warnings, ())
-    print_table(("IDLE TIME", ""), document.idle_rows(found))
-    print_lines(*short_gaps.sentences(found.short_gaps, None), "")
+    print_lines(*_sparkline(found))
+    print_table(*document.kind_rows(found))
+    print_lines("", *document.kept_sentences(found), "")
+    print_lines(document.advice_sentence(found))
     print_table(("SETTING", ">RECOMMENDED", "WHY"), document.advice_rows(found))
     for sweep in found.sweeps:
         if len(sweep.points) > 1:
             print_lines(document.swept_sentence(sweep))
-    print_lines("")
+    print_lines("", *document.expected_sentences(found))
     print_table(document.EXPECTED_HEADERS, document.expected_rows(found))
     print_lines(WHICH_FIGURE)
     print_lines("")
     print_table(("ONE SECOND MORE", ">COSTS", ">THAT IS"), document.second_rows(found))
+    print_lines("")
+    print_table(("IDLE TIME", ""), document.idle_rows(found))
     print_lines("")
     for line in found.assumptions.sentences():
         print_lines(f"assumed: {line}")

@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from html import escape
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -458,19 +457,58 @@ def write_page(
     Raises:
         TraceError: BFT-4002, no file can be there.
     """
-    parts = [f"<p>Means over {len(seeds)} seeds with 95% confidence intervals. {WHICH_FIGURE}</p>"]
-    headers = [name.removeprefix(">") for name in HEADERS]
-    for arena in arenas:
-        rows = rows_of(plays, arena.name, policies, seeds)
-        parts += [f"<h2>{escape(arena.name)}</h2>\n<p>{escape(arena.about)}</p>"]
-        parts += [html.table(headers, map(cells, rows)), _figure(rows)]
-    html.write_page(path, "Policies side by side", command, parts)
+    tables = [rows_of(plays, arena.name, policies, seeds) for arena in arenas]
+    html.write_page(
+        path,
+        html.Report(
+            title="Policies side by side",
+            answer=" ".join(map(answer, arenas, tables)),
+            more=(f"Means over {len(seeds)} seeds with 95% confidence intervals. {WHICH_FIGURE}",),
+            sections=tuple(
+                html.Section(
+                    title=arena.name,
+                    text=(arena.about,),
+                    pictures=_pictures(arena, rows),
+                    tables=(html.Table(headers=HEADERS, rows=tuple(map(cells, rows))),),
+                )
+                for arena, rows in zip(arenas, tables, strict=True)
+            ),
+            command=command,
+        ),
+    )
 
 
-def _figure(rows: Sequence[Row]) -> str:
+def answer(arena: Arena, rows: Sequence[Row]) -> str:
+    """Return which policies do better or worse than the first one, in a sentence.
+
+    By work done, or by the mean completion time where no work is counted. Policies are compared
+    in pairs, seed by seed; only a 95% interval without 0 tells a difference.
+    """
+    first, *others = rows
+    is_of_work = any(row.work_against is not None for row in others)
+    more, less = ("more work", "less work") if is_of_work else ("longer", "shorter")
+    differing: list[tuple[float, str]] = []
+    alike: list[str] = []
+    for row in others:
+        share = row.work_against if is_of_work else row.jct_against
+        if share is None or share.half is None or abs(share.mean) <= share.half:
+            alike.append(row.policy)
+            continue
+        amount = f"{100 * abs(share.mean):.1f} ±{100 * share.half:.1f}%"
+        word = more if share.mean > 0 else less
+        differing.append((share.mean, f"{row.policy} {amount} {word}"))
+    ordered = [text for _, text in sorted(differing, reverse=is_of_work)]
+    parts = [f"held to {first.policy}, {', '.join(ordered)}"] if ordered else []
+    if alike:
+        nothing = f"no difference to {first.policy} that chance alone does not make"
+        parts.append(f"{nothing}: {', '.join(alike)}")
+    return f"Arena {arena.name}: {'; '.join(parts) or f'{first.policy} alone was played'}."
+
+
+def _pictures(arena: Arena, rows: Sequence[Row]) -> tuple[html.Picture, ...]:
     shown = [one for one in FIGURES if all(row.figures[one[0]] is not None for row in rows)]
     if not shown:
-        return ""
+        return ()
     canvas = new_canvas((4.0 * len(shown), 0.9 + 0.28 * len(rows)), html.OTHERWISE)
     all_axes = canvas.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     for axes, (name, unit, label) in zip(all_axes, shown, strict=True):
@@ -478,8 +516,16 @@ def _figure(rows: Sequence[Row]) -> str:
         means = [one.mean / unit for one in found if one is not None]
         halves = [(one.half or 0.0) / unit for one in found if one is not None]
         places = range(len(rows))
-        axes.barh(places, means, xerr=halves, color="#7aa6c2", ecolor="#333")
+        axes.barh(places, means, xerr=halves, color="#7aa6c2", ecolor="black")
         axes.set_yticks(places, [row.policy for row in rows])
         axes.set_xlabel(label)
     all_axes[0].invert_yaxis()
-    return f"<figure>{html.picture(canvas, 'work, U, JCT and rescales')}</figure>"
+    about = f"{arena.name}: {', '.join(label for _, _, label in shown)}"
+    return (
+        html.Picture(
+            drawing=html.picture(canvas, about, arena.name),
+            title=arena.name,
+            caption="Means and 95% intervals over the seeds.",
+            key=arena.name,
+        ),
+    )

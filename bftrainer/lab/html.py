@@ -1,42 +1,90 @@
-"""The layout of the lab's pages: self-contained HTML that loads nothing and has no scripts."""
+"""The pages of the lab: one template, in the look of the live page, that loads nothing.
+
+A ``Report`` comes in, one HTML file goes out. It has the answer on top, then pictures, then tables.
+Jinja2 escapes all texts; pictures are elements of the page (SVG), so that they take its colours,
+light and dark. Its style is that of ``bftrainer/api/page/assets/page.css`` and what
+``assets/report.css`` adds.
+"""
 
 from __future__ import annotations
 
-import base64
 import io
-from collections.abc import Iterable, Sequence
-from html import escape
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from bftrainer import __version__
 from bftrainer.batch.traces.text import unreadable
+from bftrainer.model.columns import shown
 from bftrainer.study.plots import matplotlib
 
 OTHERWISE = "leave --report out"
-HEAD = """\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; \
-style-src 'unsafe-inline'">
-<style>body{font:16px/1.45 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}
-table{border-collapse:collapse;margin:1em 0}td,th{padding:.15em .9em;border-bottom:1px solid #ddd;
-text-align:right;vertical-align:top}td:first-child,th:first-child,td:last-child,th:last-child
-{text-align:left}td:last-child{color:#666;font-size:85%}figure{margin:2em 1em 0 0}
-img{max-width:100%}figcaption{font-size:90%}code,pre{font-size:85%;overflow-wrap:anywhere}
-.row figure{display:inline-block;width:300px}svg text{font:10px sans-serif}</style>
-"""
+# What matplotlib draws black, white and grey takes the colour that the page has for it.
+_OF_PAGE = {"#000000": "var(--ink)", "#ffffff": "var(--ground)", "#b0b0b0": "var(--line)"}
+_URL = re.compile(r"url\(#([^)]+)\)")  # an element of the same drawing, in an attribute
+_NOT_XML = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_LEFT_OUT = frozenset({"metadata", "style", "title", "desc"})
+_SIZE = frozenset({"width", "height", "version"})  # of the drawing: the page decides
 
 
-def write_page(path: Path, title: str, command: str, parts: Iterable[str]) -> None:
-    """Write a page; ``parts`` are HTML, ``command`` repeats what is shown.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A drawing with its words."""
+
+    drawing: Markup  # an element of the page; see ``picture``
+    title: str
+    caption: str
+    key: str = ""  # by which links find it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Texts in rows; a header that starts with > aligns right, and without words there is none."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of a report: sentences, then pictures, then tables, then what is left to say."""
+
+    title: str = ""
+    text: tuple[str, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    is_small: bool = False  # the pictures stand side by side
+    tables: tuple[Table, ...] = ()
+    code: str = ""
+    items: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One page."""
+
+    title: str
+    answer: str  # one sentence: what the reader wanted to know
+    more: tuple[str, ...] = ()  # what else to know before anything else
+    warnings: tuple[str, ...] = ()
+    sections: tuple[Section, ...]
+    command: str  # repeats what is shown
+
+
+def write_page(path: Path, report: Report) -> None:
+    """Write a page.
 
     Raises:
         TraceError: BFT-4002, no file can be there.
     """
-    made = f"<p>Made by bftrainer {__version__} with</p>\n<p><code>{escape(command)}</code></p>"
-    head = f"{HEAD}<title>{escape(title)}</title></head>\n<body><h1>{escape(title)}</h1>"
-    write_file(path, "\n".join([head, *parts, made, "</body></html>\n"]).encode())
+    text = _template().render(report=report, style=_style(), version=__version__)
+    write_file(path, text.encode())
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -51,29 +99,92 @@ def write_file(path: Path, content: bytes) -> None:
         raise unreadable(path, problem) from problem
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of texts; without headers if none says anything."""
-    found = []
-    for kind, row in [("th", headers), *(("td", row) for row in rows)]:
-        cells = "".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in row)
-        found += [f"<tr>{cells}</tr>\n"] if any(row) else []
-    return f"<table>{''.join(found)}</table>"
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("bftrainer.lab", "assets"), autoescape=True, undefined=StrictUndefined
+    )
+    environment.filters["trim_mark"] = lambda header: header.removeprefix(">")
+    return environment.get_template("report.html")
 
 
-def items(lines: Iterable[str]) -> str:
-    """Return a list of sentences."""
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+@cache
+def _style() -> Markup:
+    """Return the style sheets: our own files, in which nobody's words are."""
+    page = resources.files("bftrainer.api.page") / "assets" / "page.css"
+    own = resources.files("bftrainer.lab") / "assets" / "report.css"
+    return Markup(page.read_text("utf-8") + own.read_text("utf-8"))  # noqa: S704
 
 
-def picture(figure: Any, about: str) -> str:
-    """Return a matplotlib figure as an embedded picture."""
-    data = base64.b64encode(saved(figure, "svg")).decode()
-    return f'<img alt="{escape(about)}" src="data:image/svg+xml;base64,{data}">'
+def picture(figure: Any, about: str, key: str) -> Markup:
+    """Return a matplotlib figure as an element of the page.
+
+    Args:
+        figure: to be drawn, on the page's ground.
+        about: what it shows, for those who cannot see it.
+        key: names the drawing's parts apart from those of the page's other drawings.
+    """
+    drawn = _NOT_XML.sub(b"", saved(figure, "svg"))
+    root = ET.fromstring(drawn)  # noqa: S314 - matplotlib's, of a moment ago
+    used = {name for element in root.iter() for name in _named(element)}
+    _simplify(root, used, key)
+    root.attrib |= {"role": "img", "aria-label": shown(about)}
+    return Markup(ET.tostring(root, encoding="unicode"))  # noqa: S704 - escaped by ElementTree
+
+
+def _simplify(element: ET.Element, used: set[str], key: str) -> None:
+    """Make an element, and those in it, plain SVG in HTML in the page's colours."""
+    element.tag = _plain(element.tag)
+    attributes: dict[str, str] = {}
+    for name, value in element.attrib.items():
+        plain = _plain(name)
+        if plain == "id":
+            if value in used:
+                attributes["id"] = f"{key}-{value}"
+        elif not (element.tag == "svg" and plain in _SIZE):
+            attributes[plain] = _coloured(_renamed(plain, value, key))
+    element.attrib.clear()
+    element.attrib.update(attributes)
+    for child in list(element):
+        if _plain(child.tag) in _LEFT_OUT:
+            element.remove(child)
+        else:
+            _simplify(child, used, key)
+
+
+def _plain(name: str) -> str:
+    """Return a name without its XML name space, which HTML does not write."""
+    return name.rpartition("}")[2]
+
+
+def _named(element: ET.Element) -> list[str]:
+    """Return the elements that an element's attributes refer to."""
+    named = [name for value in element.attrib.values() for name in _URL.findall(value)]
+    links = (value for name, value in element.attrib.items() if _plain(name) == "href")
+    return [*named, *(link.removeprefix("#") for link in links)]
+
+
+def _renamed(attribute: str, value: str, key: str) -> str:
+    if attribute == "href":
+        return f"#{key}-{value.removeprefix('#')}"
+    return _URL.sub(rf"url(#{key}-\1)", value)
+
+
+def _coloured(value: str) -> str:
+    for drawn, ours in _OF_PAGE.items():
+        value = value.replace(drawn, ours)
+    return value
 
 
 def saved(figure: Any, form: str) -> bytes:
     """Return the file of a figure without date or random names: equal figures give equal files."""
     stream = io.BytesIO()
-    with matplotlib("", OTHERWISE).rc_context({"svg.hashsalt": "bftrainer"}):
+    chosen = {"svg.hashsalt": "bftrainer", "svg.fonttype": "none"}
+    with matplotlib("", OTHERWISE).rc_context(chosen):
         figure.savefig(stream, format=form, metadata={"Date": None} if form == "svg" else None)
     return stream.getvalue()
+
+
+def plain(words: object) -> str:
+    """Return words of others as matplotlib shows them: no formula, no control sequence."""
+    return shown(str(words)).replace("$", r"\$")

@@ -13,7 +13,6 @@ import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,20 @@ from bftrainer import __version__
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments, Times
 from bftrainer.batch.traces.text import unreadable
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.html import OTHERWISE, picture, saved, table, write_file, write_page
+from bftrainer.lab.html import (
+    OTHERWISE,
+    Picture,
+    Report,
+    Section,
+    Table,
+    picture,
+    saved,
+    write_file,
+    write_page,
+)
 from bftrainer.lab.simulator.metrics import (
     MEANING_OF_U,
+    WHICH_FIGURE,
     WORDS,
     Metrics,
     completion_times_s,
@@ -67,6 +77,29 @@ class ReportSetup:
     def _costs(self, choices: Choices) -> str:
         polls = "" if choices.poll_s is None else f", a poll each {choices.poll_s:g} s"
         return self.costs if choices.costs is None else f"{self.costs} ({choices.costs}{polls})"
+
+
+def answer(runs: Sequence[ReplayRun]) -> str:
+    """Return what trainers made of the idle nodes, in one sentence."""
+    first, *others = runs
+    metrics = first.metrics
+    trained = metrics.node_share_training * metrics.resource_integral_node_h
+    others_worth = [f"{run.choices.policy}: {run.metrics.reference_node_h:,.0f}" for run in others]
+    beside = f" ({', '.join(others_worth)})" if others_worth else ""
+    return (
+        f"With {first.choices.policy}, trainers used {trained:,.0f} of the "
+        f"{metrics.resource_integral_node_h:,.0f} idle node-hours; their work would take one node "
+        f"{metrics.reference_node_h:,.0f} hours{beside}."
+    )
+
+
+def cautions(runs: Sequence[ReplayRun]) -> tuple[str, ...]:
+    """Return what to know before one believes a difference between the replays."""
+    if len(runs) < 2:
+        return ()
+    return (
+        "Each policy was replayed once: what of a difference is chance, 'bftrainer compare' tells.",
+    )
 
 
 def label_of(name: str) -> str:
@@ -288,6 +321,15 @@ def _window(runs: Sequence[ReplayRun], most: int) -> str:
 
 FIGURES = (
     Figure(
+        key="nodes",
+        title="Nodes over time",
+        draw=_nodes,
+        caption=lambda runs: (
+            f"Idle nodes and those on which a trainer trains, means over "
+            f"{_window(runs, FINE_WINDOWS)}."
+        ),
+    ),
+    Figure(
         key="utilization",
         title="Resource utilization efficiency",
         draw=_utilization,
@@ -303,15 +345,6 @@ FIGURES = (
         caption=lambda _: (
             "A_s split into what was processed, what preemptions and what rescales cost, and "
             "the rest: nodes without a trainer, sizes other than the static share."
-        ),
-    ),
-    Figure(
-        key="nodes",
-        title="Nodes over time",
-        draw=_nodes,
-        caption=lambda runs: (
-            f"Idle nodes and those on which a trainer trains, means over "
-            f"{_window(runs, FINE_WINDOWS)}."
         ),
     ),
     Figure(
@@ -373,23 +406,41 @@ def write_report(
     if path.suffix.lower() == ".png":
         write_file(path, _as_png(runs, setup, progress))
         return
-    sentence, names = setup.sentence(runs), [run.choices.policy for run in runs]
-    rows = [
+    names = [run.choices.policy for run in runs]
+    rows = tuple(
         (label_of(name), *(shown_value(run.metrics, name) for run in runs), word.meaning)
         for name, word in WORDS.items()
-    ]
-    parts = [f"<p>{escape(sentence)}</p>", table(("", *names, ""), rows)]
+    )
+    pictures = []
     for number, figure in enumerate(FIGURES, start=1):
-        canvas = new_canvas((8.0, 4.5), OTHERWISE)
+        canvas = new_canvas((9.0, 3.6), OTHERWISE)
         figure.draw(canvas.add_subplot(), runs)
-        parts.append(
-            f'<figure id="{figure.key}">{picture(canvas, figure.title)}\n'
-            f"<figcaption><b>Figure {number}. {escape(figure.title)}.</b> "
-            f"{escape(figure.caption(runs))} {escape(sentence)} "
-            f"<code>{escape(setup.command)}</code></figcaption></figure>"
+        pictures.append(
+            Picture(
+                drawing=picture(canvas, figure.title, figure.key),
+                title=f"Figure {number}. {figure.title}",
+                caption=figure.caption(runs),
+                key=figure.key,
+            )
         )
         progress(number / len(FIGURES))
-    write_page(path, f"Replay of idle nodes: {', '.join(names)}", setup.command, parts)
+    report = Report(
+        title=f"Replay of idle nodes: {', '.join(names)}",
+        answer=answer(runs),
+        more=(*cautions(runs), setup.sentence(runs)),
+        sections=(
+            Section(pictures=tuple(pictures)),
+            Section(
+                title="All figures",
+                text=(WHICH_FIGURE,) if len(runs) > 1 else (),
+                tables=(
+                    Table(headers=("", *(f">{name}" for name in names), "MEANING"), rows=rows),
+                ),
+            ),
+        ),
+        command=setup.command,
+    )
+    write_page(path, report)
 
 
 def _as_png(
@@ -397,7 +448,8 @@ def _as_png(
 ) -> bytes:
     canvas = new_canvas((13.0, 15.5), OTHERWISE)
     grid = canvas.subplots(3, 2).flat
-    words = [setup.sentence(runs), f"Made by bftrainer {__version__} with: {setup.command}"]
+    words = [answer(runs), *cautions(runs), setup.sentence(runs)]
+    words.append(f"Made by bftrainer {__version__} with: {setup.command}")
     for number, (axes, figure) in enumerate(zip(grid, FIGURES, strict=False), start=1):
         figure.draw(axes, runs)
         axes.set_title(f"Figure {number}. {figure.title}", fontsize=11, loc="left")

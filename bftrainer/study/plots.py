@@ -447,6 +447,21 @@ KINDS: Final[Mapping[str, Callable[[Any, Material], None]]] = {
 }
 
 
+def check_values(found: Material) -> None:
+    """Check that there is something to draw.
+
+    Raises:
+        BftError: BFT-1661, no trial has reported a value yet.
+    """
+    if not found.with_values:
+        raise BftError(
+            "BFT-1661",
+            f"There is nothing to draw: no trial of {found.summary.name} has reported a value.",
+            f"See 'bftrainer study status {found.summary.directory}'.",
+            exit_code=ExitCode.NOT_FOUND,
+        )
+
+
 def draw(found: Material, kind: str | None, path: Path) -> None:
     """Write a picture.
 
@@ -459,13 +474,7 @@ def draw(found: Material, kind: str | None, path: Path) -> None:
         BftError: BFT-1661, no trial has reported a value yet; BFT-1662, the file cannot be written.
         TraceError: BFT-4004, matplotlib is not installed.
     """
-    if not found.with_values:
-        raise BftError(
-            "BFT-1661",
-            f"There is nothing to draw: no trial of {found.summary.name} has reported a value.",
-            f"See 'bftrainer study status {found.summary.directory}'.",
-            exit_code=ExitCode.NOT_FOUND,
-        )
+    check_values(found)
     figure = new_canvas(ONE if kind else ALL, OTHERWISE)
     summary = found.summary
     figure.suptitle(

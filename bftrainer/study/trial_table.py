@@ -277,6 +277,20 @@ class StudySummary:
         return next((row for row in self.trials if row.number == self.best), None)
 
 
+def answer(summary: StudySummary) -> str:
+    """Return the best trial, and how far the study is, in one sentence."""
+    how_far = f"{summary.over} of {len(summary.trials)} trials are over"
+    row = summary.best_row
+    if row is None or row.value is None:
+        return f"No trial of {summary.name} has reported a value yet; {how_far}."
+    is_last = summary.state in ("over", "stopped")
+    return (
+        f"The best of {summary.name}{'' if is_last else ' so far'} is trial {row.number}: "
+        f"{summary.metric} {row.value:.6g} after {row.units} {summary.unit}, with "
+        f"{parameters_line(row.parameters) or 'no parameters'}; {how_far}."
+    )
+
+
 def parameters_line(parameters: Mapping[str, Any]) -> str:
     """Return parameters as people read them."""
     return ", ".join(

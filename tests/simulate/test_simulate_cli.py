@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shlex
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,12 @@ def test_policies_may_be_repeated_or_joined(capsys: Output) -> None:
 def test_the_table_compares_every_figure(capsys: Output) -> None:
     assert main([*SHORT, "--policy", "milp,no-rescale", "--job-nodes", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Trace sample: 64 nodes, 3 h")
-    assert "A job of no-rescale asks for 2 nodes." in lines[0]
-    assert lines[1].split() == ["milp", "no-rescale"]
-    assert len(lines) == 2 + len(WORDS) + 1
+    assert lines[0].startswith("With milp, trainers used ")
+    assert lines[1].startswith("Each policy was replayed once")
+    assert lines[2].startswith("Trace sample: 64 nodes, 3 h")
+    assert "A job of no-rescale asks for 2 nodes." in lines[2]
+    assert lines[4].split() == ["milp", "no-rescale"]
+    assert len(lines) == 5 + len(WORDS) + 1
     assert lines[-1] == WHICH_FIGURE
 
 
@@ -90,7 +93,7 @@ def test_a_report_names_the_command_that_makes_it_again(tmp_path: Path, capsys: 
     command = f"bftrainer {shlex.join(argv)}"
     text = report.read_text()
     start = text.index("<code>") + len("<code>")
-    given = text[start : text.index("</code>")].replace("&#x27;", "'")
+    given = unescape(text[start : text.index("</code>")])
     assert sorted(shlex.split(given)) == sorted(shlex.split(command))
     assert main(shlex.split(given)[1:]) == 0
     assert _pictures(report.read_text()) == _pictures(text) != []
@@ -98,7 +101,7 @@ def test_a_report_names_the_command_that_makes_it_again(tmp_path: Path, capsys: 
 
 
 def _pictures(page: str) -> list[str]:
-    return re.findall(r'base64,([^"]+)', page)
+    return re.findall(r"<svg.*?</svg>", page, re.DOTALL)
 
 
 @pytest.mark.parametrize(

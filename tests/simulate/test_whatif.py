@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -18,8 +20,9 @@ from bftrainer.batch.traces.statistics import describe, held_down, uninterrupted
 from bftrainer.cli.main import cli
 from bftrainer.lab.simulator.physical import PhysicalCosts, constant
 from bftrainer.lab.simulator.session import Choices, play
-from bftrainer.lab.whatif import Assumptions, advice, as_document, replays, study
-from bftrainer.lab.whatif import document as page
+from bftrainer.lab.whatif import Assumptions, advice, as_document, page, replays, study
+from bftrainer.lab.whatif import document as words
+from bftrainer.lab.whatif.kept import KindOfNodes, gpus_of, idle_over_time, kept_back
 from bftrainer.lab.whatif.replays import (
     Replays,
     ReplaySetting,
@@ -189,8 +192,20 @@ class TestAdvice:
         assert advice.sweep(advice.P_JMAX, list(used), Given(used, off=0.05)).chosen == 1
         assert advice.sweep(advice.P_JMAX, list(used), Given(used, off=0.02)).chosen == 3
         few = advice.sweep(advice.P_JMAX, list(used), Given(used, off=None))  # too few stretches
-        assert (few.chosen, few.points[0].low) == (3, None)
-        assert "confidence" not in few.why
+        assert (few.chosen, few.points[0].low, few.is_beyond_chance) == (1, None, False)
+        assert few.why.startswith("The trace is too short to tell a difference")
+        alike = advice.sweep(advice.P_JMAX, list(used), Given(used, off=0.05))
+        assert (alike.chosen, alike.is_beyond_chance) == (1, False)
+        assert alike.why.startswith("No difference that chance alone does not make")
+
+    def test_what_may_be_chance_changes_nothing(self) -> None:
+        # Known to 0.02: the longest hold-down is no worse than none that could be told.
+        used = {0.0: 0.950, 30.0: 0.949, 120.0: 0.945}
+        found = advice.sweep(advice.HOLD_DOWN, list(used), Given(used, off=0.02))
+        assert (found.chosen, found.is_beyond_chance) == (0.0, False)
+        used = {10.0: 0.94, 60.0: 0.95, 300.0: 0.93}  # the usual 120 s is not tried
+        found = advice.sweep(advice.T_FWD, list(used), Given(used, off=0.05))
+        assert (found.chosen, found.is_beyond_chance) == (60.0, False)
 
     def test_the_fewest_trainers_that_do(self) -> None:
         used = {2: 0.90, 5: 0.96, 10: 0.968, 20: 0.969}
@@ -298,8 +313,178 @@ class TestStudy:
         text = path.read_text()
         assert "<b>x" not in text
         assert "<i>" not in text
-        assert text.count("<svg") == 1  # one sweep with more than one value
+        assert text.count("<svg") == 2  # the week, and the sweep with more than one value
         assert "://" not in text
+        assert text.index(words.answer(found)) < text.index("<svg") < text.index("<table")
+
+    def test_without_matplotlib_the_page_has_no_pictures(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+        assumed = Assumptions(t_fwd_s=(120.0,), p_jmax=(1, 2), hold_down_s=(0.0,))
+        found, path = study(blinking(4, n_nodes=2), assumed), tmp_path / "page.html"
+        page.write_page(path, found, "x", "bftrainer")
+        text = path.read_text()
+        assert "<svg" not in text
+        assert "Pictures need the package matplotlib" in text
+        assert "t_fwd_s" in text
+
+
+PARTS = make_fragments(
+    names=["c1", "c2", "g1"],
+    node=[0, 0, 1, 2],
+    start_s=[0, 1000, 0, 500],
+    end_s=[100, 2000, 600, 1500],
+    span_s=(0.0, 2000.0),
+    partitions=["cpu", "cpu", "gpu <b>$x$"],
+    node_types=["", "", "gpu:a100:4"],
+)
+
+
+class TestSentences:
+    def test_only_what_chance_does_not_make_is_recommended(self) -> None:
+        assumed = Assumptions(t_fwd_s=(120.0,), p_jmax=(1,), hold_down_s=(0.0,))
+        found = study(blinking(2), assumed)
+
+        def advised(**off: float) -> tuple[str, list[str]]:
+            """U of P_jmax is best at 2, of T_fwd at 10 s, and each second of hold-down costs."""
+            sweeps = tuple(
+                advice.sweep(setting, list(used), Given(used, off=off[setting.name]))
+                for setting, used in (
+                    (advice.P_JMAX, {1: 0.90, 2: 0.95}),
+                    (advice.T_FWD, {10.0: 0.96, 120.0: 0.95}),
+                    (advice.HOLD_DOWN, {0.0: 0.95, 60.0: 0.93}),
+                )
+            )
+            case = dataclasses.replace(
+                found, sweeps=sweeps, p_jmax=int(sweeps[0].chosen), t_fwd_s=sweeps[1].chosen,
+                hold_down_s=sweeps[2].chosen,
+            )  # fmt: skip
+            return words.advice_sentence(case), words.policy_lines(case)
+
+        assert advised(p_jmax=0.01, t_fwd_s=0.001, hold_down_s=0.001) == (
+            "Set t_fwd_s and p_jmax. Of idle_confirmations the policy's own value is recommended.",
+            ["t_fwd_s: 10", "p_jmax: 2"],
+        )
+        assert advised(p_jmax=0.06, t_fwd_s=0.02, hold_down_s=0.03) == (
+            (
+                "Change nothing in the policy. No difference that chance alone does not make was "
+                "seen for t_fwd_s and p_jmax and idle_confirmations."
+            ),
+            [],
+        )
+
+    def test_policies_are_told_apart_beyond_chance_alone(self) -> None:
+        assumed = Assumptions(t_fwd_s=(120.0,), p_jmax=(1,), hold_down_s=(0.0,))
+        found = study(blinking(2), assumed)
+        (first,) = found.expected
+
+        def said(value: float, low: float | None, high: float | None) -> list[str]:
+            gain = replays.Estimate(value=value, low=low, high=high)
+            other = dataclasses.replace(first, policy="fifo", work_against=gain)
+            return words.expected_sentences(dataclasses.replace(found, expected=(first, other)))
+
+        assert said(-0.1, -0.12, -0.07) == ["fifo does 10.0% less work than milp (7.0% to 12.0%)."]
+        assert said(0.1, 0.05, 0.2) == ["fifo does 10.0% more work than milp (5.0% to 20.0%)."]
+        assert said(0.1, -0.01, 0.2) == ["fifo: no difference that chance alone does not make."]
+        assert said(0.1, None, None) == ["fifo: the trace is too short to compare it with milp."]
+
+
+class TestKeptBack:
+    """Idle: c1 from 0 to 100 and 1000 to the end, c2 from 0 to 600, g1 from 500 to 1500."""
+
+    def test_what_reserve_and_gap_leave_can_be_counted(self) -> None:
+        kept, kinds = kept_back(PARTS, reserve=1, min_gap_s=300.0, gap_margin_s=60.0)
+        cpu, gpu = kinds
+        assert (cpu.name, cpu.n_nodes, cpu.gpus) == ("cpu", 2, None)
+        assert (gpu.name, gpu.n_nodes, gpu.gpus) == ("gpu <b>$x$, gpu:a100:4", 1, 4)
+        # cpu: 1,700 node-s in 2,000 s of two nodes.
+        assert (cpu.eq_nodes, cpu.idle_share) == pytest.approx((0.85, 0.425))
+        assert cpu.node_hours_per_day == pytest.approx(0.85 * 24)
+        # Two of cpu are idle from 0 to 100 alone; the single gpu node is the reserve.
+        assert cpu.reserve_share == pytest.approx(1600 / 1700)
+        assert gpu.reserve_share == 1.0
+        assert kept.after_reserve == pytest.approx(100 / 2700)
+        # If planned: c1's 100 s are too short, its last gap has no end; c2 and g1 lose 60 s.
+        assert cpu.planned_share == pytest.approx(1 - (1000 + 540) / 1700)
+        assert gpu.planned_share == pytest.approx(60 / 1000)
+        assert kept.after_both == 0.0  # never two of a kind
+        kept, _ = kept_back(PARTS, reserve=0, min_gap_s=300.0, gap_margin_s=60.0)
+        assert kept.after_reserve == 1.0
+        assert kept.after_both == pytest.approx((1000 + 540 + 940) / 2700)
+
+    def test_a_gap_just_long_enough_is_used(self) -> None:
+        given = trace((0, 0, 180), (1, 0, 179))
+        kept, _ = kept_back(given, reserve=0, min_gap_s=120.0, gap_margin_s=60.0)
+        assert kept.after_both == pytest.approx(120 / (180 + 179))
+
+    def test_the_week_of_each_kind(self) -> None:
+        over = idle_over_time(PARTS)
+        widths_s = np.diff(over.edges_s)
+        sums_s = {name: float(widths_s @ nodes) for name, nodes in over.nodes.items()}
+        assert sums_s == pytest.approx({"cpu": 1700.0, "gpu <b>$x$, gpu:a100:4": 1000.0})
+        assert list(idle_over_time(trace((0, 0, 10))).nodes) == [""]
+
+    @pytest.mark.parametrize(
+        ("types", "gpus"),
+        [
+            (["gpu:a100:4"], 4),
+            (["gpu:4"], 4),
+            (["cpu", "cpu"], None),
+            (["gpu:a100:4", "gpu:v100:8"], None),
+            (["x,gpu:a100:2,gpu:t4:1"], 3),
+        ],
+    )
+    def test_gpus_of_a_type(self, types: list[str], gpus: int | None) -> None:
+        assert gpus_of(types) == gpus
+
+    def test_the_answer_is_what_the_policy_leaves(self, tmp_path: Path) -> None:
+        assumed = Assumptions(
+            t_fwd_s=(120.0,), p_jmax=(1,), hold_down_s=(0.0,),
+            costs=PhysicalCosts(claim=constant(20.0)), reserve_nodes_per_type=0,
+        )  # fmt: skip
+        found = study(blinking(40), assumed)
+        # One node, idle 1,000 s of 2,000 s: 980 are used, and 940 of 1,000 if jobs are planned.
+        # The trace ends busy. 12 h a day are idle: 12 * 0.98 = 11.76, and 0.94 of it are left.
+        assert words.with_policy(found) == pytest.approx((11.0544, 11.76), rel=1e-3)
+        assert words.answer(found) == (
+            "Trainers could have 11 to 12 node-hours a day of the 12 that are idle: 92% to 98%, "
+            "like 0.5 nodes that train all day."
+        )
+        path = tmp_path / "page.html"
+        page.write_page(path, dataclasses.replace(found, kinds=kinds_with_names()), "x", "y")
+        assert "gpu <b>" not in path.read_text()
+        assert "gpu &lt;b&gt;" in path.read_text()
+
+
+def kinds_with_names() -> tuple[KindOfNodes, ...]:
+    return kept_back(PARTS, reserve=1, min_gap_s=0.0, gap_margin_s=0.0)[1]
+
+
+class TestPoliciesHeldToTheFirst:
+    def test_the_same_stretches_are_compared(self) -> None:
+        def played(*work: float) -> list[StretchOutcome]:
+            return [
+                StretchOutcome(
+                    seconds=1.0, offered_node_s=1.0, harvested_node_s=1.0, samples=1.0,
+                    reference_node_h=one,
+                )
+                for one in work
+            ]  # fmt: skip
+
+        # Stretches differ sixteenfold, yet in each the second policy does 10% less.
+        first = played(1, 2, 4, 8, 16)
+        less = replays.estimate(
+            replays.work_gained, played(0.9, 1.8, 3.6, 7.2, 14.4), first, seed=1
+        )
+        assert (less.value, less.low, less.high) == pytest.approx((-0.1, -0.1, -0.1))
+        assert less.is_beyond_chance
+        chance = replays.estimate(replays.work_gained, played(2, 1, 8, 4, 16), first, seed=1)
+        assert chance.value == 0.0
+        assert not chance.is_beyond_chance
+        assert not replays.estimate(
+            replays.work_gained, first[:3], first[:3], seed=1
+        ).is_beyond_chance
 
 
 SACCT = """\
@@ -327,12 +512,15 @@ class TestCommandLine:
         document = json.loads(done.stdout)
         # n1 is idle from 100 to 4000, n2 to 8000: the pilot does not count.
         assert document["idle"]["fragments"] == 2
+        assert [kind["name"] for kind in document["kinds"]] == [""]  # batch alone: bf is ignored
+        assert document["answer"].startswith("Trainers could have ")
         assert document["idle"]["eq_nodes"] == pytest.approx((3900 + 7900) / 8100)
         assert any("partition bf" in note for note in document["notes"])
         assert document["idle"]["node_time"]["used_h"] * 3600 == 100 + 4000 + 2 * 100 + 100
         assert "<h1>" in report.read_text()
         text = call(f"--sacct={file}", *fixed)
         assert text.exit_code == 0
+        assert text.stdout.splitlines()[0] == document["answer"]
         assert "t_fwd_s" in text.stdout
         assert "too short for intervals" in text.stdout
 

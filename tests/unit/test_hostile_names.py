@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bftrainer.daemon.metrics import MetricSample, MetricsRegistry
 from bftrainer.lab import html
+from bftrainer.model.columns import shown
 from bftrainer.study.configurations import CategoricalParameter
 from bftrainer.study.plots import KINDS, draw, material, new_canvas
 from tests.unit.test_study_plots import EVENTS, PARAMETERS, row, summary
@@ -42,8 +43,7 @@ class Seen(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if not (tag == "img" and dict(attrs).get("src", "")[:14] == "data:image/svg"):  # type: ignore[index]
-            self.tags.append(tag)
+        self.tags.append(tag)
         self.handlers += [name for name, _ in attrs if name.startswith("on")]
 
     def handle_data(self, data: str) -> None:
@@ -52,19 +52,58 @@ class Seen(HTMLParser):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_page_shows_names_as_text(tmp_path: Path, name: str) -> None:
-    """The pages of replays, comparisons and what-if are put together of these parts."""
+    """All places in which the pages of replays, comparisons, what-if and studies have texts."""
     canvas = new_canvas((2.0, 2.0), "")
-    parts = [
-        html.table((name, ""), [(name, "1")]), html.items([name]), html.picture(canvas, name),
-    ]  # fmt: skip
+    canvas.add_subplot().set_title(html.plain(name))
+    drawing = html.picture(canvas, name, "key")
+    report = html.Report(
+        title=name,  # in the head, too
+        answer=name,
+        more=(name,),
+        warnings=(name,),
+        sections=(
+            html.Section(
+                title=name,
+                text=(name,),
+                pictures=(html.Picture(drawing=drawing, title=name, caption=name),),
+                tables=(html.Table(headers=(name, f">{name}"), rows=((name, "1"),)),),
+                code=name,
+                items=(name,),
+            ),
+        ),
+        command=f"bftrainer simulate {name}",
+    )
     page = tmp_path / "page.html"
-    html.write_page(page, name, f"bftrainer simulate {name}", parts)
+    html.write_page(page, report)
     seen = Seen(page.read_text(encoding="utf-8"))
     assert not ACTIVE & set(seen.tags)
     assert not seen.handlers
     told = "".join(seen.texts).replace("\n", " ").replace("\r", " ")
-    assert told.count(name.replace("\n", " ").replace("\r", " ")) == 6
+    in_picture = shown(name) == name  # escaped there otherwise
+    plain = name.replace("\n", " ").replace("\r", " ")
+    assert told.count(plain) == 15 + in_picture
     assert "default-src 'none'" in page.read_text(encoding="utf-8")
+
+
+def test_a_name_in_a_picture_cannot_name_another_part_of_the_page() -> None:
+    """What looks like an attribute in a name stays a text; the drawing's own names are its own."""
+    canvas = new_canvas((2.0, 2.0), "")
+    name = 'id="x" url(#y) #000000'
+    axes = canvas.add_subplot()
+    axes.set_title(name)
+    axes.plot([0, 1], [0, 1], marker="o")
+    tree = ET.fromstring(html.picture(canvas, name, "week"))  # noqa: S314 - our own
+    assert name in [element.text for element in tree.iter("text")]
+    names = [element.attrib["id"] for element in tree.iter() if "id" in element.attrib]
+    assert names
+    assert len(set(names)) == len(names)
+    assert all(one.startswith("week-") for one in names)
+    links = [element.attrib["href"][1:] for element in tree.iter("use")]
+    assert links
+    assert set(links) <= set(names)
+    assert "#000000" not in {
+        part for e in tree.iter() for part in e.attrib.get("style", "").split()
+    }
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from bftrainer.study.configurations import (
 from bftrainer.study.directory import StudyDirectory, new_directory, write_directory
 from bftrainer.study.document import StudyDocument
 from bftrainer.study.plots import KINDS, Material, Scale, Stay, importances, material, scale_of
-from bftrainer.study.trial_table import StudySummary, TrialRow
+from bftrainer.study.trial_table import StudySummary, TrialRow, answer
 from bftrainer.study.trials import TrialStage
 
 LR = FloatParameter(type="float", low=1e-4, high=1e-1, log=True)
@@ -269,3 +270,33 @@ def test_nothing_to_draw_and_nowhere_to_write(study: StudyDirectory) -> None:
     error = plot().exception
     assert isinstance(error, BftError)
     assert error.code == "BFT-1661"
+
+
+def test_a_page_begins_with_the_best_trial(study: StudyDirectory) -> None:
+    rows = (row(0, 0.5), row(1, 0.2, 3), row(2, None))
+    write_summary(study, dataclasses.replace(summary(*rows), best=1, unit="$<b>$"))
+    result = plot("--out", "digits.html")
+    assert result.exit_code == 0, result.output
+    text = (study.path.parent / "digits.html").read_text()
+    answer = (
+        "The best of digits is trial 1: error 0.2 after 3 $&lt;b&gt;$, with lr=0.01, width=64, "
+        "kind=adam; 3 of 3 trials are over."
+    )
+    assert f'<p class="answer">{answer}</p>' in text
+    assert text.count("<svg") == len(KINDS)
+    assert text.index(answer) < text.index("<svg") < text.index("<table")
+    places = [text.index(f'<td class="num">{number}</td><td>stopped') for number in (1, 0, 2)]
+    assert places == sorted(places)  # best first, who has no value last
+    assert "://" not in text
+    assert plot("--kind", "rungs", "--out", "one.html").exit_code == 0
+    assert (study.path.parent / "one.html").read_text().count("<svg") == 1
+    error = plot("--out", "missing/page.html").exception
+    assert isinstance(error, UsageError)
+    assert error.code == "BFT-1662"
+
+
+def test_the_answer_says_when_there_is_none_yet() -> None:
+    running = dataclasses.replace(summary(row(0, None)), state="running", over=0)
+    assert answer(running) == "No trial of digits has reported a value yet; 0 of 1 trials are over."
+    running = dataclasses.replace(summary(row(0, 0.25)), state="running", over=0)
+    assert answer(running).startswith("The best of digits so far is trial 0: error 0.25 after 1 ")

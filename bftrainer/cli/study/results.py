@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -26,10 +27,11 @@ from bftrainer.cli.output import (
     print_pairs,
     print_table,
 )
-from bftrainer.cli.study.lookup import STUDY, best_line, find_path, find_study, summary_of
+from bftrainer.cli.study.lookup import STUDY, find_path, find_study, summary_of
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import PARAMETERS
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec
+from bftrainer.study import trial_table
 from bftrainer.study.directory import StudyDirectory, read_directory, unreadable
 from bftrainer.study.trial_table import StudySummary, TrialRow, parameters_line
 
@@ -52,12 +54,13 @@ def status(study_name: str, socket_name: str | None, *, show_all: bool, as_json:
 def _print(summary: StudySummary, *, show_all: bool) -> None:
     settings = ", ".join(f"{k} {v}" for k, v in summary.rule.items() if k != "name")
     print_lines(
+        trial_table.answer(summary),
+        "",
         f"study       {summary.study}, {summary.state}, in {summary.directory}",
         f"rule        {summary.rule.get('name')}: {settings}",
         f"trials      {summary.active} active, {summary.waiting} waiting, {summary.over} over",
         f"nodes       {summary.nodes} of {summary.pool_nodes}, {duration(summary.node_s)}"
         f" node-time so far",
-        f"best        {best_line(summary)}",
     )
     cells = [(str(r.budget), str(r.active), str(r.waiting), str(r.over)) for r in summary.rungs]
     print_lines("")
@@ -193,21 +196,24 @@ def export(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     print_csv([*_COLUMNS, *names], rows)
 
 
-ENDINGS = (".png", ".svg", ".pdf")
+ENDINGS = (".html", ".png", ".svg", ".pdf")
 KINDS = ("history", "parallel", "importance", "rungs")
 
 
 @verb(
     *STUDY,
     option("--kind", "One picture.  [default: all on one page]", click.Choice(KINDS)),
-    option("--out FILE", "A .png, .svg or .pdf.  [default: NAME.png, NAME-KIND.png]", FILE),
+    option("--out FILE", "A .html, .png, .svg or .pdf.  [default: NAME.png, NAME-KIND.png]", FILE),
     JSON, SOCKET,
     example="bftrainer study plot digits --kind rungs --out rungs.pdf",
 )  # fmt: skip
 def plot(
     study_name: str, kind: str | None, out: Path | None, socket_name: str | None, *, as_json: bool
 ) -> None:
-    """Draw STUDY: values over time, parameters, their importance, rungs over time."""
+    """Draw STUDY: values over time, parameters, their importance, rungs over time.
+
+    A page has the best trial in a sentence, the pictures, and all trials.
+    """
     from bftrainer.study.directory import read_events  # noqa: PLC0415 - for this verb alone
     from bftrainer.study.plots import draw, material  # noqa: PLC0415
 
@@ -226,7 +232,12 @@ def plot(
     except (LookupError, TypeError, ValueError) as problem:
         next_step = "Remove it; only pictures need it."
         raise unreadable(str(study.events), problem, next_step) from problem
-    draw(found, kind, file)
+    if file.suffix.lower() == ".html":
+        from bftrainer.lab.study_page import write_page  # noqa: PLC0415 - for pages alone
+
+        write_page(file, found, summary, kind, shlex.join(["bftrainer", *sys.argv[1:]]))
+    else:
+        draw(found, kind, file)
     if as_json:
         kinds = [kind] if kind else list(KINDS)
         print_json({"schema": schema("plot"), "file": str(file.absolute()), "kinds": kinds})

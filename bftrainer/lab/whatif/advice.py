@@ -21,6 +21,13 @@ from bftrainer.batch.traces.statistics import IdleTime, describe, statistics, un
 from bftrainer.decide import horizon, short_gaps
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.physical import PhysicalCosts, Quantity
+from bftrainer.lab.whatif.kept import (
+    IdleOverTime,
+    KeptBack,
+    KindOfNodes,
+    idle_over_time,
+    kept_back,
+)
 from bftrainer.lab.whatif.replays import (
     NODES_PER_TRAINER,
     Assumptions,
@@ -37,6 +44,7 @@ from bftrainer.lab.whatif.replays import (
     stretches,
     times,
     utilization,
+    work_gained,
     work_per_idle_node,
 )
 from bftrainer.model.errors import ExitCode, UsageError
@@ -47,6 +55,8 @@ P_JMAX_WORTH = 0.01  # a larger P_jmax slows every trainer: it must gain this mu
 AS_GOOD = 0.002  # of U: smaller differences do not matter
 USUAL_T_FWD_S = 120.0
 LARGEST_P_JMAX = 1000  # the policy's bound
+NO_DIFFERENCE = "No difference that chance alone does not make"
+TOO_SHORT = "The trace is too short to tell a difference"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +78,9 @@ class Sweep:
     points: tuple[SweepPoint, ...]
     chosen: float
     why: str
+    # Whether some value tried is better or worse than the chosen one, by more than chance makes.
+    is_beyond_chance: bool = True
+    usual: float | None = None  # what the policy has unless it is set; None: sites differ
 
 
 class TriedSetting(Protocol):
@@ -105,6 +118,7 @@ class Preference:
     order: Callable[[float], Any]  # sorts values
     worth: float  # in U: a gain for which another value is taken
     words: tuple[str, str]  # around the rule
+    usual: float | None  # what the policy has unless it is set; None: nothing that suits all sites
 
 
 P_JMAX = Preference(
@@ -113,6 +127,7 @@ P_JMAX = Preference(
     order=lambda count: count,
     worth=P_JMAX_WORTH,
     words=("The fewest", ": each trainer is then fastest."),
+    usual=None,
 )
 T_FWD = Preference(
     name="t_fwd_s",
@@ -120,6 +135,7 @@ T_FWD = Preference(
     order=lambda s: (abs(log(max(s, 0.1) / USUAL_T_FWD_S)), s),
     worth=AS_GOOD,
     words=(f"The nearest to {USUAL_T_FWD_S:g} s", "."),
+    usual=USUAL_T_FWD_S,
 )
 HOLD_DOWN = Preference(
     name="hold_down_s",
@@ -127,13 +143,15 @@ HOLD_DOWN = Preference(
     order=lambda s: -s,
     worth=AS_GOOD,
     words=("The longest", ": the fewest pilots come for nothing."),
+    usual=0.0,
 )
 
 
 def sweep(setting: Preference, values: Sequence[float], tried: TriedSetting) -> Sweep:
     """Choose the preferred value to which no other is better by more than it has to be.
 
-    With a difference that may be chance, too, the preferred value stays.
+    Only differences count that chance alone does not make: whose 95% interval lacks 0. Where there
+    is none, nothing speaks for a change, and the usual value stays, or else the preferred one.
     """
     points = []
     for value in values:
@@ -142,17 +160,27 @@ def sweep(setting: Preference, values: Sequence[float], tried: TriedSetting) -> 
 
     def is_surpassed(value: float) -> bool:
         gains = [tried.gain(other, value) for other in values if other != value]
-        return any(g.value > setting.worth and (g.low is None or g.low > 0.0) for g in gains)
+        return any(gain.value > setting.worth and gain.is_beyond_chance for gain in gains)
 
     chosen = next(v for v in sorted(values, key=setting.order) if not is_surpassed(v))
-    shown = "" if points[0].low is None else ", with 95% confidence"
+    others = (value for value in values if value != chosen)
+    is_beyond_chance = any(tried.gain(chosen, other).is_beyond_chance for other in others)
     first, last = setting.words
+    why = f"{first} to which none is better by more than {setting.worth:g} of U{last}"
+    if not is_beyond_chance:
+        is_usual = setting.usual in values
+        chosen = setting.usual if setting.usual is not None and is_usual else chosen
+        stays = "what the policy has anyway" if is_usual else f"{first.lower()} of those tried"
+        nothing = TOO_SHORT if points[0].low is None else NO_DIFFERENCE
+        why = f"{nothing} between the values tried: {stays}."
     return Sweep(
         name=setting.name,
         unit=setting.unit,
         points=tuple(points),
         chosen=chosen,
-        why=f"{first} to which none is better by more than {setting.worth:g} of U{shown}{last}",
+        why=why,
+        is_beyond_chance=is_beyond_chance,
+        usual=setting.usual,
     )
 
 
@@ -181,6 +209,8 @@ class Expected:
     reference_node_h_per_day: Estimate
     samples_per_day: Estimate
     completed: int  # trainers, in what was replayed
+    # By which share it does more work than the first policy, on the same stretches; None: the first
+    work_against: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +251,9 @@ class BusinessCase:
     assumptions: Assumptions
     notes: tuple[str, ...]  # of the trace's source
     warnings: tuple[str, ...]  # why its figures may be wrong
+    kept: KeptBack  # by the policy
+    kinds: tuple[KindOfNodes, ...]
+    over_time: IdleOverTime
 
 
 def study(
@@ -260,7 +293,13 @@ def study(
     of_policies = [dataclasses.replace(best, policy=policy) for policy in given.policies]
     dearer = _dearer(best)
     careful.play([*of_policies, *[setting for _, setting, _ in dearer]])
-    expected = tuple(_expected(careful, setting, given, idle) for setting in of_policies)
+    expected = tuple(_expected(careful, setting, best, given, idle) for setting in of_policies)
+    kept, kinds = kept_back(
+        trace,
+        reserve=given.reserve_nodes_per_type,
+        min_gap_s=given.min_gap_s,
+        gap_margin_s=given.gap_margin_s,
+    )
     return BusinessCase(
         idle=idle,
         sweeps=sweeps,
@@ -281,6 +320,9 @@ def study(
         assumptions=given,
         notes=trace.notes,
         warnings=(*trace.warnings, *_too_dear(given.costs, best.t_fwd_s)),
+        kept=kept,
+        kinds=kinds,
+        over_time=idle_over_time(trace),
     )
 
 
@@ -377,9 +419,16 @@ class _Compared:
 
 
 def _expected(
-    replays: Replays, setting: ReplaySetting, given: Assumptions, idle: IdleTime
+    replays: Replays,
+    setting: ReplaySetting,
+    first: ReplaySetting,
+    given: Assumptions,
+    idle: IdleTime,
 ) -> Expected:
     played = replays.of(setting)
+    against = None
+    if setting != first:
+        against = estimate(work_gained, played, replays.of(first), seed=given.seed)
     use = partial(utilization, curve=given.network.curve, p_jmax=setting.p_jmax)
 
     def per_day(figure: Callable[[Sums], Values]) -> Estimate:
@@ -394,6 +443,7 @@ def _expected(
         reference_node_h_per_day=per_day(work_per_idle_node),
         samples_per_day=per_day(samples_per_idle_node),
         completed=sum(stretch.completed for stretch in played),
+        work_against=against,
     )
 
 

@@ -1,19 +1,17 @@
-"""A ``BusinessCase`` as a JSON document, as text and as a page with figures.
+"""A ``BusinessCase`` as a JSON document, and in sentences and rows.
 
-``bftrainer whatif`` prints the text or the document; the page shows the same lines.
+``bftrainer whatif`` prints them, and ``page`` puts the same ones on a page: the answer first.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from html import escape
-from pathlib import Path
+from itertools import islice
 from typing import Any
 
 from bftrainer.decide import short_gaps
-from bftrainer.lab import html
-from bftrainer.lab.simulator.metrics import MEANING_OF_U, WHICH_FIGURE
-from bftrainer.lab.whatif.advice import BusinessCase, Sweep, idle_confirmations
+from bftrainer.lab.whatif.advice import NO_DIFFERENCE, BusinessCase, Sweep, idle_confirmations
+from bftrainer.lab.whatif.kept import KindOfNodes
 from bftrainer.lab.whatif.replays import Estimate, times
 
 SCHEMA = "bftrainer/whatif/1"
@@ -44,7 +42,92 @@ def as_document(found: BusinessCase, source: str) -> dict[str, Any]:
         "assumptions": list(given.sentences()),
         "notes": list(found.notes),
         "warnings": list(found.warnings),
+        "answer": answer(found),
+        "kept_back": dataclasses.asdict(found.kept),
+        "with_policy_node_hours_per_day": dict(
+            zip(("if_all_planned", "if_none_planned"), with_policy(found), strict=True)
+        ),
+        "kinds": [dataclasses.asdict(kind) for kind in found.kinds],
+        "idle_over_time": dataclasses.asdict(found.over_time),
     }
+
+
+def with_policy(found: BusinessCase) -> tuple[float, float]:
+    """Return the least and most node-hours per day that the policy's reserve and gap leave.
+
+    The replays' share of the idle time is taken to hold for what is left of it.
+    """
+    harvest = found.expected[0].node_hours_per_day.value
+    return harvest * found.kept.after_both, harvest * found.kept.after_reserve
+
+
+def answer(found: BusinessCase) -> str:
+    """Return what the site would gain, in one sentence."""
+    idle = found.idle.node_hours_per_day
+    least, most = with_policy(found)
+    hours, shares, nodes = (
+        _range(least / unit, most / unit, form)
+        for unit, form in ((1.0, ",.0f"), (idle, ".0%"), (24.0, ",.1f"))
+    )
+    return (
+        f"Trainers could have {hours} node-hours a day of the {idle:,.0f} that are idle: {shares}, "
+        f"like {nodes} nodes that train all day."
+    )
+
+
+def _range(low: float, high: float, form: str) -> str:
+    least, most = format(low, form), format(high, form)
+    return most if least == most else f"{least} to {most}"
+
+
+def kept_sentences(found: BusinessCase) -> tuple[str, ...]:
+    """Return what the policy's reserve and least gap keep of the idle time."""
+    kept, best = found.kept, found.expected[0]
+    least, most = with_policy(found)
+    count, margin_s = kept.reserve_nodes_per_type, kept.gap_margin_s
+    shortest_s = kept.min_gap_s + margin_s
+    return (
+        (
+            f"With nothing kept back the replays use {shown(best.node_hours_per_day, ',.0f')} "
+            f"node-hours a day, {shown(best.harvested_share, '.1%')} of the idle time."
+        ),
+        (
+            f"The reserve ({count} idle node{'s' * (count != 1)} of each kind, "
+            f"reserve_nodes_per_type) leaves {most:,.0f} of them."
+        ),
+        (
+            "A gap that ends with a planned job is lost if it is shorter than "
+            f"{shortest_s:g} s (min_gap_s {kept.min_gap_s:g} and gap_margin_s {margin_s:g}), and "
+            f"the last {margin_s:g} s of a longer one. If all gaps ended so, {least:,.0f} would be "
+            "left; accounting does not tell which jobs were planned."
+        ),
+        *islice(short_gaps.sentences(found.short_gaps, None), 1, None),  # the first says the same
+    )
+
+
+KIND_HEADERS = ("NODES OF", ">NODES", ">IDLE, MEAN", ">IDLE SHARE", ">IDLE NODE-HOURS PER DAY")
+KEPT_HEADERS = (">IDLE GPU-HOURS PER DAY", ">KEPT BY RESERVE", ">LOST IF ALL GAPS ARE PLANNED")
+
+
+def kind_rows(found: BusinessCase) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return headers and rows of the idle time by partition and type of node."""
+    has_gpus = any(kind.gpus for kind in found.kinds)
+    kept_headers = KEPT_HEADERS if has_gpus else KEPT_HEADERS[1:]
+    return (*KIND_HEADERS, *kept_headers), [_kind_row(kind, has_gpus) for kind in found.kinds]
+
+
+def _kind_row(kind: KindOfNodes, has_gpus: bool) -> tuple[str, ...]:
+    gpu_hours = "-" if kind.gpus is None else f"{kind.gpus * kind.node_hours_per_day:,.0f}"
+    return (
+        kind.name or "the whole machine",
+        f"{kind.n_nodes:,}",
+        f"{kind.eq_nodes:,.1f}",
+        f"{kind.idle_share:.1%}",
+        f"{kind.node_hours_per_day:,.0f}",
+        *([gpu_hours] if has_gpus else []),
+        f"{kind.reserve_share:.1%}",
+        f"{kind.planned_share:.1%}",
+    )
 
 
 def idle_rows(found: BusinessCase) -> list[Row]:
@@ -75,33 +158,66 @@ def idle_rows(found: BusinessCase) -> list[Row]:
     ]
 
 
+NO_CHANGE = "no change"
+
+
 def advice_rows(found: BusinessCase) -> list[tuple[str, str, str]]:
     """Return the recommended settings: name in the policy, value, reason."""
     trainers, forward, hold = found.sweeps
     poll_s = found.assumptions.poll_interval_s
     confirmations = idle_confirmations(found.hold_down_s, poll_s)
+    held = f" Hold-down {found.hold_down_s:g} s, with poll_interval_s {poll_s:g}."
     return [
-        ("t_fwd_s", f"{found.t_fwd_s:g}", _why(forward.why, len(forward.points))),
-        ("p_jmax", f"{found.p_jmax}", _why(trainers.why, len(trainers.points))),
-        (
-            "idle_confirmations",
-            f"{confirmations}",
-            (
-                f"{_why(hold.why, len(hold.points))} Hold-down {found.hold_down_s:g} s, with "
-                f"poll_interval_s {poll_s:g}."
-            ),
-        ),
+        ("t_fwd_s", _value(forward, f"{found.t_fwd_s:g}"), _why(forward)),
+        ("p_jmax", _value(trainers, f"{found.p_jmax}"), _why(trainers)),
+        ("idle_confirmations", _value(hold, f"{confirmations}"), f"{_why(hold)}{held}"),
     ]
 
 
-def _why(why: str, n_points: int) -> str:
-    return why if n_points > 1 else "As given."
+def _value(sweep: Sweep, value: str) -> str:
+    is_alike = len(sweep.points) > 1 and not sweep.is_beyond_chance
+    return NO_CHANGE if is_alike else value
+
+
+def advice_sentence(found: BusinessCase) -> str:
+    """Return which settings are worth a change, and which are not."""
+    tried = [(name, sweep) for name, sweep in _by_key(found) if len(sweep.points) > 1]
+    told = [(name, sweep) for name, sweep in tried if sweep.is_beyond_chance]
+    changed = [name for name, sweep in told if sweep.chosen != sweep.usual]
+    kept = [name for name, sweep in told if sweep.chosen == sweep.usual]
+    alike = [name for name, sweep in tried if not sweep.is_beyond_chance]
+    parts = [f"Set {' and '.join(changed)}." if changed else "Change nothing in the policy."]
+    if kept:
+        parts.append(f"Of {' and '.join(kept)} the policy's own value is recommended.")
+    if alike:
+        parts.append(f"{NO_DIFFERENCE} was seen for {' and '.join(alike)}.")
+    return " ".join(parts) if tried else "All settings are as given."
+
+
+def policy_lines(found: BusinessCase) -> list[str]:
+    """Return the lines for the policy: what is worth a change, and what was given."""
+    keys = {
+        name
+        for name, sweep in _by_key(found)
+        if sweep.chosen != sweep.usual and (sweep.is_beyond_chance or len(sweep.points) == 1)
+    }
+    return [f"{name}: {value}" for name, value, _ in advice_rows(found) if name in keys]
+
+
+def _by_key(found: BusinessCase) -> list[tuple[str, Sweep]]:
+    """Return the sweeps by the policy's keys, in the order of ``advice_rows``."""
+    trainers, forward, hold = found.sweeps
+    return [("t_fwd_s", forward), ("p_jmax", trainers), ("idle_confirmations", hold)]
+
+
+def _why(sweep: Sweep) -> str:
+    return sweep.why if len(sweep.points) > 1 else "As given."
 
 
 # Of ``expected_rows``; ">": to the right.
 EXPECTED_HEADERS = (
-    "POLICY", ">WORK DONE PER DAY", ">SAMPLES PER DAY, 1e6", ">COMPLETED", ">U",
-    ">NODE-HOURS PER DAY", ">OF THE IDLE TIME",
+    "POLICY", ">WORK DONE PER DAY", ">AGAINST THE FIRST", ">SAMPLES PER DAY, 1e6", ">COMPLETED",
+    ">U", ">NODE-HOURS PER DAY", ">OF THE IDLE TIME",
 )  # fmt: skip
 
 
@@ -111,6 +227,7 @@ def expected_rows(found: BusinessCase) -> list[tuple[str, ...]]:
         (
             one.policy,
             shown(one.reference_node_h_per_day, ",.0f"),
+            "-" if one.work_against is None else shown(one.work_against, "+.1%"),
             shown(times(one.samples_per_day, 1e-6), ",.0f"),
             f"{one.completed:,}",
             shown(one.utilization, ".3f"),
@@ -119,6 +236,24 @@ def expected_rows(found: BusinessCase) -> list[tuple[str, ...]]:
         )
         for one in found.expected
     ]
+
+
+def expected_sentences(found: BusinessCase) -> list[str]:
+    """Return how each further policy compares with the first one."""
+    first = found.expected[0].policy
+    said = []
+    for one in found.expected[1:]:
+        gain = one.work_against
+        if gain is None or gain.low is None:
+            said.append(f"{one.policy}: the trace is too short to compare it with {first}.")
+        elif gain.is_beyond_chance:
+            word = "more" if gain.value > 0 else "less"
+            size, *ends = (f"{abs(share):.1%}" for share in (gain.value, gain.low, gain.high or 0))
+            low, high = sorted(ends, key=lambda end: float(end[:-1]))
+            said.append(f"{one.policy} does {size} {word} work than {first} ({low} to {high}).")
+        else:
+            said.append(f"{one.policy}: {NO_DIFFERENCE[0].lower()}{NO_DIFFERENCE[1:]}.")
+    return said
 
 
 def second_rows(found: BusinessCase) -> list[tuple[str, str, str]]:
@@ -189,78 +324,3 @@ def _length(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 300, 170, 46, 34, 12
-TITLES = {
-    "p_jmax": "Trainers at once (P_jmax)",
-    "t_fwd_s": "Forward-looking time T_fwd (s)",
-    "hold_down_s": "Hold-down time (s)",
-}
-
-
-def write_page(path: Path, found: BusinessCase, source: str, command: str) -> None:
-    """Write the page.
-
-    Raises:
-        TraceError: BFT-4002, no file can be there.
-    """
-    best = found.expected[0]
-    policy = "\n".join(f"{name}: {value}" for name, value, _ in advice_rows(found))
-    parts = [
-        f"<p><b>{shown(best.node_hours_per_day, ',.0f')} node-hours per day, ",
-        f"trained in {shown(best.harvested_share, '.1%')} of the idle time, ",
-        f"at U = {shown(best.utilization, '.3f')}.</b></p><p>{escape(MEANING_OF_U)}.</p>",
-        html.items(f"Warning: {warning}" for warning in found.warnings),
-        "<h2>Idle time</h2>",
-        html.table((), idle_rows(found)),
-        html.items(short_gaps.sentences(found.short_gaps, None)),
-        "<h2>Recommended settings</h2>",
-        html.table(("setting", "value", "why"), advice_rows(found)),
-        f"<pre>{escape(policy)}</pre><div class='row'>",
-        *[_figure(sweep) for sweep in found.sweeps if len(sweep.points) > 1],
-        "</div><h2>Expected</h2>",
-        html.table([name.strip(">") for name in EXPECTED_HEADERS], expected_rows(found)),
-        html.items([WHICH_FIGURE]),
-        "<h2>What a second costs</h2>",
-        html.table(("", "worth", "that is"), second_rows(found)),
-        "<h2>Assumptions</h2>",
-        html.items(found.assumptions.sentences()),
-        html.items(map(swept_sentence, found.sweeps)),
-        html.items([replayed_sentence(found), *above_one(found)]),
-        html.items(f"Source: {note}" for note in found.notes),
-    ]
-    html.write_page(path, f"What bftrainer would make of idle time: {source}", command, parts)
-
-
-def _figure(sweep: Sweep) -> str:
-    """Draw U over the values, evenly spaced because they span orders of magnitude."""
-    used = [point.utilization for point in sweep.points]
-    low, high = min(used), max(used)
-    margin = max(0.002, 0.1 * (high - low))
-    low, high = low - margin, high + margin
-    step = (WIDTH - LEFT - 16) / max(1, len(used) - 1)
-    xs = [LEFT + 8 + k * step for k in range(len(used))]
-    floor = HEIGHT - BOTTOM
-    ys = [floor - (u - low) / (high - low) * (floor - TOP) for u in used]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
-    marks = "".join(
-        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='{5 if p.value == sweep.chosen else 3}' "
-        f"fill='{'#D55E00' if p.value == sweep.chosen else '#0072B2'}'/>"
-        f"<text x='{x:.1f}' y='{floor + 13}' text-anchor='middle'>{p.value:g}</text>"
-        for x, y, p in zip(xs, ys, sweep.points, strict=True)
-    )
-    scale = "".join(
-        f"<text x='{LEFT - 4}' y='{y + 3:.1f}' text-anchor='end'>{u:.3f}</text>"
-        f"<line x1='{LEFT}' y1='{y:.1f}' x2='{WIDTH}' y2='{y:.1f}' stroke='#ddd'/>"
-        for u, y in ((high - margin, TOP + margin / (high - low) * (floor - TOP)), (low, floor))
-    )
-    title = TITLES[sweep.name]
-    return (
-        f"<figure><svg width='{WIDTH}' height='{HEIGHT}' role='img' aria-label='U over "
-        f"{escape(title)}'>{scale}<polyline points='{line}' fill='none' stroke='#0072B2'/>"
-        f"{marks}<text x='{(LEFT + WIDTH) / 2:.0f}' y='{HEIGHT - 4}' text-anchor='middle'>"
-        f"{escape(title)}</text><text x='4' y='{TOP - 2}'>U</text></svg>"
-        f"<figcaption>U over {escape(title)}; orange: recommended. {escape(sweep.why)}"
-        "</figcaption></figure>"
-    )

@@ -119,9 +119,11 @@ class Assumptions:
     hold_down_s: tuple[float, ...] = HOLD_DOWN_S
     n_nodes: int | None = None  # of the machine; None: those the trace names
     poll_interval_s: float = 1.0  # turns the hold-down time into idle_confirmations
-    min_gap_s: float = Settings().min_gap_s  # of the policy; replays know of no plans
-    gap_margin_s: float = Settings().gap_margin_s
     seed: int = 1
+    # Of the policy; the replays know none of them, so what they keep is taken off afterwards.
+    reserve_nodes_per_type: int = Settings().reserve_nodes_per_type
+    min_gap_s: float = Settings().min_gap_s
+    gap_margin_s: float = Settings().gap_margin_s
 
     def sentences(self) -> tuple[str, ...]:
         """Return the assumptions in words."""
@@ -133,7 +135,7 @@ class Assumptions:
             f"Costs: {self.costs}.",
             "All nodes are alike, and every trainer may use every node.",
             "Ordinary jobs run as they did; nodes come back to them when the trace says so.",
-            "No node is kept in reserve; a pilot's time limit never strikes.",
+            "In the replays no node is kept in reserve, and a pilot's time limit never strikes.",
             "The future of a gap is not known: no node is left alone for a gap that is too short.",
         )
 
@@ -267,6 +269,11 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def is_beyond_chance(self) -> bool:
+        """Return whether its interval lacks 0: of a difference, that chance alone makes it not."""
+        return self.low is not None and self.high is not None and not self.low <= 0.0 <= self.high
+
 
 class Sums(NamedTuple):
     """Sums of a ``StretchOutcome`` over stretches, one entry per resample."""
@@ -328,6 +335,12 @@ def work_per_idle_node(sums: Sums) -> Values:
     """Return the reference node-hours of work for each node-hour that was idle."""
     offered = np.where(sums.offered_node_s > 0, sums.offered_node_s, np.inf)
     return sums.reference_node_h * HOUR_S / offered
+
+
+def work_gained(own: Sums, other: Sums) -> Values:
+    """Return by which share more work was done than by another policy on the same stretches."""
+    held_to = np.where(other.reference_node_h > 0, other.reference_node_h, np.inf)
+    return (own.reference_node_h - other.reference_node_h) / held_to
 
 
 def samples_per_idle_node(sums: Sums) -> Values:

@@ -40,6 +40,8 @@ class PyBftrainer(PythonPackage):
         depends_on("py-rich@14.2:")
         depends_on("py-textual@8.2:")
         depends_on("py-prometheus-client@0.20:")
+        depends_on("py-jinja2@3.1.6:")
+        depends_on("py-markupsafe@2.1:")
         depends_on("py-torch@2.10:", when="+torch")
         depends_on("py-mpi4py@4:", when="+mpi")
         depends_on("py-optuna@5:", when="+study")

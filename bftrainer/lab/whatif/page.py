@@ -1,0 +1,192 @@
+"""A ``BusinessCase`` as a page: the answer, the week as a picture, then settings and figures."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bftrainer.batch.traces.fragments import HOUR_S
+from bftrainer.batch.traces.text import TraceError
+from bftrainer.lab import html
+from bftrainer.lab.report import COLOURS
+from bftrainer.lab.simulator.metrics import WHICH_FIGURE
+from bftrainer.lab.whatif import document
+from bftrainer.lab.whatif.advice import BusinessCase, Sweep
+from bftrainer.lab.whatif.kept import OTHERS, IdleOverTime
+from bftrainer.study.plots import new_canvas
+
+WEEK, SMALL = (10.0, 3.6), (4.2, 3.0)  # inches
+MOST_LAYERS = 7  # of the picture, as many as there are colours
+YEAR_2000_S = 946_684_800.0  # times before it are counted from a trace's begin
+DAY_H = 24.0
+BEST, TRIED = "#D55E00", "#0072B2"
+TITLES = {
+    "p_jmax": "Trainers at once (P_jmax)",
+    "t_fwd_s": "Forward-looking time T_fwd (s)",
+    "hold_down_s": "Hold-down time (s)",
+}
+
+
+def write_page(path: Path, found: BusinessCase, source: str, command: str) -> None:
+    """Write the page; without matplotlib it says that it has no pictures.
+
+    Raises:
+        TraceError: BFT-4002, no file can be there.
+    """
+    pictures: tuple[html.Picture, ...] = ()
+    sweeps: tuple[html.Picture, ...] = ()
+    missing: tuple[str, ...] = ()
+    try:
+        pictures = (_week(found),)
+        sweeps = tuple(_swept(sweep) for sweep in found.sweeps if len(sweep.points) > 1)
+    except TraceError as problem:
+        if problem.code != "BFT-4004":
+            raise
+        missing = (str(problem),)
+    html.write_page(path, _report(found, source, command, pictures, sweeps, missing))
+
+
+def _report(
+    found: BusinessCase,
+    source: str,
+    command: str,
+    week: tuple[html.Picture, ...],
+    sweeps: tuple[html.Picture, ...],
+    missing: tuple[str, ...],
+) -> html.Report:
+    kind_headers, kinds = document.kind_rows(found)
+    return html.Report(
+        title=f"What idle nodes are worth: {source}",
+        answer=document.answer(found),
+        warnings=found.warnings,
+        sections=(
+            html.Section(
+                title="When and where nodes are idle",
+                text=missing,
+                pictures=week,
+                tables=(html.Table(headers=kind_headers, rows=tuple(kinds)),),
+            ),
+            html.Section(title="What the policy keeps back", text=document.kept_sentences(found)),
+            html.Section(
+                title="Recommended settings",
+                text=(document.advice_sentence(found),),
+                pictures=sweeps,
+                is_small=True,
+                tables=(_table(("SETTING", ">VALUE", "WHY"), document.advice_rows(found)),),
+                code="\n".join(document.policy_lines(found)),
+            ),
+            html.Section(
+                title="Expected with these settings, nothing kept back",
+                text=(*document.expected_sentences(found), WHICH_FIGURE),
+                tables=(_table(document.EXPECTED_HEADERS, document.expected_rows(found)),),
+            ),
+            html.Section(
+                title="What a second costs",
+                tables=(_table(("", ">WORTH", ">THAT IS"), document.second_rows(found)),),
+            ),
+            html.Section(
+                title="Idle time in figures",
+                tables=(_table(("", ""), document.idle_rows(found)),),
+            ),
+            html.Section(
+                title="Assumptions",
+                items=(
+                    *found.assumptions.sentences(),
+                    *map(document.swept_sentence, found.sweeps),
+                    document.replayed_sentence(found),
+                    *document.above_one(found),
+                    *(f"Source: {note}" for note in found.notes),
+                ),
+            ),
+        ),
+        command=command,
+    )
+
+
+def _table(headers: tuple[str, ...], rows: list[Any]) -> html.Table:
+    return html.Table(headers=headers, rows=tuple(rows))
+
+
+def _week(found: BusinessCase) -> html.Picture:
+    """Draw the idle nodes of each kind, one upon the other, over time."""
+    over = _few(found.over_time)
+    canvas = new_canvas(WEEK, html.OTHERWISE)
+    axes = canvas.add_subplot()
+    at_h = (np.array(over.edges_s) - over.edges_s[0]) / HOUR_S
+    below = np.zeros(len(at_h) - 1)
+    for colour, (name, nodes) in zip(COLOURS, over.nodes.items(), strict=False):
+        above = below + np.array(nodes)
+        label = html.plain(name or "idle nodes")
+        axes.stairs(above, at_h, baseline=below, fill=True, color=colour, label=label)
+        below = above
+    eq_nodes = found.idle.eq_nodes
+    axes.axhline(eq_nodes, color="black", linewidth=1, linestyle="--")
+    axes.annotate(f"mean {eq_nodes:,.1f}", (at_h[-1], eq_nodes), xytext=(3, 0),
+                  textcoords="offset points", va="center", fontsize=9)  # fmt: skip
+    axes.set(ylabel="idle nodes", xlim=(0, at_h[-1]), ylim=(0, None))
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    _label_time(axes, over.edges_s[0], at_h[-1])
+    if len(over.nodes) > 1:
+        place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)}
+        axes.legend(ncols=4, frameon=False, fontsize=9, **place)
+    window_min = (over.edges_s[1] - over.edges_s[0]) / 60.0
+    return html.Picture(
+        drawing=html.picture(canvas, "Idle nodes over time", "week"),
+        title="Idle nodes over time",
+        caption=f"Means over {window_min:g} minutes, of {found.idle.n_nodes:,} nodes.",
+        key="week",
+    )
+
+
+def _few(over: IdleOverTime) -> IdleOverTime:
+    """Return no more kinds than there are colours, the rest together."""
+    if len(over.nodes) <= MOST_LAYERS:
+        return over
+    named = list(over.nodes.items())
+    rest = np.sum([nodes for _, nodes in named[MOST_LAYERS - 1 :]], axis=0)
+    shown = dict(named[: MOST_LAYERS - 1]) | {OTHERS: tuple(rest.tolist())}
+    return IdleOverTime(edges_s=over.edges_s, nodes=shown)
+
+
+def _label_time(axes: Any, begin_s: float, hours: float) -> None:
+    """Label days where the trace knows the date, else hours from its begin."""
+    if begin_s < YEAR_2000_S or hours < 2 * DAY_H:
+        axes.set_xlabel("hours from the begin")
+        return
+    midnight_h = -(begin_s / HOUR_S % DAY_H) % DAY_H
+    step_h = DAY_H * max(1, round(hours / DAY_H / 8))
+    places = np.arange(midnight_h, hours, step_h)
+    days = [datetime.fromtimestamp(begin_s + at_h * HOUR_S, UTC) for at_h in places.tolist()]
+    axes.set_xticks(places, [f"{day:%a} {day.day} {day:%b}" for day in days])
+    axes.set_xlabel("day (UTC)")
+
+
+def _swept(sweep: Sweep) -> html.Picture:
+    """Draw U over the values, evenly spaced because they span orders of magnitude."""
+    canvas = new_canvas(SMALL, html.OTHERWISE)
+    axes = canvas.add_subplot()
+    used = [point.utilization for point in sweep.points]
+    for place, point in enumerate(sweep.points):
+        if point.low is not None and point.high is not None:
+            axes.vlines(place, point.low, point.high, color=TRIED, linewidth=1.2)
+    axes.plot(range(len(used)), used, color=TRIED, marker="o", markersize=4, linewidth=1.2)
+    if sweep.is_beyond_chance:
+        chosen = [point.value for point in sweep.points].index(sweep.chosen)
+        axes.plot([chosen], [used[chosen]], color=BEST, marker="o", markersize=8, linestyle="none")
+    axes.set_xticks(range(len(used)), [f"{point.value:g}" for point in sweep.points])
+    axes.set(xlabel=TITLES[sweep.name], ylabel="U")
+    axes.margins(x=0.08)
+    axes.grid(axis="y", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    recommended = f"; orange: {sweep.chosen:g}" if sweep.is_beyond_chance else ""
+    return html.Picture(
+        drawing=html.picture(canvas, f"U over {TITLES[sweep.name]}", sweep.name),
+        title=TITLES[sweep.name],
+        caption=f"Lines: 95% intervals{recommended}. {sweep.why}",
+        key=sweep.name,
+    )
