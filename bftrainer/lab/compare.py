@@ -478,6 +478,9 @@ def write_page(
     )
 
 
+BY_TIME = ("longer per trainer", "shorter per trainer")
+
+
 def answer(arena: Arena, rows: Sequence[Row]) -> str:
     """Return which policies do better or worse than the first one, in a sentence.
 
@@ -486,7 +489,9 @@ def answer(arena: Arena, rows: Sequence[Row]) -> str:
     """
     first, *others = rows
     is_of_work = any(row.work_against is not None for row in others)
-    more, less = ("more work", "less work") if is_of_work else ("longer", "shorter")
+    more, less = (
+        ("more work", "less work") if is_of_work else ("longer per trainer", "shorter per trainer")
+    )
     differing: list[tuple[float, str]] = []
     alike: list[str] = []
     for row in others:

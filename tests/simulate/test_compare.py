@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.lab.compare import HEADERS, Score, cells, interval, rows_of
+from bftrainer.lab.compare import (
+    HEADERS,
+    Arena,
+    Interval,
+    Row,
+    Score,
+    answer,
+    cells,
+    interval,
+    rows_of,
+)
 from bftrainer.model.errors import ExitCode
 
 DATA = Path(os.environ.get("BFTRAINER_DATA", "nowhere")) / "adaptdl-osdi21"
@@ -135,3 +145,44 @@ def test_work_at_the_reference_is_held_to_the_first_too() -> None:
     assert shown[">WORK node-h"].startswith("51.0 ±")
     # Student's with one degree of freedom, 12.706, times half of the difference.
     assert shown[">WORK AGAINST"] == "+20.0 ±63.5%"
+
+
+def against(mean: float, half: float | None) -> Interval:
+    return Interval(mean=mean, half=half, count=5)
+
+
+@pytest.mark.parametrize(
+    ("work", "jct", "said"),
+    [
+        # Held to milp, in pairs: an interval with 0 in it tells nothing.
+        (
+            {"las": against(-0.03, 0.02), "srtf": against(0.05, 0.01), "fifo": against(-0.3, 0.31)},
+            {},
+            (
+                "held to milp, srtf 5.0 ±1.0% more work, las 3.0 ±2.0% less work; no difference to "
+                "milp that chance alone does not make: fifo"
+            ),
+        ),
+        # Where no work is counted, by completion times: the shorter the better.
+        (
+            {},
+            {"las": against(0.2, 0.1), "srtf": against(-0.1, 0.05)},
+            "held to milp, srtf 10.0 ±5.0% shorter per trainer, las 20.0 ±10.0% longer per trainer",
+        ),
+        (
+            {"las": against(0.4, None)},
+            {},
+            "no difference to milp that chance alone does not make: las",
+        ),
+        ({}, {}, "milp alone was played"),
+    ],
+)
+def test_only_differences_beyond_chance_are_told(
+    work: dict[str, Interval], jct: dict[str, Interval], said: str
+) -> None:
+    rows = [Row(policy="milp", jct_against=None, work_against=None, figures={})]
+    rows += [
+        Row(policy=name, jct_against=jct.get(name), work_against=work.get(name), figures={})
+        for name in {**work, **jct}
+    ]
+    assert answer(Arena(name="idle", about=""), rows) == f"Arena idle: {said}."

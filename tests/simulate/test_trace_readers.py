@@ -77,6 +77,8 @@ JobID|Submit|Eligible|Start|End|NNodes|NodeList|State|Partition|Timelimit
 3|100|100|100|400|1|n2|COMPLETED|gpu|00:10:00
 4|100|100|100|900|1|n4|COMPLETED|bf|00:20:00
 5|500|500|500|1000|2|n[1-2]|COMPLETED|long|00:10:00
+6|0|0|0|400|1|n5|COMPLETED|cpu|00:10:00
+7|400|400|400|450|1|n5|COMPLETED|gpu|00:10:00
 """
 
 
@@ -85,14 +87,15 @@ def test_a_node_is_of_the_partition_whose_jobs_ran_there_longest(tmp_path: Path)
     path.write_text(SHARED)
     options = replace(OPTIONS, start_s=0.0, end_s=1000.0)
     trace = read_trace(path, "sacct", options=options)
-    # n1: cpu 100 s, long 500 s. n2: cpu 100, gpu 300, long 500. n4: a pilot alone.
+    # n1: cpu 100 s, long 500 s. n2: cpu 100, gpu 300, long 500. n4: a pilot alone. n5: cpu 400,
+    # gpu 50.
     assert dict(zip(trace.names, trace.partitions or (), strict=True)) == {
-        "n1": "long", "n2": "long", "n3": "gpu", "n4": "",
+        "n1": "long", "n2": "long", "n3": "gpu", "n4": "", "n5": "cpu",
     }  # fmt: skip
     # Until 500 long had no job: n2 had more of gpu than of cpu.
     trace = read_trace(path, "sacct", options=replace(options, end_s=500.0))
     assert dict(zip(trace.names, trace.partitions or (), strict=True)) == {
-        "n1": "cpu", "n2": "gpu", "n3": "gpu", "n4": "",
+        "n1": "cpu", "n2": "gpu", "n3": "gpu", "n4": "", "n5": "cpu",
     }  # fmt: skip
     assert trace.restrict(slice(1, 3)).partitions == (trace.partitions or ())[1:3]
     alone = [line for line in SHARED.splitlines() if "gpu" not in line and "long" not in line]
