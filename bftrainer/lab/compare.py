@@ -460,7 +460,7 @@ def write_page(
     tables = [rows_of(plays, arena.name, policies, seeds) for arena in arenas]
     html.write_page(
         path,
-        html.Report(
+        html.ReportPage(
             title="Policies side by side",
             answer=" ".join(map(answer, arenas, tables)),
             more=(f"Means over {len(seeds)} seeds with 95% confidence intervals. {WHICH_FIGURE}",),
@@ -469,7 +469,7 @@ def write_page(
                     title=arena.name,
                     text=(arena.about,),
                     pictures=_pictures(arena, rows),
-                    tables=(html.Table(headers=HEADERS, rows=tuple(map(cells, rows))),),
+                    tables=(html.PageTable(headers=HEADERS, rows=tuple(map(cells, rows))),),
                 )
                 for arena, rows in zip(arenas, tables, strict=True)
             ),

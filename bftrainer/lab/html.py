@@ -1,6 +1,6 @@
 """The pages of the lab: one template, in the look of the live page, that loads nothing.
 
-A ``Report`` comes in, one HTML file goes out. It has the answer on top, then pictures, then tables.
+A ``ReportPage`` comes in, one HTML file goes out: the answer on top, then pictures, then tables.
 Jinja2 escapes all texts; pictures are elements of the page (SVG), so that they take its colours,
 light and dark. Its style is that of ``bftrainer/api/page/assets/page.css`` and what
 ``assets/report.css`` adds.
@@ -45,7 +45,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PageTable:
     """Texts in rows; a header that starts with > aligns right, and without words there is none."""
 
     headers: tuple[str, ...]
@@ -60,13 +60,13 @@ class Section:
     text: tuple[str, ...] = ()
     pictures: tuple[Picture, ...] = ()
     is_small: bool = False  # the pictures stand side by side
-    tables: tuple[Table, ...] = ()
+    tables: tuple[PageTable, ...] = ()
     code: str = ""
     items: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReportPage:
     """One page."""
 
     title: str
@@ -77,7 +77,7 @@ class Report:
     command: str  # repeats what is shown
 
 
-def write_page(path: Path, report: Report) -> None:
+def write_page(path: Path, report: ReportPage) -> None:
     """Write a page.
 
     Raises:

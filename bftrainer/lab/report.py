@@ -24,10 +24,10 @@ from bftrainer.batch.traces.text import unreadable
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.html import (
     OTHERWISE,
+    PageTable,
     Picture,
-    Report,
+    ReportPage,
     Section,
-    Table,
     picture,
     saved,
     write_file,
@@ -424,7 +424,7 @@ def write_report(
             )
         )
         progress(number / len(FIGURES))
-    report = Report(
+    report = ReportPage(
         title=f"Replay of idle nodes: {', '.join(names)}",
         answer=answer(runs),
         more=(*cautions(runs), setup.sentence(runs)),
@@ -434,7 +434,7 @@ def write_report(
                 title="All figures",
                 text=(WHICH_FIGURE,) if len(runs) > 1 else (),
                 tables=(
-                    Table(headers=("", *(f">{name}" for name in names), "MEANING"), rows=rows),
+                    PageTable(headers=("", *(f">{name}" for name in names), "MEANING"), rows=rows),
                 ),
             ),
         ),

@@ -38,8 +38,22 @@ def write_page(
     """
     check_values(found)
     pictures = tuple(_picture(found, one) for one in ([kind] if kind else TITLES))
+    report = _report(found, summary, pictures, command)
+    try:
+        html.write_page(path, report)
+    except TraceError as problem:
+        raise UsageError(
+            "BFT-1662",
+            f"The page {path} cannot be written: {problem.__cause__}.",
+            "Name a file in a folder that you can write to.",
+        ) from problem
+
+
+def _report(
+    found: Material, summary: StudySummary, pictures: tuple[html.Picture, ...], command: str
+) -> html.ReportPage:
     settings = ", ".join(f"{name} {value}" for name, value in summary.rule.items())
-    report = html.Report(
+    return html.ReportPage(
         title=f"Study {summary.name}",
         answer=answer(summary),
         more=(
@@ -51,7 +65,7 @@ def write_page(
             html.Section(
                 title="Rungs",
                 tables=(
-                    html.Table(
+                    html.PageTable(
                         headers=(f">{summary.unit.upper()}", ">ACTIVE", ">WAITING", ">OVER"),
                         rows=tuple(
                             (str(rung.budget), str(rung.active), str(rung.waiting), str(rung.over))
@@ -63,7 +77,7 @@ def write_page(
             html.Section(
                 title="Trials, best first",
                 tables=(
-                    html.Table(
+                    html.PageTable(
                         headers=(
                             ">TRIAL", "STAGE", f">{summary.metric.upper()}", ">AT", ">BUDGET",
                             ">NODE-HOURS", "PARAMETERS",
@@ -75,14 +89,6 @@ def write_page(
         ),
         command=command,
     )  # fmt: skip
-    try:
-        html.write_page(path, report)
-    except TraceError as problem:
-        raise UsageError(
-            "BFT-1662",
-            f"The page {path} cannot be written: {problem.__cause__}.",
-            "Name a file in a folder that you can write to.",
-        ) from problem
 
 
 def _picture(found: Material, kind: str) -> html.Picture:

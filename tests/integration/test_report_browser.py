@@ -25,14 +25,14 @@ def page(tmp_path: Path) -> Path:
     picture = html.Picture(
         drawing=html.picture(canvas, HOSTILE, "week"), title=HOSTILE, caption="A line."
     )
-    table = html.Table(
+    table = html.PageTable(
         headers=("POLICY", *(f">FIGURE {n}" for n in range(20)), "WHY"),
         rows=((HOSTILE, *("1,234.5 [1,000, 2,000]" for _ in range(20)), "A reason. " * 10),),
     )
     path = tmp_path / "page.html"
     html.write_page(
         path,
-        html.Report(
+        html.ReportPage(
             title=HOSTILE,
             answer="What the reader wanted to know.",
             warnings=(HOSTILE,),

@@ -85,9 +85,10 @@ def test_convert_reads_accounting_and_keeps_what_nobody_could_fill(
     assert "note: nodes on which no job ran" in capsys.readouterr().out
     rows = out.read_text().splitlines()
     assert rows[0] == "# bftrainer-trace 1"
-    assert rows[4] == "node,start_s,end_s,unfillable"
-    assert len(rows) == 5 + 4
-    assert all(row.endswith(",1") for row in rows[5:])
+    assert rows[4] == '# partitions: ["batch", "batch", "batch", "gpu"]'
+    assert rows[5] == "node,start_s,end_s,unfillable"
+    assert len(rows) == 6 + 4
+    assert all(row.endswith(",1") for row in rows[6:])
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_page_shows_names_as_text(tmp_path: Path, name: str) -> None:
     canvas = new_canvas((2.0, 2.0), "")
     canvas.add_subplot().set_title(html.plain(name))
     drawing = html.picture(canvas, name, "key")
-    report = html.Report(
+    report = html.ReportPage(
         title=name,  # in the head, too
         answer=name,
         more=(name,),
@@ -66,7 +66,7 @@ def test_a_page_shows_names_as_text(tmp_path: Path, name: str) -> None:
                 title=name,
                 text=(name,),
                 pictures=(html.Picture(drawing=drawing, title=name, caption=name),),
-                tables=(html.Table(headers=(name, f">{name}"), rows=((name, "1"),)),),
+                tables=(html.PageTable(headers=(name, f">{name}"), rows=((name, "1"),)),),
                 code=name,
                 items=(name,),
             ),

@@ -267,10 +267,7 @@ def make_fragments(
     _check_rows(source, names, nodes, starts, ends)
     order = np.lexsort((starts, nodes))
     nodes, starts, ends = nodes[order], starts[order], ends[order]
-    overlap = np.flatnonzero((nodes[1:] == nodes[:-1]) & (starts[1:] < ends[:-1]))
-    if len(overlap):
-        row = int(order[overlap[0] + 1])
-        raise _wrong(source, row, f"node {names[int(nodes[overlap[0]])]} is idle there twice")
+    _check_overlap(source, names, nodes, starts, ends, order)
     changes = np.concatenate((starts, ends))
     seen = changes if observed_s is None else _column(observed_s, np.float64, source, "observed")
     observed = np.unique(seen)
@@ -312,6 +309,21 @@ def _check_rows(
     if len(bad):
         row = int(bad[0])
         raise _wrong(source, row, f"it ends at {ends[row]:g}, not after its start {starts[row]:g}")
+
+
+def _check_overlap(
+    source: str,
+    names: Sequence[str],
+    nodes: NDArray[np.int64],
+    starts: Times,
+    ends: Times,
+    order: NDArray[np.intp],
+) -> None:
+    """Check that no node is idle twice at a time; ``order`` leads back to the rows."""
+    overlap = np.flatnonzero((nodes[1:] == nodes[:-1]) & (starts[1:] < ends[:-1]))
+    if len(overlap):
+        row = int(order[overlap[0] + 1])
+        raise _wrong(source, row, f"node {names[int(nodes[overlap[0]])]} is idle there twice")
 
 
 def _checked_span(

@@ -294,12 +294,7 @@ def study(
     dearer = _dearer(best)
     careful.play([*of_policies, *[setting for _, setting, _ in dearer]])
     expected = tuple(_expected(careful, setting, best, given, idle) for setting in of_policies)
-    kept, kinds = kept_back(
-        trace,
-        reserve=given.reserve_nodes_per_type,
-        min_gap_s=given.min_gap_s,
-        gap_margin_s=given.gap_margin_s,
-    )
+    kept, kinds = _kept(trace, given)
     return BusinessCase(
         idle=idle,
         sweeps=sweeps,
@@ -309,14 +304,7 @@ def study(
         expected=expected,
         seconds=_seconds(careful, best, dearer, given, expected[0].node_hours_per_day),
         short_gaps=_short_gaps(trace, given),
-        replayed=Replayed(
-            nodes=len(part.names),
-            part_of_idle=share,
-            coarse_stretches=len(quick),
-            coarse_hours=quick.hours,
-            fine_stretches=len(careful),
-            fine_hours=careful.hours,
-        ),
+        replayed=_replayed(part, share, quick, careful),
         assumptions=given,
         notes=trace.notes,
         warnings=(*trace.warnings, *_too_dear(given.costs, best.t_fwd_s)),
@@ -332,6 +320,26 @@ def _short_gaps(trace: Fragments, given: Assumptions) -> ShortGaps:
         trace.duration_s / HOUR_S,
         min_gap_s=given.min_gap_s,
         gap_margin_s=given.gap_margin_s,
+    )
+
+
+def _kept(trace: Fragments, given: Assumptions) -> tuple[KeptBack, tuple[KindOfNodes, ...]]:
+    return kept_back(
+        trace,
+        reserve=given.reserve_nodes_per_type,
+        min_gap_s=given.min_gap_s,
+        gap_margin_s=given.gap_margin_s,
+    )
+
+
+def _replayed(part: Fragments, share: float, quick: Replays, careful: Replays) -> Replayed:
+    return Replayed(
+        nodes=len(part.names),
+        part_of_idle=share,
+        coarse_stretches=len(quick),
+        coarse_hours=quick.hours,
+        fine_stretches=len(careful),
+        fine_hours=careful.hours,
     )
 
 

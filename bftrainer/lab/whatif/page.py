@@ -56,9 +56,9 @@ def _report(
     week: tuple[html.Picture, ...],
     sweeps: tuple[html.Picture, ...],
     missing: tuple[str, ...],
-) -> html.Report:
+) -> html.ReportPage:
     kind_headers, kinds = document.kind_rows(found)
-    return html.Report(
+    return html.ReportPage(
         title=f"What idle nodes are worth: {source}",
         answer=document.answer(found),
         warnings=found.warnings,
@@ -67,7 +67,7 @@ def _report(
                 title="When and where nodes are idle",
                 text=missing,
                 pictures=week,
-                tables=(html.Table(headers=kind_headers, rows=tuple(kinds)),),
+                tables=(html.PageTable(headers=kind_headers, rows=tuple(kinds)),),
             ),
             html.Section(title="What the policy keeps back", text=document.kept_sentences(found)),
             html.Section(
@@ -106,8 +106,8 @@ def _report(
     )
 
 
-def _table(headers: tuple[str, ...], rows: list[Any]) -> html.Table:
-    return html.Table(headers=headers, rows=tuple(rows))
+def _table(headers: tuple[str, ...], rows: list[Any]) -> html.PageTable:
+    return html.PageTable(headers=headers, rows=tuple(rows))
 
 
 def _week(found: BusinessCase) -> html.Picture:
