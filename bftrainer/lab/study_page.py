@@ -52,13 +52,16 @@ def write_page(
 def _report(
     found: Material, summary: StudySummary, pictures: tuple[html.Picture, ...], command: str
 ) -> html.ReportPage:
-    settings = ", ".join(f"{name} {value}" for name, value in summary.rule.items())
+    settings = ", ".join(f"{k} {v}" for k, v in summary.rule.items() if k != "name")
     return html.ReportPage(
         title=f"Study {summary.name}",
         answer=answer(summary),
         more=(
-            (f"Rule {settings}; {summary.active} trials train, {summary.waiting} wait, "
-            f"{summary.over} are over; {summary.node_s / HOUR_S:,.3g} node-hours."),
+            (
+                f"Rule {summary.rule.get('name')}: {settings}; {summary.active} trials train, "
+                f"{summary.waiting} wait, {summary.over} are over; "
+                f"{summary.node_s / HOUR_S:,.3g} node-hours."
+            ),
         ),
         sections=(
             html.Section(pictures=pictures),
