@@ -1,9 +1,11 @@
 """Allocates the nodes of the pool to trainers by the site's policy: a stage of ``decision``.
 
-States the allocation problem: a trainer has (C_j) the nodes on which it trains and, once it does,
-those on which its further workers start; only what trains pauses at a rescale. Without them a
-trainer that begins on one node of several would lose the others to one that waits, since that one
-pays no pause. All other nodes count as free; they stay with the trainer they were planned for
+States the allocation problem: a trainer has (C_j) the nodes on which it trains and those on which
+its workers start; only what trains pauses at a rescale. Without the latter a trainer that starts
+would lose its nodes to another one, for which they are worth a little more, whenever the pool
+changes, and begin again and again: where warm-ups are as long as nodes stay, half of the work was
+lost. For a policy that never rescales a trainer has a start only once it trains: the others' size
+is not chosen yet. All other nodes count as free; they stay with the trainer they were planned for
 where the allocation is as good, so that no warm-up is wasted. Trainers whose rescale budget is
 used up keep their nodes; those that rest after a shrink get no more than they train on
 (``TrainerRecord.rests_until_s``). Pure.
@@ -110,6 +112,7 @@ def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem 
     training = nodes_by_trainer(given.training, names)
     starts = names & draft.memory.joining.since_s.keys() - given.training.keys()
     starting = nodes_by_trainer(draft.memory.assignment, starts)
+    has_starts = draft.policy is not None and draft.policy.traits.rescales
     problem = Problem(
         nodes=tuple(
             [
@@ -127,7 +130,7 @@ def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem 
             [
                 problem_trainer(
                     record,
-                    (*own, *(starting.get(record.trainer_id, ()) if own else ())),
+                    (*own, *(starting.get(record.trainer_id, ()) if own or has_starts else ())),
                     settings,
                     own,
                 )
@@ -140,7 +143,7 @@ def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem 
         objective=settings.objective,
         caps=of_groups(given.trainers, settings.limits, Counter(kept.values())),
     )
-    found = suited(problem, given, observation.warm_up_s(draft.memory.joining, t_fwd_s))
+    found = suited(problem, given, observation.warm_up_s(draft.memory.joining, t_fwd_s, now_s))
     return None if found is None else _resting(found, trainers, now_s, training)
 
 

@@ -63,13 +63,15 @@ def observe_warm_up(memory: Memory, given: DecisionInput) -> Memory:
     return memory if joins == known else replace(memory, joining=joins)
 
 
-def warm_up_s(joining: Joining, t_fwd_s: float) -> float:
-    """Return the assumed warm-up of a joining node; 0 while it is unknown.
+def warm_up_s(joining: Joining, t_fwd_s: float, now_s: float) -> float:
+    """Return the assumed warm-up of a joining node; while it is unknown, the longest wait so far.
 
-    At most half of t_fwd: otherwise a node would never pay back and never be taken.
+    At most half of t_fwd: otherwise a node would never pay back and never be taken. A node that has
+    waited for a while has at least that to lose, so it is not given to another trainer for less.
     """
     if joining.count < ENOUGH:
-        return 0.0
+        waited_s = now_s - min(joining.since_s.values(), default=now_s)
+        return float(round(min(waited_s, t_fwd_s / 2.0)))
     # Whole seconds, so that small updates do not change decisions.
     return float(round(min(joining.warm_up_s, t_fwd_s / 2.0)))
 

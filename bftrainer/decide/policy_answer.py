@@ -102,7 +102,7 @@ def _make(
         weight=spec.weight,
         utility=spec.utility,
     )
-    if not 0 < len(settled) < len(current):
+    if len(settled) == len(current):
         return made
     # The problem charges the rate of all that is current; only what trains pauses.
     held = rate(made, len(current), settings.objective)

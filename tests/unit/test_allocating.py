@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -158,6 +159,33 @@ def test_a_node_on_which_a_further_worker_starts_stays_with_its_trainer() -> Non
         assert guess_s / 2.0 <= first.rescale_up_s < guess_s
 
 
+@pytest.mark.parametrize(
+    ("third_per_s", "waited_s", "learnt", "keeps"),
+    [
+        # t1 would lose (250 - 180) / 100 in each of 120 s, 84; t2 gain 1 in 120 s less the warm-up.
+        (250.0, 0.0, (60.0, 5), True),  # 60
+        (250.0, 50.0, (0.0, 0), True),  # 70: it has lasted 50 s for n1 already
+        (250.0, 0.0, (0.0, 0), False),  # 120: nothing is lost of a warm-up that begins now
+        (185.0, 0.0, (60.0, 5), False),  # t1 would lose 6
+    ],
+)
+def test_a_start_is_given_up_only_for_more_than_its_warm_up(
+    third_per_s: float, waited_s: float, learnt: tuple[float, int], *, keeps: bool
+) -> None:
+    """None trains yet: t1 starts on three nodes, t2 waits for one."""
+    fold = Fold(settings=Settings(reserve_nodes_per_type=0, p_jmax=2, t_fwd_s=120.0))
+    planned, (warm_up_s, count) = dict.fromkeys(node_names(3), "t1"), learnt
+    since_s = dict.fromkeys(planned, T0 - waited_s)
+    joining = Joining(since_s=since_s, warm_up_s=warm_up_s, count=count)
+    fold.memory = Memory(assignment=planned, joining=joining)
+    costs = _rates(100.0, 180.0, third_per_s)
+    trainers = record("t1", n_max=3, costs=costs), record("t2", costs=costs)
+    plan = fold.decide(snapshot(idle_nodes(3)), held(*planned), trainers)
+    assert Counter(plan.assignment.values()) == ({"t1": 3} if keeps else {"t1": 2, "t2": 1})
+    (first, _) = fold.policy.problems[-1].trainers
+    assert (first.settled, first.rescale_up_s, first.rescale_down_s) == ((), 0.0, 0.0)
+
+
 def test_a_trainer_that_grows_gets_what_another_gives_up_and_not_where_a_third_starts() -> None:
     """A policy names nodes by sizes only; t2 would begin anew at every change of the others."""
     sizes = {"n1": "t1", "n2": "t1", "n3": "t2", "n4": "t3", "n5": "t3"}
@@ -172,7 +200,7 @@ def test_a_trainer_that_grows_gets_what_another_gives_up_and_not_where_a_third_s
         now_s=T0,
         snapshot=snapshot(idle_nodes(5)),
         is_new_snapshot=True,
-        pilots=held(*node_names(5)),
+        pilots=(*held("n1", "n2", "n3", "n5"), *_waiting("n4")),
         trainers=(record("t1", n_max=4), record("t2"), record("t3", n_max=4)),
         settings=Settings(reserve_nodes_per_type=0, p_jmax=3),
         memory=Memory(assignment=planned),

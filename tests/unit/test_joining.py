@@ -46,14 +46,20 @@ def test_who_loses_the_node_before_it_trains_teaches_nothing() -> None:
 def test_a_few_are_not_believed_and_the_newest_weigh_most() -> None:
     memory = PLANNED
     for k, took_s in enumerate([8.0] * observation.ENOUGH + [18.0]):
-        assert observation.warm_up_s(memory.joining, 120.0) == (
+        assert observation.warm_up_s(memory.joining, 120.0, T0) == (
             8.0 if k >= observation.ENOUGH else 0.0
         )
         memory = observation.observe_warm_up(memory, _given(T0 + 100 * k))
         memory = observation.observe_warm_up(memory, _given(T0 + 100 * k + took_s, ("n1",)))
-    assert observation.warm_up_s(memory.joining, 120.0) == 10.0
+    assert observation.warm_up_s(memory.joining, 120.0, T0) == 10.0
 
 
 def test_a_node_is_never_worth_nothing() -> None:
     known = Joining(warm_up_s=500.0, count=observation.ENOUGH)
-    assert observation.warm_up_s(known, 120.0) == 60.0
+    assert observation.warm_up_s(known, 120.0, T0) == 60.0
+
+
+def test_while_it_is_unknown_it_is_no_shorter_than_a_node_has_waited() -> None:
+    joining = Joining(since_s={"n1": T0 - 3.0, "n2": T0 - 40.0}, warm_up_s=9.0, count=1)
+    assert observation.warm_up_s(joining, 120.0, T0) == 40.0
+    assert observation.warm_up_s(joining, 60.0, T0) == 30.0
