@@ -13,12 +13,13 @@ used up keep their nodes; those that rest after a shrink get no more than they t
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from bftrainer.decide import claims, observation, policy_answer, slow_nodes
+from bftrainer.decide import claims, losses, observation, policy_answer, slow_nodes
 from bftrainer.decide.admission import Admission, given_to, in_turn, of_groups
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.eligible import suited
@@ -144,7 +145,33 @@ def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem 
         caps=of_groups(given.trainers, settings.limits, Counter(kept.values())),
     )
     found = suited(problem, given, observation.warm_up_s(draft.memory.joining, t_fwd_s, now_s))
-    return None if found is None else _resting(found, trainers, now_s, training)
+    if found is None:
+        return None
+    return _resting(_with_losses(found, draft), trainers, now_s, training)
+
+
+def _with_losses(problem: Problem, draft: Draft) -> Problem:
+    """Return the problem with curves that count losses of nodes, for a policy that expects them."""
+    given, policy = draft.given, draft.policy
+    if policy is None or not (policy.traits.expects_losses and given.settings.expects_losses):
+        return problem
+    life_node_s = losses.life_s(draft.memory.losses, given.now_s)
+    if math.isinf(life_node_s):
+        return problem
+    records = {record.trainer_id: record for record in given.trainers}
+    trainers = tuple(
+        [
+            losses.expected(
+                trainer,
+                records[trainer.trainer_id],
+                given.settings,
+                life_node_s=life_node_s,
+                n_nodes=len(problem.nodes),
+            )
+            for trainer in problem.trainers
+        ]
+    )
+    return replace(problem, trainers=trainers)
 
 
 def _resting(

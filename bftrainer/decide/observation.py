@@ -24,6 +24,7 @@ from bftrainer.decide import (
     end_cost,
     fair_share,
     giveback,
+    losses,
     skipped_jobs,
     slow_nodes,
 )
@@ -91,6 +92,7 @@ ESTIMATORS: tuple[Callable[[Memory, DecisionInput], Memory], ...] = (
     skipped_jobs.observe,  # jobs that did not start despite free nodes
     claims.observe,  # time agents need to connect
     observe_warm_up,  # warm-up of nodes
+    losses.observe,  # how often trainers lose nodes
     end_cost.observe,  # duration of pilot ends and starts
     slow_nodes.observe,  # slow nodes
     fair_share.observe,  # what users used

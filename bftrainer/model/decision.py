@@ -78,7 +78,10 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     fair_share_half_life_s: float | None = None  # None: first come, first served
     max_wait_s: float | None = None  # of a trainer without nodes; None: the policy's choice
-    ADDED: ClassVar = frozenset({"limits", "fair_share_half_life_s", "max_wait_s"})
+    expects_losses: bool = False  # curves count what losses of nodes cost (bftrainer.decide.losses)
+    ADDED: ClassVar = frozenset(
+        {"limits", "fair_share_half_life_s", "max_wait_s", "expects_losses"}
+    )
     REMOVED: ClassVar = frozenset(
         {"learns_reserve", "learns_min_gap", "backfill_lead_s", "pilot_start_timeout_s"}
     )
@@ -134,6 +137,17 @@ class Joining:
     since_s: Mapping[str, float] = field(default_factory=dict)  # nodes still warming up
     warm_up_s: float = 0.0  # moving average
     count: int = 0  # nodes in the average
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """Losses of nodes by trainers, as ``decide.losses`` counts them."""
+
+    training: Mapping[str, str] = field(default_factory=dict)  # node -> trainer, since at_s
+    at_s: float = 0.0
+    run_node_s: float = 0.0  # node-seconds trained from the last loss until at_s
+    life_node_s: float = 0.0  # the same between losses, moving average
+    count: int = 0  # losses in the average
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +237,8 @@ class Memory:
     policy_state: Any = None  # plain data that only the policy reads
     waits: Mapping[str, Wait] = field(default_factory=dict)  # by trainer, if waits are bounded
     swaps: Mapping[str, Swap] = field(default_factory=dict)  # on their way, by node
-    ADDED: ClassVar = frozenset({"usage", "waits", "swaps"})
+    losses: Losses = field(default_factory=Losses)
+    ADDED: ClassVar = frozenset({"usage", "waits", "swaps", "losses"})
     REMOVED: ClassVar = frozenset({"joins", "claim_costs", "small_jobs", "gave_back"})
 
 

@@ -53,6 +53,9 @@ class Traits:
     # True: it keeps the caps of a problem, and lets run who must. Others are asked again where they
     # exceed one (``decide.caps``).
     keeps_caps: bool = False
+    # True: it maximises what curves promise; where nodes are lost often, it gets curves that count
+    # what losses cost (``decide.losses``).
+    expects_losses: bool = False
     # True: it gives a trainer with a set of sizes one of these. Answers of others are cut down.
     keeps_sizes: bool = False
 

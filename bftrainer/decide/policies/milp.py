@@ -12,4 +12,4 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     return Decided(allocation=solve(problem))
 
 
-POLICY = Policy("milp", Traits(keeps_caps=True, keeps_sizes=True), _allocate)
+POLICY = Policy("milp", Traits(keeps_caps=True, keeps_sizes=True, expects_losses=True), _allocate)

@@ -75,6 +75,7 @@ def settings_of(choices: Choices) -> Settings:
         straggler_threshold=choices.straggler_threshold if choices.slow else 0.0,
         limits=choices.limits,
         fair_share_half_life_s=choices.half_life_s,
+        expects_losses=choices.costs is not None,  # else the paper's objective
     )
 
 

@@ -155,4 +155,5 @@ def settings_on(policy: SitePolicy, *, idle_confirmations: int, cycle_s: float) 
         ),
         fair_share_half_life_s=policy.fair_share_half_life_s,
         max_wait_s=policy.max_wait_s,
+        expects_losses=True,
     )

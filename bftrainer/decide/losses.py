@@ -1,0 +1,142 @@
+"""How often trainers lose nodes, and what of a size's throughput is left with that. Pure.
+
+A trainer of n nodes that loses one pauses, whatever the others do; one that cannot go on without it
+begins again from its last checkpoint. Eq. 16 of the BFTrainer paper leaves that out: it charges the
+rescales that a decision makes. Where nodes stay for minutes and pauses take as long, or nodes stay
+no longer than a start takes, most of what is lost is lost that way.
+
+``observe``, an estimator of ``observation``, learns the *life*: the node-seconds trained per loss
+of a trainer (nodes that go together are one loss). Shrinks by decision are none. With losses that
+come independently of each other, n nodes are lost at the rate n / life, and of the time is left
+
+    exp(-n R / life)         where it goes on with fewer: no loss within the last R seconds;
+    1 / (1 + n B / life)     where it begins again, with B seconds of its training to redo.
+
+The warm-up of the nodes on which it begins again is charged when it gets them.
+
+``expected`` states a trainer's curve with that; the objective, its checker and its definition
+(``milp.reference.timeline``) stay as they are. Called by ``allocation`` for policies that maximise
+the objective (``Traits.expects_losses``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+from bftrainer.model.decision import DecisionInput, Losses, Memory, Settings
+from bftrainer.model.trainer import TrainerRecord
+from milp.portable import exp
+from milp.problem import Curve, ProblemTrainer, largest_size
+from milp.worth import curve_at
+
+ENOUGH: Final = 5  # losses before the average is used
+NEWEST: Final = 1.0 / 30.0  # weight of the newest in the average
+REDONE_S: Final = 7.5  # half of the time between two checkpoints of a young trainer (ADR 32)
+LEAST_EFFECT: Final = 0.01  # below it a curve stays as it is
+EVERY_SIZE_UP_TO: Final = 16  # is a corner of the curve; beyond, sizes grow by
+GROWTH: Final = 1.2
+
+
+def observe(memory: Memory, given: DecisionInput) -> Memory:
+    """Count the node-seconds trained, and the losses that no decision asked for."""
+    if not given.settings.expects_losses:
+        return memory
+    known, training = memory.losses, given.training
+    if known.training == training:
+        return memory
+    run_node_s = _run_node_s(known, given.now_s)
+    life_node_s, count = known.life_node_s, known.count
+    if known.at_s < given.slept.until_s:  # who went meanwhile, and when, is not known
+        run_node_s = known.run_node_s
+    else:
+        there = {p.node for p in given.pilots if p.is_held and not p.is_leaving}
+        gone = known.training.keys() - training.keys() - there
+        for _ in {known.training[node] for node in gone}:
+            count += 1
+            life_node_s += max(NEWEST, 1.0 / count) * (run_node_s - life_node_s)
+            run_node_s = 0.0
+    losses = Losses(
+        training=dict(training),
+        at_s=given.now_s,
+        run_node_s=run_node_s,
+        life_node_s=life_node_s,
+        count=count,
+    )
+    return replace(memory, losses=losses)
+
+
+def _run_node_s(known: Losses, now_s: float) -> float:
+    return known.run_node_s + len(known.training) * max(0.0, now_s - known.at_s)
+
+
+def life_s(losses: Losses, now_s: float) -> float:
+    """Return the node-seconds per loss, to two digits; infinite while they are unknown."""
+    if losses.count < ENOUGH:
+        return math.inf
+    # Nothing lost for longer than usual says that losses have become rare.
+    life_node_s = max(losses.life_node_s, _run_node_s(losses, now_s), 1.0)
+    return float(f"{life_node_s:.1e}")
+
+
+def expected(
+    trainer: ProblemTrainer,
+    record: TrainerRecord,
+    settings: Settings,
+    *,
+    life_node_s: float,
+    n_nodes: int,
+) -> ProblemTrainer:
+    """Return the trainer with what is left of its throughput, by size.
+
+    Args:
+        trainer: as the problem states it.
+        record: of the same trainer.
+        settings: for pauses that are not known.
+        life_node_s: see ``life_s``.
+        n_nodes: of the pool.
+    """
+    up_s, down_s = record.costs.rescale_up_s, record.costs.rescale_down_s
+    pause_s = max(
+        settings.rescale_up_guess_s if up_s is None else up_s,
+        settings.rescale_down_guess_s if down_s is None else down_s,
+    )
+    curve = _left_of(
+        trainer.curve,
+        trainer.n_min,
+        max(trainer.n_min, min(trainer.n_max, n_nodes + 1)),
+        trainer.sizes,
+        pause_s / life_node_s,
+        REDONE_S / life_node_s,
+    )
+    return trainer if curve is trainer.curve else replace(trainer, curve=curve)
+
+
+@lru_cache(maxsize=1024)  # curves and rates change seldom
+def _left_of(
+    curve: Curve, n_min: int, n_max: int, only: tuple[int, ...], pauses: float, begins: float
+) -> Curve:
+    """Return the curve with losses; ``pauses`` and ``begins``: R and B over the life."""
+    sizes = _corners(curve, n_min, n_max)
+    left = [
+        exp(-min(pauses * n, 700.0))
+        if largest_size(n - 1, n_min, n_max, only)
+        else 1.0 / (1.0 + begins * n)
+        for n in sizes
+    ]
+    if min(left) > 1.0 - LEAST_EFFECT:
+        return curve
+    rates = [share * curve_at(curve, n) for n, share in zip(sizes, left, strict=True)]
+    if n_min > 1:  # the unit of relative objectives is what one node makes
+        sizes, rates = [1, *sizes], [curve_at(curve, 1), *rates]
+    return Curve(sizes=tuple(sizes), samples_per_s=tuple(rates))
+
+
+def _corners(curve: Curve, n_min: int, n_max: int) -> list[int]:
+    sizes, size = {n_min, n_max, *(n for n in curve.sizes if n_min <= n <= n_max)}, n_min
+    while size < n_max:
+        sizes.add(size)
+        size = size + 1 if size < EVERY_SIZE_UP_TO else math.ceil(size * GROWTH)
+    return sorted(sizes)
