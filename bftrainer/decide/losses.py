@@ -38,6 +38,7 @@ REDONE_S: Final = 7.5  # half of the time between two checkpoints of a young tra
 LEAST_EFFECT: Final = 0.01  # below it a curve stays as it is
 EVERY_SIZE_UP_TO: Final = 16  # is a corner of the curve; beyond, sizes grow by
 GROWTH: Final = 1.2
+MOST_PAUSES: Final = 700.0  # e to the power of less is no number > 0
 
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
@@ -98,20 +99,45 @@ def expected(
         life_node_s: see ``life_s``.
         n_nodes: of the pool.
     """
-    up_s, down_s = record.costs.rescale_up_s, record.costs.rescale_down_s
-    pause_s = max(
-        settings.rescale_up_guess_s if up_s is None else up_s,
-        settings.rescale_down_guess_s if down_s is None else down_s,
-    )
     curve = _left_of(
         trainer.curve,
         trainer.n_min,
         max(trainer.n_min, min(trainer.n_max, n_nodes + 1)),
         trainer.sizes,
-        pause_s / life_node_s,
+        _pause_s(record, settings) / life_node_s,
         REDONE_S / life_node_s,
     )
     return trainer if curve is trainer.curve else replace(trainer, curve=curve)
+
+
+def _pause_s(record: TrainerRecord, settings: Settings) -> float:
+    """Return the pause of a loss: one without notice is no shorter than a longer rescale."""
+    up_s, down_s = record.costs.rescale_up_s, record.costs.rescale_down_s
+    return max(
+        settings.rescale_up_guess_s if up_s is None else up_s,
+        settings.rescale_down_guess_s if down_s is None else down_s,
+    )
+
+
+def sentence(record: TrainerRecord, settings: Settings, losses: Losses, size: int) -> str:
+    """Say what losses leave of the time at a size and with one node more; "": they hardly matter.
+
+    Args:
+        record: of a trainer.
+        settings: of the decision.
+        losses: what it knew.
+        size: that the trainer got.
+    """
+    life_node_s, pause_s = life_s(losses, losses.at_s), _pause_s(record, settings)
+    more = exp(-min(pause_s * (size + 1) / life_node_s, MOST_PAUSES))
+    if not settings.expects_losses or more > 1.0 - LEAST_EFFECT:
+        return ""
+    now = exp(-min(pause_s * size / life_node_s, MOST_PAUSES))
+    return (
+        f"Trainers lose nodes once in {life_node_s / 60.0:.3g} min of one node's training, and it"
+        f" pauses for {pause_s:.3g} s then: {size} nodes train {now:.0%} of the time,"
+        f" {size + 1} nodes {more:.0%}."
+    )
 
 
 @lru_cache(maxsize=1024)  # curves and rates change seldom
@@ -121,7 +147,7 @@ def _left_of(
     """Return the curve with losses; ``pauses`` and ``begins``: R and B over the life."""
     sizes = _corners(curve, n_min, n_max)
     left = [
-        exp(-min(pauses * n, 700.0))
+        exp(-min(pauses * n, MOST_PAUSES))
         if largest_size(n - 1, n_min, n_max, only)
         else 1.0 / (1.0 + begins * n)
         for n in sizes

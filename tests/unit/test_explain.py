@@ -9,7 +9,7 @@ import pytest
 from bftrainer.daemon.explain.sizes import explain_trainer, not_proven
 from bftrainer.daemon.explain.trainers import backend_sentences, near_speeds
 from bftrainer.model.cluster import Node, NodeState, Snapshot
-from bftrainer.model.decision import Plan, Settings
+from bftrainer.model.decision import Losses, Plan, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerProgress, TrainerRecord, TrainerState
 from milp.problem import Curve, Objective
 from tests.support.snapshots import T0, Fold, held, idle_nodes, record, snapshot, with_state
@@ -109,6 +109,24 @@ def test_an_answer_that_is_not_proven_says_by_how_much(
     assert bool(not_proven(bounded)) is bool(text)
     said = _explain(trainers[0], replace(plan, allocation=bounded), queue=tuple(trainers))
     assert ("not proven" in said) is bool(text)
+
+
+def test_losses_of_nodes_that_cost_much_are_told() -> None:
+    """A loss in four minutes of a node's training, pauses of 60 s: of two nodes e**-0.5 is left."""
+    settings = replace(SETTINGS, expects_losses=True)
+    lost = Losses(life_node_s=240.0, count=5)
+    trainer = record(n_max=4, costs=MeasuredCosts(rescale_up_s=60.0, rescale_down_s=1.0))
+    plan = _plan(snapshot(idle_nodes(2)), [trainer])
+    plan = replace(plan, memory=replace(plan.memory, losses=lost))
+    told = " ".join(explain_trainer(trainer, plan, settings, (trainer,), idle_nodes(2), 2))
+    assert (
+        "Trainers lose nodes once in 4 min of one node's training, and it pauses for 60 s then:"
+        " 2 nodes train 61% of the time, 3 nodes 47%."
+    ) in told
+    seldom = replace(plan, memory=replace(plan.memory, losses=replace(lost, life_node_s=1e6)))
+    for quiet in (seldom, replace(plan, memory=replace(plan.memory, losses=Losses()))):
+        told = explain_trainer(trainer, quiet, settings, (trainer,), idle_nodes(2), 2)
+        assert "lose nodes" not in " ".join(told)
 
 
 def test_planned_and_observed_sizes_that_differ_are_named() -> None:

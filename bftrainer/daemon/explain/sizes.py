@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bftrainer.daemon.explain.nodes import true_cause
+from bftrainer.decide import losses
 from bftrainer.decide.admission import limits_on
 from bftrainer.decide.decision import terms_of
 from bftrainer.decide.eligible import Classes
@@ -258,6 +259,7 @@ def _of_size(
         *limited,
         *only,
         *_worth(record, plan.allocation, settings, planned, pool),
+        *_lost(record, plan, settings, planned),
         *_idle(plan, settings),
     ]
 
@@ -286,6 +288,13 @@ def _best_here(planned: int, pool: int) -> str:
     if pool == 1:
         return "it is" if planned else "it is not"
     return f"{planned} of them {'is' if planned == 1 else 'are'}"
+
+
+def _lost(record: TrainerRecord, plan: Plan, settings: Settings, planned: int) -> list[str]:
+    if plan.allocation is None or plan.allocation.solver == settings.policy or not planned:
+        return []
+    found = losses.sentence(record, settings, plan.memory.losses, planned)
+    return [found] if found else []
 
 
 def gap_share(allocation: Allocation | None) -> float:
