@@ -1,4 +1,4 @@
-"""What a solution under caps that cross can be worth, and what each size costs: a bound.
+"""A bound of what solutions under caps that cross can be worth, and what each size costs.
 
 Takes the value of each size of each trainer, and caps. ``milp.classes`` looks for solutions among
 the sizes that cost least.

@@ -110,18 +110,28 @@ def doctor(
         found += horizon.findings(measured.rescale_s, t_fwd_s, whose="measured")
         found += short_gaps.findings(measured)
     is_safe = all(f.weight is Weight.LOSS for f in found)
+    _print_findings(found, measured, is_safe=is_safe, as_json=as_json)
+    context.exit(ExitCode.OK if is_safe else ExitCode.VALIDATION_FAILED)
+
+
+def _print_findings(
+    findings: Sequence[Finding], measured: Measured, *, is_safe: bool, as_json: bool
+) -> None:
+    from bftrainer.decide import short_gaps  # noqa: PLC0415
+
     if as_json:
         gaps = None if measured.short_gaps is None else asdict(measured.short_gaps)
-        told = {"is_safe": is_safe, "findings": [asdict(f) for f in found], "short_gaps": gaps}
-        print_json(told)
-    for f in () if as_json else found:
-        remedy = "; ".join(line.strip() for line in f.remedy.splitlines())
-        print_lines(f"{f.weight.value} {f.code} {f.setting}: {f.cost} Change: {remedy}")
-    if not found and not as_json:
+        shown = [asdict(finding) for finding in findings]
+        print_json({"is_safe": is_safe, "findings": shown, "short_gaps": gaps})
+        return
+    for finding in findings:
+        remedy = "; ".join(line.strip() for line in finding.remedy.splitlines())
+        told = f"{finding.weight.value} {finding.code} {finding.setting}"
+        print_lines(f"{told}: {finding.cost} Change: {remedy}")
+    if not findings:
         print_lines("Nothing to change.")
-    if measured.short_gaps is not None and not as_json:
+    if measured.short_gaps is not None:
         print_lines(*short_gaps.sentences(measured.short_gaps, measured))
-    context.exit(ExitCode.OK if is_safe else ExitCode.VALIDATION_FAILED)
 
 
 def _try_release(system: BatchSystem, *, as_json: bool) -> ExitCode:

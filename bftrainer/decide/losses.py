@@ -1,4 +1,4 @@
-"""How often trainers lose nodes, and what of a size's throughput is left with that. Pure.
+"""Losses of nodes: how often trainers have them, and the throughput that is left at a size. Pure.
 
 A trainer of n nodes that loses one pauses, whatever the others do; one that cannot go on without it
 begins again from its last checkpoint. Eq. 16 of the BFTrainer paper leaves that out: it charges the

@@ -125,8 +125,8 @@ def test_losses_of_nodes_that_cost_much_are_told() -> None:
     ) in told
     seldom = replace(plan, memory=replace(plan.memory, losses=replace(lost, life_node_s=1e6)))
     for quiet in (seldom, replace(plan, memory=replace(plan.memory, losses=Losses()))):
-        told = explain_trainer(trainer, quiet, settings, (trainer,), idle_nodes(2), 2)
-        assert "lose nodes" not in " ".join(told)
+        told = " ".join(explain_trainer(trainer, quiet, settings, (trainer,), idle_nodes(2), 2))
+        assert "lose nodes" not in told
 
 
 def test_planned_and_observed_sizes_that_differ_are_named() -> None:

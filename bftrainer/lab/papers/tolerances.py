@@ -1,4 +1,4 @@
-"""When one of our values counts as the paper's: one rule for all papers.
+"""The rule by which one of our values counts as the paper's, for all papers.
 
 A number is met within half a unit of its last printed digit, and a share of it more that depends
 on what ours is computed from alone:

@@ -1,4 +1,4 @@
-"""How much of the idle time the policy keeps back, and where and when nodes are idle.
+"""The idle time that the policy keeps back, and where and when nodes are idle.
 
 Computed from the trace alone. The reserve: of each kind of nodes so many idle ones stay free. The
 least gap: the policy leaves a node alone that a *planned* job takes within ``min_gap_s`` plus
